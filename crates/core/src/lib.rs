@@ -1,0 +1,1 @@
+//! duewheel's pure engine: every decision, no clock, no I/O.

@@ -1,0 +1,1 @@
+//! duewheel's server and command line.

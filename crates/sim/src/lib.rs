@@ -1,0 +1,1 @@
+//! Private: history checker and fault tests.

@@ -1,0 +1,1 @@
+//! duewheel's embedded log store: a journal with group commit.

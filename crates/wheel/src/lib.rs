@@ -1,0 +1,1 @@
+//! A timing wheel that takes time as an argument: generic, no clock, no threads.
