@@ -1,1 +1,19 @@
-//! duewheel's pure engine: every decision, no clock, no I/O.
+//! duewheel's pure heart: types, records and the engine that takes every decision.
+//!
+//! Nothing here reads a clock, draws a random number, opens a file or starts a thread. Time comes in as an argument
+//! ([`time::Now`]), what is on disk comes in as [`store::Found`] and [`store::Loaded`], and what is to be done goes out
+//! as data ([`engine::Effects`]). A [`store::Store`] applies what was decided, and decides nothing.
+
+pub mod id;
+pub mod message;
+pub mod name;
+pub mod policy;
+pub mod record;
+pub mod store;
+pub mod time;
+
+pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
+pub use message::{Message, State};
+pub use name::{Key, QueueName};
+pub use policy::Policy;
+pub use time::{Due, EngineMs, Now, WallMs};

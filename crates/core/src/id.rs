@@ -1,0 +1,125 @@
+//! Numbers that name things: a newtype for each, so that one is never taken for another.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Names a message for ever; never used again. With one shard ids are 1, 2, 3, ...
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub u64);
+
+/// Position of a record in the commit order of its shard; the first record is 1, and 0 is "before everything".
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+/// Number of an owner's reign over a shard; grows with every open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u32);
+
+/// A connection or consumer that leases may be bound to. 0 is "nobody": the lease lives by its deadline alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+impl SessionId {
+    /// No session: the lease outlives any connection.
+    pub const NONE: SessionId = SessionId(0);
+}
+
+/// Where a reply goes; chosen by the driver, opaque to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplyTo(pub u64);
+
+/// Proof of *this* lease. Tokens of a shard only grow, so the newest of two is the greater.
+///
+/// The text form has a fixed width, and sorts like the token: a consumer may hand it to its own
+/// resource as a fencing token (Kleppmann, "How to do distributed locking", 2016).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseToken {
+    /// The reign in which the lease was given.
+    pub epoch: Epoch,
+    /// Counts the grants of that reign.
+    pub counter: u64,
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+impl FromStr for MessageId {
+    type Err = std::num::ParseIntError;
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        s.parse().map(MessageId)
+    }
+}
+
+impl fmt::Debug for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lsn {}", self.0)
+    }
+}
+
+impl Lsn {
+    /// The position after this one.
+    pub fn next(self) -> Lsn {
+        Lsn(self.0 + 1)
+    }
+}
+
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}{:016x}", self.epoch.0, self.counter)
+    }
+}
+
+impl fmt::Debug for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "token {}.{}", self.epoch.0, self.counter)
+    }
+}
+
+/// A lease token's text was not 24 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadToken;
+
+impl fmt::Display for BadToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a lease token is 24 hexadecimal digits, as reserve gave it")
+    }
+}
+
+impl std::error::Error for BadToken {}
+
+impl FromStr for LeaseToken {
+    type Err = BadToken;
+    fn from_str(s: &str) -> Result<Self, BadToken> {
+        if s.len() != 24 || !s.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(BadToken);
+        }
+        let epoch = u32::from_str_radix(&s[..8], 16).map_err(|_| BadToken)?;
+        let counter = u64::from_str_radix(&s[8..], 16).map_err(|_| BadToken)?;
+        Ok(LeaseToken { epoch: Epoch(epoch), counter })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_text_sorts_like_the_token_and_comes_back() {
+        let old = LeaseToken { epoch: Epoch(3), counter: u64::MAX };
+        let new = LeaseToken { epoch: Epoch(10), counter: 1 };
+        assert!(old < new && old.to_string() < new.to_string());
+        assert_eq!(new.to_string().parse(), Ok(new));
+        for bad in ["", "x", "+00000010000000000000001", "0000000100000000000000011"] {
+            assert_eq!(bad.parse::<LeaseToken>(), Err(BadToken), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A message, in two parts: what the producer said (never changes, shared) and where it stands in its life.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::id::{LeaseToken, MessageId, SessionId};
+use crate::name::{Key, QueueName};
+use crate::policy::Backoff;
+use crate::time::{Due, EngineMs, WallMs};
+
+/// What the producer said. Immutable; shared between engine, store and replies.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number.
+    pub id: MessageId,
+    /// The queue it is in.
+    pub queue: QueueName,
+    /// The caller's own name for it.
+    pub key: Option<Key>,
+    /// The payload, opaque.
+    pub body: Bytes,
+    /// Names and values that travel with the body.
+    pub headers: Headers,
+    /// What it says itself about its delivery; the rest comes from its queue's settings at the moment of use.
+    pub options: Options,
+    /// When it was accepted.
+    pub enqueued_at: WallMs,
+}
+
+/// Headers of a message, in the order given.
+pub type Headers = Vec<(Box<str>, Box<str>)>;
+
+/// What a message says itself about its delivery. `None`: the queue's setting counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// How long a lease lasts, in ms.
+    pub lease_ms: Option<u64>,
+    /// Dead after this many grants.
+    pub max_attempts: Option<MaxAttempts>,
+    /// Delay before the next attempt after a nack.
+    pub backoff: Option<Backoff>,
+}
+
+/// Dead after this many grants; at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MaxAttempts(std::num::NonZeroU32);
+
+impl MaxAttempts {
+    /// Never dead by counting, as beanstalkd has it.
+    pub const UNLIMITED: MaxAttempts = MaxAttempts(std::num::NonZeroU32::MAX);
+
+    /// `None` for 0: a message that may never be tried cannot be meant.
+    pub fn new(n: u32) -> Option<Self> {
+        std::num::NonZeroU32::new(n).map(MaxAttempts)
+    }
+
+    /// The number.
+    pub fn count(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// Where a message stands in its life. Every change of it is a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// When it may be delivered.
+    pub due: Due,
+    /// Raised by each change of the producer's mind.
+    pub generation: u32,
+    /// Grants so far; never falls.
+    pub attempt: u32,
+    /// Grants before the last redrive: these do not count against `max_attempts`.
+    pub forgiven: u32,
+    /// Its own priority, lower first. `None`: the queue's setting counts.
+    pub priority: Option<u32>,
+    /// Waiting, leased or dead.
+    pub stage: Stage,
+    /// How earlier attempts ended, oldest first, bounded.
+    pub history: Vec<PastAttempt>,
+}
+
+/// The durable part of a message's state. Scheduled and Ready are one stage: which of the two is a matter of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Scheduled or Ready. The token is that of a lease which ran out and whose holder may still ack or nack.
+    Waiting {
+        /// Token of the lease that ran out last, if nobody has had the message since.
+        token: Option<LeaseToken>,
+    },
+    /// In a consumer's hands until a deadline.
+    Leased(Lease),
+    /// Parked with a reason.
+    Dead {
+        /// Why.
+        reason: DeadReason,
+        /// Since when.
+        at: WallMs,
+    },
+}
+
+/// An exclusive right until a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Proof of this lease.
+    pub token: LeaseToken,
+    /// Its deadline.
+    pub until: EngineMs,
+    /// The connection it is bound to, or [`SessionId::NONE`].
+    pub session: SessionId,
+    /// When it was granted.
+    pub granted_at: WallMs,
+}
+
+/// Why a message is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadReason {
+    /// All its attempts failed.
+    MaxAttempts,
+    /// A consumer asked for it.
+    Buried,
+}
+
+/// How one attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastAttempt {
+    /// Its number.
+    pub attempt: u32,
+    /// When it was granted.
+    pub granted_at: WallMs,
+    /// When it ended.
+    pub ended_at: WallMs,
+    /// How.
+    pub how: Ended,
+    /// What the consumer said, cut to a limit.
+    pub note: Box<str>,
+}
+
+/// How an attempt ended without an ack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The consumer gave it back.
+    Nacked,
+    /// The lease ran out.
+    LeaseExpired,
+    /// Its connection closed.
+    Released,
+    /// The consumer parked it.
+    Buried,
+}
+
+/// A message and its life: what a store holds and a load returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What the producer said.
+    pub message: Arc<Message>,
+    /// Where it stands.
+    pub life: Life,
+}
+
+/// The four states that users see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Its due time has not come.
+    Scheduled,
+    /// It may be delivered.
+    Ready,
+    /// A consumer has it.
+    Leased,
+    /// It is parked.
+    Dead,
+}
+
+impl State {
+    /// All states, in the order in which they are shown.
+    pub const ALL: [State; 4] = [State::Scheduled, State::Ready, State::Leased, State::Dead];
+
+    /// The word for it in JSON, metrics and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Scheduled => "scheduled",
+            State::Ready => "ready",
+            State::Leased => "leased",
+            State::Dead => "dead",
+        }
+    }
+}
+
+impl DeadReason {
+    /// The word for it in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeadReason::MaxAttempts => "max_attempts",
+            DeadReason::Buried => "buried",
+        }
+    }
+}
+
+impl Ended {
+    /// The word for it in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ended::Nacked => "nacked",
+            Ended::LeaseExpired => "lease_expired",
+            Ended::Released => "released",
+            Ended::Buried => "buried",
+        }
+    }
+}
+
+impl Message {
+    /// Bytes it counts against limits: body, key, headers.
+    pub fn weight(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
+        self.body.len() + headers + self.key.as_ref().map_or(0, |k| k.as_str().len())
+    }
+}
+
+impl Life {
+    /// A message that has just been accepted.
+    pub fn new(due: Due, priority: Option<u32>) -> Self {
+        Life {
+            due,
+            generation: 1,
+            attempt: 0,
+            forgiven: 0,
+            priority,
+            stage: Stage::Waiting { token: None },
+            history: Vec::new(),
+        }
+    }
+
+    /// The lease, when a consumer has the message.
+    pub fn lease(&self) -> Option<&Lease> {
+        match &self.stage {
+            Stage::Leased(lease) => Some(lease),
+            Stage::Waiting { .. } | Stage::Dead { .. } => None,
+        }
+    }
+}
+
+impl fmt::Debug for Message {
+    /// Bodies and header values are redacted: they may hold other people's secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("id", &self.id)
+            .field("queue", &self.queue)
+            .field("key", &self.key)
+            .field("body", &format_args!("<{} bytes>", self.body.len()))
+            .field("headers", &format_args!("<{}>", self.headers.len()))
+            .field("options", &self.options)
+            .field("enqueued_at", &self.enqueued_at)
+            .finish()
+    }
+}

@@ -1,0 +1,238 @@
+//! Every limit and every default of duewheel, in one file.
+//!
+//! A limit is what a request may not exceed; a default is what counts when neither the message nor its queue says
+//! otherwise. Limits are values, so that tests can make them tiny.
+
+use crate::message::MaxAttempts;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+const SECOND: u64 = 1_000;
+const HOUR: u64 = 3_600 * SECOND;
+const DAY: u64 = 24 * HOUR;
+
+/// Every limit. `Policy::default()` is what the server and the library use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Longest delay, and furthest due time from now, in ms: 100 years of 365.25 days.
+    pub max_delay_ms: u64,
+    /// Longest lease, in ms. 2^32 s, as far as beanstalkd's TTR goes.
+    pub max_lease_ms: u64,
+    /// Largest body, in bytes.
+    pub max_body: usize,
+    /// Largest sum of header names and values of a message, in bytes.
+    pub max_headers: usize,
+    /// Longest `dedupe_id`, in bytes.
+    pub max_dedupe_id: usize,
+    /// Longest dedupe window a queue may ask for, in ms.
+    pub max_dedupe_window_ms: u64,
+    /// Dedupe ids remembered at a time, all queues together.
+    pub max_dedupe_entries: usize,
+    /// Most messages of one batch request.
+    pub max_batch_messages: usize,
+    /// Most bytes of one batch request.
+    pub max_batch_bytes: usize,
+    /// Most messages of one reserve.
+    pub max_reserve: usize,
+    /// Most bytes of bodies in one reserve (the first message always fits).
+    pub max_reserve_bytes: usize,
+    /// Longest wait of a reserve, in ms.
+    pub max_wait_ms: u64,
+    /// Waiting reserves at a time.
+    pub max_waiters: usize,
+    /// Most messages of one page of a listing.
+    pub max_page: usize,
+    /// Messages looked at for one page, whether they match or not.
+    pub max_page_steps: usize,
+    /// Most columns of a histogram.
+    pub max_histogram: usize,
+    /// Unsettled messages held at a time.
+    pub max_messages: usize,
+    /// Weight of the unsettled messages held at a time, in bytes.
+    pub max_message_bytes: usize,
+    /// Queues at a time.
+    pub max_queues: usize,
+    /// Past attempts remembered of a message.
+    pub max_history: usize,
+    /// Longest note of a nack, in bytes; a longer one is cut.
+    pub max_note: usize,
+    /// Messages fired, leases ended, or purged messages swept in one step of the engine.
+    pub max_step: usize,
+    /// Records of one group; a step that decides more makes several.
+    pub max_group_records: usize,
+    /// Bytes of one group, as above.
+    pub max_group_bytes: usize,
+    /// Requests waiting for the driver.
+    pub max_inbox_requests: usize,
+    /// Bytes of requests waiting for the driver.
+    pub max_inbox_bytes: usize,
+    /// Replies that wait for the disk; above it the driver takes no more requests until some have left.
+    pub max_pending_replies: usize,
+    /// Rows of one load from the store.
+    pub load_rows: usize,
+    /// Bytes of bodies of one load from the store.
+    pub load_bytes: usize,
+    /// Slots of the ring.
+    pub wheel_slots: usize,
+    /// One step of the pointer, in ms. Precision does not depend on it.
+    pub wheel_tick_ms: u64,
+    /// Width of the finest column of the histogram, in ms.
+    pub histogram_resolution_ms: u64,
+    /// The driver never sleeps longer than this, so that a stepped clock is noticed, in ms.
+    pub max_sleep_ms: u64,
+    /// What a queue does when neither it nor the message says otherwise.
+    pub defaults: Defaults,
+}
+
+/// What counts when neither the message nor its queue says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defaults {
+    /// Length of a lease, in ms.
+    pub lease_ms: u64,
+    /// Dead after this many grants.
+    pub max_attempts: MaxAttempts,
+    /// Lower first.
+    pub priority: u32,
+    /// Delay before the next attempt.
+    pub backoff: Backoff,
+    /// How long a `dedupe_id` is remembered, in ms.
+    pub dedupe_window_ms: u64,
+}
+
+/// Exponential backoff between `min_ms` and `max_ms`, doubling with each attempt, jittered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// Delay after the first failed attempt, in ms.
+    pub min_ms: u64,
+    /// Longest delay, in ms.
+    pub max_ms: u64,
+}
+
+impl Backoff {
+    /// The delay before the next attempt, never outside of `min_ms ..= max_ms`.
+    ///
+    /// `attempt` counts from 1. `random` is any 64-bit number; the same number gives the same delay. Below the cap the
+    /// delay lies between d and 1.5 d with d = min × 2^(attempt−1), at the cap between 0.75 max and max, so that
+    /// retries of one incident spread out (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+    ///
+    /// ```
+    /// use duewheel_core::policy::Backoff;
+    /// let b = Backoff { min_ms: 1_000, max_ms: 3_600_000 };
+    /// assert_eq!(b.delay_ms(1, 0), 1_000);
+    /// assert_eq!(b.delay_ms(4, 0), 8_000);
+    /// assert_eq!(b.delay_ms(40, 0), 3_600_000);
+    /// ```
+    pub fn delay_ms(&self, attempt: u32, random: u64) -> u64 {
+        let max = self.max_ms.max(self.min_ms);
+        let doublings = attempt.saturating_sub(1).min(63);
+        let base = self.min_ms.saturating_mul(1u64 << doublings).min(max);
+        let share = |whole: u64| {
+            let product = u128::from(whole) * u128::from(random) >> 64;
+            u64::try_from(product).unwrap_or(whole)
+        };
+        let up = base.saturating_add(share(base / 2));
+        if up <= max { up } else { (max - share(max / 4)).max(self.min_ms) }
+    }
+}
+
+/// Order in which ready messages of equal priority are granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadyOrder {
+    /// By due time.
+    #[default]
+    Due,
+    /// By the moment they became ready, as beanstalkd does.
+    Arrival,
+}
+
+/// What the owner of a queue has set. `None`: the default counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// Length of a lease, in ms.
+    pub lease_ms: Option<u64>,
+    /// Dead after this many grants.
+    pub max_attempts: Option<MaxAttempts>,
+    /// Lower first.
+    pub priority: Option<u32>,
+    /// Delay before the next attempt.
+    pub backoff: Option<Backoff>,
+    /// How long a `dedupe_id` is remembered, in ms.
+    pub dedupe_window_ms: Option<u64>,
+    /// Dead messages are removed after this time, in ms. `None`: kept.
+    pub dead_ttl_ms: Option<u64>,
+    /// Order of grants.
+    pub order: Option<ReadyOrder>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            max_delay_ms: 36_525 * DAY,
+            max_lease_ms: 4_294_967_296 * SECOND,
+            max_body: 256 * KIB,
+            max_headers: 16 * KIB,
+            max_dedupe_id: 256,
+            max_dedupe_window_ms: 30 * DAY,
+            max_dedupe_entries: 10_000_000,
+            max_batch_messages: 10_000,
+            max_batch_bytes: 16 * MIB,
+            max_reserve: 10_000,
+            max_reserve_bytes: 16 * MIB,
+            max_wait_ms: 10 * 60 * SECOND,
+            max_waiters: 100_000,
+            max_page: 1_000,
+            max_page_steps: 20_000,
+            max_histogram: 10_000,
+            max_messages: 20_000_000,
+            max_message_bytes: 8 * 1024 * MIB,
+            max_queues: 1_000_000,
+            max_history: 8,
+            max_note: 256,
+            max_step: 10_000,
+            max_group_records: 50_000,
+            max_group_bytes: 4 * MIB,
+            max_inbox_requests: 200_000,
+            max_inbox_bytes: 256 * MIB,
+            max_pending_replies: 400_000,
+            load_rows: 10_000,
+            load_bytes: 16 * MIB,
+            wheel_slots: 3_600,
+            wheel_tick_ms: 1_000,
+            histogram_resolution_ms: 60 * SECOND,
+            max_sleep_ms: SECOND,
+            defaults: Defaults::default(),
+        }
+    }
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Defaults {
+            lease_ms: 30 * SECOND,
+            max_attempts: MaxAttempts::new(20).unwrap_or(MaxAttempts::UNLIMITED),
+            priority: 1024,
+            backoff: Backoff { min_ms: SECOND, max_ms: HOUR },
+            dedupe_window_ms: 24 * HOUR,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_stays_between_its_bounds_and_grows() {
+        let b = Backoff { min_ms: 1_000, max_ms: 3_600_000 };
+        for attempt in 1..100 {
+            for random in [0, 1, u64::MAX / 2, u64::MAX] {
+                let d = b.delay_ms(attempt, random);
+                assert!((1_000..=3_600_000).contains(&d), "{attempt} {random}: {d}");
+            }
+        }
+        assert_eq!(b.delay_ms(1, u64::MAX), 1_499);
+        assert_eq!(b.delay_ms(50, u64::MAX), 2_700_001);
+        assert_eq!(Backoff { min_ms: u64::MAX, max_ms: 0 }.delay_ms(9, u64::MAX), u64::MAX);
+        assert_eq!(Backoff { min_ms: 0, max_ms: 0 }.delay_ms(9, 7), 0);
+    }
+}

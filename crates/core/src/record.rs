@@ -1,0 +1,221 @@
+//! Records: the durable facts, and what they count for.
+//!
+//! A record states the *result* of a decision in absolute terms ("this message is leased until then, attempt 3"),
+//! never an instruction to decide again. So a store applies records without knowing why, and replaying a record that
+//! is already in effect changes nothing.
+
+use std::sync::Arc;
+
+use crate::id::{Lsn, MessageId};
+use crate::message::{Lease, Life, Message, Stage};
+use crate::name::{Key, QueueName};
+use crate::policy::QueueSettings;
+use crate::time::{EngineMs, WallMs};
+
+mod codec;
+
+pub use codec::{DecodeError, Reader, Writer};
+
+/// One durable fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A message exists, with this life. The same id again replaces what was said before.
+    Put {
+        /// What the producer said.
+        message: Arc<Message>,
+        /// Where it stands.
+        life: Life,
+    },
+    /// The message's life is now this.
+    Changed {
+        /// Which message.
+        id: MessageId,
+        /// Where it stands.
+        life: Life,
+    },
+    /// A consumer has the message: the short form of `Changed` for the most frequent change.
+    Granted {
+        /// Which message.
+        id: MessageId,
+        /// Grants so far, this one included.
+        attempt: u32,
+        /// The lease.
+        lease: Lease,
+    },
+    /// The message is no more.
+    Removed {
+        /// Which message.
+        id: MessageId,
+        /// Why.
+        why: Gone,
+    },
+    /// A queue's settings and pause are now these.
+    Queue {
+        /// Which queue.
+        name: QueueName,
+        /// What its owner has set.
+        settings: QueueSettings,
+        /// Whether it gives nothing out.
+        pause: Pause,
+    },
+    /// All messages of the queue that were put before this record are no more, except some.
+    Purged {
+        /// Which queue.
+        queue: QueueName,
+        /// The leased ones, which stay. Ascending.
+        keep: Vec<MessageId>,
+        /// How many went.
+        purged: u64,
+    },
+    /// An enqueue with a `dedupe_id` was answered like this.
+    Deduped(DedupeRow),
+}
+
+/// Why a message is no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// Done.
+    Acked,
+    /// The producer changed its mind.
+    Cancelled,
+    /// Another message has taken its key.
+    Replaced,
+    /// Dead for longer than its queue keeps dead messages.
+    Expired,
+}
+
+/// Whether a queue gives messages out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// It does.
+    #[default]
+    Running,
+    /// It does not, until resumed.
+    Paused,
+    /// It does not, until then.
+    Until(EngineMs),
+}
+
+/// What a `dedupe_id` stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DedupeRow {
+    /// The queue in which the id counts.
+    pub queue: QueueName,
+    /// The caller's id.
+    pub dedupe_id: Box<str>,
+    /// Hash of what was asked (XXH3, 128 bits); another content under the same id is refused.
+    pub content: u128,
+    /// Forgotten at this time.
+    pub until: EngineMs,
+    /// The answer's message.
+    pub id: MessageId,
+    /// The answer's key.
+    pub key: Option<Key>,
+    /// The answer's due time.
+    pub due_at: WallMs,
+    /// The answer's generation.
+    pub generation: u32,
+    /// Whether the answer said that the message was created.
+    pub created: Created,
+}
+
+/// What an accepted enqueue did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Created {
+    /// It made a new message.
+    New,
+    /// It made a new message in place of this one.
+    Replacing(MessageId),
+    /// It kept the message that had the key (`if_exists: keep`).
+    Kept,
+}
+
+/// What a queue has seen since it came to be. A fold over its records, so that it survives a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages accepted.
+    pub enqueued: u64,
+    /// Grants.
+    pub granted: u64,
+    /// Acks.
+    pub acked: u64,
+    /// Cancelled.
+    pub cancelled: u64,
+    /// Replaced.
+    pub replaced: u64,
+    /// Purged.
+    pub purged: u64,
+    /// Died (each time).
+    pub died: u64,
+    /// Dead messages removed by their queue's setting.
+    pub expired: u64,
+}
+
+impl Totals {
+    /// Counts one record. `known` says whether the message of a `Put` was there before.
+    pub fn count(&mut self, record: &Record, known: Known) {
+        match record {
+            Record::Put { .. } => self.enqueued += u64::from(known == Known::No),
+            Record::Granted { .. } => self.granted += 1,
+            Record::Changed { life, .. } => self.died += u64::from(matches!(life.stage, Stage::Dead { .. })),
+            Record::Removed { why, .. } => match why {
+                Gone::Acked => self.acked += 1,
+                Gone::Cancelled => self.cancelled += 1,
+                Gone::Replaced => self.replaced += 1,
+                Gone::Expired => self.expired += 1,
+            },
+            Record::Purged { purged, .. } => self.purged += purged,
+            Record::Queue { .. } | Record::Deduped(_) => {}
+        }
+    }
+}
+
+/// Whether a message was there before a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It was.
+    Yes,
+    /// It was not.
+    No,
+}
+
+/// The two clocks at one moment; written with each group, so that downtime counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockPair {
+    /// Engine time.
+    pub engine: EngineMs,
+    /// Wall-clock time.
+    pub wall: WallMs,
+}
+
+impl ClockPair {
+    /// Engine time when a shard is opened at `wall_now`: downtime counts, a wall clock that went back does not.
+    ///
+    /// ```
+    /// # use duewheel_core::{record::ClockPair, time::{EngineMs, WallMs}};
+    /// let last = ClockPair { engine: EngineMs(500), wall: WallMs(10_000) };
+    /// assert_eq!(last.engine_at(WallMs(13_000)), EngineMs(3_500));
+    /// assert_eq!(last.engine_at(WallMs(2_000)), EngineMs(500));
+    /// ```
+    pub fn engine_at(&self, wall_now: WallMs) -> EngineMs {
+        EngineMs(self.engine.0.saturating_add(wall_now.0.saturating_sub(self.wall.0)))
+    }
+}
+
+/// Records that become durable together or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Position of the first record; the others follow without a gap.
+    pub first: Lsn,
+    /// The clocks when it was decided.
+    pub clock: ClockPair,
+    /// At least one record.
+    pub records: Vec<Record>,
+}
+
+impl Group {
+    /// Position of the last record.
+    pub fn last(&self) -> Lsn {
+        Lsn(self.first.0 + self.records.len() as u64 - 1)
+    }
+}

@@ -1,0 +1,589 @@
+//! The bytes of a record. `docs/format.md` draws them; change both together, and add a golden test.
+//!
+//! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, options a presence byte.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals};
+use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
+use crate::message::{DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage};
+use crate::name::{Key, QueueName};
+use crate::policy::{Backoff, QueueSettings, ReadyOrder};
+use crate::time::{Class, Due, EngineMs, WallMs};
+
+const PUT: u8 = 1;
+const CHANGED: u8 = 2;
+const GRANTED: u8 = 3;
+const REMOVED: u8 = 4;
+const QUEUE: u8 = 5;
+const PURGED: u8 = 6;
+const DEDUPED: u8 = 7;
+
+/// The bytes are no record: damage that a checksum did not catch, or a format of another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes end in the middle of a field.
+    Short,
+    /// A field has a value that this version does not know; its name.
+    Unknown(&'static str),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Short => f.write_str("the bytes end in the middle of a field"),
+            DecodeError::Unknown(what) => write!(f, "unknown value of {what}"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// Writes fields to a buffer.
+#[derive(Debug, Default)]
+pub struct Writer {
+    /// The bytes so far.
+    pub bytes: Vec<u8>,
+}
+
+/// Reads fields back. Never panics and never allocates more than the input's size, whatever the bytes.
+#[derive(Debug)]
+pub struct Reader {
+    input: Bytes,
+    at: usize,
+}
+
+type Decoded<T> = Result<T, DecodeError>;
+
+impl Writer {
+    /// An unsigned number, 1 to 10 bytes (LEB128).
+    #[inline]
+    pub fn varint(&mut self, mut n: u64) {
+        while n >= 0x80 {
+            #[allow(clippy::cast_possible_truncation)] // the low seven bits are what is wanted
+            self.bytes.push(n as u8 | 0x80);
+            n >>= 7;
+        }
+        #[allow(clippy::cast_possible_truncation)] // below 0x80
+        self.bytes.push(n as u8);
+    }
+
+    /// Length and bytes.
+    #[inline]
+    pub fn blob(&mut self, b: &[u8]) {
+        self.varint(b.len() as u64);
+        self.bytes.extend_from_slice(b);
+    }
+
+    /// One byte.
+    #[inline]
+    pub fn byte(&mut self, b: u8) {
+        self.bytes.push(b);
+    }
+
+    fn option<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        match value {
+            None => self.byte(0),
+            Some(v) => {
+                self.byte(1);
+                write(self, v);
+            }
+        }
+    }
+
+    fn option_varint(&mut self, value: Option<u64>) {
+        self.option(value, Self::varint);
+    }
+
+    /// One record.
+    pub fn record(&mut self, record: &Record) {
+        match record {
+            Record::Put { message, life } => {
+                self.byte(PUT);
+                self.message(message);
+                self.life(life);
+            }
+            Record::Changed { id, life } => {
+                self.byte(CHANGED);
+                self.varint(id.0);
+                self.life(life);
+            }
+            Record::Granted { id, attempt, lease } => {
+                self.byte(GRANTED);
+                self.varint(id.0);
+                self.varint(u64::from(*attempt));
+                self.lease(lease);
+            }
+            Record::Removed { id, why } => {
+                self.byte(REMOVED);
+                self.varint(id.0);
+                self.byte(match why {
+                    Gone::Acked => 0,
+                    Gone::Cancelled => 1,
+                    Gone::Replaced => 2,
+                    Gone::Expired => 3,
+                });
+            }
+            Record::Queue { name, settings, pause } => {
+                self.byte(QUEUE);
+                self.blob(name.as_str().as_bytes());
+                self.settings(settings);
+                self.pause(*pause);
+            }
+            Record::Purged { queue, keep, purged } => {
+                self.byte(PURGED);
+                self.blob(queue.as_str().as_bytes());
+                self.varint(*purged);
+                self.varint(keep.len() as u64);
+                for id in keep {
+                    self.varint(id.0);
+                }
+            }
+            Record::Deduped(row) => {
+                self.byte(DEDUPED);
+                self.dedupe(row);
+            }
+        }
+    }
+
+    /// A message and its life, as a checkpoint holds them.
+    pub fn row(&mut self, row: &Row) {
+        self.message(&row.message);
+        self.life(&row.life);
+    }
+
+    fn message(&mut self, m: &Message) {
+        self.varint(m.id.0);
+        self.blob(m.queue.as_str().as_bytes());
+        self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes())); // a key is never empty
+        self.varint(m.enqueued_at.0);
+        self.option_varint(m.options.lease_ms);
+        self.option_varint(m.options.max_attempts.map(|n| u64::from(n.count())));
+        self.option(m.options.backoff, Self::backoff);
+        self.varint(m.headers.len() as u64);
+        for (name, value) in &m.headers {
+            self.blob(name.as_bytes());
+            self.blob(value.as_bytes());
+        }
+        self.blob(&m.body);
+    }
+
+    fn life(&mut self, life: &Life) {
+        self.byte(match life.due.class() {
+            Class::At => 0,
+            Class::After => 1,
+        });
+        self.varint(life.due.raw());
+        self.varint(u64::from(life.generation));
+        self.varint(u64::from(life.attempt));
+        self.varint(u64::from(life.forgiven));
+        self.option_varint(life.priority.map(u64::from));
+        match &life.stage {
+            Stage::Waiting { token: None } => self.byte(0),
+            Stage::Waiting { token: Some(token) } => {
+                self.byte(1);
+                self.token(*token);
+            }
+            Stage::Leased(lease) => {
+                self.byte(2);
+                self.lease(lease);
+            }
+            Stage::Dead { reason, at } => {
+                self.byte(3);
+                self.byte(match reason {
+                    DeadReason::MaxAttempts => 0,
+                    DeadReason::Buried => 1,
+                });
+                self.varint(at.0);
+            }
+        }
+        self.varint(life.history.len() as u64);
+        for past in &life.history {
+            self.varint(u64::from(past.attempt));
+            self.varint(past.granted_at.0);
+            self.varint(past.ended_at.0);
+            self.byte(match past.how {
+                Ended::Nacked => 0,
+                Ended::LeaseExpired => 1,
+                Ended::Released => 2,
+                Ended::Buried => 3,
+            });
+            self.blob(past.note.as_bytes());
+        }
+    }
+
+    fn token(&mut self, token: LeaseToken) {
+        self.varint(u64::from(token.epoch.0));
+        self.varint(token.counter);
+    }
+
+    fn lease(&mut self, lease: &Lease) {
+        self.token(lease.token);
+        self.varint(lease.until.0);
+        self.varint(lease.session.0);
+        self.varint(lease.granted_at.0);
+    }
+
+    fn backoff(&mut self, b: Backoff) {
+        self.varint(b.min_ms);
+        self.varint(b.max_ms);
+    }
+
+    /// A queue's settings.
+    pub fn settings(&mut self, s: &QueueSettings) {
+        self.option_varint(s.lease_ms);
+        self.option_varint(s.max_attempts.map(|n| u64::from(n.count())));
+        self.option_varint(s.priority.map(u64::from));
+        self.option(s.backoff, Self::backoff);
+        self.option_varint(s.dedupe_window_ms);
+        self.option_varint(s.dead_ttl_ms);
+        self.option(s.order, |w, order| {
+            w.byte(match order {
+                ReadyOrder::Due => 0,
+                ReadyOrder::Arrival => 1,
+            });
+        });
+    }
+
+    /// A queue's pause.
+    pub fn pause(&mut self, pause: Pause) {
+        match pause {
+            Pause::Running => self.byte(0),
+            Pause::Paused => self.byte(1),
+            Pause::Until(t) => {
+                self.byte(2);
+                self.varint(t.0);
+            }
+        }
+    }
+
+    /// A remembered answer.
+    pub fn dedupe(&mut self, row: &DedupeRow) {
+        self.blob(row.queue.as_str().as_bytes());
+        self.blob(row.dedupe_id.as_bytes());
+        self.bytes.extend_from_slice(&row.content.to_le_bytes());
+        self.varint(row.until.0);
+        self.varint(row.id.0);
+        self.blob(row.key.as_ref().map_or(&[], |k| k.as_str().as_bytes()));
+        self.varint(row.due_at.0);
+        self.varint(u64::from(row.generation));
+        match row.created {
+            Created::New => self.byte(0),
+            Created::Replacing(old) => {
+                self.byte(1);
+                self.varint(old.0);
+            }
+            Created::Kept => self.byte(2),
+        }
+    }
+
+    /// A queue's totals.
+    pub fn totals(&mut self, t: &Totals) {
+        for n in [t.enqueued, t.granted, t.acked, t.cancelled, t.replaced, t.purged, t.died, t.expired] {
+            self.varint(n);
+        }
+    }
+
+    /// Both clocks.
+    pub fn clock(&mut self, c: ClockPair) {
+        self.varint(c.engine.0);
+        self.varint(c.wall.0);
+    }
+}
+
+impl Reader {
+    /// Reads from the start of `input`.
+    pub fn new(input: Bytes) -> Self {
+        Reader { input, at: 0 }
+    }
+
+    /// Whether all bytes have been read.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.input.len()
+    }
+
+    /// How many bytes have been read.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> Decoded<u8> {
+        let b = *self.input.get(self.at).ok_or(DecodeError::Short)?;
+        self.at += 1;
+        Ok(b)
+    }
+
+    /// An unsigned number; a form longer than ten bytes or above 2^64−1 is refused.
+    pub fn varint(&mut self) -> Decoded<u64> {
+        let mut n = 0u64;
+        for shift in (0..64).step_by(7) {
+            let b = self.byte()?;
+            let part = u64::from(b & 0x7f);
+            if shift == 63 && part > 1 {
+                return Err(DecodeError::Unknown("varint"));
+            }
+            n |= part << shift;
+            if b & 0x80 == 0 {
+                return Ok(n);
+            }
+        }
+        Err(DecodeError::Unknown("varint"))
+    }
+
+    fn varint_u32(&mut self) -> Decoded<u32> {
+        u32::try_from(self.varint()?).map_err(|_| DecodeError::Unknown("32-bit number"))
+    }
+
+    /// The number of items that follow, each of at least `least` bytes: a damaged count allocates nothing.
+    fn count(&mut self, least: usize) -> Decoded<usize> {
+        let n = usize::try_from(self.varint()?).map_err(|_| DecodeError::Short)?;
+        let left = self.input.len() - self.at;
+        if n.saturating_mul(least) > left { Err(DecodeError::Short) } else { Ok(n) }
+    }
+
+    fn take(&mut self, n: usize) -> Decoded<Bytes> {
+        let end = self.at.checked_add(n).filter(|&e| e <= self.input.len()).ok_or(DecodeError::Short)?;
+        let slice = self.input.slice(self.at..end);
+        self.at = end;
+        Ok(slice)
+    }
+
+    /// Length and bytes, as a slice of the input.
+    pub fn blob(&mut self) -> Decoded<Bytes> {
+        let n = self.count(1)?;
+        self.take(n)
+    }
+
+    fn text(&mut self, what: &'static str) -> Decoded<Box<str>> {
+        let n = self.count(1)?;
+        let end = self.at + n;
+        let s = std::str::from_utf8(&self.input[self.at..end]).map_err(|_| DecodeError::Unknown(what))?;
+        let s: Box<str> = s.into();
+        self.at = end;
+        Ok(s)
+    }
+
+    fn queue_name(&mut self) -> Decoded<QueueName> {
+        QueueName::new(&self.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
+    }
+
+    fn key(&mut self) -> Decoded<Option<Key>> {
+        let text = self.text("key")?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        Key::new(&text).map(Some).map_err(|_| DecodeError::Unknown("key"))
+    }
+
+    fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Decoded<T>) -> Decoded<Option<T>> {
+        match self.byte()? {
+            0 => Ok(None),
+            1 => read(self).map(Some),
+            _ => Err(DecodeError::Unknown("presence byte")),
+        }
+    }
+
+    fn max_attempts(&mut self) -> Decoded<MaxAttempts> {
+        MaxAttempts::new(self.varint_u32()?).ok_or(DecodeError::Unknown("max_attempts"))
+    }
+
+    /// One record.
+    pub fn record(&mut self) -> Decoded<Record> {
+        Ok(match self.byte()? {
+            PUT => Record::Put { message: Arc::new(self.message()?), life: self.life()? },
+            CHANGED => Record::Changed { id: MessageId(self.varint()?), life: self.life()? },
+            GRANTED => Record::Granted {
+                id: MessageId(self.varint()?),
+                attempt: self.varint_u32()?,
+                lease: self.lease()?,
+            },
+            REMOVED => Record::Removed {
+                id: MessageId(self.varint()?),
+                why: match self.byte()? {
+                    0 => Gone::Acked,
+                    1 => Gone::Cancelled,
+                    2 => Gone::Replaced,
+                    3 => Gone::Expired,
+                    _ => return Err(DecodeError::Unknown("cause of removal")),
+                },
+            },
+            QUEUE => {
+                Record::Queue { name: self.queue_name()?, settings: self.settings()?, pause: self.pause()? }
+            }
+            PURGED => {
+                let queue = self.queue_name()?;
+                let purged = self.varint()?;
+                let n = self.count(1)?;
+                let keep = (0..n).map(|_| self.varint().map(MessageId)).collect::<Decoded<Vec<_>>>()?;
+                Record::Purged { queue, keep, purged }
+            }
+            DEDUPED => Record::Deduped(self.dedupe()?),
+            _ => return Err(DecodeError::Unknown("record kind")),
+        })
+    }
+
+    /// A message and its life.
+    pub fn row(&mut self) -> Decoded<Row> {
+        Ok(Row { message: Arc::new(self.message()?), life: self.life()? })
+    }
+
+    fn message(&mut self) -> Decoded<Message> {
+        Ok(Message {
+            id: MessageId(self.varint()?),
+            queue: self.queue_name()?,
+            key: self.key()?,
+            enqueued_at: WallMs(self.varint()?),
+            options: Options {
+                lease_ms: self.option(Self::varint)?,
+                max_attempts: self.option(Self::max_attempts)?,
+                backoff: self.option(Self::backoff)?,
+            },
+            headers: {
+                let n = self.count(2)?;
+                (0..n).map(|_| Ok((self.text("header")?, self.text("header")?))).collect::<Decoded<_>>()?
+            },
+            body: Bytes::copy_from_slice(&self.blob()?), // a slice would keep the whole segment in memory
+        })
+    }
+
+    fn life(&mut self) -> Decoded<Life> {
+        let class = match self.byte()? {
+            0 => Class::At,
+            1 => Class::After,
+            _ => return Err(DecodeError::Unknown("clock class")),
+        };
+        Ok(Life {
+            due: Due::from_raw(class, self.varint()?),
+            generation: self.varint_u32()?,
+            attempt: self.varint_u32()?,
+            forgiven: self.varint_u32()?,
+            priority: self.option(Self::varint_u32)?,
+            stage: match self.byte()? {
+                0 => Stage::Waiting { token: None },
+                1 => Stage::Waiting { token: Some(self.token()?) },
+                2 => Stage::Leased(self.lease()?),
+                3 => Stage::Dead {
+                    reason: match self.byte()? {
+                        0 => DeadReason::MaxAttempts,
+                        1 => DeadReason::Buried,
+                        _ => return Err(DecodeError::Unknown("reason of death")),
+                    },
+                    at: WallMs(self.varint()?),
+                },
+                _ => return Err(DecodeError::Unknown("stage")),
+            },
+            history: {
+                let n = self.count(5)?;
+                (0..n).map(|_| self.past_attempt()).collect::<Decoded<_>>()?
+            },
+        })
+    }
+
+    fn past_attempt(&mut self) -> Decoded<PastAttempt> {
+        Ok(PastAttempt {
+            attempt: self.varint_u32()?,
+            granted_at: WallMs(self.varint()?),
+            ended_at: WallMs(self.varint()?),
+            how: match self.byte()? {
+                0 => Ended::Nacked,
+                1 => Ended::LeaseExpired,
+                2 => Ended::Released,
+                3 => Ended::Buried,
+                _ => return Err(DecodeError::Unknown("end of an attempt")),
+            },
+            note: self.text("note")?,
+        })
+    }
+
+    fn token(&mut self) -> Decoded<LeaseToken> {
+        Ok(LeaseToken { epoch: Epoch(self.varint_u32()?), counter: self.varint()? })
+    }
+
+    fn lease(&mut self) -> Decoded<Lease> {
+        Ok(Lease {
+            token: self.token()?,
+            until: EngineMs(self.varint()?),
+            session: SessionId(self.varint()?),
+            granted_at: WallMs(self.varint()?),
+        })
+    }
+
+    fn backoff(&mut self) -> Decoded<Backoff> {
+        Ok(Backoff { min_ms: self.varint()?, max_ms: self.varint()? })
+    }
+
+    /// A queue's settings.
+    pub fn settings(&mut self) -> Decoded<QueueSettings> {
+        Ok(QueueSettings {
+            lease_ms: self.option(Self::varint)?,
+            max_attempts: self.option(Self::max_attempts)?,
+            priority: self.option(Self::varint_u32)?,
+            backoff: self.option(Self::backoff)?,
+            dedupe_window_ms: self.option(Self::varint)?,
+            dead_ttl_ms: self.option(Self::varint)?,
+            order: self.option(|r| match r.byte()? {
+                0 => Ok(ReadyOrder::Due),
+                1 => Ok(ReadyOrder::Arrival),
+                _ => Err(DecodeError::Unknown("order of grants")),
+            })?,
+        })
+    }
+
+    /// A queue's pause.
+    pub fn pause(&mut self) -> Decoded<Pause> {
+        match self.byte()? {
+            0 => Ok(Pause::Running),
+            1 => Ok(Pause::Paused),
+            2 => Ok(Pause::Until(EngineMs(self.varint()?))),
+            _ => Err(DecodeError::Unknown("pause")),
+        }
+    }
+
+    /// A remembered answer.
+    pub fn dedupe(&mut self) -> Decoded<DedupeRow> {
+        Ok(DedupeRow {
+            queue: self.queue_name()?,
+            dedupe_id: self.text("dedupe id")?,
+            content: {
+                let raw = self.take(16)?;
+                let mut le = [0u8; 16];
+                le.copy_from_slice(&raw);
+                u128::from_le_bytes(le)
+            },
+            until: EngineMs(self.varint()?),
+            id: MessageId(self.varint()?),
+            key: self.key()?,
+            due_at: WallMs(self.varint()?),
+            generation: self.varint_u32()?,
+            created: match self.byte()? {
+                0 => Created::New,
+                1 => Created::Replacing(MessageId(self.varint()?)),
+                2 => Created::Kept,
+                _ => return Err(DecodeError::Unknown("answer of an enqueue")),
+            },
+        })
+    }
+
+    /// A queue's totals.
+    pub fn totals(&mut self) -> Decoded<Totals> {
+        Ok(Totals {
+            enqueued: self.varint()?,
+            granted: self.varint()?,
+            acked: self.varint()?,
+            cancelled: self.varint()?,
+            replaced: self.varint()?,
+            purged: self.varint()?,
+            died: self.varint()?,
+            expired: self.varint()?,
+        })
+    }
+
+    /// Both clocks.
+    pub fn clock(&mut self) -> Decoded<ClockPair> {
+        Ok(ClockPair { engine: EngineMs(self.varint()?), wall: WallMs(self.varint()?) })
+    }
+}

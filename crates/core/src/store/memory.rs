@@ -1,0 +1,261 @@
+//! The store that keeps everything in memory: durability level `memory`, and the model in tests.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{
+    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Table, Waker,
+};
+use crate::id::{Epoch, Lsn};
+use crate::record::{ClockPair, Group};
+
+/// What stays of memory stores when their owner is gone: lets a test "restart" one, and decide when a sync is done.
+///
+/// Clones share the same disk.
+#[derive(Clone, Default)]
+pub struct MemoryDisk(Arc<Mutex<Disk>>);
+
+#[derive(Default)]
+struct Disk {
+    groups: Vec<Group>,
+    clock: Option<ClockPair>,
+    epoch: u32,
+    durable: Lsn,
+    /// Up to where a sync was asked for.
+    asked: Lsn,
+    manual: SyncMode,
+    room: Room,
+    fail: Option<StoreError>,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum SyncMode {
+    #[default]
+    AtOnce,
+    ByHand,
+}
+
+/// Keeps everything in memory. Cheap and gone with the process.
+#[derive(Debug)]
+pub struct MemoryStore {
+    table: Table,
+    epoch: Epoch,
+    disk: Option<MemoryDisk>,
+    pages: VecDeque<Loaded>,
+    closed: bool,
+    waker: Waker2,
+}
+
+/// A waker that has a `Debug`.
+#[derive(Clone)]
+struct Waker2(Waker);
+
+impl fmt::Debug for Waker2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Waker")
+    }
+}
+
+impl fmt::Debug for MemoryDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let disk = self.disk();
+        f.debug_struct("MemoryDisk").field("groups", &disk.groups.len()).field("durable", &disk.durable).finish()
+    }
+}
+
+impl MemoryDisk {
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on a sync is done only when [`MemoryDisk::complete_sync`] says so.
+    pub fn sync_by_hand(&self) {
+        self.disk().manual = SyncMode::ByHand;
+    }
+
+    /// Completes all syncs asked for.
+    pub fn complete_sync(&self) {
+        let waker = {
+            let mut disk = self.disk();
+            disk.durable = disk.asked;
+            disk.waker.clone()
+        };
+        if let Some(wake) = waker {
+            wake();
+        }
+    }
+
+    /// Sets what [`Store::room`] answers.
+    pub fn set_room(&self, room: Room) {
+        self.disk().room = room;
+    }
+
+    /// Makes every call fail from now on, until the next open.
+    pub fn fail(&self, error: StoreError) {
+        self.disk().fail = Some(error);
+    }
+
+    /// Loses what was not synced, as a power loss does.
+    pub fn lose_power(&self) {
+        let mut disk = self.disk();
+        let durable = disk.durable;
+        disk.groups.retain(|g| g.last() <= durable);
+    }
+
+    /// Every group that was appended, oldest first.
+    pub fn groups(&self) -> Vec<Group> {
+        self.disk().groups.clone()
+    }
+}
+
+impl MemoryStore {
+    /// A store that is gone with the process.
+    pub fn new() -> Self {
+        MemoryStore {
+            table: Table::default(),
+            epoch: Epoch(1),
+            disk: None,
+            pages: VecDeque::new(),
+            closed: false,
+            waker: Waker2(Arc::new(|| {})),
+        }
+    }
+
+    /// A store that finds on `disk` what earlier ones left there; `wake` is called when a sync completes.
+    pub fn open(disk: &MemoryDisk, wake: Waker) -> Self {
+        let mut table = Table::default();
+        let mut inner = disk.disk();
+        for group in &inner.groups {
+            table.apply(group);
+        }
+        if let Some(clock) = inner.clock {
+            table.note_clock(clock);
+        }
+        inner.epoch += 1;
+        inner.fail = None;
+        inner.durable = table.applied();
+        inner.asked = table.applied();
+        inner.waker = Some(wake.clone());
+        let epoch = Epoch(inner.epoch);
+        drop(inner);
+        MemoryStore {
+            table,
+            epoch,
+            disk: Some(disk.clone()),
+            pages: VecDeque::new(),
+            closed: false,
+            waker: Waker2(wake),
+        }
+    }
+
+    /// What it holds; for tests and views.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if self.closed {
+            return Err(StoreError::new(ErrorKind::Closed, "the store is closed"));
+        }
+        let Some(disk) = &self.disk else { return Ok(()) };
+        let disk = disk.disk();
+        if let Some(error) = &disk.fail {
+            return Err(error.clone());
+        }
+        if disk.epoch != self.epoch.0 {
+            return Err(StoreError::new(ErrorKind::Fenced, "a later owner has opened the store"));
+        }
+        Ok(())
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store for MemoryStore {
+    fn recovered(&mut self) -> Recovered {
+        self.table.recovered(self.epoch)
+    }
+
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.check()?;
+        self.table.apply(group);
+        if let Some(disk) = &self.disk {
+            disk.disk().groups.push(group.clone());
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        if let Some(disk) = &self.disk {
+            let mut disk = disk.disk();
+            disk.asked = self.table.applied();
+            if disk.manual == SyncMode::AtOnce {
+                disk.durable = disk.asked;
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.check()?;
+        let written = self.table.applied();
+        let durable = self.disk.as_ref().map_or(written, |d| d.disk().durable);
+        Ok(Progress { written, durable })
+    }
+
+    fn room(&mut self) -> Room {
+        self.disk.as_ref().map_or(Room::Enough, |d| d.disk().room)
+    }
+
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.check()?;
+        self.table.find_many(lookups, found);
+        Ok(())
+    }
+
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.check()?;
+        let page = self.table.load(load);
+        self.pages.push_back(page);
+        (self.waker.0)();
+        Ok(())
+    }
+
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        self.pages.pop_front().map(Ok)
+    }
+
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.check()?;
+        self.table.note_clock(clock);
+        if let Some(disk) = &self.disk {
+            disk.disk().clock = Some(clock);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.idle(clock)?;
+        if let Some(disk) = &self.disk {
+            let mut disk = disk.disk();
+            disk.durable = self.table.applied();
+        }
+        self.closed = true;
+        Ok(())
+    }
+
+    fn level(&self) -> Level {
+        Level::Memory
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        vec![("messages", self.table.len() as u64)]
+    }
+}

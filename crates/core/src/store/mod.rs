@@ -1,0 +1,306 @@
+//! The boundary to whatever keeps the records: a store is dumb, ordered and fenced.
+//!
+//! A [`Store`] belongs to one owner, the driver of its shard, and is called from that one thread. It never decides:
+//! which message is due, whose lease counts, what a key means is the engine's business. Bring your own by
+//! implementing the trait and running [`conformance::run`] on it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::id::{Epoch, Lsn, MessageId};
+use crate::message::Row;
+use crate::name::{Key, QueueName};
+use crate::policy::QueueSettings;
+use crate::record::{ClockPair, DedupeRow, Group, Pause, Totals};
+
+pub mod conformance;
+mod memory;
+mod table;
+
+pub use memory::{MemoryDisk, MemoryStore};
+pub use table::Table;
+
+/// Keeps the records of one shard.
+///
+/// # Obligations
+///
+/// Each is checked by [`conformance`], under its number.
+///
+/// 1. **Atomic and ordered.** A group is applied as a whole or not at all; groups keep their order; after a reopen the
+///    groups that are there form a prefix of those appended, without a hole.
+/// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever [`Store::level`] claims.
+/// 3. **Reads see appends.** [`Store::find_many`] reflects every group appended before, durable or not.
+/// 4. **Loads are snapshots.** A [`Loaded`] shows the state as of one LSN, in order of (due, id) within its sequence,
+///    without a gap between pages.
+/// 5. **Fenced.** Each open has an epoch above all earlier ones; an older owner's append is refused with
+///    [`ErrorKind::Fenced`] or can no longer happen.
+/// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
+///    failed append or sync every later call fails until the store is opened again.
+/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most the agreed size does not fail for
+///    want of room; after [`Room::SettleOnly`] that holds for a group that puts no message.
+pub trait Store: Send {
+    /// Takes what the owner needs before anything else: called once, right after opening.
+    fn recovered(&mut self) -> Recovered;
+
+    /// Appends a group. On return it is visible to [`Store::find_many`]; it may not be written or durable yet.
+    ///
+    /// # Errors
+    /// After any error the outcome of this group is unknown and the store is poisoned (obligation 6).
+    fn append(&mut self, group: &Group) -> Result<(), StoreError>;
+
+    /// Asks that everything appended becomes durable, and does not wait for it. [`Progress`] tells when it has; the
+    /// waker given when the store was opened is called. While one sync runs, further asks are joined into the next.
+    fn sync(&mut self) -> Result<(), StoreError>;
+
+    /// How far records are written and durable.
+    ///
+    /// # Errors
+    /// The error of a write or sync that failed since, for ever after (obligation 6).
+    fn progress(&mut self) -> Result<Progress, StoreError>;
+
+    /// Whether there is room for more.
+    fn room(&mut self) -> Room;
+
+    /// Finds messages by id and by key, in one call for a whole batch.
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
+
+    /// Starts to load a page; [`Store::loaded`] gives it once it is there.
+    fn load(&mut self, load: Load) -> Result<(), StoreError>;
+
+    /// A page that has been loaded, if any; the waker is called for each.
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>>;
+
+    /// Tells the store the clocks while nothing is appended, so that it can note them and its durable position when it
+    /// likes (the log does after 100 ms of rest).
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError>;
+
+    /// Makes everything durable and gives the place up. Later calls fail with [`ErrorKind::Closed`].
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError>;
+
+    /// What [`Progress::durable`] means here.
+    fn level(&self) -> Level;
+
+    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix.
+    fn figures(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// What a store hands to its owner when it is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// This reign.
+    pub epoch: Epoch,
+    /// The next record gets this position.
+    pub next_lsn: Lsn,
+    /// The next message gets this id.
+    pub next_id: u64,
+    /// The clocks as noted last; `None` for a new store.
+    pub clock: Option<ClockPair>,
+    /// Queues that have messages, settings, a pause or totals.
+    pub queues: Vec<QueueRow>,
+    /// Answers still remembered.
+    pub dedupe: Vec<DedupeRow>,
+    /// Unsettled messages in the store.
+    pub messages: u64,
+}
+
+/// A queue as a store remembers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueRow {
+    /// Its name.
+    pub name: QueueName,
+    /// What its owner has set.
+    pub settings: QueueSettings,
+    /// Whether it gives messages out.
+    pub pause: Pause,
+    /// What it has seen.
+    pub totals: Totals,
+}
+
+/// How far records have come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Handed to the operating system: survives kill -9.
+    pub written: Lsn,
+    /// Safe as [`Store::level`] says.
+    pub durable: Lsn,
+}
+
+/// Whether a store can take more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Room {
+    /// Anything.
+    #[default]
+    Enough,
+    /// What removes, moves or grants messages, but no new one.
+    SettleOnly,
+}
+
+/// What "durable" means, as replies say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// In memory only.
+    Memory,
+    /// Handed to the operating system; synced within 50 ms.
+    Buffered,
+    /// `fdatasync` has returned.
+    Fsync,
+    /// On a majority of machines.
+    Quorum,
+    /// On Redis and, as far as it knows, its replicas.
+    BestEffortReplicated,
+}
+
+impl Level {
+    /// The word for it in JSON and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Memory => "memory",
+            Level::Buffered => "buffered",
+            Level::Fsync => "fsync",
+            Level::Quorum => "quorum",
+            Level::BestEffortReplicated => "best_effort_replicated",
+        }
+    }
+}
+
+/// What to find: ids and keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lookups {
+    /// Messages wanted by id.
+    pub ids: Vec<MessageId>,
+    /// Messages wanted by key.
+    pub keys: Vec<(QueueName, Key)>,
+}
+
+impl Lookups {
+    /// Nothing to look up.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.keys.is_empty()
+    }
+}
+
+/// What was found. What is absent is not in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Unsettled messages by id, also those found by key.
+    pub rows: BTreeMap<MessageId, Row>,
+    /// Which message holds a key.
+    pub keys: BTreeMap<(QueueName, Key), MessageId>,
+}
+
+impl Found {
+    /// Nothing found; what an engine that holds everything gets.
+    pub const NOTHING: &'static Found = &Found { rows: BTreeMap::new(), keys: BTreeMap::new() };
+}
+
+/// The sequences in which messages can be loaded; each unsettled message is in exactly one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sequence {
+    /// Waiting, due at an instant; in order of (wall ms, id).
+    At,
+    /// Waiting, due after a delay; in order of (engine ms, id).
+    After,
+    /// Leased; in order of (deadline in engine ms, id).
+    Leased,
+    /// Dead; in order of (wall ms of death, id).
+    Dead,
+}
+
+impl Sequence {
+    /// All of them.
+    pub const ALL: [Sequence; 4] = [Sequence::At, Sequence::After, Sequence::Leased, Sequence::Dead];
+}
+
+/// A place in a sequence: everything up to and with it has been seen.
+pub type Cursor = (u64, MessageId);
+
+/// A page to load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Which sequence.
+    pub sequence: Sequence,
+    /// Of one queue, or of all.
+    pub queue: Option<QueueName>,
+    /// Behind this place; `None` from the start.
+    pub after: Option<Cursor>,
+    /// Up to and with this time.
+    pub until: u64,
+    /// At most so many rows.
+    pub rows: usize,
+    /// Stop after so many bytes of bodies; at least one row is returned if there is one.
+    pub bytes: usize,
+}
+
+/// A page that was loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// What was asked.
+    pub load: Load,
+    /// The state as of this position.
+    pub as_of: Lsn,
+    /// In order.
+    pub rows: Vec<Row>,
+    /// Whether there is more behind the last row.
+    pub more: More,
+}
+
+/// Whether a page was the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// There is more up to `until`.
+    Yes,
+    /// That was all.
+    No,
+}
+
+/// What went wrong in a store, and what to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Another owner has the shard: stop, and do not write again.
+    Fenced,
+    /// The store cannot be reached or failed to write: open it again; what was under way is unknown.
+    Unavailable,
+    /// No room: free some, then open again.
+    Full,
+    /// The data is damaged or of an unknown format: a person must look.
+    Corrupt,
+    /// The store was closed.
+    Closed,
+}
+
+/// A store's error. Clones share the cause, so that every waiting reply can have one.
+#[derive(Clone)]
+pub struct StoreError {
+    kind: ErrorKind,
+    detail: Arc<str>,
+}
+
+impl StoreError {
+    /// An error with a sentence for people, which names file and offset where there are any.
+    pub fn new(kind: ErrorKind, detail: impl fmt::Display) -> Self {
+        StoreError { kind, detail: detail.to_string().into() }
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.detail)
+    }
+}
+
+impl fmt::Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.detail)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// Called by a store's own threads when progress was made or a page was loaded.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
