@@ -1,0 +1,340 @@
+//! What can be asked of the engine: a closed list.
+
+use bytes::Bytes;
+
+use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
+use crate::message::{Headers, Options, State};
+use crate::name::{Key, QueueName};
+use crate::policy::QueueSettings;
+use crate::store::{Cursor, Loaded, Room};
+use crate::time::WallMs;
+
+/// Something that has happened outside, for the engine to decide upon.
+#[derive(Debug)]
+pub enum Input {
+    /// A caller asks for something.
+    Request {
+        /// Where the answer goes.
+        to: ReplyTo,
+        /// What is asked.
+        op: Op,
+    },
+    /// A page that was asked for with [`super::Effect::Load`].
+    Loaded(Loaded),
+    /// The store's room has changed.
+    Room(Room),
+}
+
+/// An operation. Every one is answered exactly once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Accepts a message. Answer: [`super::Reply::Enqueue`].
+    Enqueue(Box<Enqueue>),
+    /// Grants ready messages, or waits for some. Answer: [`super::Reply::Reserve`].
+    Reserve(Reserve),
+    /// Grants one message by its id, whatever waiting state it is in (Dead and Scheduled included).
+    /// Answer: [`super::Reply::ReserveOne`].
+    ReserveOne {
+        /// Which message.
+        id: MessageId,
+        /// Whom the lease is bound to.
+        session: SessionId,
+        /// Length of the lease; `None`: as message and queue say.
+        lease_ms: Option<u64>,
+    },
+    /// Ends a waiting reserve with an empty answer. Answer: [`super::Reply::Done`].
+    CancelReserve {
+        /// As given in [`Reserve`].
+        waiter: WaiterId,
+    },
+    /// Takes grants back that never reached their consumer; they do not count as attempts.
+    /// Answer: [`super::Reply::Done`].
+    Undelivered {
+        /// The leases.
+        leases: Vec<(MessageId, LeaseToken)>,
+    },
+    /// Done: the message goes. Answer: [`super::Reply::Settle`].
+    Ack {
+        /// Which message.
+        id: MessageId,
+        /// Proof of the lease.
+        token: LeaseToken,
+    },
+    /// Not done: again after a delay, or dead. Answer: [`super::Reply::Settle`].
+    Nack {
+        /// Which message.
+        id: MessageId,
+        /// Proof of the lease.
+        token: LeaseToken,
+        /// `None`: the backoff decides.
+        delay_ms: Option<u64>,
+        /// A new priority.
+        priority: Option<u32>,
+        /// Kept in the message's history, cut to a limit.
+        note: Box<str>,
+    },
+    /// Parks a leased message. Answer: [`super::Reply::Settle`].
+    Bury {
+        /// Which message.
+        id: MessageId,
+        /// Proof of the lease.
+        token: LeaseToken,
+        /// A new priority.
+        priority: Option<u32>,
+        /// Kept in the message's history, cut to a limit.
+        note: Box<str>,
+    },
+    /// Pushes a lease's deadline to `lease_ms` from now. Answer: [`super::Reply::Extend`].
+    Extend {
+        /// Which message.
+        id: MessageId,
+        /// Proof of the lease.
+        token: LeaseToken,
+        /// From now; `None`: as message and queue say.
+        lease_ms: Option<u64>,
+    },
+    /// Takes a message back. Answer: [`super::Reply::Change`].
+    Cancel {
+        /// Which message.
+        target: Target,
+    },
+    /// Gives a message another due time, and another body if wanted. Answer: [`super::Reply::Change`].
+    Postpone {
+        /// Which message.
+        target: Target,
+        /// When it is due now.
+        when: When,
+        /// Another body.
+        body: Option<Bytes>,
+        /// Refuse unless the generation is this one.
+        if_generation: Option<u32>,
+    },
+    /// Makes a message due now. Answer: [`super::Reply::Change`].
+    Fire {
+        /// Which message.
+        target: Target,
+    },
+    /// Makes up to `max` scheduled messages of a queue due now, in due order. Answer: [`super::Reply::Count`].
+    FireMany {
+        /// Which queue.
+        queue: QueueName,
+        /// At most so many.
+        max: usize,
+    },
+    /// Makes a dead message ready again. Answer: [`super::Reply::Change`].
+    Redrive {
+        /// Which message.
+        id: MessageId,
+    },
+    /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key was
+    /// taken meanwhile stays. Answer: [`super::Reply::Count`].
+    RedriveMany {
+        /// Which queue.
+        queue: QueueName,
+        /// At most so many.
+        max: usize,
+    },
+    /// Looks at a message. Answer: [`super::Reply::View`].
+    Get {
+        /// Which message.
+        target: Target,
+    },
+    /// Looks at the message that is first in a state. Answer: [`super::Reply::View`].
+    Peek {
+        /// Which queue.
+        queue: QueueName,
+        /// Which state.
+        state: State,
+    },
+    /// Lists messages in due order. Answer: [`super::Reply::Page`].
+    List {
+        /// Which queue.
+        queue: QueueName,
+        /// Only those in this state.
+        state: Option<State>,
+        /// Behind this place.
+        after: Option<ListCursor>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Looks at a queue. Answer: [`super::Reply::Queues`] with none or one.
+    Queue {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// Looks at all queues, by name. Answer: [`super::Reply::Queues`].
+    Queues {
+        /// Behind this name.
+        after: Option<QueueName>,
+        /// At most so many.
+        limit: usize,
+    },
+    /// Counts messages by due time. Answer: [`super::Reply::Histogram`].
+    Histogram {
+        /// Which queue; `None`: all.
+        queue: Option<QueueName>,
+        /// First column starts here.
+        from: WallMs,
+        /// Last column ends before here.
+        to: WallMs,
+        /// Number of columns.
+        columns: usize,
+    },
+    /// Looks at the ring. Answer: [`super::Reply::Wheel`].
+    Wheel,
+    /// Figures of the whole engine. Answer: [`super::Reply::Stats`].
+    Stats,
+    /// Sets a queue's settings, all of them. Answer: [`super::Reply::Queues`] with one.
+    Configure {
+        /// Which queue.
+        queue: QueueName,
+        /// What its owner wants.
+        settings: QueueSettings,
+    },
+    /// Gives nothing out any more. Answer: [`super::Reply::Done`].
+    Pause {
+        /// Which queue.
+        queue: QueueName,
+        /// `None`: until resumed.
+        for_ms: Option<u64>,
+    },
+    /// Gives out again. Answer: [`super::Reply::Done`].
+    Resume {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// Removes Scheduled, Ready and Dead messages of a queue. Answer: [`super::Reply::Count`].
+    Purge {
+        /// Which queue.
+        queue: QueueName,
+    },
+    /// A connection is gone: its leases are released, its waiting reserves end. Answer: [`super::Reply::Done`].
+    SessionClosed {
+        /// Which connection.
+        session: SessionId,
+    },
+    /// When the first lease of a connection runs out. Answer: [`super::Reply::Deadline`].
+    SessionDeadline {
+        /// Which connection.
+        session: SessionId,
+    },
+    /// When the next message is due. Answer: [`super::Reply::NextDue`].
+    NextDue,
+}
+
+/// A message to accept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enqueue {
+    /// Into which queue.
+    pub queue: QueueName,
+    /// The caller's own name for it.
+    pub key: Option<Key>,
+    /// The payload.
+    pub body: Bytes,
+    /// Travel with the body.
+    pub headers: Headers,
+    /// When it is due.
+    pub when: When,
+    /// What to do if the key is taken.
+    pub if_exists: IfExists,
+    /// Makes a retried enqueue return the first answer.
+    pub dedupe_id: Option<Box<str>>,
+    /// Lower first; `None`: as the queue says.
+    pub priority: Option<u32>,
+    /// About its delivery.
+    pub options: Options,
+}
+
+impl Enqueue {
+    /// A message due at once, with nothing special.
+    pub fn new(queue: QueueName, body: impl Into<Bytes>) -> Self {
+        Enqueue {
+            queue,
+            key: None,
+            body: body.into(),
+            headers: Headers::new(),
+            when: When::After(0),
+            if_exists: IfExists::Reject,
+            dedupe_id: None,
+            priority: None,
+            options: Options::default(),
+        }
+    }
+}
+
+/// When something shall be due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// After so many ms; follows elapsed time.
+    After(u64),
+    /// At an instant; follows the wall clock.
+    At {
+        /// The instant.
+        due_at: WallMs,
+        /// What if it has passed.
+        past: Past,
+    },
+}
+
+/// What to do with a due time that has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Past {
+    /// It is an error.
+    #[default]
+    Refuse,
+    /// Due at once.
+    Fire,
+}
+
+/// What to do if the key is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfExists {
+    /// Refuse the new message.
+    #[default]
+    Reject,
+    /// Keep the message that has it.
+    Keep,
+    /// Put the new message in its place.
+    Replace,
+}
+
+/// Names one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// By its id.
+    Id(MessageId),
+    /// By its key.
+    Key(QueueName, Key),
+}
+
+/// A consumer's demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Names this demand while it waits; chosen by the caller, unique among those waiting.
+    pub waiter: WaiterId,
+    /// From which queues; the best message of all of them goes first.
+    pub queues: Vec<QueueName>,
+    /// At most so many messages.
+    pub max: usize,
+    /// How long to wait for the first.
+    pub wait_ms: u64,
+    /// Length of the leases; `None`: as message and queue say.
+    pub lease_ms: Option<u64>,
+    /// Whom the leases are bound to, or [`SessionId::NONE`].
+    pub session: SessionId,
+    /// Answer [`super::Reserved::DeadlineSoon`] instead of waiting when a lease of this session has less than this left.
+    pub deadline_margin_ms: Option<u64>,
+}
+
+/// Names a waiting reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaiterId(pub u64);
+
+/// A place in a listing. Each clock class is a sequence of its own, so there are two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListCursor {
+    /// Seen so far of the messages due at an instant.
+    pub at: Option<Cursor>,
+    /// Seen so far of the messages due after a delay.
+    pub after: Option<Cursor>,
+}

@@ -1,0 +1,7 @@
+//! The engine.
+mod effect;
+mod input;
+mod reply;
+pub use effect::*;
+pub use input::*;
+pub use reply::*;

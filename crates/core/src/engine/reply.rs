@@ -1,0 +1,357 @@
+//! What the engine answers. Refusals are values: one comparable enum per operation.
+
+use std::sync::Arc;
+
+use crate::id::{LeaseToken, MessageId};
+use crate::message::{DeadReason, Message, PastAttempt, State};
+use crate::name::QueueName;
+use crate::policy::QueueSettings;
+use crate::record::{Created, Pause, Totals};
+use crate::time::WallMs;
+
+use super::input::ListCursor;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To [`super::Op::Enqueue`].
+    Enqueue(Result<Enqueued, EnqueueRefusal>),
+    /// To [`super::Op::Reserve`].
+    Reserve(Reserved),
+    /// To [`super::Op::ReserveOne`].
+    ReserveOne(Result<Box<Grant>, ChangeRefusal>),
+    /// To [`super::Op::Ack`], [`super::Op::Nack`] and [`super::Op::Bury`].
+    Settle(Result<Settled, SettleRefusal>),
+    /// To [`super::Op::Extend`]: the new deadline.
+    Extend(Result<WallMs, SettleRefusal>),
+    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`]: the message as it
+    /// is now (for a cancel: as it was).
+    Change(Result<Box<View>, ChangeRefusal>),
+    /// To [`super::Op::Get`] and [`super::Op::Peek`].
+    View(Option<Box<View>>),
+    /// To [`super::Op::List`].
+    Page(Page),
+    /// To [`super::Op::Queue`], [`super::Op::Queues`] and [`super::Op::Configure`].
+    Queues(Vec<QueueView>),
+    /// To [`super::Op::Configure`], when refused.
+    Configure(SettingsRefusal),
+    /// To [`super::Op::Histogram`].
+    Histogram(Histogram),
+    /// To [`super::Op::Wheel`].
+    Wheel(Box<WheelView>),
+    /// To [`super::Op::Stats`].
+    Stats(Box<Stats>),
+    /// To [`super::Op::Purge`], [`super::Op::FireMany`], [`super::Op::RedriveMany`].
+    Count(u64),
+    /// To [`super::Op::SessionDeadline`]: ms until then.
+    Deadline(Option<u64>),
+    /// To [`super::Op::NextDue`].
+    NextDue(Option<WallMs>),
+    /// To operations that cannot be refused.
+    Done,
+}
+
+/// An accepted enqueue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    /// The message that has the key now.
+    pub id: MessageId,
+    /// When it is due, by the wall clock as it is now.
+    pub due_at: WallMs,
+    /// Its generation.
+    pub generation: u32,
+    /// What was done.
+    pub created: Created,
+}
+
+/// Why an enqueue was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnqueueRefusal {
+    /// Another message has the key.
+    KeyExists(MessageId),
+    /// The message that has the key is in a consumer's hands and cannot be replaced.
+    Leased(MessageId),
+    /// The due time has passed.
+    InThePast,
+    /// The due time is further away than this many ms.
+    TooFar(u64),
+    /// The same `dedupe_id` stands for another content.
+    DedupeMismatch(MessageId),
+    /// A part is larger than this many bytes.
+    TooLarge(Part, usize),
+    /// A value is outside of its range.
+    OutOfRange(Part),
+    /// Too many messages, bytes, queues or dedupe ids are held.
+    Overloaded,
+    /// The store has no room for new messages.
+    DiskFull,
+}
+
+/// The part of an enqueue that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// `body`
+    Body,
+    /// `headers`
+    Headers,
+    /// `dedupe_id`
+    DedupeId,
+    /// `lease_ms`
+    Lease,
+    /// `backoff`
+    Backoff,
+}
+
+/// Answer to a reserve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reserved {
+    /// What there was; empty when the wait is over.
+    Grants(Vec<Grant>),
+    /// Nothing is ready, and a lease of this session runs out soon.
+    DeadlineSoon,
+    /// Too many are waiting.
+    Overloaded,
+}
+
+/// A message handed to a consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What the producer said.
+    pub message: Arc<Message>,
+    /// Grants so far, this one included.
+    pub attempt: u32,
+    /// The priority by which it was chosen.
+    pub priority: u32,
+    /// When it was due.
+    pub due_at: WallMs,
+    /// Proof of this lease.
+    pub token: LeaseToken,
+    /// The lease's deadline, by the wall clock as it is now.
+    pub lease_until: WallMs,
+    /// The lease's length, in ms.
+    pub lease_ms: u64,
+    /// Granted so long after it was due, in ms.
+    pub lateness_ms: u64,
+    /// Its generation.
+    pub generation: u32,
+}
+
+/// What became of a settled message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is no more.
+    Acked,
+    /// It comes again at this time.
+    Again(WallMs),
+    /// It is dead.
+    Dead(DeadReason),
+}
+
+/// Why a lease token was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettleRefusal {
+    /// The lease is not the message's latest, or the message is gone.
+    LeaseLost,
+    /// No message ever had this id.
+    NeverIssued,
+    /// The lease asked for is longer than this many ms.
+    TooLong(u64),
+}
+
+/// Why a change was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeRefusal {
+    /// Nothing is pending under this id or key.
+    NotFound,
+    /// A consumer has it.
+    Leased,
+    /// It is dead.
+    Dead,
+    /// It is not dead.
+    NotDead,
+    /// Its key was taken meanwhile.
+    KeyExists(MessageId),
+    /// Its generation is another.
+    GenerationMismatch(u32),
+    /// The due time has passed.
+    InThePast,
+    /// The due time is further away than this many ms.
+    TooFar(u64),
+    /// The body is larger than this many bytes.
+    BodyTooLarge(usize),
+    /// The lease asked for is longer than this many ms.
+    LeaseTooLong(u64),
+    /// Its queue gives nothing out.
+    Paused,
+    /// The store has no room for a new body.
+    DiskFull,
+}
+
+/// Why settings were refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingsRefusal {
+    /// This field is above its limit.
+    OutOfRange(&'static str, u64),
+    /// Too many queues.
+    Overloaded,
+}
+
+/// A message as it is at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// What the producer said.
+    pub message: Arc<Message>,
+    /// Its state.
+    pub state: State,
+    /// When it is (or was) due, by the wall clock as it is now.
+    pub due_at: WallMs,
+    /// ms until it is due; 0 when it is.
+    pub due_in_ms: u64,
+    /// Grants so far.
+    pub attempt: u32,
+    /// Its generation.
+    pub generation: u32,
+    /// Its priority, its queue's setting counted in.
+    pub priority: u32,
+    /// The length of a lease, its queue's setting counted in.
+    pub lease_ms: u64,
+    /// The number of attempts it may have, its queue's setting counted in.
+    pub max_attempts: u32,
+    /// The lease's deadline, when leased.
+    pub lease_until: Option<WallMs>,
+    /// Why and since when, when dead.
+    pub dead: Option<(DeadReason, WallMs)>,
+    /// How earlier attempts ended.
+    pub history: Vec<PastAttempt>,
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Messages in due order. May be fewer than asked for although there are more: see `next`.
+    pub views: Vec<View>,
+    /// Go on here; `None`: that was all.
+    pub next: Option<ListCursor>,
+}
+
+/// A queue as it is at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueView {
+    /// Its name.
+    pub name: QueueName,
+    /// Messages per state.
+    pub counts: Counts,
+    /// Its ready message that has been due for longest, if any: due since.
+    pub oldest_ready: Option<WallMs>,
+    /// Reserves waiting on it.
+    pub waiters: usize,
+    /// Whether anybody has reserved from it since the start.
+    pub attended: Attended,
+    /// What it has seen.
+    pub totals: Totals,
+    /// Per second, over the last seconds.
+    pub rates: Rates,
+    /// What its owner has set.
+    pub settings: QueueSettings,
+    /// Whether it gives messages out.
+    pub pause: Pause,
+    /// ms until a timed pause ends.
+    pub pause_left_ms: Option<u64>,
+}
+
+/// Whether anybody has reserved from a queue since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attended {
+    /// Somebody has.
+    Yes,
+    /// Nobody has: what is ready there is kept and waits.
+    #[default]
+    No,
+}
+
+/// Messages per state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Not due.
+    pub scheduled: u64,
+    /// Due.
+    pub ready: u64,
+    /// With a consumer.
+    pub leased: u64,
+    /// Parked.
+    pub dead: u64,
+}
+
+/// Events per second × 1000, over a sliding window of 10 to 20 s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Accepted.
+    pub enqueued_milli: u64,
+    /// Granted.
+    pub granted_milli: u64,
+    /// Acked.
+    pub acked_milli: u64,
+}
+
+/// How many messages are due when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// The start of the first column; rounded down to the resolution.
+    pub from: WallMs,
+    /// The width of a column, in ms; a multiple of the resolution.
+    pub width_ms: u64,
+    /// Scheduled and ready messages due in each column.
+    pub counts: Vec<u64>,
+    /// Due before the first column.
+    pub before: u64,
+    /// Due after the last column.
+    pub after: u64,
+    /// A message may be counted in the neighbouring column if it is due closer to the edge than this, in ms. Messages
+    /// due at an instant are exact at this resolution; those due after a delay are placed by the present offset of the
+    /// clocks.
+    pub resolution_ms: u64,
+}
+
+/// The ring as it is at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WheelView {
+    /// Slots of the ring.
+    pub slots: usize,
+    /// One step of the pointer, in ms.
+    pub tick_ms: u64,
+    /// The slot that the pointer has reached: of the ring of instants, and of the ring of delays.
+    pub pointers: [usize; 2],
+    /// Messages in the rings.
+    pub messages: u64,
+    /// Slots that are not empty, and how many messages are on each, of the ring of instants and of the ring of delays.
+    pub occupied: [Vec<(usize, u64)>; 2],
+}
+
+/// Figures of the whole engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Messages per state.
+    pub counts: Counts,
+    /// Weight of all messages held, in bytes.
+    pub bytes: u64,
+    /// Queues.
+    pub queues: u64,
+    /// Reserves waiting.
+    pub waiters: u64,
+    /// Answers remembered for a `dedupe_id`.
+    pub dedupe: u64,
+    /// Since this engine was made.
+    pub totals: Totals,
+    /// Leases that ran out since this engine was made.
+    pub lease_expired: u64,
+    /// Settlements refused because of a stale token since this engine was made.
+    pub lease_lost: u64,
+    /// Lateness of grants of first attempts since this engine was made: count per column of [`LATENESS_MS`].
+    pub lateness: Vec<u64>,
+    /// Sum of those latenesses, in ms.
+    pub lateness_sum_ms: u64,
+}
+
+/// Upper edges of the lateness columns, in ms; one more column is for everything above.
+pub const LATENESS_MS: [u64; 14] =
+    [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 60_000, 3_600_000];

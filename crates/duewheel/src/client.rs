@@ -1,0 +1,197 @@
+//! The way in for front ends: operations in, answers out, nothing in between.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use duewheel_core::engine::{Op, Reply, Reserve, Reserved, WaiterId};
+use duewheel_core::id::SessionId;
+use duewheel_core::name::QueueName;
+use duewheel_core::store::Level;
+use duewheel_core::time::Now;
+use tokio::sync::oneshot;
+
+use crate::error::CallError;
+use crate::inbox::{Answers, Inbox, Submission};
+use crate::shard::Shared;
+
+/// Takes operations to the engine. Cheap to clone; all clones talk to the same engine.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) next_waiter: Arc<AtomicU64>,
+    pub(crate) next_session: Arc<AtomicU64>,
+}
+
+/// A consumer's demand, as [`Client::reserve`] takes it.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// From which queues.
+    pub queues: Vec<QueueName>,
+    /// At most so many messages.
+    pub max: usize,
+    /// How long to wait for the first, in ms.
+    pub wait_ms: u64,
+    /// Length of the leases in ms; `None`: as message and queue say.
+    pub lease_ms: Option<u64>,
+    /// Whom the leases are bound to, or [`SessionId::NONE`].
+    pub session: SessionId,
+    /// Answer [`Reserved::DeadlineSoon`] when a lease of this session has less than this left, in ms.
+    pub deadline_margin_ms: Option<u64>,
+}
+
+impl Demand {
+    /// One message of one queue, without waiting.
+    pub fn new(queue: QueueName) -> Self {
+        Demand {
+            queues: vec![queue],
+            max: 1,
+            wait_ms: 0,
+            lease_ms: None,
+            session: SessionId::NONE,
+            deadline_margin_ms: None,
+        }
+    }
+}
+
+/// Answers under way. Dropping it does not take the operations back.
+#[derive(Debug)]
+pub struct Pending {
+    answers: oneshot::Receiver<Answers>,
+    ops: usize,
+}
+
+impl Future for Pending {
+    type Output = Answers;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answers> {
+        let ops = self.ops;
+        Pin::new(&mut self.answers).poll(cx).map(|answers| {
+            answers.unwrap_or_else(|_| {
+                (0..ops).map(|_| Err(CallError::Closed("the driver ended before it answered"))).collect()
+            })
+        })
+    }
+}
+
+impl Client {
+    /// Submits operations to be decided in order, next to each other, and answered together when the last answer may
+    /// leave. They are not a transaction: each is accepted or refused by itself.
+    ///
+    /// A waiting reserve must be submitted alone; see [`Client::reserve`].
+    ///
+    /// # Errors
+    /// When nothing was taken: see [`CallError`].
+    pub fn submit(&self, ops: Vec<Op>) -> Result<Pending, CallError> {
+        let (answer, answers) = oneshot::channel();
+        let n = ops.len();
+        self.inbox.put(Submission { ops, answer })?;
+        Ok(Pending { answers, ops: n })
+    }
+
+    /// Asks one thing. For reserves use [`Client::reserve`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the operation back; whether it was applied is then unknown.
+    pub async fn call(&self, op: Op) -> Result<Reply, CallError> {
+        let mut answers = self.submit(vec![op])?.await;
+        answers.pop().unwrap_or(Err(CallError::Closed("the driver gave no answer")))
+    }
+
+    /// Leases messages, waiting for the first if asked to.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: when the future is dropped, the demand is withdrawn, and messages that were granted to it already go
+    /// back at once and do not count as attempts.
+    pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
+        let waiter = WaiterId(self.next_waiter.fetch_add(1, Ordering::Relaxed));
+        let op = Op::Reserve(Reserve {
+            waiter,
+            queues: demand.queues,
+            max: demand.max,
+            wait_ms: demand.wait_ms,
+            lease_ms: demand.lease_ms,
+            session: demand.session,
+            deadline_margin_ms: demand.deadline_margin_ms,
+        });
+        let pending = self.submit(vec![op])?;
+        let mut waiting = Waiting { client: self, waiter, pending: Some(pending) };
+        let mut answers = match &mut waiting.pending {
+            Some(pending) => pending.await,
+            None => Vec::new(),
+        };
+        waiting.pending = None;
+        match answers.pop() {
+            Some(Ok(Reply::Reserve(reserved))) => Ok(reserved),
+            Some(Err(error)) => Err(error),
+            Some(Ok(_)) | None => Err(CallError::Closed("the driver gave another answer")),
+        }
+    }
+
+    /// A number for a connection that leases may be bound to. Never used again while the process lives.
+    pub fn new_session(&self) -> SessionId {
+        SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What a durable reply means here.
+    pub fn level(&self) -> Level {
+        self.shared.level()
+    }
+
+    /// Both clocks as the driver reads them.
+    pub fn now(&self) -> Now {
+        self.shared.now()
+    }
+
+    /// How the driver is doing.
+    pub fn health(&self) -> Health {
+        self.shared.health()
+    }
+
+    /// The store's own figures, as of the driver's last step.
+    pub fn store_figures(&self) -> Vec<(&'static str, u64)> {
+        self.shared.figures()
+    }
+
+    fn put_back(&self, op: Op) {
+        let (answer, _) = oneshot::channel();
+        // Refused only when the driver is gone, and then there is nothing to put back.
+        let _ = self.inbox.put(Submission { ops: vec![op], answer });
+    }
+}
+
+/// How the driver is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// How long ago the driver's loop last came round, in ms. It comes round at least every second.
+    pub tick_age_ms: u64,
+    /// Why it does not work, if it does not.
+    pub trouble: Option<String>,
+}
+
+/// Withdraws a waiting reserve when its future is dropped.
+struct Waiting<'a> {
+    client: &'a Client,
+    waiter: WaiterId,
+    pending: Option<Pending>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(mut pending) = self.pending.take() else { return };
+        pending.answers.close();
+        match pending.answers.try_recv() {
+            // The grants had already left the driver.
+            Ok(mut answers) => {
+                if let Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) = answers.pop() {
+                    let leases = grants.iter().map(|g| (g.message.id, g.token)).collect();
+                    self.client.put_back(Op::Undelivered { leases });
+                }
+            }
+            // The driver sees the closed channel if it answers before it sees this.
+            Err(_) => self.client.put_back(Op::CancelReserve { waiter: self.waiter }),
+        }
+    }
+}

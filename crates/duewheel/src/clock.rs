@@ -1,0 +1,156 @@
+//! Where time comes from: the machine, or a test.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::inbox::Inbox;
+
+/// A reading of both clocks, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Elapsed time since some fixed moment of this process's life, suspend included.
+    pub elapsed_ns: u64,
+    /// Time since the Unix epoch.
+    pub wall_ns: u64,
+}
+
+/// Where time comes from.
+pub trait Clock: Send + Sync + fmt::Debug + 'static {
+    /// Both clocks now. `elapsed_ns` never falls.
+    fn read(&self) -> Reading;
+
+    /// How long a driver may sleep when it wants to wake after `wanted`. A clock that a test moves answers with a long
+    /// time, and wakes the driver through what it was given in [`Clock::attach`].
+    fn nap(&self, wanted: Duration) -> Duration {
+        wanted
+    }
+
+    /// Gives the clock a driver to wake when time is moved.
+    fn attach(&self, _inbox: &Arc<Inbox>) {}
+}
+
+/// The machine's clocks: `CLOCK_BOOTTIME` (elapsed, suspend included) and `CLOCK_REALTIME`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn read(&self) -> Reading {
+        Reading { elapsed_ns: ns(ClockId::Boottime), wall_ns: ns(ClockId::Realtime) }
+    }
+}
+
+fn ns(id: ClockId) -> u64 {
+    let t = clock_gettime(id);
+    // Before 1970 counts as 1970.
+    let s = u64::try_from(t.tv_sec).unwrap_or(0);
+    s.saturating_mul(1_000_000_000).saturating_add(u64::try_from(t.tv_nsec).unwrap_or(0))
+}
+
+/// A clock that stands still until it is moved. Clones are the same clock.
+///
+/// A test of a 48-hour timeout takes milliseconds:
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use duewheel::{Duewheel, Message, VirtualClock};
+/// use std::time::Duration;
+/// use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+///
+/// let clock = VirtualClock::at_2026();
+/// let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await?;
+/// let closed = Arc::new(AtomicUsize::new(0));
+/// let seen = closed.clone();
+/// wheel.queue("close-review").handler(move |_: Message| {
+///     let seen = seen.clone();
+///     async move { seen.fetch_add(1, Ordering::SeqCst); Ok(()) }
+/// })?;
+/// wheel.queue("close-review").message(&"order-42").delay(Duration::from_secs(48 * 3600)).enqueue().await?;
+///
+/// clock.advance(Duration::from_secs(48 * 3600 - 1));
+/// wheel.idle().await?;
+/// assert_eq!(closed.load(Ordering::SeqCst), 0, "never early");
+/// clock.advance(Duration::from_secs(1));
+/// wheel.idle().await?;
+/// assert_eq!(closed.load(Ordering::SeqCst), 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct VirtualClock(Arc<Mutex<Virtual>>);
+
+#[derive(Debug)]
+struct Virtual {
+    reading: Reading,
+    drivers: Vec<Weak<Inbox>>,
+}
+
+impl VirtualClock {
+    /// Stands at an instant.
+    pub fn new(start: SystemTime) -> Self {
+        let wall = start.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        VirtualClock(Arc::new(Mutex::new(Virtual {
+            reading: Reading { elapsed_ns: 0, wall_ns },
+            drivers: Vec::new(),
+        })))
+    }
+
+    /// Stands at 2026-01-01T00:00:00Z: any instant will do for most tests.
+    pub fn at_2026() -> Self {
+        Self::new(UNIX_EPOCH + Duration::from_secs(1_767_225_600))
+    }
+
+    /// Lets time pass: both clocks move on.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.change(|r| {
+            r.elapsed_ns = r.elapsed_ns.saturating_add(by);
+            r.wall_ns = r.wall_ns.saturating_add(by);
+        });
+    }
+
+    /// Lets time pass until the wall clock shows `instant`; does nothing if it has passed.
+    pub fn advance_to(&self, instant: SystemTime) {
+        self.advance(instant.duration_since(self.now()).unwrap_or_default());
+    }
+
+    /// Steps the wall clock alone, as an operator or a time server does; elapsed time stays.
+    pub fn step_wall_to(&self, instant: SystemTime) {
+        let wall = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        self.change(|r| r.wall_ns = wall_ns);
+    }
+
+    /// What the wall clock shows.
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.read().wall_ns)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Reading)) {
+        let drivers = {
+            let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            change(&mut inner.reading);
+            inner.drivers.retain(|d| d.strong_count() > 0);
+            inner.drivers.clone()
+        };
+        for driver in drivers.iter().filter_map(Weak::upgrade) {
+            driver.wake();
+        }
+    }
+}
+
+impl Clock for VirtualClock {
+    fn read(&self) -> Reading {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).reading
+    }
+
+    fn nap(&self, _: Duration) -> Duration {
+        Duration::from_secs(3_600)
+    }
+
+    fn attach(&self, inbox: &Arc<Inbox>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drivers.push(Arc::downgrade(inbox));
+    }
+}

@@ -1,0 +1,190 @@
+//! What waits for the driver: submissions, in order, bounded by count and bytes.
+
+use std::mem;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::engine::{Op, Reply};
+use duewheel_core::policy::Policy;
+use tokio::sync::oneshot;
+
+use crate::error::CallError;
+
+/// Operations that were asked for together, and where their answers go, in order.
+///
+/// The answers leave together, when the last of them may.
+#[derive(Debug)]
+pub struct Submission {
+    /// What is asked.
+    pub ops: Vec<Op>,
+    /// Where the answers go. A closed channel is noticed: grants that nobody receives are taken back.
+    pub answer: oneshot::Sender<Answers>,
+}
+
+/// One answer for each operation, in order.
+pub type Answers = Vec<Result<Reply, CallError>>;
+
+/// The way into a driver. Many threads put in, one takes out.
+#[derive(Debug)]
+pub struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+    max_requests: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Submission>,
+    requests: usize,
+    bytes: usize,
+    woken: Woken,
+    door: Door,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Woken {
+    #[default]
+    No,
+    Yes,
+}
+
+/// Whether submissions are taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Door {
+    /// They are.
+    #[default]
+    Open,
+    /// Only what settles messages is: the owner is shutting down.
+    Draining,
+    /// None is, for this reason.
+    Closed(CallError),
+}
+
+impl Inbox {
+    /// An empty inbox with the limits of `policy`.
+    pub fn new(policy: &Policy) -> Self {
+        Inbox {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            max_requests: policy.max_inbox_requests,
+            max_bytes: policy.max_inbox_bytes,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a submission in.
+    ///
+    /// # Errors
+    /// [`CallError::Overloaded`] when too much is waiting, [`CallError::Draining`] or the closing reason. Nothing of it
+    /// was or will be applied.
+    pub fn put(&self, submission: Submission) -> Result<(), CallError> {
+        let requests = submission.ops.len();
+        let bytes: usize = submission.ops.iter().map(weight).sum();
+        let mut state = self.state();
+        match &state.door {
+            Door::Open => {}
+            Door::Draining if submission.ops.iter().all(is_settling) => {}
+            Door::Draining => return Err(CallError::Draining),
+            Door::Closed(why) => return Err(why.clone()),
+        }
+        let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
+        // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
+        if full && state.requests > 0 && !submission.ops.iter().all(is_settling) {
+            return Err(CallError::Overloaded);
+        }
+        state.requests += requests;
+        state.bytes += bytes;
+        state.waiting.push(submission);
+        let first = state.waiting.len() == 1;
+        drop(state);
+        if first {
+            self.changed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Makes the driver run its loop once more.
+    pub fn wake(&self) {
+        self.state().woken = Woken::Yes;
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn set_door(&self, door: Door) {
+        self.state().door = door;
+        self.wake();
+    }
+
+    /// Moves everything waiting to `into`, which must be empty.
+    pub fn take(&self, into: &mut Vec<Submission>) {
+        let mut state = self.state();
+        state.requests = 0;
+        state.bytes = 0;
+        state.woken = Woken::No;
+        mem::swap(&mut state.waiting, into);
+    }
+
+    /// Waits until something is put in, somebody calls [`Inbox::wake`], or the time is over.
+    pub fn wait(&self, at_most: Duration) {
+        let state = self.state();
+        if state.waiting.is_empty() && state.woken == Woken::No {
+            drop(
+                self.changed
+                    .wait_timeout_while(state, at_most, |s| s.waiting.is_empty() && s.woken == Woken::No)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+        }
+    }
+}
+
+/// Whether an operation only frees what is held.
+fn is_settling(op: &Op) -> bool {
+    match op {
+        Op::Ack { .. }
+        | Op::Nack { .. }
+        | Op::Bury { .. }
+        | Op::Extend { .. }
+        | Op::Cancel { .. }
+        | Op::CancelReserve { .. }
+        | Op::Undelivered { .. }
+        | Op::SessionClosed { .. }
+        | Op::Stats => true,
+        Op::Enqueue(_)
+        | Op::Reserve(_)
+        | Op::ReserveOne { .. }
+        | Op::Postpone { .. }
+        | Op::Fire { .. }
+        | Op::FireMany { .. }
+        | Op::Redrive { .. }
+        | Op::RedriveMany { .. }
+        | Op::Get { .. }
+        | Op::Peek { .. }
+        | Op::List { .. }
+        | Op::Queue { .. }
+        | Op::Queues { .. }
+        | Op::Histogram { .. }
+        | Op::Wheel
+        | Op::Configure { .. }
+        | Op::Pause { .. }
+        | Op::Resume { .. }
+        | Op::Purge { .. }
+        | Op::SessionDeadline { .. }
+        | Op::NextDue => false,
+    }
+}
+
+/// Bytes an operation counts against the inbox's limit.
+fn weight(op: &Op) -> usize {
+    let payload = match op {
+        Op::Enqueue(e) => {
+            let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
+            e.body.len() + headers
+        }
+        Op::Postpone { body: Some(body), .. } => body.len(),
+        _ => 0,
+    };
+    payload + size_of::<Op>()
+}
