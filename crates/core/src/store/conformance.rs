@@ -1,1 +1,549 @@
 //! The suite that every store runs; see [`super::Store`] for the obligations it checks.
+//!
+//! Implement [`Fixture`] for your store and call [`run`] in a test. It appends random but valid [`History`]s, ends the
+//! owner in the middle, and compares with what a [`Table`] says. A failure names the obligation and the seed.
+//!
+//! ```
+//! use duewheel_core::store::{conformance, MemoryDisk, MemoryStore, StoreError, Waker};
+//!
+//! #[derive(Default)]
+//! struct Memory(MemoryDisk);
+//!
+//! impl conformance::Fixture for Memory {
+//!     type Store = MemoryStore;
+//!     fn clear(&mut self) {
+//!         self.0 = MemoryDisk::default();
+//!     }
+//!     fn open(&mut self, waker: Waker) -> Result<MemoryStore, StoreError> {
+//!         Ok(MemoryStore::open(&self.0, waker))
+//!     }
+//! }
+//!
+//! conformance::run(&mut Memory::default());
+//! ```
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::table::place;
+use super::{
+    ErrorKind, Found, Level, Load, Loaded, More, Progress, Recovered, Room, Sequence, Store, StoreError,
+    Table, Waker,
+};
+use crate::id::{Epoch, Lsn};
+use crate::message::Row;
+use crate::record::{Group, Record};
+
+mod history;
+
+pub use history::{Dice, History};
+
+/// A place where stores are opened, and what can be done to it.
+pub trait Fixture {
+    /// The store under test.
+    type Store: Store;
+
+    /// Makes a new, empty place; no store is open.
+    fn clear(&mut self);
+
+    /// Opens the store, with what earlier ones left.
+    fn open(&mut self, waker: Waker) -> Result<Self::Store, StoreError>;
+
+    /// Ends the owner as `kill -9` does: nothing is closed, nothing more is written.
+    fn kill(&mut self, store: Self::Store) {
+        drop(store);
+    }
+
+    /// Loses what was not durable, as a power loss does. No store is open.
+    fn lose_power(&mut self) -> Hook {
+        Hook::Unsupported
+    }
+
+    /// Damages something below the durable watermark. No store is open, and the last one was closed.
+    fn damage(&mut self) -> Hook {
+        Hook::Unsupported
+    }
+
+    /// Makes the next write or sync of the open store fail.
+    fn fail(&mut self) -> Hook {
+        Hook::Unsupported
+    }
+
+    /// Leaves no room for new messages ([`Space::Full`]), or gives it back. A store is open.
+    fn space(&mut self, space: Space) -> Hook {
+        let _ = space;
+        Hook::Unsupported
+    }
+}
+
+/// Whether a fixture can do what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// It is done.
+    Done,
+    /// This store has no such thing, or the test no means; the check is left out.
+    Unsupported,
+}
+
+/// Room in the place of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// None for new messages.
+    Full,
+    /// Enough again.
+    Free,
+}
+
+/// How many histories each obligation is checked with.
+const SEEDS: u64 = 12;
+/// The longest that a store may take to make something durable or to load a page.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Checks all obligations.
+///
+/// # Panics
+/// If one is broken, with its number and the seed.
+pub fn run<F: Fixture>(fixture: &mut F) {
+    for seed in 0..SEEDS {
+        let case = |obligation| Case { obligation, seed };
+        prefix_after_kill(fixture, case(1));
+        durable_survives(fixture, case(2));
+        reads_see_appends(fixture, case(3));
+        loads_are_snapshots(fixture, case(4));
+    }
+    epochs_grow(fixture, Case { obligation: 5, seed: 0 });
+    two_owners(fixture, Case { obligation: 5, seed: 0 });
+    closed_is_closed(fixture, Case { obligation: 6, seed: 0 });
+    damage_is_refused(fixture, Case { obligation: 6, seed: 0 });
+    failure_is_final(fixture, Case { obligation: 6, seed: 0 });
+    room_is_known(fixture, Case { obligation: 7, seed: 0 });
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    obligation: u8,
+    seed: u64,
+}
+
+impl Case {
+    fn history(self) -> History {
+        History::new((self.seed << 8) | u64::from(self.obligation))
+    }
+
+    #[track_caller]
+    fn check(self, holds: bool, what: &str) {
+        assert!(holds, "obligation {}, seed {}: {what}", self.obligation, self.seed);
+    }
+
+    #[track_caller]
+    fn ok<T>(self, result: Result<T, StoreError>, what: &str) -> T {
+        match result {
+            Ok(value) => value,
+            Err(error) => panic!("obligation {}, seed {}: {what}: {error:?}", self.obligation, self.seed),
+        }
+    }
+
+    #[track_caller]
+    fn refused<T>(self, result: Result<T, StoreError>, what: &str) -> StoreError {
+        match result {
+            Ok(_) => panic!("obligation {}, seed {}: {what} must fail", self.obligation, self.seed),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Rung by the store's waker.
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    ring: Condvar,
+}
+
+impl Bell {
+    fn waker(self: &Arc<Self>) -> Waker {
+        let bell = Arc::clone(self);
+        Arc::new(move || {
+            *bell.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            bell.ring.notify_all();
+        })
+    }
+
+    /// Waits for the next ring, but not for ever: a store need not ring for what was done at once.
+    fn wait(&self) {
+        let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.ring.wait_timeout_while(rung, Duration::from_millis(100), |rung| !*rung);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+    }
+}
+
+/// A store, what it said when it was opened, and its bell.
+struct Opened<S> {
+    store: S,
+    recovered: Recovered,
+    bell: Arc<Bell>,
+    case: Case,
+}
+
+impl<S: Store> Opened<S> {
+    fn open<F: Fixture<Store = S>>(fixture: &mut F, case: Case) -> Self {
+        let bell = Arc::new(Bell::default());
+        let mut store = case.ok(fixture.open(bell.waker()), "open");
+        let recovered = store.recovered();
+        Opened { store, recovered, bell, case }
+    }
+
+    fn append(&mut self, group: &Group) {
+        self.case.ok(self.store.append(group), "append");
+    }
+
+    fn progress(&mut self) -> Progress {
+        self.case.ok(self.store.progress(), "progress")
+    }
+
+    fn make_durable(&mut self, lsn: Lsn) {
+        self.case.ok(self.store.sync(), "sync");
+        let deadline = Instant::now() + PATIENCE;
+        while self.progress().durable < lsn {
+            self.case.check(Instant::now() < deadline, "a sync that was asked for completes");
+            self.bell.wait();
+        }
+    }
+
+    fn load(&mut self, load: Load) -> Loaded {
+        self.case.ok(self.store.load(load), "load");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(page) = self.store.loaded() {
+                return self.case.ok(page, "loaded");
+            }
+            self.case.check(Instant::now() < deadline, "a page that was asked for comes");
+            self.bell.wait();
+        }
+    }
+
+    /// Compares everything that can be read with the model.
+    fn compare(&mut self, history: &History, model: &Table) {
+        let lookups = history.lookups();
+        let (mut found, mut expected) = (Found::default(), Found::default());
+        self.case.ok(self.store.find_many(&lookups, &mut found), "find_many");
+        model.find_many(&lookups, &mut expected);
+        self.case.check(found == expected, "find_many gives what was appended");
+    }
+
+    fn compare_recovered(&self, model: &Table) {
+        let (is, should) = (&self.recovered, model.recovered(self.recovered.epoch));
+        self.case.check(is.next_lsn == should.next_lsn, "next_lsn");
+        self.case.check(is.next_id == should.next_id, "next_id");
+        self.case.check(is.queues == should.queues, "queues");
+        self.case.check(is.dedupe == should.dedupe, "dedupe rows");
+        self.case.check(is.messages == should.messages, "number of messages");
+        self.case.check(
+            is.clock.map(|c| c.engine) >= should.clock.map(|c| c.engine),
+            "the clock pair is not older than that of the last group",
+        );
+    }
+}
+
+fn prefix_after_kill<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut before = Epoch(0);
+    for _ in 0..5 {
+        let mut opened = Opened::open(fixture, case);
+        let last = Lsn(opened.recovered.next_lsn.0 - 1);
+        case.check(opened.recovered.epoch > before, "the epoch has grown");
+        before = opened.recovered.epoch;
+        case.check(last == history.model().applied(), "kill -9 loses nothing that was appended");
+        opened.compare_recovered(history.model());
+        opened.compare(&history, history.model());
+        for _ in 0..history.dice().below(40) {
+            let group = history.group(9);
+            opened.append(&group);
+            match history.dice().below(8) {
+                0 => case.ok(opened.store.sync(), "sync"),
+                1 => opened.make_durable(group.last()),
+                2 => case.ok(opened.store.idle(group.clock), "idle"),
+                _ => {}
+            }
+        }
+        let progress = opened.progress();
+        case.check(progress.written == history.model().applied(), "written follows append");
+        case.check(progress.durable <= progress.written, "durable follows written");
+        fixture.kill(opened.store);
+    }
+}
+
+fn durable_survives<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    for _ in 0..4 {
+        let mut opened = Opened::open(fixture, case);
+        let last = Lsn(opened.recovered.next_lsn.0 - 1);
+        case.check(history.model_at(last).is_some(), "whole groups are there");
+        history.forget_after(last);
+        opened.compare_recovered(history.model());
+        opened.compare(&history, history.model());
+        for _ in 0..1 + history.dice().below(20) {
+            let group = history.group(9);
+            opened.append(&group);
+            if history.dice().once_in(3) {
+                opened.make_durable(group.last());
+            }
+        }
+        let durable = opened.progress().durable;
+        let level = opened.store.level();
+        fixture.kill(opened.store);
+        if level == Level::Buffered || fixture.lose_power() == Hook::Unsupported {
+            continue; // what `buffered` calls durable survives kill -9 only
+        }
+        let opened = Opened::open(fixture, case);
+        case.check(opened.recovered.next_lsn > durable, "what was durable survives a power loss");
+        fixture.kill(opened.store);
+    }
+}
+
+fn reads_see_appends<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    case.check(opened.recovered.next_lsn == Lsn(1), "a new place is empty");
+    case.check(opened.recovered.next_id == 1, "a new place has given no id");
+    case.check(opened.recovered.clock.is_none(), "a new place has no clock");
+    for _ in 0..30 {
+        let group = history.group(9);
+        opened.append(&group);
+        opened.compare(&history, history.model());
+        if history.dice().once_in(2) {
+            case.ok(opened.store.sync(), "sync");
+        }
+    }
+    fixture.kill(opened.store);
+}
+
+fn loads_are_snapshots<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    for round in 0..25 {
+        let group = history.group(12);
+        opened.append(&group);
+        for sequence in Sequence::ALL {
+            let queue = history.model().queue_rows().first().map(|q| q.name.clone());
+            for queue in [None, queue] {
+                let until = match history.dice().below(3) {
+                    0 => u64::MAX,
+                    _ => naive(history.model(), sequence).get(5).map_or(0, |row| place(row).1),
+                };
+                let mut load = Load {
+                    sequence,
+                    queue,
+                    after: None,
+                    until,
+                    rows: 1 + usize::try_from(history.dice().below(7)).unwrap_or(0),
+                    bytes: 1 + usize::try_from(history.dice().below(500)).unwrap_or(0),
+                };
+                let mut seen: Vec<Row> = Vec::new();
+                loop {
+                    let page = opened.load(load.clone());
+                    case.check(page.load == load, "a page says what was asked");
+                    case.check(page.as_of == history.model().applied(), "a page is as of the last append");
+                    case.check(page.rows.len() <= load.rows, "a page has at most the rows asked for");
+                    if page.more == More::Yes {
+                        case.check(!page.rows.is_empty(), "a page with more behind it has a row");
+                    }
+                    seen.extend(page.rows);
+                    match (page.more, seen.last()) {
+                        (More::Yes, Some(last)) => load.after = Some((place(last).1, last.message.id)),
+                        (More::Yes | More::No, _) => break,
+                    }
+                }
+                let mut expected = naive(history.model(), sequence);
+                expected.retain(|row| {
+                    place(row).1 <= until && load.queue.as_ref().is_none_or(|q| *q == row.message.queue)
+                });
+                case.check(
+                    seen == expected,
+                    &format!("round {round}: pages of {sequence:?} in order, no gap"),
+                );
+            }
+        }
+    }
+    fixture.kill(opened.store);
+}
+
+/// A sequence in order, found by the simplest means.
+fn naive(model: &Table, sequence: Sequence) -> Vec<Row> {
+    let mut rows = model.rows();
+    rows.retain(|row| place(row).0 == sequence);
+    rows.sort_by_key(|row| (place(row).1, row.message.id));
+    rows
+}
+
+fn epochs_grow<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut before = Epoch(0);
+    for round in 0..6 {
+        let mut opened = Opened::open(fixture, case);
+        case.check(opened.recovered.epoch > before, "each open has a higher epoch, used or not");
+        before = opened.recovered.epoch;
+        match round % 3 {
+            0 => {}
+            1 => opened.append(&history.group(3)),
+            _ => case.ok(opened.store.close(history.tick()), "close"),
+        }
+        fixture.kill(opened.store);
+    }
+}
+
+fn two_owners<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut first = Opened::open(fixture, case);
+    first.append(&history.group(5));
+    let group = history.group(5);
+    match fixture.open(Arc::new(|| {})) {
+        Err(error) => {
+            let fits = matches!(error.kind(), ErrorKind::Fenced | ErrorKind::Unavailable);
+            case.check(fits, "a second owner is refused with Fenced or Unavailable");
+            first.append(&group);
+            fixture.kill(first.store);
+        }
+        Ok(second) => {
+            let error = case.refused(first.store.append(&group), "an older owner's append");
+            case.check(error.kind() == ErrorKind::Fenced, "an older owner is told Fenced");
+            fixture.kill(first.store);
+            fixture.kill(second);
+        }
+    }
+    let opened = Opened::open(fixture, case);
+    case.check(history.model_at(Lsn(opened.recovered.next_lsn.0 - 1)).is_some(), "no group is lost or split");
+    fixture.kill(opened.store);
+}
+
+fn closed_is_closed<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    for _ in 0..10 {
+        opened.append(&history.group(9));
+    }
+    let clock = history.tick();
+    case.ok(opened.store.close(clock), "close");
+    for error in [
+        case.refused(opened.store.append(&History::new(9).group(1)), "append after close"),
+        case.refused(opened.store.sync(), "sync after close"),
+        case.refused(opened.store.progress(), "progress after close"),
+    ] {
+        case.check(error.kind() == ErrorKind::Closed, "a closed store says Closed");
+    }
+    drop(opened);
+    fixture.lose_power();
+    let mut opened = Opened::open(fixture, case);
+    opened.compare_recovered(history.model());
+    opened.compare(&history, history.model());
+    case.check(opened.recovered.clock == Some(clock), "the clock pair of the close is remembered");
+    fixture.kill(opened.store);
+}
+
+fn damage_is_refused<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    for _ in 0..10 {
+        opened.append(&history.group(9));
+    }
+    case.ok(opened.store.close(history.tick()), "close");
+    drop(opened);
+    if fixture.damage() == Hook::Done {
+        let error = case.refused(fixture.open(Arc::new(|| {})).map(drop), "opening a damaged store");
+        case.check(error.kind() == ErrorKind::Corrupt, "damage is called Corrupt");
+    }
+}
+
+fn failure_is_final<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    opened.append(&history.group(5));
+    opened.make_durable(history.model().applied());
+    let safe = history.model().applied();
+    if fixture.fail() == Hook::Unsupported {
+        fixture.kill(opened.store);
+        return;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let group = history.group(5);
+        if opened.store.append(&group).is_err() || opened.store.sync().is_err() {
+            break;
+        }
+        case.check(Instant::now() < deadline, "a failed write or sync shows");
+        opened.bell.wait();
+        if opened.store.progress().is_err() {
+            break;
+        }
+    }
+    let group = history.group(5);
+    case.refused(opened.store.append(&group), "append after a failure");
+    case.refused(opened.store.sync(), "sync after a failure");
+    case.refused(opened.store.progress(), "progress after a failure");
+    case.refused(
+        opened.store.find_many(&history.lookups(), &mut Found::default()),
+        "find_many after a failure",
+    );
+    case.refused(opened.store.idle(group.clock), "idle after a failure");
+    fixture.kill(opened.store);
+    let mut opened = Opened::open(fixture, case);
+    let last = Lsn(opened.recovered.next_lsn.0 - 1);
+    case.check(last >= safe, "what was durable before the failure is there");
+    case.check(history.model_at(last).is_some(), "whole groups are there");
+    history.forget_after(last);
+    opened.compare_recovered(history.model());
+    opened.compare(&history, history.model());
+    fixture.kill(opened.store);
+}
+
+fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    case.check(opened.store.room() == Room::Enough, "there is room in a new place");
+    if fixture.space(Space::Full) == Hook::Unsupported {
+        fixture.kill(opened.store);
+        return;
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while opened.store.room() == Room::Enough {
+        opened.append(&history.group(9));
+        case.check(Instant::now() < deadline, "a full place shows in room()");
+    }
+    for _ in 0..20 {
+        case.check(opened.store.room() == Room::SettleOnly, "a full place stays full");
+        let next = history.model().applied().next();
+        let group = loop {
+            let group = history.group(4);
+            if !group.records.iter().any(|r| matches!(r, Record::Put { .. })) {
+                break group;
+            }
+            history.forget_after(Lsn(next.0 - 1));
+        };
+        opened.append(&group);
+        opened.make_durable(group.last());
+    }
+    fixture.space(Space::Free);
+    let deadline = Instant::now() + PATIENCE;
+    while opened.store.room() == Room::SettleOnly {
+        case.check(Instant::now() < deadline, "room comes back by itself");
+        opened.bell.wait();
+    }
+    for _ in 0..20 {
+        opened.append(&history.group(9));
+    }
+    opened.make_durable(history.model().applied());
+    fixture.kill(opened.store);
+    let mut opened = Opened::open(fixture, case);
+    opened.compare_recovered(history.model());
+    opened.compare(&history, history.model());
+    fixture.kill(opened.store);
+}

@@ -186,7 +186,9 @@ impl Store for MemoryStore {
         self.check()?;
         self.table.apply(group);
         if let Some(disk) = &self.disk {
-            disk.disk().groups.push(group.clone());
+            let mut disk = disk.disk();
+            disk.groups.push(group.clone());
+            disk.clock = Some(group.clock);
         }
         Ok(())
     }

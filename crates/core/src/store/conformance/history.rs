@@ -1,0 +1,323 @@
+//! Random but valid histories of groups, the same for the same seed.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::{Found, Lookups, Table};
+use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
+use crate::message::{DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage};
+use crate::name::{Key, QueueName};
+use crate::policy::{Backoff, QueueSettings, ReadyOrder};
+use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record};
+use crate::time::{Due, EngineMs, WallMs};
+
+/// Numbers that look random and depend on the seed alone (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Dice that fall in the order of this seed.
+    pub fn new(seed: u64) -> Self {
+        Dice(seed)
+    }
+
+    /// Any number.
+    pub fn roll(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.roll() % n
+    }
+
+    /// True once in `n` times.
+    pub fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    fn index(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).unwrap_or(0)
+    }
+}
+
+/// Makes groups as an engine could: keys stay unique, positions and clocks grow. Remembers them all.
+#[derive(Debug)]
+pub struct History {
+    dice: Dice,
+    groups: Vec<Group>,
+    model: Table,
+    clock: ClockPair,
+}
+
+/// So many queues take part.
+const QUEUES: u64 = 5;
+/// So many keys per queue: few enough that they are taken, set free and taken again.
+const KEYS: u64 = 40;
+
+impl History {
+    /// An empty history.
+    pub fn new(seed: u64) -> Self {
+        let clock = ClockPair { engine: EngineMs(1_000), wall: WallMs(1_700_000_000_000) };
+        History { dice: Dice::new(seed), groups: Vec::new(), model: Table::default(), clock }
+    }
+
+    /// All groups so far.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// What all groups so far amount to.
+    pub fn model(&self) -> &Table {
+        &self.model
+    }
+
+    /// What the groups up to a position amount to; `None` if the position is in the middle of a group.
+    pub fn model_at(&self, last: Lsn) -> Option<Table> {
+        let mut model = Table::default();
+        for group in self.groups.iter().filter(|g| g.first <= last) {
+            model.apply(group);
+        }
+        (model.applied() == last).then_some(model)
+    }
+
+    /// Forgets the groups behind a position, as a crash does. The clocks run on.
+    ///
+    /// # Panics
+    /// If the position is in the middle of a group.
+    pub fn forget_after(&mut self, last: Lsn) {
+        self.groups.retain(|g| g.first <= last);
+        self.model = self.model_at(last).expect("the position is the end of a group");
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self) -> ClockPair {
+        let ms = self.dice.below(200);
+        self.clock.engine.0 += ms;
+        self.clock.wall.0 += ms;
+        self.clock
+    }
+
+    /// Makes the next group, of 1 to `most` records.
+    pub fn group(&mut self, most: u64) -> Group {
+        let clock = self.tick();
+        let first = self.model.applied().next();
+        let count = 1 + self.dice.below(most);
+        let mut records = Vec::new();
+        for lsn in (first.0..).take(usize::try_from(count).unwrap_or(1)) {
+            let record = self.record();
+            self.model.apply_record(Lsn(lsn), &record);
+            records.push(record);
+        }
+        self.model.note_clock(clock);
+        let group = Group { first, clock, records };
+        self.groups.push(group.clone());
+        group
+    }
+
+    /// Dice for the caller's own decisions, so that one seed replays everything.
+    pub fn dice(&mut self) -> &mut Dice {
+        &mut self.dice
+    }
+
+    fn record(&mut self) -> Record {
+        match self.dice.below(100) {
+            0..=39 => self.put(),
+            40..=54 => {
+                let id = self.some_id();
+                let life = self.life(id);
+                Record::Changed { id, life }
+            }
+            55..=69 => {
+                let attempt = self.small();
+                Record::Granted { id: self.some_id(), attempt, lease: self.lease() }
+            }
+            70..=89 => {
+                let why = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired][self.dice.index(4)];
+                Record::Removed { id: self.some_id(), why }
+            }
+            90..=94 => self.queue_record(),
+            95 => self.purge(),
+            _ => Record::Deduped(self.dedupe()),
+        }
+    }
+
+    fn put(&mut self) -> Record {
+        let known = if self.dice.once_in(20) { Some(self.some_id()) } else { None };
+        let known = known.filter(|id| self.model.row(*id).is_some());
+        let id = known.unwrap_or(MessageId(self.model.next_id()));
+        let queue = self.queue();
+        let key = if self.dice.once_in(3) { None } else { Some(self.key()) };
+        let key = key.filter(|key| self.is_free(&queue, key));
+        let body: Vec<u8> = {
+            let fill = self.dice.roll().to_le_bytes();
+            let length = if self.dice.once_in(30) { self.dice.index(3000) } else { self.dice.index(120) };
+            fill.into_iter().cycle().take(length).collect()
+        };
+        let headers = (0..self.dice.below(20).saturating_sub(17))
+            .map(|n| (format!("name{n}").into(), format!("value{}", self.dice.roll()).into()))
+            .collect();
+        let options = Options {
+            lease_ms: self.maybe(100_000),
+            max_attempts: self.maybe(30).and_then(|n| MaxAttempts::new(u32::try_from(n).unwrap_or(1))),
+            backoff: self.maybe(50).map(|min_ms| Backoff { min_ms, max_ms: min_ms * 9 }),
+        };
+        let message = Message {
+            id,
+            queue,
+            key,
+            body: Bytes::from(body),
+            headers,
+            options,
+            enqueued_at: self.clock.wall,
+        };
+        let life = Life::new(self.due(), self.maybe(5000).and_then(|n| u32::try_from(n).ok()));
+        Record::Put { message: Arc::new(message), life }
+    }
+
+    fn life(&mut self, id: MessageId) -> Life {
+        let fresh = Life::new(self.due(), None);
+        let mut life = self.model.row(id).map_or(fresh, |(row, _)| row.life.clone());
+        life.generation += u32::from(self.dice.once_in(2));
+        if self.dice.once_in(2) {
+            life.due = self.due();
+        }
+        if self.dice.once_in(3) {
+            life.history.push(PastAttempt {
+                attempt: life.attempt,
+                granted_at: self.clock.wall,
+                ended_at: self.clock.wall,
+                how: [Ended::Nacked, Ended::LeaseExpired, Ended::Released, Ended::Buried][self.dice.index(4)],
+                note: "an honest note".into(),
+            });
+            life.history.truncate(3);
+        }
+        life.stage = match self.dice.below(6) {
+            0 => Stage::Leased(self.lease()),
+            1 => Stage::Dead { reason: DeadReason::Buried, at: self.clock.wall },
+            2 => Stage::Waiting { token: Some(self.lease().token) },
+            _ => Stage::Waiting { token: None },
+        };
+        // A dead message has left its key free; it may not come back to life while another one holds it.
+        if let Some((row, _)) = self.model.row(id)
+            && let (Stage::Dead { .. }, Some(key)) = (&row.life.stage, &row.message.key)
+            && !self.is_free(&row.message.queue, key)
+        {
+            life.stage = row.life.stage.clone();
+        }
+        life
+    }
+
+    fn lease(&mut self) -> Lease {
+        Lease {
+            token: LeaseToken { epoch: Epoch(self.small()), counter: self.dice.below(1000) },
+            until: EngineMs(self.clock.engine.0 + self.dice.below(5_000)),
+            session: SessionId(self.dice.below(4)),
+            granted_at: self.clock.wall,
+        }
+    }
+
+    fn queue_record(&mut self) -> Record {
+        let name = self.queue();
+        let settings = if self.dice.once_in(2) {
+            QueueSettings::default()
+        } else {
+            QueueSettings {
+                lease_ms: self.maybe(100_000),
+                priority: self.maybe(9_000).and_then(|n| u32::try_from(n).ok()),
+                dead_ttl_ms: self.maybe(77),
+                order: self.maybe(2).map(|n| if n == 0 { ReadyOrder::Due } else { ReadyOrder::Arrival }),
+                ..QueueSettings::default()
+            }
+        };
+        let pause = match self.dice.below(4) {
+            0 => Pause::Paused,
+            1 => Pause::Until(EngineMs(self.clock.engine.0 + self.dice.below(1000))),
+            _ => Pause::Running,
+        };
+        Record::Queue { name, settings, pause }
+    }
+
+    fn purge(&mut self) -> Record {
+        let queue = self.queue();
+        let rows = self.model.rows();
+        let (keep, gone): (Vec<_>, Vec<_>) =
+            rows.iter().filter(|r| r.message.queue == queue).partition(|r| r.life.lease().is_some());
+        let keep = keep.iter().map(|r| r.message.id).collect();
+        Record::Purged { queue, keep, purged: gone.len() as u64 }
+    }
+
+    fn dedupe(&mut self) -> DedupeRow {
+        DedupeRow {
+            queue: self.queue(),
+            dedupe_id: format!("once-{}", self.dice.below(60)).into(),
+            content: u128::from(self.dice.roll()) * u128::from(self.dice.roll()),
+            until: EngineMs(self.clock.engine.0 + self.dice.below(5_000)),
+            id: self.some_id(),
+            key: self.dice.once_in(2).then(|| self.key()),
+            due_at: self.clock.wall,
+            generation: 1,
+            created: match self.dice.below(3) {
+                0 => Created::New,
+                1 => Created::Kept,
+                _ => Created::Replacing(self.some_id()),
+            },
+        }
+    }
+
+    /// Mostly a recent id, sometimes an old one, and now and then one that was never given.
+    fn some_id(&mut self) -> MessageId {
+        let next = self.model.next_id();
+        let back = if self.dice.once_in(3) { next } else { next.min(12) };
+        let id = (next + u64::from(self.dice.once_in(10))).saturating_sub(self.dice.below(back) + 1);
+        MessageId(id.max(1))
+    }
+
+    fn due(&mut self) -> Due {
+        let ms = self.dice.below(1_000); // few enough that some are due at the same time
+        match self.dice.below(2) {
+            0 => Due::At(WallMs(self.clock.wall.0 + ms)),
+            _ => Due::After(EngineMs(self.clock.engine.0 + ms)),
+        }
+    }
+
+    fn queue(&mut self) -> QueueName {
+        QueueName::new(&format!("queue/{}", self.dice.below(QUEUES))).expect("a good name")
+    }
+
+    fn key(&mut self) -> Key {
+        Key::new(&format!("key-{}", self.dice.below(KEYS))).expect("a good key")
+    }
+
+    fn is_free(&self, queue: &QueueName, key: &Key) -> bool {
+        let mut found = Found::default();
+        let lookups = Lookups { ids: vec![], keys: vec![(queue.clone(), key.clone())] };
+        self.model.find_many(&lookups, &mut found);
+        found.keys.is_empty()
+    }
+
+    fn maybe(&mut self, below: u64) -> Option<u64> {
+        self.dice.once_in(4).then(|| self.dice.below(below))
+    }
+
+    fn small(&mut self) -> u32 {
+        u32::try_from(self.dice.below(9)).unwrap_or(0)
+    }
+
+    /// Every id and key that may be in a store after this history, and some that are not.
+    pub fn lookups(&self) -> Lookups {
+        let mut lookups = Lookups { ids: (1..=self.model.next_id()).map(MessageId).collect(), keys: vec![] };
+        for queue in 0..QUEUES {
+            for key in 0..KEYS {
+                let queue = QueueName::new(&format!("queue/{queue}")).expect("a good name");
+                lookups.keys.push((queue, Key::new(&format!("key-{key}")).expect("a good key")));
+            }
+        }
+        lookups
+    }
+}
