@@ -1,0 +1,265 @@
+//! The record codec: what goes in comes out, and no bytes make it panic. The bytes themselves are pinned by the golden
+//! tests of the log store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use duewheel_core::id::{Epoch, LeaseToken, SessionId};
+use duewheel_core::message::{
+    DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+};
+use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
+use duewheel_core::record::{
+    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, Totals, Writer,
+};
+use duewheel_core::time::Class;
+use duewheel_core::{Due, EngineMs, Key, MessageId, QueueName, WallMs};
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(127), Just(128), Just(u64::MAX), any::<u64>(), 0u64..1000]
+}
+
+fn queue() -> impl Strategy<Value = QueueName> {
+    "[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}".prop_map(|s| QueueName::new(&s).unwrap())
+}
+
+fn key() -> impl Strategy<Value = Option<Key>> {
+    proptest::option::of("\\PC{1,60}".prop_map(|s| Key::new(&s).unwrap()))
+}
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    "\\PC{0,20}".prop_map(Into::into)
+}
+
+fn attempts() -> impl Strategy<Value = Option<MaxAttempts>> {
+    any::<u32>().prop_map(MaxAttempts::new)
+}
+
+fn backoff() -> impl Strategy<Value = Option<Backoff>> {
+    proptest::option::of((number(), number()).prop_map(|(min_ms, max_ms)| Backoff { min_ms, max_ms }))
+}
+
+fn token() -> impl Strategy<Value = LeaseToken> {
+    (any::<u32>(), number()).prop_map(|(epoch, counter)| LeaseToken { epoch: Epoch(epoch), counter })
+}
+
+fn lease() -> impl Strategy<Value = Lease> {
+    (token(), number(), number(), number()).prop_map(|(token, until, session, granted_at)| Lease {
+        token,
+        until: EngineMs(until),
+        session: SessionId(session),
+        granted_at: WallMs(granted_at),
+    })
+}
+
+fn stage() -> BoxedStrategy<Stage> {
+    let reason = prop_oneof![Just(DeadReason::MaxAttempts), Just(DeadReason::Buried)];
+    prop_oneof![
+        proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
+        lease().prop_map(Stage::Leased),
+        (reason, number()).prop_map(|(reason, at)| Stage::Dead { reason, at: WallMs(at) }),
+    ]
+    .boxed()
+}
+
+fn past() -> BoxedStrategy<PastAttempt> {
+    let how = prop_oneof![
+        Just(Ended::Nacked),
+        Just(Ended::LeaseExpired),
+        Just(Ended::Released),
+        Just(Ended::Buried)
+    ];
+    (any::<u32>(), number(), number(), how, text())
+        .prop_map(|(attempt, granted, ended, how, note)| PastAttempt {
+            attempt,
+            granted_at: WallMs(granted),
+            ended_at: WallMs(ended),
+            how,
+            note,
+        })
+        .boxed()
+}
+
+fn life() -> BoxedStrategy<Life> {
+    let due = (any::<bool>(), number())
+        .prop_map(|(at, raw)| Due::from_raw(if at { Class::At } else { Class::After }, raw));
+    (
+        (due, any::<u32>(), any::<u32>(), any::<u32>()),
+        (proptest::option::of(any::<u32>()), stage(), proptest::collection::vec(past(), 0..4)),
+    )
+        .prop_map(|((due, generation, attempt, forgiven), (priority, stage, history))| Life {
+            due,
+            generation,
+            attempt,
+            forgiven,
+            priority,
+            stage,
+            history,
+        })
+        .boxed()
+}
+
+fn message() -> BoxedStrategy<Message> {
+    let options = (proptest::option::of(number()), attempts(), backoff())
+        .prop_map(|(lease_ms, max_attempts, backoff)| Options { lease_ms, max_attempts, backoff });
+    let headers = proptest::collection::vec((text(), text()), 0..4);
+    let body = proptest::collection::vec(any::<u8>(), 0..300);
+    (number(), queue(), key(), body, headers, options, number())
+        .prop_map(|(id, queue, key, body, headers, options, enqueued_at)| Message {
+            id: MessageId(id),
+            queue,
+            key,
+            body: body.into(),
+            headers,
+            options,
+            enqueued_at: WallMs(enqueued_at),
+        })
+        .boxed()
+}
+
+fn settings() -> BoxedStrategy<QueueSettings> {
+    let order = proptest::option::of(prop_oneof![Just(ReadyOrder::Due), Just(ReadyOrder::Arrival)]);
+    let number = || proptest::option::of(number());
+    (number(), attempts(), proptest::option::of(any::<u32>()), backoff(), number(), number(), order)
+        .prop_map(|(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order)| {
+            QueueSettings { lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order }
+        })
+        .boxed()
+}
+
+fn pause() -> impl Strategy<Value = Pause> {
+    prop_oneof![Just(Pause::Running), Just(Pause::Paused), number().prop_map(|t| Pause::Until(EngineMs(t)))]
+}
+
+fn dedupe() -> BoxedStrategy<DedupeRow> {
+    let created = prop_oneof![
+        Just(Created::New),
+        Just(Created::Kept),
+        number().prop_map(|id| Created::Replacing(MessageId(id)))
+    ];
+    ((queue(), text(), any::<u128>(), number()), (number(), key(), number(), any::<u32>(), created))
+        .prop_map(|((queue, dedupe_id, content, until), (id, key, due_at, generation, created))| DedupeRow {
+            queue,
+            dedupe_id,
+            content,
+            until: EngineMs(until),
+            id: MessageId(id),
+            key,
+            due_at: WallMs(due_at),
+            generation,
+            created,
+        })
+        .boxed()
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let id = || number().prop_map(MessageId);
+    let why =
+        prop_oneof![Just(Gone::Acked), Just(Gone::Cancelled), Just(Gone::Replaced), Just(Gone::Expired)];
+    prop_oneof![
+        (message(), life()).prop_map(|(message, life)| Record::Put { message: Arc::new(message), life }),
+        (id(), life()).prop_map(|(id, life)| Record::Changed { id, life }),
+        (id(), any::<u32>(), lease()).prop_map(|(id, attempt, lease)| Record::Granted { id, attempt, lease }),
+        (id(), why).prop_map(|(id, why)| Record::Removed { id, why }),
+        (queue(), settings(), pause()).prop_map(|(name, settings, pause)| Record::Queue {
+            name,
+            settings,
+            pause
+        }),
+        (queue(), proptest::collection::vec(id(), 0..9), number())
+            .prop_map(|(queue, keep, purged)| Record::Purged { queue, keep, purged }),
+        dedupe().prop_map(Record::Deduped),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn records_come_back(records in proptest::collection::vec(record(), 1..4)) {
+        let mut writer = Writer::default();
+        for record in &records {
+            writer.record(record);
+        }
+        let bytes = Bytes::from(writer.bytes);
+        let mut reader = Reader::new(bytes.clone());
+        for record in &records {
+            prop_assert_eq!(&reader.record().unwrap(), record);
+        }
+        prop_assert!(reader.is_empty());
+        prop_assert_eq!(reader.record(), Err(DecodeError::Short));
+        // Whatever is cut off, the reader runs short or meets something unknown; it never makes a record up from nothing.
+        for cut in 0..bytes.len().min(200) {
+            let mut reader = Reader::new(bytes.slice(..cut));
+            let whole = records.iter().take_while(|r| reader.record().as_ref() == Ok(*r)).count();
+            prop_assert!(whole < records.len());
+        }
+    }
+
+    #[test]
+    fn rows_totals_and_clocks_come_back(
+        message in message(),
+        life in life(),
+        totals in proptest::array::uniform8(number()),
+        clock in (number(), number()),
+    ) {
+        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired] = totals;
+        let totals = Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired };
+        let clock = ClockPair { engine: EngineMs(clock.0), wall: WallMs(clock.1) };
+        let row = Row { message: Arc::new(message), life };
+        let mut writer = Writer::default();
+        writer.row(&row);
+        writer.totals(&totals);
+        writer.clock(clock);
+        let mut reader = Reader::new(writer.bytes.into());
+        prop_assert_eq!(reader.row(), Ok(row));
+        prop_assert_eq!(reader.totals(), Ok(totals));
+        prop_assert_eq!(reader.clock(), Ok(clock));
+        prop_assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn a_flipped_bit_never_panics(record in record(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        let mut writer = Writer::default();
+        writer.record(&record);
+        let at = at.index(writer.bytes.len());
+        writer.bytes[at] ^= 1 << bit;
+        let _ = Reader::new(writer.bytes.into()).record();
+    }
+
+    #[test]
+    fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u8..9) {
+        let _ = Reader::new(bytes.clone().into()).record();
+        let _ = Reader::new(bytes.clone().into()).row();
+        let _ = Reader::new(bytes.clone().into()).dedupe();
+        let _ = Reader::new(bytes.clone().into()).settings();
+        let mut of_kind = vec![kind];
+        of_kind.extend(bytes);
+        let _ = Reader::new(of_kind.into()).record();
+    }
+}
+
+/// Story: a count of 2^60 headers made the decoder reserve memory for them before it met the end of the input.
+#[test]
+fn a_huge_count_allocates_nothing() {
+    let mut writer = Writer::default();
+    writer.byte(6);
+    writer.blob(b"queue");
+    writer.varint(1);
+    writer.varint(1 << 60);
+    assert_eq!(Reader::new(writer.bytes.into()).record(), Err(DecodeError::Short));
+}
+
+#[test]
+fn a_number_has_at_most_64_bits() {
+    let read = |bytes: &[u8]| Reader::new(Bytes::copy_from_slice(bytes)).varint();
+    let mut largest = [0xff; 10];
+    largest[9] = 1;
+    assert_eq!(read(&largest), Ok(u64::MAX));
+    largest[9] = 2;
+    assert_eq!(read(&largest), Err(DecodeError::Unknown("varint")));
+    assert_eq!(read(&[0x80; 11]), Err(DecodeError::Unknown("varint")));
+    assert_eq!(read(&[0x80]), Err(DecodeError::Short));
+}
