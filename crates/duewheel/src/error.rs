@@ -34,6 +34,9 @@ pub enum Outcome {
 }
 
 impl CallError {
+    /// The driver answered with another operation's answer: a bug of ours.
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Closed("the driver gave another answer");
+
     /// Whether the call may have been applied.
     pub fn outcome(&self) -> Outcome {
         match self {

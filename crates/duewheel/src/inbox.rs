@@ -113,8 +113,13 @@ impl Inbox {
         self.changed.notify_one();
     }
 
-    pub(crate) fn set_door(&self, door: Door) {
-        self.state().door = door;
+    /// Closes the door, or a part of it. A door that is closed does not open again.
+    pub(crate) fn close_door(&self, door: Door) {
+        let mut state = self.state();
+        if !matches!(state.door, Door::Closed(_)) {
+            state.door = door;
+        }
+        drop(state);
         self.wake();
     }
 
@@ -127,13 +132,20 @@ impl Inbox {
         mem::swap(&mut state.waiting, into);
     }
 
+    /// Waits until somebody calls [`Inbox::wake`], whatever is put in meanwhile, or the time is over.
+    pub(crate) fn wait_for_wake(&self, at_most: Duration) {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, at_most, |s| s.woken == Woken::No);
+        waited.unwrap_or_else(PoisonError::into_inner).0.woken = Woken::No;
+    }
+
     /// Waits until something is put in, somebody calls [`Inbox::wake`], or the time is over.
     pub fn wait(&self, at_most: Duration) {
         let state = self.state();
         if state.waiting.is_empty() && state.woken == Woken::No {
             drop(
                 self.changed
-                    .wait_timeout_while(state, at_most, |s| s.waiting.is_empty() && s.woken == Woken::No)
+                    .wait_timeout_while(state, at_most, |s| s.woken == Woken::No && s.waiting.is_empty())
                     .unwrap_or_else(PoisonError::into_inner),
             );
         }

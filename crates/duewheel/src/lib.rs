@@ -1,12 +1,73 @@
-//! Durable delayed messages, embedded.
+//! **duewheel**: durable delayed messages. "In 48 hours, close this order's review": said once, done when due, never
+//! early, never lost, cancellable by your own key.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! # let dir = tempfile::tempdir()?;
+//! # let folder = dir.path().join("data");
+//! # let order = serde_json::json!({"order": 42});
+//! use duewheel::{Duewheel, HOUR, Message};
+//! use std::time::Duration;
+//!
+//! let wheel = Duewheel::open(&folder).await?; // the embedded log; `Duewheel::builder()` for everything else
+//! wheel.queue("close-review").handler(|msg: Message| async move {
+//!     let order: serde_json::Value = msg.json()?;
+//!     println!("closing the review of {order}");
+//!     Ok(()) // acks; an error retries with backoff
+//! })?;
+//! let receipt = wheel.queue("close-review").message(&order).delay(48 * HOUR).key("order-42").enqueue().await?;
+//! println!("message {} is due at {:?}", receipt.id, receipt.due_at);
+//! wheel.queue("close-review").cancel_key("order-42").await?; // Cancelled | Leased | NotFound
+//! wheel.shutdown(Duration::from_secs(10)).await?;
+//! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+//!
+//! # What survives what
+//!
+//! When `enqueue` returns, the message is on the disk (`fdatasync` has returned): it survives kill -9 and power loss. It
+//! is forgotten only after its handler has succeeded, so a handler may run twice for one message; make it idempotent, or
+//! use [`Message::lease_token`] as a fencing token. Due times are absolute: time counts while nothing runs.
+//!
+//! # Time in tests
+//!
+//! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds.
+
+mod builder;
 mod client;
 mod clock;
+mod driver;
+mod enqueue;
 mod error;
+mod handler;
 mod inbox;
+mod message;
+mod queue;
 mod shard;
+mod wheel;
 
+use std::time::Duration;
+
+pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use driver::Driver;
 pub use duewheel_core as core;
+pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};
+pub use duewheel_core::{MessageId, Policy};
+pub use duewheel_store_log as store_log;
+pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use error::{CallError, Outcome};
+pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
 pub use inbox::{Answers, Inbox, Submission};
+pub use message::Message;
+pub use queue::{Cancel, Queue, QueueError};
+pub use wheel::{Duewheel, ShutdownError};
+
+/// One second, to be multiplied: `90 * SECOND`.
+pub const SECOND: Duration = Duration::from_secs(1);
+/// One minute.
+pub const MINUTE: Duration = Duration::from_secs(60);
+/// One hour: `48 * HOUR`.
+pub const HOUR: Duration = Duration::from_secs(3_600);
+/// One day of 24 hours.
+pub const DAY: Duration = Duration::from_secs(86_400);

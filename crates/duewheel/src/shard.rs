@@ -1,26 +1,331 @@
-//! What a driver shares with its clients.
-use duewheel_core::store::Level;
-use duewheel_core::time::Now;
+//! The thread around a driver: it reads the clock, waits, and opens the store again after a failure.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use duewheel_core::engine::Config;
+use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
+use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
+use tokio::sync::watch;
 
 use crate::client::Health;
+use crate::clock::{Clock, Reading};
+use crate::driver::Driver;
+use crate::error::{CallError, Outcome};
+use crate::inbox::{Door, Inbox, Submission};
+
+/// Opens the shard's store; called at the start, and after each failure.
+pub(crate) type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
 
 /// What a driver shares with its clients.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     level: Level,
+    clock: Arc<dyn Clock>,
+    keeper: Mutex<Timekeeper>,
+    /// When the loop last came round, in ms of elapsed time, and in real time for clocks that stand still.
+    tick: Mutex<Instant>,
+    trouble: Mutex<Option<String>>,
+    figures: Mutex<Vec<(&'static str, u64)>>,
+    wish: AtomicU64,
+    ended: watch::Sender<Option<End>>,
+}
+
+/// How a driver ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was asked to.
+    Stopped,
+    /// Its store cannot be had any more, or a bug of ours; a sentence for people.
+    Failed(String),
+}
+
+/// What the owner wants of the driver's thread; only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    Run,
+    EndWaits,
+    Stop,
+}
+
+/// Turns readings of a clock into engine time that counts on from where the store was left.
+#[derive(Clone, Copy, Debug, Default)]
+struct Timekeeper {
+    /// Engine time at `since`, in ns.
+    base_ns: u64,
+    since_ns: u64,
+}
+
+impl Timekeeper {
+    fn now(&self, reading: Reading) -> Now {
+        let engine_ns = self.base_ns.saturating_add(reading.elapsed_ns.saturating_sub(self.since_ns));
+        let partial = if engine_ns % 1_000_000 == 0 { Partial::Whole } else { Partial::Cut };
+        Now { engine: EngineMs(engine_ns / 1_000_000), wall: WallMs(reading.wall_ns / 1_000_000), partial }
+    }
+
+    /// Goes on at `engine` from this reading.
+    fn start(engine: EngineMs, reading: Reading) -> Self {
+        Timekeeper { base_ns: engine.0.saturating_mul(1_000_000), since_ns: reading.elapsed_ns }
+    }
 }
 
 impl Shared {
     pub(crate) fn level(&self) -> Level {
         self.level
     }
+
     pub(crate) fn now(&self) -> Now {
-        Now::default()
+        let keeper = *lock(&self.keeper);
+        keeper.now(self.clock.read())
     }
+
     pub(crate) fn health(&self) -> Health {
-        Health { tick_age_ms: 0, trouble: None }
+        let age = lock(&self.tick).elapsed().as_millis();
+        let trouble = match &*self.ended.borrow() {
+            Some(End::Stopped) => Some("shut down".to_owned()),
+            Some(End::Failed(why)) => Some(why.clone()),
+            None => lock(&self.trouble).clone(),
+        };
+        Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
     }
+
     pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
+        lock(&self.figures).clone()
     }
+
+    pub(crate) fn wish(&self, wish: Wish, inbox: &Inbox) {
+        self.wish.fetch_max(wish as u64, Ordering::SeqCst);
+        inbox.wake();
+    }
+
+    pub(crate) async fn ended(&self) -> End {
+        let mut ended = self.ended.subscribe();
+        match ended.wait_for(Option::is_some).await {
+            Ok(end) => end.clone().unwrap_or(End::Stopped),
+            Err(_) => End::Stopped,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    fn wished(&self, wish: Wish) -> bool {
+        self.wish.load(Ordering::SeqCst) >= wish as u64
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A shard that runs: its driver's thread, and what is shared with it.
+pub(crate) struct Shard {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Shard {
+    /// Opens the store and starts the driver's thread. Blocks until everything that must be in memory is loaded.
+    pub(crate) fn start(
+        mut opener: Opener,
+        config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Shard, StartError> {
+        let inbox = Arc::new(Inbox::new(&config.policy));
+        clock.attach(&inbox);
+        let store = opener(waker(&inbox)).map_err(StartError::Store)?;
+        let shared = Arc::new(Shared {
+            level: store.level(),
+            keeper: Mutex::default(),
+            tick: Mutex::new(Instant::now()),
+            trouble: Mutex::new(None),
+            figures: Mutex::new(Vec::new()),
+            wish: AtomicU64::new(Wish::Run as u64),
+            ended: watch::Sender::new(None),
+            clock,
+        });
+        let mut thread = Thread { inbox: inbox.clone(), shared: shared.clone(), opener, config };
+        let driver = thread.open(store)?;
+        std::thread::Builder::new()
+            .name("duewheel-shard".into())
+            .spawn(move || thread.run(driver))
+            .map_err(StartError::Thread)?;
+        Ok(Shard { inbox, shared })
+    }
+}
+
+/// Why a shard did not start.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    Store(StoreError),
+    Policy(duewheel_core::engine::GeometryError),
+    Thread(std::io::Error),
+}
+
+type ShardDriver = Driver<Box<dyn Store>>;
+
+struct Thread {
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    opener: Opener,
+    config: Config,
+}
+
+impl Thread {
+    /// Makes a driver for a store and loads until it is open.
+    fn open(&mut self, mut store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
+        let reading = self.shared.clock.read();
+        let recovered = store.recovered();
+        let engine = match recovered.clock {
+            Some(pair) => pair.engine_at(WallMs(reading.wall_ns / 1_000_000)),
+            None => EngineMs(0),
+        };
+        // After a failure in mid-life the time that was shown before counts, too.
+        let engine = engine.max(self.shared.now().engine);
+        *lock(&self.shared.keeper) = Timekeeper::start(engine, reading);
+        let now = self.shared.now();
+        let mut driver = Driver::new(store, recovered, self.config.clone(), now).map_err(StartError::Policy)?;
+        while !driver.is_open() {
+            driver.step(now, &mut Vec::new()).map_err(StartError::Store)?;
+            if !driver.is_open() {
+                self.inbox.wait_for_wake(Duration::from_millis(100));
+            }
+        }
+        Ok(driver)
+    }
+
+    fn run(mut self, driver: ShardDriver) {
+        let end = match catch_unwind(AssertUnwindSafe(|| self.drive(driver))) {
+            Ok(end) => end,
+            Err(panic) => End::Failed(format!("a bug in duewheel: {}", panic_text(&*panic))),
+        };
+        let why = match &end {
+            End::Stopped => "it was shut down",
+            End::Failed(why) => {
+                tracing::error!(%why, "the driver ended");
+                "the driver ended; see the log"
+            }
+        };
+        self.inbox.close_door(Door::Closed(CallError::Closed(why)));
+        // What came in meanwhile is dropped, which answers it with `Closed`.
+        self.inbox.take(&mut Vec::new());
+        self.shared.ended.send_replace(Some(end));
+    }
+
+    fn drive(&mut self, mut driver: ShardDriver) -> End {
+        let mut submissions = Vec::new();
+        let mut waits_ended = false;
+        loop {
+            if !driver.is_full() {
+                self.inbox.take(&mut submissions);
+            }
+            let now = self.shared.now();
+            if !waits_ended && self.shared.wished(Wish::EndWaits) {
+                driver.end_waits();
+                waits_ended = true;
+            }
+            let stepped = driver.step(now, &mut submissions);
+            *lock(&self.shared.tick) = Instant::now();
+            if let Err(error) = stepped {
+                driver = match self.reopen(driver, &mut submissions, &error) {
+                    Ok(driver) => driver,
+                    Err(end) => return end,
+                };
+                continue;
+            }
+            if self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
+                return match driver.close(now) {
+                    Ok(()) => End::Stopped,
+                    Err(error) => End::Failed(error.to_string()),
+                };
+            }
+            self.sleep(&driver);
+        }
+    }
+
+    fn sleep(&self, driver: &ShardDriver) {
+        let max = Duration::from_millis(self.config.policy.max_sleep_ms);
+        // The clock again: the step may have taken long.
+        let now = self.shared.now();
+        let wanted = match driver.next_wakeup(now) {
+            None => max,
+            Some(t) if t <= now.engine => return,
+            Some(t) => max.min(Duration::from_millis(t.0 - now.engine.0)),
+        };
+        if wanted == max {
+            // At leisure: once a second, not in the rush.
+            *lock(&self.shared.figures) = driver.store().figures();
+        }
+        let nap = self.shared.clock.nap(wanted);
+        if driver.is_full() { self.inbox.wait_for_wake(nap) } else { self.inbox.wait(nap) }
+    }
+
+    /// The store failed. What was under way is unknown; then it is opened again, under a new epoch.
+    fn reopen(
+        &mut self,
+        driver: ShardDriver,
+        submissions: &mut Vec<Submission>,
+        error: &StoreError,
+    ) -> Result<ShardDriver, End> {
+        tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
+        driver.fail(error);
+        submissions.clear();
+        let mut error = error.clone();
+        let mut pause = Duration::from_millis(50);
+        loop {
+            *lock(&self.shared.trouble) = Some(error.to_string());
+            if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed) || self.shared.wished(Wish::Stop) {
+                return Err(End::Failed(error.to_string()));
+            }
+            self.refuse_waiting(&error);
+            match (self.opener)(waker(&self.inbox)).map_err(StartError::Store).and_then(|s| self.open(s)) {
+                Ok(driver) => {
+                    tracing::info!("the store is open again");
+                    *lock(&self.shared.trouble) = None;
+                    return Ok(driver);
+                }
+                Err(StartError::Store(again)) => error = again,
+                Err(StartError::Policy(why)) => return Err(End::Failed(why.to_string())),
+                Err(StartError::Thread(why)) => return Err(End::Failed(why.to_string())),
+            }
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !self.shared.wished(Wish::Stop) {
+                self.refuse_waiting(&error);
+                self.inbox.wait(until.saturating_duration_since(Instant::now()));
+            }
+            *lock(&self.shared.tick) = Instant::now();
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+
+    /// Answers what waits while there is no store: it was not applied.
+    fn refuse_waiting(&self, error: &StoreError) {
+        let mut waiting = Vec::new();
+        self.inbox.take(&mut waiting);
+        for Submission { ops, answer } in waiting {
+            let refused = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+            let _ = answer.send(ops.iter().map(|_| Err(refused.clone())).collect());
+        }
+    }
+}
+
+fn waker(inbox: &Arc<Inbox>) -> Waker {
+    let inbox = Arc::downgrade(inbox);
+    Arc::new(move || {
+        if let Some(inbox) = inbox.upgrade() {
+            inbox.wake();
+        }
+    })
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
 }

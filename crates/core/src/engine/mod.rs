@@ -1,7 +1,331 @@
-//! The engine.
+//! The engine: every decision, as a pure state machine.
+//!
+//! ```text
+//!   Input ──▶ handle(now, input, found, effects) ──▶ Append(record) … Respond{to, reply, after} … Load(page)
+//!             handle_timeout(now, effects)
+//!             next_wakeup() ──▶ when to call handle_timeout at the latest
+//! ```
+//!
+//! No clock, no randomness, no I/O, no threads. The same inputs at the same times give the same effects. A driver calls
+//! [`Engine::handle_timeout`] before a batch of inputs (what is due becomes ready first) and after it (waiting
+//! consumers are served), carries the effects out in order, and lets no answer go before its [`After`] holds.
+//!
+//! The states, and where a message is kept in memory meanwhile:
+//!
+//! ```text
+//!   Scheduled ──due──▶ Ready ──grant──▶ Leased ──ack──▶ gone
+//!    (wheel)           (queue)   ◀──nack, lease over──┘   │ attempts used up, bury
+//!       ▲ postpone, nack with delay                       ▼
+//!       └──────────────────────◀──redrive─────────────  Dead
+//! ```
+
+mod admin;
+mod change;
+mod dedupe;
 mod effect;
+mod enqueue;
+mod histogram;
 mod input;
+mod inspect;
+mod load;
+mod place;
+mod purge;
+mod queue;
 mod reply;
-pub use effect::*;
-pub use input::*;
-pub use reply::*;
+mod reserve;
+mod rows;
+mod schedule;
+mod settle;
+mod waiters;
+
+use std::collections::BTreeSet;
+
+pub use duewheel_wheel::GeometryError;
+pub use effect::{After, Effect, Effects, Notice};
+pub use input::{Enqueue, IfExists, Input, ListCursor, Op, Past, Reserve, Target, WaiterId, When};
+pub use reply::{
+    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part, QueueView,
+    Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+};
+
+use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
+use crate::message::PastAttempt;
+use crate::policy::Policy;
+use crate::record::{Record, Totals};
+use crate::store::{Found, Recovered, Room};
+use crate::time::{EngineMs, Now};
+
+use dedupe::Dedupe;
+use histogram::DueCounts;
+use load::Loading;
+use purge::Grave;
+use queue::{QueueIdx, Queues};
+use rows::Rows;
+use schedule::Schedule;
+use waiters::Waiters;
+
+/// What an engine is made with.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// All limits and defaults.
+    pub policy: Policy,
+    /// Seeds the jitter of backoffs and the hash tables. Any number; another for each shard and start is best.
+    pub seed: u64,
+}
+
+/// Decides. See the [module](self).
+#[derive(Debug)]
+pub struct Engine {
+    policy: Policy,
+    seed: u64,
+    epoch: Epoch,
+    /// Position of the last record decided.
+    last: Lsn,
+    next_id: u64,
+    tokens: u64,
+    /// The greatest engine time seen: it never goes back.
+    now: Now,
+    rows: Rows,
+    queues: Queues,
+    schedule: Schedule,
+    waiters: Waiters,
+    dedupe: Dedupe,
+    /// Leases bound to a connection.
+    bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
+    /// Queues with something ready and somebody waiting, to be matched.
+    dirty: BTreeSet<QueueIdx>,
+    /// Timed pauses.
+    pauses: BTreeSet<(EngineMs, QueueIdx)>,
+    /// When to look for dead messages whose time is over.
+    dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
+    graves: Vec<Grave>,
+    due_counts: DueCounts,
+    room: Room,
+    loading: Loading,
+    totals: Totals,
+    lease_expired: u64,
+    lease_lost: u64,
+    lateness: [u64; LATENESS_MS.len() + 1],
+    lateness_sum_ms: u64,
+    /// The last step ended at a limit: there is more to do at once.
+    unfinished: bool,
+}
+
+impl Engine {
+    /// An engine that goes on where the store was left. Call [`Engine::start`] next.
+    ///
+    /// # Errors
+    /// When `policy` asks for a ring that cannot be.
+    pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
+        let Config { policy, seed } = config;
+        let mut queues = Queues::default();
+        let mut pauses = BTreeSet::new();
+        for row in recovered.queues {
+            let idx = queues.find_or_make(&row.name);
+            let queue = queues.get_mut(idx);
+            queue.settings = row.settings;
+            queue.pause = row.pause;
+            queue.totals = row.totals;
+            if let crate::record::Pause::Until(t) = row.pause {
+                pauses.insert((t, idx));
+            }
+        }
+        let mut dedupe = Dedupe::new(seed);
+        for row in recovered.dedupe {
+            dedupe.insert(row);
+        }
+        Ok(Engine {
+            schedule: Schedule::new(&policy, now)?,
+            rows: Rows::new(seed),
+            seed,
+            epoch: recovered.epoch,
+            last: Lsn(recovered.next_lsn.0 - 1),
+            next_id: recovered.next_id,
+            tokens: 0,
+            now,
+            queues,
+            waiters: Waiters::default(),
+            dedupe,
+            bound: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            pauses,
+            dead_checks: BTreeSet::new(),
+            graves: Vec::new(),
+            due_counts: DueCounts::default(),
+            room: Room::Enough,
+            loading: Loading::default(),
+            totals: Totals::default(),
+            lease_expired: 0,
+            lease_lost: 0,
+            lateness: [0; LATENESS_MS.len() + 1],
+            lateness_sum_ms: 0,
+            unfinished: false,
+            policy,
+        })
+    }
+
+    /// Decides upon one input. `found` must reflect every group appended before this batch; what the engine holds in
+    /// memory wins over it.
+    pub fn handle(&mut self, now: Now, input: Input, found: &Found, fx: &mut Effects) {
+        let now = self.advance(now);
+        match input {
+            Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
+            Input::Room(room) => self.room = room,
+            Input::Request { to, op } => {
+                self.adopt(now, found);
+                self.request(now, to, op, fx);
+            }
+        }
+    }
+
+    fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
+        let reply = match op {
+            Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
+            Op::Reserve(r) => return self.reserve(now, to, r, fx),
+            Op::ReserveOne { id, session, lease_ms } => {
+                return self.reserve_one(now, to, id, session, lease_ms, fx);
+            }
+            Op::CancelReserve { waiter } => {
+                self.cancel_reserve(waiter, fx);
+                Reply::Done
+            }
+            Op::Undelivered { leases } => {
+                self.undelivered(now, &leases, fx);
+                Reply::Done
+            }
+            Op::Ack { id, token } => Reply::Settle(self.ack(now, id, token, fx)),
+            Op::Nack { id, token, delay_ms, priority, note } => {
+                Reply::Settle(self.nack(now, id, token, delay_ms, priority, &note, fx))
+            }
+            Op::Bury { id, token, priority, note } => {
+                Reply::Settle(self.bury(now, id, token, priority, &note, fx))
+            }
+            Op::Extend { id, token, lease_ms } => Reply::Extend(self.extend(now, id, token, lease_ms, fx)),
+            Op::Cancel { target } => Reply::Change(self.cancel(now, &target, fx)),
+            Op::Postpone { target, when, body, if_generation } => {
+                Reply::Change(self.postpone(now, &target, when, body, if_generation, fx))
+            }
+            Op::Fire { target } => Reply::Change(self.fire(now, &target, fx)),
+            Op::FireMany { queue, max } => Reply::Count(self.fire_many(now, &queue, max, fx)),
+            Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx)),
+            Op::RedriveMany { queue, max } => Reply::Count(self.redrive_many(now, &queue, max, fx)),
+            Op::Get { target } => Reply::View(self.look(now, &target)),
+            Op::Peek { queue, state } => Reply::View(self.peek(now, &queue, state)),
+            Op::List { queue, state, after, limit } => Reply::Page(self.list(now, &queue, state, after, limit)),
+            Op::Queue { queue } => Reply::Queues(self.queue_view(now, &queue).into_iter().collect()),
+            Op::Queues { after, limit } => Reply::Queues(self.queue_views(now, after.as_ref(), limit)),
+            Op::Histogram { queue, from, to, columns } => {
+                Reply::Histogram(self.histogram(now, queue.as_ref(), from, to, columns))
+            }
+            Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
+            Op::Stats => Reply::Stats(Box::new(self.stats())),
+            Op::Configure { queue, settings } => self.configure(now, &queue, settings, fx),
+            Op::Pause { queue, for_ms } => {
+                self.pause(now, &queue, for_ms, fx);
+                Reply::Done
+            }
+            Op::Resume { queue } => {
+                self.resume(&queue, fx);
+                Reply::Done
+            }
+            Op::Purge { queue } => Reply::Count(self.purge(&queue, fx)),
+            Op::SessionClosed { session } => {
+                self.session_closed(now, session, fx);
+                Reply::Done
+            }
+            Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
+            Op::NextDue => Reply::NextDue(self.schedule.next_due(now)),
+        };
+        self.respond(to, reply, fx);
+    }
+
+    /// Does what time asks for: ends leases, fires what is due, serves who waits, ends waits. Bounded in work; when more
+    /// is left, [`Engine::next_wakeup`] says "at once".
+    pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
+        let now = self.advance(now);
+        self.unfinished = false;
+        self.expire_leases(now, fx);
+        self.fire_due(now, fx);
+        self.end_pauses(now);
+        self.expire_dead(now, fx);
+        self.dedupe.expire(now.engine, self.policy.max_step);
+        self.sweep_graves();
+        self.serve_dirty(now, fx);
+        self.end_waits(now, fx);
+    }
+
+    /// When [`Engine::handle_timeout`] must be called at the latest, if nothing comes in before.
+    pub fn next_wakeup(&self) -> Option<EngineMs> {
+        if self.unfinished || !self.dirty.is_empty() || !self.graves.is_empty() {
+            return Some(self.now.engine);
+        }
+        [
+            self.schedule.next_wakeup(self.now),
+            self.waiters.next_wakeup(),
+            self.pauses.first().map(|(t, _)| *t),
+            self.dead_checks.first().map(|(t, _)| *t),
+            self.dedupe.next(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Position of the last record decided.
+    pub fn last_lsn(&self) -> Lsn {
+        self.last
+    }
+
+    /// Ends every waiting reserve with what there is, for a shutdown.
+    pub fn end_all_waits(&mut self, fx: &mut Effects) {
+        while let Some(waiter) = self.waiters.pop_any() {
+            self.leave_queues(&waiter);
+            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+        }
+    }
+
+    /// Engine time never goes back, whatever the caller's clock does.
+    fn advance(&mut self, now: Now) -> Now {
+        let engine = now.engine.max(self.now.engine);
+        self.now = Now { engine, ..now };
+        self.now
+    }
+
+    /// Adds a record and tells its position.
+    fn append(&mut self, record: Record, fx: &mut Effects) -> Lsn {
+        self.last = self.last.next();
+        self.loading.touch(&record, self.last);
+        fx.push(Effect::Append(record));
+        self.last
+    }
+
+    /// Answers when everything decided so far is durable: refusals and reads tell of it, too.
+    fn respond(&mut self, to: ReplyTo, reply: Reply, fx: &mut Effects) {
+        let after = After { durable: self.last, written: Lsn(0) };
+        fx.push(Effect::Respond { to, reply, after });
+    }
+
+    fn new_token(&mut self) -> LeaseToken {
+        self.tokens += 1;
+        LeaseToken { epoch: self.epoch, counter: self.tokens }
+    }
+
+    /// A number that depends on the seed and the arguments alone (SplitMix64; Steele, Lea, Flood, OOPSLA 2014).
+    fn random(&self, a: u64, b: u64) -> u64 {
+        let mut z = self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Adds to a bounded history; the oldest goes first.
+fn push_history(history: &mut Vec<PastAttempt>, past: PastAttempt, max: usize) {
+    if max == 0 {
+        return;
+    }
+    while history.len() >= max {
+        history.remove(0);
+    }
+    history.push(past);
+}

@@ -20,6 +20,7 @@ mod table;
 
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::Table;
+pub(crate) use table::place;
 
 /// Keeps the records of one shard.
 ///
@@ -83,6 +84,45 @@ pub trait Store: Send {
 
     /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix.
     fn figures(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn recovered(&mut self) -> Recovered {
+        (**self).recovered()
+    }
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        (**self).append(group)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        (**self).sync()
+    }
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        (**self).progress()
+    }
+    fn room(&mut self) -> Room {
+        (**self).room()
+    }
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        (**self).find_many(lookups, found)
+    }
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        (**self).load(load)
+    }
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        (**self).loaded()
+    }
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        (**self).idle(clock)
+    }
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        (**self).close(clock)
+    }
+    fn level(&self) -> Level {
+        (**self).level()
+    }
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        (**self).figures()
+    }
 }
 
 /// What a store hands to its owner when it is opened.

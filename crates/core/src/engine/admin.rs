@@ -1,0 +1,155 @@
+//! What the owner of a queue sets: settings and pause. And what follows from them as time passes.
+
+use crate::message::Stage;
+use crate::name::QueueName;
+use crate::policy::QueueSettings;
+use crate::record::{Pause, Record};
+use crate::time::{EngineMs, Now, WallMs};
+
+use super::Engine;
+use super::effect::Effects;
+use super::queue::QueueIdx;
+use super::reply::{Reply, SettingsRefusal};
+
+impl Engine {
+    pub(super) fn configure(
+        &mut self,
+        now: Now,
+        name: &QueueName,
+        settings: QueueSettings,
+        fx: &mut Effects,
+    ) -> Reply {
+        if let Err(refusal) = self.check_settings(name, &settings) {
+            return Reply::Configure(refusal);
+        }
+        let idx = self.queues.find_or_make(name);
+        let queue = self.queues.get_mut(idx);
+        queue.settings = settings.clone();
+        let record = Record::Queue { name: name.clone(), settings, pause: queue.pause };
+        self.append(record, fx);
+        self.plan_dead_check(now, idx);
+        let view = self.view_of_queue(now, self.queues.get(idx));
+        self.queues.drop_if_empty(idx);
+        Reply::Queues(vec![view])
+    }
+
+    fn check_settings(&self, name: &QueueName, s: &QueueSettings) -> Result<(), SettingsRefusal> {
+        let policy = &self.policy;
+        let out = |field, max| Err(SettingsRefusal::OutOfRange(field, max));
+        if s.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
+            return out("lease_ms", policy.max_lease_ms);
+        }
+        if s.backoff.is_some_and(|b| b.min_ms > b.max_ms || b.max_ms > policy.max_delay_ms) {
+            return out("backoff", policy.max_delay_ms);
+        }
+        if s.dedupe_window_ms.is_some_and(|ms| ms > policy.max_dedupe_window_ms) {
+            return out("dedupe_window_ms", policy.max_dedupe_window_ms);
+        }
+        if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
+            return out("dead_ttl_ms", policy.max_delay_ms);
+        }
+        if self.queues.len() >= policy.max_queues && self.queues.find(name).is_none() {
+            return Err(SettingsRefusal::Overloaded);
+        }
+        Ok(())
+    }
+
+    pub(super) fn pause(&mut self, now: Now, name: &QueueName, for_ms: Option<u64>, fx: &mut Effects) {
+        let idx = self.queues.find_or_make(name);
+        let pause = match for_ms {
+            None => Pause::Paused,
+            Some(ms) => Pause::Until(now.after(ms).unwrap_or(EngineMs(u64::MAX))),
+        };
+        self.set_pause(idx, pause, fx);
+    }
+
+    pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) {
+        if let Some(idx) = self.queues.find(name) {
+            self.set_pause(idx, Pause::Running, fx);
+            self.queues.drop_if_empty(idx);
+        }
+    }
+
+    fn set_pause(&mut self, idx: QueueIdx, pause: Pause, fx: &mut Effects) {
+        let queue = self.queues.get_mut(idx);
+        let old = std::mem::replace(&mut queue.pause, pause);
+        let record = Record::Queue { name: queue.name.clone(), settings: queue.settings.clone(), pause };
+        if let Pause::Until(t) = old {
+            self.pauses.remove(&(t, idx));
+        }
+        match pause {
+            Pause::Until(t) => {
+                self.pauses.insert((t, idx));
+            }
+            Pause::Running => self.wake_queue(idx),
+            Pause::Paused => {}
+        }
+        self.append(record, fx);
+    }
+
+    /// Ends timed pauses. No record: that it has ended follows from the one that began it.
+    pub(super) fn end_pauses(&mut self, now: Now) {
+        while let Some(&(t, idx)) = self.pauses.first() {
+            if t > now.engine {
+                return;
+            }
+            self.pauses.pop_first();
+            self.queues.get_mut(idx).pause = Pause::Running;
+            self.wake_queue(idx);
+            self.queues.drop_if_empty(idx);
+        }
+    }
+
+    fn wake_queue(&mut self, idx: QueueIdx) {
+        let queue = self.queues.get(idx);
+        if !queue.ready.is_empty() && !queue.waiters.is_empty() {
+            self.dirty.insert(idx);
+        }
+    }
+
+    /// Notes when the first dead message of a queue is to be removed, if its owner wants that.
+    pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx) {
+        let queue = self.queues.get_mut(idx);
+        if let Some(old) = queue.dead_check.take() {
+            self.dead_checks.remove(&(old, idx));
+        }
+        if let (Some(ttl), Some(&(at, _))) = (queue.settings.dead_ttl_ms, queue.dead.first()) {
+            let when = now.engine_of_wall(WallMs(at.saturating_add(ttl)));
+            queue.dead_check = Some(when);
+            self.dead_checks.insert((when, idx));
+        }
+    }
+
+    /// Removes dead messages whose time is over.
+    pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
+        let mut steps = self.policy.max_step;
+        while let Some(&(t, idx)) = self.dead_checks.first() {
+            if t > now.engine {
+                return;
+            }
+            self.dead_checks.pop_first();
+            self.queues.get_mut(idx).dead_check = None;
+            while let Some(ttl) = self.queues.find_settings(idx).and_then(|s| s.dead_ttl_ms) {
+                let Some(&(at, id)) = self.queues.get(idx).dead.first() else { break };
+                if at.saturating_add(ttl) > now.wall.0 {
+                    break;
+                }
+                if steps == 0 {
+                    self.unfinished = true;
+                    self.plan_dead_check(now, idx);
+                    return;
+                }
+                steps -= 1;
+                match self.live(id) {
+                    Some(slot) if matches!(self.rows.get(slot).life.stage, Stage::Dead { .. }) => {
+                        self.expire_one(slot, fx);
+                    }
+                    Some(_) | None => break,
+                }
+            }
+            if self.queues.contains(idx) {
+                self.plan_dead_check(now, idx);
+            }
+        }
+    }
+}

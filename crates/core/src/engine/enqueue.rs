@@ -1,0 +1,209 @@
+//! Enqueue: accept a message, or say why not.
+
+use std::sync::Arc;
+
+use crate::id::MessageId;
+use crate::message::{Life, Message, Row, Stage};
+use crate::record::{Created, DedupeRow, Gone, Known, Record};
+use crate::store::Room;
+use crate::time::{Due, Now};
+
+use super::Engine;
+use super::dedupe;
+use super::effect::Effects;
+use super::input::{Enqueue, IfExists, Past, When};
+use super::queue::Event;
+use super::reply::{EnqueueRefusal, Enqueued, Part};
+
+type Refusal = EnqueueRefusal;
+
+/// Why a due time was refused.
+pub(super) enum BadWhen {
+    InThePast,
+    TooFar(u64),
+}
+
+impl Engine {
+    pub(super) fn enqueue(&mut self, now: Now, e: Enqueue, fx: &mut Effects) -> Result<Enqueued, Refusal> {
+        self.check_limits(&e)?;
+        let content = match &e.dedupe_id {
+            None => 0,
+            Some(id) => {
+                let content = dedupe::content(&e);
+                if let Some(first) = self.dedupe.find(&e.queue, id, now.engine) {
+                    return if first.content == content {
+                        Ok(Enqueued {
+                            id: first.id,
+                            due_at: first.due_at,
+                            generation: first.generation,
+                            created: first.created,
+                        })
+                    } else {
+                        Err(Refusal::DedupeMismatch(first.id))
+                    };
+                }
+                content
+            }
+        };
+        let due = self.due(now, e.when).map_err(|bad| match bad {
+            BadWhen::InThePast => Refusal::InThePast,
+            BadWhen::TooFar(max) => Refusal::TooFar(max),
+        })?;
+
+        let holder = match (&e.key, self.queues.find(&e.queue)) {
+            (Some(key), Some(queue)) => self.holder(queue, key),
+            (None, _) | (_, None) => None,
+        };
+        let mut generation = 1;
+        let mut created = Created::New;
+        if let Some(slot) = holder {
+            let old = self.rows.get(slot);
+            let id = old.message.id;
+            match e.if_exists {
+                IfExists::Reject => return Err(Refusal::KeyExists(id)),
+                IfExists::Keep => {
+                    let answer = Enqueued {
+                        id,
+                        due_at: now.wall_of(old.life.due),
+                        generation: old.life.generation,
+                        created: Created::Kept,
+                    };
+                    self.remember(now, &e, content, &answer, fx)?;
+                    return Ok(answer);
+                }
+                IfExists::Replace => {
+                    if matches!(old.life.stage, Stage::Leased(_)) {
+                        return Err(Refusal::Leased(id));
+                    }
+                    generation = old.life.generation.saturating_add(1);
+                    created = Created::Replacing(id);
+                }
+            }
+        }
+        self.check_capacity(&e)?;
+        if let Some(slot) = holder {
+            self.remove(slot, Gone::Replaced, fx);
+        }
+        let id = MessageId(self.next_id);
+        self.next_id += 1;
+        let answer = Enqueued { id, due_at: now.wall_of(due), generation, created };
+        self.remember(now, &e, content, &answer, fx)?;
+        self.accept(now, e, id, due, generation, fx);
+        Ok(answer)
+    }
+
+    fn accept(&mut self, now: Now, e: Enqueue, id: MessageId, due: Due, generation: u32, fx: &mut Effects) {
+        let message = Arc::new(Message {
+            id,
+            queue: e.queue,
+            key: e.key,
+            body: e.body,
+            headers: e.headers,
+            options: e.options,
+            enqueued_at: now.wall,
+        });
+        let life = Life { generation, ..Life::new(due, e.priority) };
+        let record = Record::Put { message: message.clone(), life: life.clone() };
+        self.totals.count(&record, Known::No);
+        let idx = self.queues.find_or_make(&message.queue);
+        self.queues.get_mut(idx).totals.count(&record, Known::No);
+        self.count_rate(now, idx, Event::Enqueued);
+        let lsn = self.append(record, fx);
+        self.insert_row(now, Row { message, life }, lsn, lsn, fx);
+    }
+
+    /// The due time on the clock that it follows; never now because it could not be kept.
+    pub(super) fn due(&self, now: Now, when: When) -> Result<Due, BadWhen> {
+        let max = self.policy.max_delay_ms;
+        match when {
+            When::After(ms) if ms > max => Err(BadWhen::TooFar(max)),
+            When::After(ms) => now.after(ms).map(Due::After).ok_or(BadWhen::TooFar(max)),
+            When::At { due_at, past } => {
+                if due_at.0.saturating_sub(now.wall.0) > max {
+                    return Err(BadWhen::TooFar(max));
+                }
+                match past {
+                    Past::Refuse if due_at < now.wall => Err(BadWhen::InThePast),
+                    Past::Refuse | Past::Fire => Ok(Due::At(due_at)),
+                }
+            }
+        }
+    }
+
+    fn check_limits(&self, e: &Enqueue) -> Result<(), Refusal> {
+        let policy = &self.policy;
+        if e.body.len() > policy.max_body {
+            return Err(Refusal::TooLarge(Part::Body, policy.max_body));
+        }
+        let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
+        if headers > policy.max_headers {
+            return Err(Refusal::TooLarge(Part::Headers, policy.max_headers));
+        }
+        if let Some(id) = &e.dedupe_id {
+            if id.len() > policy.max_dedupe_id {
+                return Err(Refusal::TooLarge(Part::DedupeId, policy.max_dedupe_id));
+            }
+            if id.is_empty() {
+                return Err(Refusal::OutOfRange(Part::DedupeId));
+            }
+        }
+        if e.options.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
+            return Err(Refusal::OutOfRange(Part::Lease));
+        }
+        if e.options.backoff.is_some_and(|b| b.min_ms > b.max_ms || b.max_ms > policy.max_delay_ms) {
+            return Err(Refusal::OutOfRange(Part::Backoff));
+        }
+        Ok(())
+    }
+
+    fn check_capacity(&self, e: &Enqueue) -> Result<(), Refusal> {
+        if self.room == Room::SettleOnly {
+            return Err(Refusal::DiskFull);
+        }
+        let queues_full =
+            self.queues.len() >= self.policy.max_queues && self.queues.find(&e.queue).is_none();
+        let full = self.rows.len() >= self.policy.max_messages
+            || self.rows.bytes().saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64
+            || (e.dedupe_id.is_some() && self.dedupe.len() >= self.policy.max_dedupe_entries);
+        if full || queues_full { Err(Refusal::Overloaded) } else { Ok(()) }
+    }
+
+    /// Remembers the answer under the caller's `dedupe_id`, in the same group as what it tells.
+    fn remember(
+        &mut self,
+        now: Now,
+        e: &Enqueue,
+        content: u128,
+        answer: &Enqueued,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let Some(dedupe_id) = &e.dedupe_id else { return Ok(()) };
+        if answer.created == Created::Kept {
+            // A kept message needs no room, but remembering that it was kept does.
+            self.check_capacity(e)?;
+        }
+        let settings = self.queues.find(&e.queue).map(|idx| &self.queues.get(idx).settings);
+        let window =
+            settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms);
+        let row = DedupeRow {
+            queue: e.queue.clone(),
+            dedupe_id: dedupe_id.clone(),
+            content,
+            until: now.after(window).unwrap_or(crate::EngineMs(u64::MAX)),
+            id: answer.id,
+            key: e.key.clone(),
+            due_at: answer.due_at,
+            generation: answer.generation,
+            created: answer.created,
+        };
+        self.append(Record::Deduped(row.clone()), fx);
+        self.dedupe.insert(row);
+        Ok(())
+    }
+
+    /// Makes room for what is asked, or says that there is none; for a postpone with a new body.
+    pub(super) fn has_room(&self) -> bool {
+        self.room == Room::Enough
+    }
+
+}

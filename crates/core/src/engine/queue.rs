@@ -1,0 +1,230 @@
+//! Queues: what is in them, in which order, and who waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use slab::Slab;
+
+use crate::id::{Lsn, MessageId};
+use crate::message::State;
+use crate::name::QueueName;
+use crate::policy::QueueSettings;
+use crate::record::{Pause, Totals};
+use crate::time::{Class, EngineMs, Now};
+
+use super::histogram::DueCounts;
+use super::reply::{Attended, Counts};
+use super::rows::Rank;
+
+/// Index of a queue. Valid until the queue vanishes.
+pub(super) type QueueIdx = u32;
+
+/// Messages of one clock class, by due time.
+pub(super) type ByDue = BTreeSet<(u64, MessageId)>;
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) name: QueueName,
+    pub(super) settings: QueueSettings,
+    pub(super) pause: Pause,
+    pub(super) totals: Totals,
+    pub(super) counts: Counts,
+    /// Every unsettled message of the queue, whatever its state, one set for each clock class.
+    pub(super) by_due: [ByDue; 2],
+    pub(super) ready: BTreeSet<(Rank, MessageId)>,
+    pub(super) leased: BTreeSet<MessageId>,
+    /// In the order in which they died.
+    pub(super) dead: BTreeSet<(u64, MessageId)>,
+    /// Waiting reserves, longest first, by their arrival number.
+    pub(super) waiters: BTreeSet<u64>,
+    pub(super) due_counts: DueCounts,
+    pub(super) attended: Attended,
+    /// Notices said already.
+    pub(super) said_unattended: bool,
+    pub(super) said_died: bool,
+    /// Rows born before this were purged, and are swept when there is time.
+    pub(super) purged: Lsn,
+    pub(super) unswept: u64,
+    pub(super) arrivals: u64,
+    pub(super) rates: [Rate; 3],
+    pub(super) dead_check: Option<EngineMs>,
+}
+
+/// Index into [`Queue::rates`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Enqueued = 0,
+    Granted = 1,
+    Acked = 2,
+}
+
+/// Events of the current and the previous window of 10 s: enough for a rate that follows within seconds, in 16 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rate {
+    window: u64,
+    current: u32,
+    previous: u32,
+}
+
+const RATE_WINDOW_MS: u64 = 10_000;
+
+impl Rate {
+    pub(super) fn count(&mut self, now: Now) {
+        self.turn(now);
+        self.current = self.current.saturating_add(1);
+    }
+
+    /// Events per second × 1000: this window, and as much of the previous one as makes ten seconds.
+    pub(super) fn per_second_milli(&self, now: Now) -> u64 {
+        let mut at = *self;
+        at.turn(now);
+        let into = now.engine.0 % RATE_WINDOW_MS;
+        let weighted = u64::from(at.previous) * (RATE_WINDOW_MS - into) + u64::from(at.current) * RATE_WINDOW_MS;
+        weighted * 1_000 / RATE_WINDOW_MS / (RATE_WINDOW_MS / 1_000)
+    }
+
+    fn turn(&mut self, now: Now) {
+        let window = now.engine.0 / RATE_WINDOW_MS;
+        if window != self.window {
+            self.previous = if window == self.window + 1 { self.current } else { 0 };
+            self.current = 0;
+            self.window = window;
+        }
+    }
+}
+
+impl Queue {
+    fn new(name: QueueName) -> Self {
+        Queue {
+            name,
+            settings: QueueSettings::default(),
+            pause: Pause::Running,
+            totals: Totals::default(),
+            counts: Counts::default(),
+            by_due: Default::default(),
+            ready: BTreeSet::new(),
+            leased: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            waiters: BTreeSet::new(),
+            due_counts: DueCounts::default(),
+            attended: Attended::No,
+            said_unattended: false,
+            said_died: false,
+            purged: Lsn(0),
+            unswept: 0,
+            arrivals: 0,
+            rates: Default::default(),
+            dead_check: None,
+        }
+    }
+
+    pub(super) fn is_paused(&self, now: Now) -> bool {
+        match self.pause {
+            Pause::Running => false,
+            Pause::Paused => true,
+            Pause::Until(t) => now.engine < t,
+        }
+    }
+
+    /// The number of messages in a state, to be changed together with the state.
+    pub(super) fn count_mut(&mut self, state: State) -> &mut u64 {
+        match state {
+            State::Scheduled => &mut self.counts.scheduled,
+            State::Ready => &mut self.counts.ready,
+            State::Leased => &mut self.counts.leased,
+            State::Dead => &mut self.counts.dead,
+        }
+    }
+
+    pub(super) fn by_due_mut(&mut self, class: Class) -> &mut ByDue {
+        &mut self.by_due[class as usize]
+    }
+
+    /// A queue is there while it has messages, waiters or settings.
+    pub(super) fn is_there(&self) -> bool {
+        let Counts { scheduled, ready, leased, dead } = self.counts;
+        scheduled + ready + leased + dead > 0
+            || !self.waiters.is_empty()
+            || self.settings != QueueSettings::default()
+            || self.pause != Pause::Running
+    }
+}
+
+/// All queues.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    slab: Slab<Queue>,
+    by_name: BTreeMap<QueueName, QueueIdx>,
+}
+
+impl Queues {
+    pub(super) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub(super) fn find(&self, name: &QueueName) -> Option<QueueIdx> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(super) fn find_or_make(&mut self, name: &QueueName) -> QueueIdx {
+        if let Some(idx) = self.find(name) {
+            return idx;
+        }
+        let idx = QueueIdx::try_from(self.slab.insert(Queue::new(name.clone()))).expect("fewer than 2^32 queues");
+        self.by_name.insert(name.clone(), idx);
+        idx
+    }
+
+    pub(super) fn get(&self, idx: QueueIdx) -> &Queue {
+        &self.slab[idx as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, idx: QueueIdx) -> &mut Queue {
+        &mut self.slab[idx as usize]
+    }
+
+    pub(super) fn contains(&self, idx: QueueIdx) -> bool {
+        self.slab.contains(idx as usize)
+    }
+
+    /// The settings of a queue, unless it has vanished.
+    pub(super) fn find_settings(&self, idx: QueueIdx) -> Option<&QueueSettings> {
+        self.slab.get(idx as usize).map(|q| &q.settings)
+    }
+
+    /// Drops the queue if nothing holds it: no message, waiter, setting or purged row that is still to be swept.
+    pub(super) fn drop_if_empty(&mut self, idx: QueueIdx) {
+        let Some(queue) = self.slab.get(idx as usize) else { return };
+        if !queue.is_there() && queue.unswept == 0 {
+            self.by_name.remove(&queue.name);
+            self.slab.remove(idx as usize);
+        }
+    }
+
+    /// Queues that are there, by name, behind a name.
+    pub(super) fn after<'a>(&'a self, name: Option<&QueueName>) -> impl Iterator<Item = &'a Queue> + 'a {
+        use std::ops::Bound;
+        let from = name.map_or(Bound::Unbounded, |n| Bound::Excluded(n.clone()));
+        self.by_name.range((from, Bound::Unbounded)).map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Queue> {
+        self.by_name.values().map(|&i| self.get(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_follows_and_fades() {
+        let mut rate = Rate::default();
+        for ms in 0..20_000 {
+            rate.count(Now::whole(ms, 0)); // 1000 a second
+        }
+        let now = rate.per_second_milli(Now::whole(20_000, 0));
+        assert_eq!(now, 1_000_000);
+        assert_eq!(rate.per_second_milli(Now::whole(25_000, 0)), 500_000);
+        assert_eq!(rate.per_second_milli(Now::whole(45_000, 0)), 0);
+    }
+}

@@ -1,0 +1,336 @@
+//! Reserve: grant ready messages, or wait for some. Also what time does: fire what is due, end leases and waits.
+
+use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
+use crate::message::{Ended, Lease, Stage, State};
+use crate::record::Record;
+use crate::time::{EngineMs, Now};
+
+use super::Engine;
+use super::effect::{After, Effect, Effects};
+use super::input::{Reserve, WaiterId};
+use super::queue::{Event, QueueIdx};
+use super::reply::{Attended, ChangeRefusal, Grant, LATENESS_MS, Reply, Reserved};
+use super::rows::Slot;
+use super::waiters::Waiter;
+
+/// Grants on their way to one consumer, and what their answer waits for.
+#[derive(Default)]
+struct Batch {
+    grants: Vec<Grant>,
+    bytes: usize,
+    after: After,
+}
+
+impl Engine {
+    pub(super) fn reserve(&mut self, now: Now, to: ReplyTo, r: Reserve, fx: &mut Effects) {
+        if r.wait_ms > 0 && self.waiters.len() >= self.policy.max_waiters {
+            return self.respond(to, Reply::Reserve(Reserved::Overloaded), fx);
+        }
+        let deadline = now.after(r.wait_ms.min(self.policy.max_wait_ms)).unwrap_or(now.engine);
+        let soon = r.deadline_margin_ms.and_then(|margin| {
+            let first = self.first_bound(r.session)?;
+            Some(EngineMs(first.0.saturating_sub(margin)))
+        });
+        let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
+        for name in &r.queues {
+            // A reserve that does not wait leaves no trace of a queue that is not there.
+            let idx = if r.wait_ms > 0 { Some(self.queues.find_or_make(name)) } else { self.queues.find(name) };
+            if let Some(idx) = idx.filter(|idx| !queues.contains(idx)) {
+                self.queues.get_mut(idx).attended = Attended::Yes;
+                queues.push(idx);
+                // Whoever waits longer is served first.
+                if self.dirty.remove(&idx) {
+                    self.serve_queue(now, idx, fx);
+                }
+            }
+        }
+        let arrival = self.waiters.next_arrival();
+        let waiter = Waiter {
+            to,
+            name: r.waiter,
+            arrival,
+            queues,
+            max: r.max.min(self.policy.max_reserve),
+            lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
+            session: r.session,
+            deadline,
+            soon,
+        };
+        if self.serve(now, &waiter, fx) {
+            self.drop_empty_queues(&waiter.queues);
+            return;
+        }
+        if soon.is_some_and(|soon| soon <= now.engine) {
+            self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
+            self.drop_empty_queues(&waiter.queues);
+        } else if r.wait_ms == 0 {
+            self.respond(to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+        } else {
+            for &idx in &waiter.queues {
+                self.queues.get_mut(idx).waiters.insert(arrival);
+            }
+            self.waiters.insert(waiter);
+        }
+    }
+
+    /// Grants one message by id: Ready, Scheduled or Dead (as beanstalkd's `reserve-job`).
+    pub(super) fn reserve_one(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        id: MessageId,
+        session: SessionId,
+        lease_ms: Option<u64>,
+        fx: &mut Effects,
+    ) {
+        let slot = match self.live(id) {
+            None => return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)), fx),
+            Some(slot) => slot,
+        };
+        if self.rows.get(slot).state() == State::Leased {
+            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Leased)), fx);
+        }
+        if lease_ms.is_some_and(|ms| ms > self.policy.max_lease_ms) {
+            let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
+            return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
+        }
+        let idx = self.rows.get(slot).queue;
+        self.queues.get_mut(idx).attended = Attended::Yes;
+        let mut batch = Batch::default();
+        self.grant(now, slot, session, lease_ms, &mut batch, fx);
+        let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
+        fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
+    }
+
+    /// Makes messages ready whose time has come.
+    pub(super) fn fire_due(&mut self, now: Now, fx: &mut Effects) {
+        for _ in 0..self.policy.max_step {
+            let Some(slot) = self.schedule.pop_due(now) else { return };
+            if self.is_live(slot) {
+                // Its handle is used up; taking it out only corrects the counts.
+                self.take_out(slot);
+                self.put_in_place(now, slot, fx);
+            }
+        }
+        self.unfinished = true;
+    }
+
+    /// Ends leases that have run out.
+    pub(super) fn expire_leases(&mut self, now: Now, fx: &mut Effects) {
+        for _ in 0..self.policy.max_step {
+            let Some(slot) = self.schedule.pop_lease(now) else { return };
+            self.lease_expired += 1;
+            self.end_lease(now, slot, Ended::LeaseExpired, fx);
+        }
+        self.unfinished = true;
+    }
+
+    /// Serves those who wait on queues where something became ready.
+    pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
+        while let Some(idx) = self.dirty.pop_first() {
+            self.serve_queue(now, idx, fx);
+        }
+    }
+
+    pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
+        loop {
+            let queue = self.queues.get(idx);
+            if queue.ready.is_empty() || queue.is_paused(now) {
+                return;
+            }
+            let Some(&arrival) = queue.waiters.first() else { return };
+            let Some(waiter) = self.waiters.remove(arrival) else {
+                self.queues.get_mut(idx).waiters.remove(&arrival);
+                continue;
+            };
+            if self.serve(now, &waiter, fx) {
+                self.leave_queues(&waiter);
+                if !self.queue_lives(idx) {
+                    return;
+                }
+            } else {
+                // What looked ready was not (a wall clock that went back); it waits on.
+                self.waiters.insert(waiter);
+                return;
+            }
+        }
+    }
+
+    /// Gives a waiter what there is for it. Returns whether that was anything.
+    fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
+        let mut batch = Batch::default();
+        while batch.grants.len() < waiter.max {
+            let Some(slot) = self.best_ready(now, &waiter.queues, fx) else { break };
+            let weight = self.rows.get(slot).message.weight();
+            if !batch.grants.is_empty() && batch.bytes + weight > self.policy.max_reserve_bytes {
+                break;
+            }
+            batch.bytes += weight;
+            self.grant(now, slot, waiter.session, waiter.lease_ms, &mut batch, fx);
+        }
+        if batch.grants.is_empty() {
+            return false;
+        }
+        let reply = Reply::Reserve(Reserved::Grants(batch.grants));
+        fx.push(Effect::Respond { to: waiter.to, reply, after: batch.after });
+        true
+    }
+
+    /// The first ready message of several queues: by priority, due time, id.
+    fn best_ready(&mut self, now: Now, queues: &[QueueIdx], fx: &mut Effects) -> Option<Slot> {
+        loop {
+            let first = |&idx: &QueueIdx| {
+                let queue = self.queues.get(idx);
+                if queue.is_paused(now) { None } else { queue.ready.first().copied() }
+            };
+            let (_, id) = queues.iter().filter_map(first).min()?;
+            let slot = self.live(id)?;
+            if now.is_due(self.rows.get(slot).life.due) {
+                return Some(slot);
+            }
+            // The wall clock was stepped back since it became ready: it is not due any more.
+            self.take_out(slot);
+            self.put_in_place(now, slot, fx);
+        }
+    }
+
+    fn grant(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        session: SessionId,
+        lease_ms: Option<u64>,
+        batch: &mut Batch,
+        fx: &mut Effects,
+    ) {
+        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(slot));
+        let lease = Lease {
+            token: self.new_token(),
+            until: now.after(lease_ms).unwrap_or(EngineMs(u64::MAX)),
+            session,
+            granted_at: now.wall,
+        };
+        let priority = self.priority(slot);
+        let before = self.rows.get(slot).changed;
+        self.take_out(slot);
+        let entry = self.rows.get_mut(slot);
+        entry.life.attempt = entry.life.attempt.saturating_add(1);
+        entry.life.stage = Stage::Leased(lease);
+        let (id, attempt, idx, due) = (entry.message.id, entry.life.attempt, entry.queue, entry.life.due);
+        let lateness_ms = now.since(due);
+        batch.grants.push(Grant {
+            message: entry.message.clone(),
+            attempt,
+            priority,
+            due_at: now.wall_of(due),
+            token: lease.token,
+            lease_until: now.wall_of_engine(lease.until),
+            lease_ms,
+            lateness_ms,
+            generation: entry.life.generation,
+        });
+        self.put_in_place(now, slot, fx);
+        let written = self.record(slot, Record::Granted { id, attempt, lease }, fx);
+        batch.after = After { durable: batch.after.durable.max(before), written };
+        self.count_rate(now, idx, Event::Granted);
+        if attempt == 1 {
+            let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
+            self.lateness[column] += 1;
+            self.lateness_sum_ms = self.lateness_sum_ms.saturating_add(lateness_ms);
+        }
+    }
+
+    /// Takes grants back that nobody received. They count as if they had not been: same attempt, ready at once.
+    pub(super) fn undelivered(&mut self, now: Now, leases: &[(MessageId, LeaseToken)], fx: &mut Effects) {
+        for &(id, token) in leases {
+            let Some(slot) = self.live(id) else { continue };
+            if self.rows.get(slot).life.lease().is_some_and(|lease| lease.token == token) {
+                self.change_life(now, slot, fx, |life| {
+                    life.attempt -= 1;
+                    life.stage = Stage::Waiting { token: None };
+                });
+            }
+        }
+    }
+
+    pub(super) fn cancel_reserve(&mut self, name: WaiterId, fx: &mut Effects) {
+        if let Some(waiter) = self.waiters.remove_named(name) {
+            self.leave_queues(&waiter);
+            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+        }
+    }
+
+    /// Ends waits whose time is over.
+    pub(super) fn end_waits(&mut self, now: Now, fx: &mut Effects) {
+        while let Some(mut waiter) = self.waiters.pop_due(now.engine) {
+            if waiter.deadline <= now.engine {
+                self.leave_queues(&waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            } else if self.first_bound(waiter.session).is_some() {
+                self.leave_queues(&waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
+            } else {
+                waiter.soon = None;
+                self.waiters.insert(waiter);
+            }
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn session_closed(&mut self, now: Now, session: SessionId, fx: &mut Effects) {
+        if session == SessionId::NONE {
+            return;
+        }
+        while let Some(waiter) = self.waiters.pop_of(session) {
+            self.leave_queues(&waiter);
+            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+        }
+        while let Some((_, _, id)) = self.first_bound_entry(session) {
+            match self.rows.slot(id) {
+                Some(slot) => self.end_lease(now, slot, Ended::Released, fx),
+                None => break,
+            }
+        }
+    }
+
+    pub(super) fn session_deadline(&self, now: Now, session: SessionId) -> Option<u64> {
+        self.first_bound(session).map(|until| until.0.saturating_sub(now.engine.0))
+    }
+
+    fn first_bound(&self, session: SessionId) -> Option<EngineMs> {
+        self.first_bound_entry(session).map(|(_, until, _)| until)
+    }
+
+    fn first_bound_entry(&self, session: SessionId) -> Option<(SessionId, EngineMs, MessageId)> {
+        let first = self.bound.range((session, EngineMs(0), MessageId(0))..).next()?;
+        (first.0 == session && session != SessionId::NONE).then_some(*first)
+    }
+
+    /// Takes a waiter that was removed off its queues' lines.
+    pub(super) fn leave_queues(&mut self, waiter: &Waiter) {
+        for &idx in &waiter.queues {
+            self.queues.get_mut(idx).waiters.remove(&waiter.arrival);
+        }
+        self.drop_empty_queues(&waiter.queues);
+    }
+
+    fn drop_empty_queues(&mut self, queues: &[QueueIdx]) {
+        for &idx in queues {
+            self.queues.drop_if_empty(idx);
+        }
+    }
+
+    fn queue_lives(&self, idx: QueueIdx) -> bool {
+        self.queues.contains(idx)
+    }
+
+    /// Leases of connections of an earlier reign: those connections are gone.
+    pub(super) fn release_bound(&mut self, now: Now, fx: &mut Effects) {
+        let ids: Vec<MessageId> = self.bound.iter().map(|&(_, _, id)| id).collect();
+        for id in ids {
+            if let Some(slot) = self.live(id) {
+                self.end_lease(now, slot, Ended::Released, fx);
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Settle: ack, nack, bury, extend. Each needs the latest lease token.
+
+use crate::id::{LeaseToken, MessageId};
+use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
+use crate::record::Gone;
+use crate::time::{Due, EngineMs, Now, WallMs};
+
+use super::effect::Effects;
+use super::queue::Event;
+use super::reply::{SettleRefusal, Settled};
+use super::rows::Slot;
+use super::{Engine, push_history};
+
+type Refused<T> = Result<T, SettleRefusal>;
+
+impl Engine {
+    pub(super) fn ack(&mut self, now: Now, id: MessageId, token: LeaseToken, fx: &mut Effects) -> Refused<Settled> {
+        let (slot, _) = self.held(id, token)?;
+        let idx = self.rows.get(slot).queue;
+        self.count_rate(now, idx, Event::Acked);
+        self.remove(slot, Gone::Acked, fx);
+        Ok(Settled::Acked)
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one operation
+    pub(super) fn nack(
+        &mut self,
+        now: Now,
+        id: MessageId,
+        token: LeaseToken,
+        delay_ms: Option<u64>,
+        priority: Option<u32>,
+        note: &str,
+        fx: &mut Effects,
+    ) -> Refused<Settled> {
+        let (slot, lease) = self.held(id, token)?;
+        if delay_ms.is_some_and(|ms| ms > self.policy.max_delay_ms) {
+            return Err(SettleRefusal::TooLong(self.policy.max_delay_ms));
+        }
+        if self.attempts_used_up(slot) {
+            self.park(now, slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note, fx);
+            return Ok(Settled::Dead(DeadReason::MaxAttempts));
+        }
+        let entry = self.rows.get(slot);
+        let tries = entry.life.attempt.saturating_sub(entry.life.forgiven);
+        let random = self.random(id.0, u64::from(entry.life.attempt));
+        let backoff = entry.message.options.backoff.or(self.queues.get(entry.queue).settings.backoff);
+        let backoff = backoff.unwrap_or(self.policy.defaults.backoff);
+        let delay_ms = delay_ms.unwrap_or_else(|| backoff.delay_ms(tries, random));
+        let due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
+        let (max, past) = (self.policy.max_history, self.past(now, slot, lease, Ended::Nacked, note));
+        self.change_life(now, slot, fx, |life| {
+            life.due = due;
+            life.priority = priority.or(life.priority);
+            life.stage = Stage::Waiting { token: None };
+            push_history(&mut life.history, past, max);
+        });
+        Ok(Settled::Again(now.wall_of(due)))
+    }
+
+    pub(super) fn bury(
+        &mut self,
+        now: Now,
+        id: MessageId,
+        token: LeaseToken,
+        priority: Option<u32>,
+        note: &str,
+        fx: &mut Effects,
+    ) -> Refused<Settled> {
+        let (slot, lease) = self.held(id, token)?;
+        self.park(now, slot, lease, Ended::Buried, DeadReason::Buried, priority, note, fx);
+        Ok(Settled::Dead(DeadReason::Buried))
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        now: Now,
+        id: MessageId,
+        token: LeaseToken,
+        lease_ms: Option<u64>,
+        fx: &mut Effects,
+    ) -> Refused<WallMs> {
+        let (slot, lease) = self.held(id, token)?;
+        // A lease that ran out may have been seen as lost by others already: it cannot be had back.
+        let Some(lease) = lease else {
+            self.lease_lost += 1;
+            return Err(SettleRefusal::LeaseLost);
+        };
+        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(slot));
+        if lease_ms > self.policy.max_lease_ms {
+            return Err(SettleRefusal::TooLong(self.policy.max_lease_ms));
+        }
+        let until = now.after(lease_ms).unwrap_or(EngineMs(u64::MAX));
+        self.change_life(now, slot, fx, |life| life.stage = Stage::Leased(Lease { until, ..lease }));
+        Ok(now.wall_of_engine(until))
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one operation
+    fn park(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        lease: Option<Lease>,
+        how: Ended,
+        reason: DeadReason,
+        priority: Option<u32>,
+        note: &str,
+        fx: &mut Effects,
+    ) {
+        let (max, past) = (self.policy.max_history, self.past(now, slot, lease, how, note));
+        self.change_life(now, slot, fx, |life| {
+            life.priority = priority.or(life.priority);
+            life.stage = Stage::Dead { reason, at: now.wall };
+            push_history(&mut life.history, past, max);
+        });
+        self.say_died(slot, fx);
+    }
+
+    /// How the present attempt ends. When the lease has run out before, that was noted already; this is its postscript.
+    fn past(&self, now: Now, slot: Slot, lease: Option<Lease>, how: Ended, note: &str) -> PastAttempt {
+        let life = &self.rows.get(slot).life;
+        let noted = life.history.last().filter(|p| p.attempt == life.attempt).map(|p| p.granted_at);
+        let granted_at = lease.map(|l| l.granted_at).or(noted).unwrap_or(now.wall);
+        PastAttempt { attempt: life.attempt, granted_at, ended_at: now.wall, how, note: self.cut(note) }
+    }
+
+    fn cut(&self, note: &str) -> Box<str> {
+        let mut end = note.len().min(self.policy.max_note);
+        while !note.is_char_boundary(end) {
+            end -= 1;
+        }
+        note[..end].into()
+    }
+
+    /// The message whose latest lease has this token, and the lease itself if it has not run out.
+    fn held(&mut self, id: MessageId, token: LeaseToken) -> Refused<(Slot, Option<Lease>)> {
+        let Some(slot) = self.live(id) else {
+            if id.0 == 0 || id.0 >= self.next_id {
+                return Err(SettleRefusal::NeverIssued);
+            }
+            self.lease_lost += 1;
+            return Err(SettleRefusal::LeaseLost);
+        };
+        let held = match &self.rows.get(slot).life.stage {
+            Stage::Leased(lease) if lease.token == token => Ok((slot, Some(*lease))),
+            Stage::Waiting { token: Some(last) } if *last == token => Ok((slot, None)),
+            Stage::Leased(_) | Stage::Waiting { .. } | Stage::Dead { .. } => Err(SettleRefusal::LeaseLost),
+        };
+        self.lease_lost += u64::from(held.is_err());
+        held
+    }
+
+    /// Appends a removal without a settle; for what a queue's settings remove.
+    pub(super) fn expire_one(&mut self, slot: Slot, fx: &mut Effects) {
+        debug_assert!(matches!(self.rows.get(slot).life.stage, Stage::Dead { .. }));
+        self.remove(slot, Gone::Expired, fx);
+    }
+}

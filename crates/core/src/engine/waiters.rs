@@ -1,0 +1,98 @@
+//! Waiting reserves: who waits, in which order, until when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::{ReplyTo, SessionId};
+use crate::time::EngineMs;
+
+use super::input::WaiterId;
+use super::queue::QueueIdx;
+
+/// A reserve that waits.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) to: ReplyTo,
+    pub(super) name: WaiterId,
+    /// Its place in the line, over all queues.
+    pub(super) arrival: u64,
+    pub(super) queues: Vec<QueueIdx>,
+    pub(super) max: usize,
+    pub(super) lease_ms: Option<u64>,
+    pub(super) session: SessionId,
+    pub(super) deadline: EngineMs,
+    /// When a lease of its session is about to run out.
+    pub(super) soon: Option<EngineMs>,
+}
+
+impl Waiter {
+    fn wakeup(&self) -> EngineMs {
+        self.soon.map_or(self.deadline, |soon| soon.min(self.deadline))
+    }
+}
+
+/// All waiting reserves.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    line: BTreeMap<u64, Waiter>,
+    by_name: BTreeMap<WaiterId, u64>,
+    by_time: BTreeSet<(EngineMs, u64)>,
+    by_session: BTreeSet<(SessionId, u64)>,
+    arrivals: u64,
+}
+
+impl Waiters {
+    pub(super) fn len(&self) -> usize {
+        self.line.len()
+    }
+
+    pub(super) fn next_arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
+    }
+
+    pub(super) fn insert(&mut self, waiter: Waiter) {
+        let arrival = waiter.arrival;
+        self.by_name.insert(waiter.name, arrival);
+        self.by_time.insert((waiter.wakeup(), arrival));
+        if waiter.session != SessionId::NONE {
+            self.by_session.insert((waiter.session, arrival));
+        }
+        self.line.insert(arrival, waiter);
+    }
+
+    pub(super) fn remove(&mut self, arrival: u64) -> Option<Waiter> {
+        let waiter = self.line.remove(&arrival)?;
+        self.by_time.remove(&(waiter.wakeup(), arrival));
+        self.by_session.remove(&(waiter.session, arrival));
+        // A name that was given twice belongs to the later waiter.
+        if self.by_name.get(&waiter.name) == Some(&arrival) {
+            self.by_name.remove(&waiter.name);
+        }
+        Some(waiter)
+    }
+
+    pub(super) fn remove_named(&mut self, name: WaiterId) -> Option<Waiter> {
+        let arrival = *self.by_name.get(&name)?;
+        self.remove(arrival)
+    }
+
+    /// One whose time has come.
+    pub(super) fn pop_due(&mut self, now: EngineMs) -> Option<Waiter> {
+        let &(time, arrival) = self.by_time.first()?;
+        if time > now { None } else { self.remove(arrival) }
+    }
+
+    pub(super) fn pop_of(&mut self, session: SessionId) -> Option<Waiter> {
+        let &(of, arrival) = self.by_session.range((session, 0)..).next()?;
+        if of == session { self.remove(arrival) } else { None }
+    }
+
+    pub(super) fn pop_any(&mut self) -> Option<Waiter> {
+        let arrival = *self.line.keys().next()?;
+        self.remove(arrival)
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<EngineMs> {
+        self.by_time.first().map(|(t, _)| *t)
+    }
+}

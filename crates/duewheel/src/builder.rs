@@ -1,0 +1,155 @@
+//! Opening: where the data lies, how durable it is, whose clock counts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use duewheel_core::engine::{Config, GeometryError};
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{MemoryStore, Store, StoreError};
+use duewheel_store_log::{LogStore, Options as LogOptions};
+
+use crate::Duewheel;
+use crate::client::Client;
+use crate::clock::{Clock, SystemClock};
+use crate::shard::{Opener, Shard, StartError};
+
+/// What an answer means; see `docs/guarantees.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// `fdatasync` has returned: survives a power loss.
+    #[default]
+    Fsync,
+    /// Handed to the operating system: survives kill -9; a power loss takes at most the last 50 ms.
+    Buffered,
+    /// In memory only.
+    Memory,
+}
+
+/// Opens a [`Duewheel`].
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+/// # wheel.shutdown(std::time::Duration::from_secs(1)).await?;
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Builder {
+    data: PathBuf,
+    durability: Durability,
+    policy: Policy,
+    log: LogOptions,
+    clock: Arc<dyn Clock>,
+    seed: Option<u64>,
+}
+
+/// Why it could not be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The store refused: another process has the folder, damage, an unknown format, no permission.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The policy asks for a ring that cannot be.
+    #[error("the ring cannot be made: {0}")]
+    Policy(GeometryError),
+    /// No thread could be started.
+    #[error("no thread could be started: {0}")]
+    Thread(std::io::Error),
+    /// The runtime went away.
+    #[error("the async runtime was shut down while opening")]
+    Runtime,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            data: "duewheel-data".into(),
+            durability: Durability::Fsync,
+            policy: Policy::default(),
+            log: LogOptions::default(),
+            clock: Arc::new(SystemClock),
+            seed: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The folder for the data; made if it is not there. `./duewheel-data` by default.
+    pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.data = folder.into();
+        self
+    }
+
+    /// Keeps everything in memory: for tests, and for what may be lost.
+    pub fn in_memory(self) -> Self {
+        self.durability(Durability::Memory)
+    }
+
+    /// What an answer means. [`Durability::Fsync`] by default.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Limits and defaults.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Settings of the log store: segment size, journal budget.
+    pub fn log_options(mut self, options: LogOptions) -> Self {
+        self.log = options;
+        self
+    }
+
+    /// Where time comes from; a [`crate::VirtualClock`] in tests.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Seeds the jitter of backoffs, for tests that repeat. By default it comes from the clock.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Opens it: recovers what is there, and starts.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, opening goes on in the background and is then undone.
+    pub async fn open(self) -> Result<Duewheel, OpenError> {
+        let reading = self.clock.read();
+        let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
+        let opener: Opener = match self.durability {
+            Durability::Memory => Box::new(|_| Ok(Box::new(MemoryStore::new()) as Box<dyn Store>)),
+            Durability::Fsync | Durability::Buffered => {
+                let (data, mut log) = (self.data, self.log);
+                log.buffered = self.durability == Durability::Buffered;
+                Box::new(move |waker| {
+                    LogStore::open(&data, log.clone(), waker).map(|s| Box::new(s) as Box<dyn Store>)
+                })
+            }
+        };
+        let config = Config { policy: self.policy, seed };
+        let clock = self.clock;
+        let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock)).await;
+        let shard = started.map_err(|_| OpenError::Runtime)?.map_err(|error| match error {
+            StartError::Store(error) => OpenError::Store(error),
+            StartError::Policy(error) => OpenError::Policy(error),
+            StartError::Thread(error) => OpenError::Thread(error),
+        })?;
+        let client = Client {
+            inbox: shard.inbox,
+            shared: shard.shared,
+            next_waiter: Arc::new(AtomicU64::new(1)),
+            next_session: Arc::new(AtomicU64::new(1)),
+        };
+        Ok(Duewheel::new(client))
+    }
+}

@@ -1,0 +1,224 @@
+//! Scheduling a message.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Op, Past, Reply, When};
+use duewheel_core::id::MessageId;
+use duewheel_core::message::{MaxAttempts, Options};
+use duewheel_core::name::{BadName, Key, QueueName};
+use duewheel_core::policy::Backoff;
+use duewheel_core::record::Created;
+use duewheel_core::time::{WallMs, ceil_ms};
+
+use crate::Client;
+use crate::error::CallError;
+
+/// A message to be scheduled; made by [`crate::Queue::message`] or [`crate::Queue::body`], sent by [`Draft::enqueue`].
+#[derive(Debug)]
+#[must_use = "nothing is scheduled before `enqueue`"]
+pub struct Draft {
+    client: Client,
+    content: Result<Content, EnqueueError>,
+}
+
+#[derive(Debug)]
+struct Content {
+    enqueue: Enqueue,
+}
+
+/// An accepted message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// Its number. With [`IfExists::Keep`] it is that of the message that was kept.
+    pub id: MessageId,
+    /// When it is due.
+    pub due_at: SystemTime,
+    /// Its generation.
+    pub generation: u32,
+    /// Whether it is new, in place of another, or was kept.
+    pub created: Created,
+}
+
+/// Why nothing was scheduled.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EnqueueError {
+    /// The queue's name is not one.
+    #[error("queue name {0}")]
+    Queue(BadName),
+    /// The key is not one.
+    #[error("key {0}")]
+    Key(BadName),
+    /// `max_attempts` of 0: a message that may never be tried cannot be meant.
+    #[error("max_attempts must be at least 1")]
+    NoAttempts,
+    /// The value does not serialise to JSON.
+    #[error("the message does not serialise to JSON: {0}")]
+    Json(String),
+    /// The engine refused.
+    #[error("refused: {}", refusal_text(.0))]
+    Refused(EnqueueRefusal),
+    /// There was no answer. See [`CallError::outcome`].
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+fn refusal_text(refusal: &EnqueueRefusal) -> String {
+    match refusal {
+        EnqueueRefusal::KeyExists(id) => format!("message {id} has this key"),
+        EnqueueRefusal::Leased(id) => format!("message {id}, which has this key, is with a consumer"),
+        EnqueueRefusal::InThePast => "the due time has passed".into(),
+        EnqueueRefusal::TooFar(max) => format!("the due time is more than {max} ms away"),
+        EnqueueRefusal::DedupeMismatch(id) => {
+            format!("the same dedupe id stands for another content (message {id})")
+        }
+        EnqueueRefusal::TooLarge(part, max) => format!("{part:?} is larger than {max} bytes").to_lowercase(),
+        EnqueueRefusal::OutOfRange(part) => format!("{part:?} is out of range").to_lowercase(),
+        EnqueueRefusal::Overloaded => "too many messages are held".into(),
+        EnqueueRefusal::DiskFull => "the disk is full".into(),
+    }
+}
+
+impl Draft {
+    pub(crate) fn new(client: Client, queue: Result<QueueName, BadName>, body: Result<Bytes, String>) -> Self {
+        let content = match (queue, body) {
+            (Err(bad), _) => Err(EnqueueError::Queue(bad)),
+            (Ok(_), Err(why)) => Err(EnqueueError::Json(why)),
+            (Ok(queue), Ok(body)) => Ok(Content { enqueue: Enqueue::new(queue, body) }),
+        };
+        Draft { client, content }
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Enqueue) -> Result<(), EnqueueError>) -> Self {
+        if let Ok(content) = &mut self.content
+            && let Err(error) = set(&mut content.enqueue)
+        {
+            self.content = Err(error);
+        }
+        self
+    }
+
+    fn option(self, set: impl FnOnce(&mut Options)) -> Self {
+        self.with(|e| {
+            set(&mut e.options);
+            Ok(())
+        })
+    }
+
+    /// Due after this time from now, rounded up to a millisecond. A clock that is stepped does not change it.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.with(|e| {
+            e.when = When::After(ceil_ms(delay));
+            Ok(())
+        })
+    }
+
+    /// Due at this instant of the wall clock, rounded up to a millisecond. An instant that has passed is an error.
+    pub fn at(self, instant: SystemTime) -> Self {
+        self.with(|e| {
+            e.when = When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Refuse };
+            Ok(())
+        })
+    }
+
+    /// Due at this instant, or at once if it has passed.
+    pub fn at_or_now(self, instant: SystemTime) -> Self {
+        self.with(|e| {
+            e.when = When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Fire };
+            Ok(())
+        })
+    }
+
+    /// Your own name for it, unique among the unsettled messages of its queue.
+    pub fn key(self, key: &str) -> Self {
+        self.with(|e| {
+            e.key = Some(Key::new(key).map_err(EnqueueError::Key)?);
+            Ok(())
+        })
+    }
+
+    /// What to do if the key is taken; refuse by default.
+    pub fn if_exists(self, what: IfExists) -> Self {
+        self.with(|e| {
+            e.if_exists = what;
+            Ok(())
+        })
+    }
+
+    /// Makes a retried enqueue return the first answer, also when the message is gone.
+    pub fn dedupe_id(self, id: &str) -> Self {
+        self.with(|e| {
+            e.dedupe_id = Some(id.into());
+            Ok(())
+        })
+    }
+
+    /// Lower goes first; 1024 by default.
+    pub fn priority(self, priority: u32) -> Self {
+        self.with(|e| {
+            e.priority = Some(priority);
+            Ok(())
+        })
+    }
+
+    /// Adds a header.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.with(|e| {
+            e.headers.push((name.into(), value.into()));
+            Ok(())
+        })
+    }
+
+    /// How long a consumer has it for itself.
+    pub fn lease(self, lease: Duration) -> Self {
+        self.option(|o| o.lease_ms = Some(ceil_ms(lease)))
+    }
+
+    /// Dead after so many deliveries.
+    pub fn max_attempts(self, n: u32) -> Self {
+        self.with(|e| {
+            e.options.max_attempts = Some(MaxAttempts::new(n).ok_or(EnqueueError::NoAttempts)?);
+            Ok(())
+        })
+    }
+
+    /// Delay before the next attempt: `min` after the first, doubling up to `max`.
+    pub fn backoff(self, min: Duration, max: Duration) -> Self {
+        self.option(|o| o.backoff = Some(Backoff { min_ms: ceil_ms(min), max_ms: ceil_ms(max) }))
+    }
+
+    /// The operation, for [`Client::submit`]: many at once.
+    ///
+    /// # Errors
+    /// What was wrong with it.
+    pub fn into_op(self) -> Result<Op, EnqueueError> {
+        self.content.map(|content| Op::Enqueue(Box::new(content.enqueue)))
+    }
+
+    /// Schedules it. When this returns `Ok`, the message is as durable as was chosen when opening.
+    ///
+    /// # Errors
+    /// See [`EnqueueError`]; after an error whose outcome is unknown, try again with the same key or `dedupe_id`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the message back; whether it was accepted is then unknown.
+    pub async fn enqueue(self) -> Result<Receipt, EnqueueError> {
+        let client = self.client.clone();
+        match client.call(self.into_op()?).await? {
+            Reply::Enqueue(Ok(enqueued)) => Ok(Receipt::from(enqueued)),
+            Reply::Enqueue(Err(refusal)) => Err(EnqueueError::Refused(refusal)),
+            _ => Err(EnqueueError::Call(CallError::WRONG_ANSWER)),
+        }
+    }
+}
+
+impl From<Enqueued> for Receipt {
+    fn from(e: Enqueued) -> Self {
+        Receipt {
+            id: e.id,
+            due_at: e.due_at.to_system_time(),
+            generation: e.generation,
+            created: e.created,
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Handlers: the code that runs a queue's messages.
+//!
+//! One loop a queue reserves as many messages as it has free hands; each message runs on a thread of its own, so that
+//! a handler that blocks or panics delays no other.
+
+use std::error::Error;
+use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use duewheel_core::engine::{Op, Reply, Reserved};
+use duewheel_core::id::SessionId;
+use duewheel_core::name::{BadName, QueueName};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::client::{Client, Demand};
+use crate::message::Message;
+use crate::queue::Queue;
+use crate::shard::panic_text;
+
+/// What a handler returns: `Ok(())` acks, an error makes the attempt fail.
+pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// Why a handler was not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandlerError {
+    /// The queue's name is not one.
+    #[error("queue name {0}")]
+    Name(#[from] BadName),
+    /// The queue has a handler already.
+    #[error("queue {0} has a handler already")]
+    Taken(QueueName),
+    /// It is shutting down.
+    #[error("shutting down; no handler is taken")]
+    ShuttingDown,
+    /// Handlers run on a tokio runtime, and there is none here.
+    #[error("no tokio runtime here to run handlers on")]
+    NoRuntime,
+}
+
+/// Where a handler runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Each run has a thread of the runtime's blocking pool: it may block.
+    #[default]
+    Thread,
+    /// Each run is a task: cheaper, but one that blocks delays others.
+    Task,
+}
+
+/// Registers a handler with settings.
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use std::time::Duration;
+/// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+/// wheel.queue("sms").handle_with()
+///     .concurrency(64.try_into()?)
+///     .time_limit(Duration::from_secs(300))
+///     .run(|msg| async move {
+///         println!("to be sent: {} bytes", msg.body().len());
+///         Ok(())
+///     })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+#[must_use = "no handler is registered before `run`"]
+pub struct HandlerBuilder {
+    queue: Queue,
+    concurrency: NonZeroUsize,
+    time_limit: Duration,
+    isolation: Isolation,
+}
+
+const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+
+impl HandlerBuilder {
+    pub(crate) fn new(queue: Queue) -> Self {
+        HandlerBuilder {
+            queue,
+            concurrency: CONCURRENCY,
+            time_limit: Duration::from_secs(30 * 60),
+            isolation: Isolation::Thread,
+        }
+    }
+
+    /// How many messages of this queue run at a time; 16 by default.
+    pub fn concurrency(mut self, n: NonZeroUsize) -> Self {
+        self.concurrency = n;
+        self
+    }
+
+    /// For how long a running handler's lease is extended; 30 minutes by default. After it the lease runs out, and the
+    /// message goes to another: a handler that hangs does not keep it for ever.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Where it runs; on a thread of its own by default.
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// Registers it. Messages that are ready are run at once.
+    ///
+    /// # Errors
+    /// See [`HandlerError`].
+    pub fn run<F, Fut>(self, run: F) -> Result<(), HandlerError>
+    where
+        F: Fn(Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+    {
+        let name = self.queue.name.clone()?;
+        let runtime = Handle::try_current().map_err(|_| HandlerError::NoRuntime)?;
+        let wheel = self.queue.wheel.clone();
+        let worker = Worker {
+            client: wheel.client().clone(),
+            queue: name.clone(),
+            session: wheel.session(),
+            concurrency: self.concurrency.get(),
+            hands: Arc::new(Semaphore::new(self.concurrency.get())),
+            time_limit: self.time_limit,
+            isolation: self.isolation,
+            run: Arc::new(run),
+            activity: Arc::new(Activity::default()),
+            stop: wheel.stop_signal(),
+        };
+        let registered =
+            Registered { queue: name, activity: worker.activity.clone(), hands: worker.hands.clone(), concurrency: worker.concurrency };
+        wheel.register(registered, || runtime.spawn(worker.work()))
+    }
+}
+
+/// What is known of a registered handler.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub(crate) queue: QueueName,
+    pub(crate) activity: Arc<Activity>,
+    hands: Arc<Semaphore>,
+    concurrency: usize,
+}
+
+impl Registered {
+    /// Whether no message is running.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.activity.running.load(Ordering::SeqCst) == 0
+    }
+
+    /// Waits until no message is running.
+    pub(crate) async fn rested(&self) {
+        let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
+        drop(self.hands.acquire_many(all).await);
+    }
+}
+
+/// How much a handler is doing.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    running: AtomicUsize,
+}
+
+struct Worker<F> {
+    client: Client,
+    queue: QueueName,
+    session: SessionId,
+    concurrency: usize,
+    hands: Arc<Semaphore>,
+    time_limit: Duration,
+    isolation: Isolation,
+    run: Arc<F>,
+    activity: Arc<Activity>,
+    stop: watch::Receiver<bool>,
+}
+
+/// How long a reserve of the loop waits; it only bounds how often an idle loop comes round.
+const WAIT_MS: u64 = 60_000;
+
+impl<F, Fut> Worker<F>
+where
+    F: Fn(Message) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send + 'static,
+{
+    async fn work(self) {
+        let this = Arc::new(self);
+        let mut stop = this.stop.clone();
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let Ok(hand) = this.hands.clone().acquire_owned().await else { return };
+            let free = this.hands.available_permits();
+            let mut hands = vec![hand];
+            while hands.len() <= free.min(this.concurrency)
+                && let Ok(hand) = this.hands.clone().try_acquire_owned()
+            {
+                hands.push(hand);
+            }
+            let demand = Demand {
+                max: hands.len(),
+                wait_ms: WAIT_MS,
+                session: this.session,
+                ..Demand::new(this.queue.clone())
+            };
+            let reserved = tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => return,
+                reserved = this.client.reserve(demand) => reserved,
+            };
+            match reserved {
+                Ok(Reserved::Grants(grants)) => {
+                    pause = Duration::from_millis(10);
+                    for (grant, hand) in grants.into_iter().zip(hands) {
+                        this.activity.running.fetch_add(1, Ordering::SeqCst);
+                        let (this, message) = (this.clone(), Message::new(grant));
+                        tokio::spawn(async move {
+                            this.run_one(message).await;
+                            this.activity.running.fetch_sub(1, Ordering::SeqCst);
+                            drop(hand);
+                        });
+                    }
+                }
+                Ok(Reserved::DeadlineSoon | Reserved::Overloaded) => tokio::time::sleep(pause).await,
+                Err(error) if error.is_retryable() => {
+                    tracing::debug!(queue = %this.queue, %error, "no messages for now");
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Runs one message and settles it.
+    async fn run_one(&self, message: Message) {
+        let (id, token) = (message.id(), message.lease_token());
+        let lease = message.lease_length();
+        let mut running = self.start(message);
+        let deadline = Instant::now() + self.time_limit;
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut running => break outcome,
+                () = tokio::time::sleep((lease / 3).max(Duration::from_millis(10))) => {
+                    if Instant::now() >= deadline {
+                        // It hangs. The lease runs out, and the attempt has failed.
+                        continue;
+                    }
+                    let extend = Op::Extend { id, token, lease_ms: None };
+                    if let Ok(Reply::Extend(Err(_))) = self.client.call(extend).await {
+                        tracing::warn!(queue = %self.queue, %id, "the lease was lost while its handler ran");
+                    }
+                }
+            }
+        };
+        let op = match outcome {
+            Ok(Ok(())) => Op::Ack { id, token },
+            Ok(Err(error)) => nack(id, token, &error.to_string()),
+            Err(join) => match join.try_into_panic() {
+                Ok(panic) => nack(id, token, &format!("panic: {}", panic_text(&*panic))),
+                Err(_) => nack(id, token, "the runtime was shut down"),
+            },
+        };
+        if let Op::Nack { note, .. } = &op {
+            tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
+        }
+        match self.client.call(op).await {
+            Ok(Reply::Settle(Err(_))) => {
+                tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
+            }
+            Ok(_) => {}
+            // It will be delivered again: at least once is the promise.
+            Err(error) => tracing::warn!(queue = %self.queue, %id, %error, "could not settle"),
+        }
+    }
+
+    fn start(&self, message: Message) -> JoinHandle<HandlerResult> {
+        let run = self.run.clone();
+        match self.isolation {
+            Isolation::Thread => {
+                let runtime = Handle::current();
+                tokio::task::spawn_blocking(move || runtime.block_on(async { run(message).await }))
+            }
+            Isolation::Task => tokio::spawn(async move {
+                let run = AssertUnwindSafe(run);
+                (run.0)(message).await
+            }),
+        }
+    }
+}
+
+fn nack(id: duewheel_core::MessageId, token: duewheel_core::LeaseToken, note: &str) -> Op {
+    Op::Nack { id, token, delay_ms: None, priority: None, note: note.into() }
+}

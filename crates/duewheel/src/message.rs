@@ -1,0 +1,100 @@
+//! A message as a handler or consumer gets it.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use duewheel_core::engine::Grant;
+use duewheel_core::id::{LeaseToken, MessageId};
+use serde::de::DeserializeOwned;
+
+/// A message in your hands, under a lease.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message {
+    grant: Grant,
+}
+
+impl Message {
+    pub(crate) fn new(grant: Grant) -> Self {
+        Message { grant }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> MessageId {
+        self.grant.message.id
+    }
+
+    /// The name of its queue.
+    pub fn queue(&self) -> &str {
+        self.grant.message.queue.as_str()
+    }
+
+    /// The producer's own name for it.
+    pub fn key(&self) -> Option<&str> {
+        self.grant.message.key.as_ref().map(|k| k.as_str())
+    }
+
+    /// The payload, byte for byte as it was enqueued.
+    pub fn body(&self) -> &Bytes {
+        &self.grant.message.body
+    }
+
+    /// The payload as a value, read from JSON.
+    ///
+    /// # Errors
+    /// When the body is no JSON of that type. Returned from a handler with `?`, it makes the attempt fail.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(self.body())
+    }
+
+    /// A header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    /// All headers, in the order given.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.grant.message.headers.iter().map(|(n, v)| (&**n, &**v))
+    }
+
+    /// Deliveries so far, this one included.
+    pub fn attempt(&self) -> u32 {
+        self.grant.attempt
+    }
+
+    /// When it was due, to the millisecond.
+    pub fn due_at(&self) -> SystemTime {
+        self.grant.due_at.to_system_time()
+    }
+
+    /// How long after its due time it was granted.
+    pub fn lateness(&self) -> Duration {
+        Duration::from_millis(self.grant.lateness_ms)
+    }
+
+    /// Until when nobody else gets it, by the clock as it was when the message was granted.
+    pub fn lease_until(&self) -> SystemTime {
+        self.grant.lease_until.to_system_time()
+    }
+
+    /// Proof of the lease. It only grows, and its text sorts like it: pass it on to fence your own resource.
+    pub fn lease_token(&self) -> LeaseToken {
+        self.grant.token
+    }
+
+    /// Raised by each change of the producer's mind.
+    pub fn generation(&self) -> u32 {
+        self.grant.generation
+    }
+
+    pub(crate) fn lease_length(&self) -> Duration {
+        Duration::from_millis(self.grant.lease_ms)
+    }
+}
+
+impl fmt::Debug for Message {
+    /// The body is left out: it may hold other people's secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.grant.fmt(f)
+    }
+}

@@ -1,0 +1,253 @@
+//! The handle that people hold.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
+use duewheel_core::id::SessionId;
+use duewheel_core::name::QueueName;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::builder::{Builder, OpenError};
+use crate::client::Client;
+use crate::error::CallError;
+use crate::handler::{HandlerError, Registered};
+use crate::inbox::Door;
+use crate::queue::Queue;
+use crate::shard::{End, Wish};
+
+/// Durable delayed messages. Cheap to clone and thread-safe; all clones are the same.
+///
+/// Dropping the last clone stops the driver without waiting for handlers; nothing accepted is lost. Prefer
+/// [`Duewheel::shutdown`].
+#[derive(Clone, Debug)]
+pub struct Duewheel {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    session: SessionId,
+    handlers: Mutex<Handlers>,
+    stop: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Handlers {
+    registered: Vec<Registered>,
+    loops: Vec<JoinHandle<()>>,
+    stopping: bool,
+}
+
+/// How a shutdown fell short.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShutdownError {
+    /// Handlers were still running when the time was over. Their messages are delivered again after the next open.
+    #[error("handlers were still running when the time was over; their messages will be delivered again")]
+    HandlersRunning,
+    /// The driver had ended before, or its store could not be closed. Accepted messages are safe.
+    #[error("the driver ended: {0}")]
+    Failed(String),
+}
+
+impl Duewheel {
+    pub(crate) fn new(client: Client) -> Self {
+        let session = client.new_session();
+        Duewheel {
+            inner: Arc::new(Inner {
+                client,
+                session,
+                handlers: Mutex::default(),
+                stop: watch::Sender::new(false),
+            }),
+        }
+    }
+
+    /// Opens the data folder (made if it is not there) with durability `fsync`; [`Duewheel::builder`] for everything else.
+    ///
+    /// # Errors
+    /// Another process has the folder, damage, an unknown format, no permission: see [`OpenError`].
+    pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
+        Builder::default().data(data).open().await
+    }
+
+    /// Opens with settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A queue by its name.
+    pub fn queue(&self, name: &str) -> Queue {
+        Queue { wheel: self.clone(), name: QueueName::new(name) }
+    }
+
+    /// The way in for front ends: any operation, many at a time.
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    /// All queues that have messages, consumers or settings, by name.
+    ///
+    /// # Errors
+    /// When there was no answer.
+    pub async fn queues(&self) -> Result<Vec<QueueView>, CallError> {
+        let mut all: Vec<QueueView> = Vec::new();
+        loop {
+            let after = all.last().map(|q| q.name.clone());
+            match self.client().call(Op::Queues { after, limit: usize::MAX }).await? {
+                Reply::Queues(page) if page.is_empty() => return Ok(all),
+                Reply::Queues(page) => all.extend(page),
+                _ => return Err(CallError::WRONG_ANSWER),
+            }
+        }
+    }
+
+    /// Queues whose ready messages nobody has ever asked for since the start: a handler is missing, or its name is
+    /// misspelt. The messages are kept.
+    ///
+    /// # Errors
+    /// When there was no answer.
+    pub async fn unattended(&self) -> Result<Vec<QueueView>, CallError> {
+        let mut queues = self.queues().await?;
+        queues.retain(|q| q.counts.ready > 0 && q.attended == Attended::No);
+        Ok(queues)
+    }
+
+    /// Figures of the whole engine.
+    ///
+    /// # Errors
+    /// When there was no answer.
+    pub async fn stats(&self) -> Result<Stats, CallError> {
+        match self.client().call(Op::Stats).await? {
+            Reply::Stats(stats) => Ok(*stats),
+            _ => Err(CallError::WRONG_ANSWER),
+        }
+    }
+
+    /// When the next message is due; `None` when none is scheduled.
+    ///
+    /// # Errors
+    /// When there was no answer.
+    pub async fn next_due(&self) -> Result<Option<SystemTime>, CallError> {
+        match self.client().call(Op::NextDue).await? {
+            Reply::NextDue(due) => Ok(due.map(|d| d.to_system_time())),
+            _ => Err(CallError::WRONG_ANSWER),
+        }
+    }
+
+    /// Waits until everything that is due by now has been run by its handler and settled. For tests with a
+    /// [`crate::VirtualClock`]; queues without a handler are not waited for.
+    ///
+    /// # Errors
+    /// When there was no answer.
+    pub async fn idle(&self) -> Result<(), CallError> {
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let registered = self.handlers().registered.clone();
+            let mut idle = true;
+            for handler in &registered {
+                // Asked first: between the answer and this look, a message may only have been finished, not begun.
+                let view = match self.client().call(Op::Queue { queue: handler.queue.clone() }).await? {
+                    Reply::Queues(mut views) => views.pop(),
+                    _ => return Err(CallError::WRONG_ANSWER),
+                };
+                // Our loop either waits in the queue's line, or has just been given something.
+                let waits = view.as_ref().is_some_and(|v| {
+                    v.waiters > 0 && (v.counts.ready == 0 || v.pause != duewheel_core::record::Pause::Running)
+                });
+                idle &= waits && handler.is_resting();
+            }
+            if idle {
+                return Ok(());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(5));
+        }
+    }
+
+    /// Takes nothing new, lets running handlers finish up to `deadline`, and closes. Calling it again is harmless.
+    ///
+    /// # Errors
+    /// See [`ShutdownError`]; accepted messages are safe in every case.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the shutdown stops where it is; call it again to go on.
+    pub async fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
+        let shared = &self.inner.client.shared;
+        let inbox = &self.inner.client.inbox;
+        if shared.has_ended() {
+            return match shared.ended().await {
+                End::Stopped => Ok(()),
+                End::Failed(why) => Err(ShutdownError::Failed(why)),
+            };
+        }
+        inbox.close_door(Door::Draining);
+        self.inner.stop.send_replace(true);
+        shared.wish(Wish::EndWaits, inbox);
+        let registered = {
+            let mut handlers = self.handlers();
+            handlers.stopping = true;
+            handlers.registered.clone()
+        };
+        let resting = async {
+            for handler in &registered {
+                handler.rested().await;
+            }
+        };
+        let rested = tokio::time::timeout(deadline, resting).await;
+        shared.wish(Wish::Stop, inbox);
+        match shared.ended().await {
+            End::Failed(why) => Err(ShutdownError::Failed(why)),
+            End::Stopped if rested.is_err() => Err(ShutdownError::HandlersRunning),
+            End::Stopped => Ok(()),
+        }
+    }
+
+    /// Waits until the driver has ended, and says why: it was shut down, its store cannot be had any more, or a bug of
+    /// ours. A server ends itself then; a library's host lives on, and every call answers [`CallError::Closed`].
+    pub async fn ended(&self) -> String {
+        match self.inner.client.shared.ended().await {
+            End::Stopped => "it was shut down".to_owned(),
+            End::Failed(why) => why,
+        }
+    }
+
+    pub(crate) fn session(&self) -> SessionId {
+        self.inner.session
+    }
+
+    pub(crate) fn stop_signal(&self) -> watch::Receiver<bool> {
+        self.inner.stop.subscribe()
+    }
+
+    pub(crate) fn register(
+        &self,
+        handler: Registered,
+        start: impl FnOnce() -> JoinHandle<()>,
+    ) -> Result<(), HandlerError> {
+        let mut handlers = self.handlers();
+        if handlers.stopping {
+            return Err(HandlerError::ShuttingDown);
+        }
+        if handlers.registered.iter().any(|h| h.queue == handler.queue) {
+            return Err(HandlerError::Taken(handler.queue));
+        }
+        handlers.registered.push(handler);
+        handlers.loops.push(start());
+        Ok(())
+    }
+
+    fn handlers(&self) -> MutexGuard<'_, Handlers> {
+        self.inner.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        self.client.shared.wish(Wish::Stop, &self.client.inbox);
+    }
+}
