@@ -1,0 +1,259 @@
+//! What can only be seen by looking at several messages: keys, the order of tokens, totals.
+
+use crate::history::{Answer, Call, IfExists, Refusal, Target, Token};
+
+use super::index::{End, How, Life, Op, Point, World};
+use super::life::may_be_leased;
+use super::{Check, Report, Shards, Violation};
+
+pub(super) fn check(world: &World<'_>, report: &mut Report) {
+    if world.rules.shards == Shards::One {
+        token_order(world, report);
+    }
+    for lives in world.keys.values() {
+        one_a_key(world, lives, report);
+    }
+    for op in &world.ops {
+        by_key(world, op, report);
+    }
+    totals(world, report);
+}
+
+/// Tokens of a shard only grow, whatever the message.
+fn token_order(world: &World<'_>, report: &mut Report) {
+    let mut grants: Vec<(&Token, Point, Point, &Life<'_>)> = Vec::new();
+    for life in &world.lives {
+        grants.extend(life.grants.iter().map(|g| (&g.grant.token, g.inv, g.ret, life)));
+    }
+    // Walk through the run: what a reserve gets must be newer than all that was received before it was invoked.
+    let mut received: Vec<usize> = (0..grants.len()).collect();
+    let mut invoked = received.clone();
+    received.sort_by_key(|&i| grants[i].2.idx);
+    invoked.sort_by_key(|&i| grants[i].1.idx);
+    let mut newest: Option<&Token> = None;
+    let mut next = 0;
+    for i in invoked {
+        let (token, inv, _, life) = grants[i];
+        while let Some(&r) = received.get(next).filter(|&&r| grants[r].2.idx < inv.idx) {
+            newest = newest.max(Some(grants[r].0));
+            next += 1;
+        }
+        report.applied(Check::TokenOrder);
+        if let Some(old) = newest.filter(|old| *old >= token) {
+            let what = format!("token {} was given after {}", token.0, old.0);
+            world.accuse(report, Check::TokenOrder, life, what);
+        }
+    }
+    let mut tokens: Vec<(&Token, &Life<'_>)> = grants.iter().map(|g| (g.0, g.3)).collect();
+    tokens.sort_by(|a, b| a.0.cmp(b.0));
+    for pair in tokens.windows(2) {
+        if pair[0].0 == pair[1].0 && pair[0].1.id != pair[1].1.id {
+            let what = format!("token {} was given for another message, too", pair[0].0.0);
+            world.accuse(report, Check::TokenOrder, pair[1].1, what);
+        }
+    }
+}
+
+/// Two messages of one key must not both exist, unsettled and alive, at one place of the history.
+fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
+    let mut spans: Vec<(usize, usize, &Life<'_>)> = Vec::new();
+    for &l in lives {
+        let life = &world.lives[l];
+        let Some(exists) = life.exists else { continue };
+        if life.may_be_dead(world, usize::MAX)
+            && life.grants.iter().all(|g| g.grant.attempt < life.max_attempts)
+        {
+            continue;
+        }
+        let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
+        let dying =
+            life.grants.iter().filter(|g| g.grant.attempt >= life.max_attempts).map(|g| g.inv.idx).min();
+        let end = ended.min(dying.unwrap_or(usize::MAX));
+        if exists.idx < end {
+            spans.push((exists.idx, end, life));
+        }
+    }
+    spans.sort_by_key(|s| (s.0, s.1));
+    let mut open: Option<(usize, usize, &Life<'_>)> = None;
+    for span in spans {
+        report.applied(Check::DoubleKey);
+        if let Some(last) = open
+            && span.0 < last.1
+        {
+            let what = format!(
+                "message {} with the same key {:?} was alive as well",
+                last.2.id.map_or(0, |id| id.0),
+                last.2.key
+            );
+            world.accuse(report, Check::DoubleKey, span.2, what);
+        }
+        if open.is_none_or(|last| span.1 > last.1) {
+            open = Some(span);
+        }
+    }
+}
+
+/// Answers to operations that name a key.
+fn by_key(world: &World<'_>, op: &Op<'_>, report: &mut Report) {
+    match (op.call, op.end) {
+        (Call::Enqueue(e), end) => {
+            let Some(key) = &e.key else { return };
+            let lives = lives_of(world, &e.queue, key);
+            match end {
+                End::Fail(ret, Refusal::KeyExists) => taken(world, op, ret, &lives, report),
+                End::Fail(ret, Refusal::Leased) => leased(world, op, ret, &lives, report),
+                End::Ok(ret, Answer::Enqueued { id, created: false, .. }) if e.dedupe_id.is_none() => {
+                    kept(world, op, ret, *id, &lives, e.if_exists, report);
+                }
+                End::Ok(..) | End::Fail(..) | End::Unknown => {}
+            }
+        }
+        (
+            Call::Cancel(Target::Key { queue, key })
+            | Call::Get(Target::Key { queue, key })
+            | Call::Fire(Target::Key { queue, key })
+            | Call::Postpone { target: Target::Key { queue, key }, .. },
+            End::Fail(ret, refusal),
+        ) => {
+            let lives = lives_of(world, queue, key);
+            match refusal {
+                Refusal::NotFound => {
+                    report.applied(Check::Untruthful);
+                    let there = lives
+                        .iter()
+                        .find(|l| l.alive(world, op.inv.idx, ret.idx) && !l.may_be_dead(world, ret.idx));
+                    if let Some(life) = there {
+                        let what = "its key was said not to be there".to_owned();
+                        world.accuse(report, Check::Untruthful, life, what);
+                    }
+                }
+                Refusal::Leased => leased(world, op, ret, &lives, report),
+                Refusal::KeyExists
+                | Refusal::Dead
+                | Refusal::LeaseLost
+                | Refusal::DedupeMismatch
+                | Refusal::Other(_) => {}
+            }
+        }
+        _ => {}
+    }
+}
+
+fn lives_of<'w, 'h>(world: &'w World<'h>, queue: &str, key: &str) -> Vec<&'w Life<'h>> {
+    let lives = world.keys.get(&(queue.to_owned(), key.to_owned()));
+    lives.into_iter().flatten().map(|&l| &world.lives[l]).collect()
+}
+
+/// Whether a message can have had its key at some moment of an operation.
+fn may_hold_key(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> bool {
+    let created = life.sends.iter().any(|&s| {
+        let send = &world.ops[s];
+        let kept = matches!(send.end, End::Ok(_, Answer::Enqueued { created: false, .. }));
+        send.inv.idx != op.inv.idx && send.possible() && !kept && send.inv.idx < ret.idx
+    });
+    created && life.certain_end(world).is_none_or(|(_, at)| at.idx >= op.inv.idx)
+}
+
+/// Refused because of another message: there must be one.
+fn taken(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report: &mut Report) {
+    report.applied(Check::Untruthful);
+    if !lives.iter().any(|l| may_hold_key(world, l, op, ret)) {
+        complain(world, op, ret, "refused with key_exists, but nothing can have the key", report);
+    }
+}
+
+/// Refused because a consumer has it: somebody must.
+fn leased(world: &World<'_>, op: &Op<'_>, ret: Point, lives: &[&Life<'_>], report: &mut Report) {
+    report.applied(Check::Untruthful);
+    let any = lives.iter().any(|l| may_hold_key(world, l, op, ret) && may_be_leased(world, l, op, ret));
+    if !any {
+        complain(world, op, ret, "refused with leased, but nobody can have a message of this key", report);
+    }
+}
+
+/// An enqueue was answered with an older message: it must be one of this key, and there.
+fn kept(
+    world: &World<'_>,
+    op: &Op<'_>,
+    ret: Point,
+    id: crate::history::MsgId,
+    lives: &[&Life<'_>],
+    if_exists: IfExists,
+    report: &mut Report,
+) {
+    report.applied(Check::Resurrected);
+    if if_exists != IfExists::Keep {
+        complain(world, op, ret, "kept an older message without having been asked to", report);
+    }
+    // The older one may be an enqueue that was never answered, and so has no id yet.
+    let nameless = lives.iter().any(|l| l.id.is_none() && may_hold_key(world, l, op, ret));
+    match lives.iter().find(|l| l.id == Some(id)) {
+        Some(life) => {
+            if let Some((e, at)) = life.certain_end(world)
+                && at.idx < op.inv.idx
+            {
+                let what = format!("was kept for another enqueue after it was {:?}", e.how);
+                world.accuse(report, Check::Resurrected, life, what);
+            }
+        }
+        None if nameless => {}
+        None => complain(world, op, ret, "kept a message that does not have this key", report),
+    }
+}
+
+fn complain(world: &World<'_>, op: &Op<'_>, ret: Point, what: &str, report: &mut Report) {
+    report.violations.push(Violation {
+        check: Check::Untruthful,
+        message: None,
+        tag: None,
+        what: what.to_owned(),
+        story: vec![world.events[op.inv.idx].clone(), world.events[ret.idx].clone()],
+    });
+}
+
+/// What the system says it has done lies between what it has answered and what it may have done besides.
+fn totals(world: &World<'_>, report: &mut Report) {
+    for (queue, at, totals) in &world.totals {
+        report.applied(Check::Totals);
+        let lives: Vec<&Life<'_>> = world.lives.iter().filter(|l| l.queue == *queue).collect();
+        let certain = |how: How| {
+            let is = |l: &&&Life<'_>| l.enders.iter().any(|e| e.certain && e.how == how);
+            lives.iter().filter(is).count() as u64
+        };
+        let possible = |how: How| {
+            let is = |l: &&&Life<'_>| l.enders.iter().any(|e| e.how == how);
+            lives.iter().filter(is).count() as u64
+        };
+        let existing = lives.iter().filter(|l| l.exists.is_some()).count() as u64;
+        let maybe =
+            lives.iter().filter(|l| l.exists.is_some() || l.sends.iter().any(|&s| world.ops[s].unknown()));
+        let mut faults = Vec::new();
+        let mut between = |name: &str, value: u64, least: u64, most: u64| {
+            if value < least || value > most {
+                faults.push(format!("{name} is {value}, should be {least}..={most}"));
+            }
+        };
+        between("enqueued", totals.enqueued, existing, maybe.count() as u64);
+        between("acked", totals.acked, certain(How::Acked), possible(How::Acked));
+        between("cancelled", totals.cancelled, certain(How::Cancelled), possible(How::Cancelled));
+        between("replaced", totals.replaced, certain(How::Replaced), possible(How::Replaced));
+        between("purged", totals.purged, 0, possible(How::Purged));
+        if let Some((_, rows)) = world.dumps.get(queue) {
+            let held = totals
+                .enqueued
+                .checked_sub(totals.acked + totals.cancelled + totals.replaced + totals.purged);
+            if held != Some(rows.len() as u64) {
+                faults.push(format!("{totals:?} do not leave the {} messages of the dump", rows.len()));
+            }
+        }
+        if !faults.is_empty() {
+            report.violations.push(Violation {
+                check: Check::Totals,
+                message: None,
+                tag: None,
+                what: format!("totals of queue {queue}: {}", faults.join("; ")),
+                story: vec![world.events[at.idx].clone()],
+            });
+        }
+    }
+}

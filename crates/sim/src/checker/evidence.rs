@@ -1,0 +1,175 @@
+//! What a history proves to have happened. A run whose faults did not bite proves nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::history::{Answer, Call, Moment, Refusal, State};
+
+use super::index::{End, How, NS, World, proof};
+
+/// Something that a run may be required to have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fact {
+    /// The process was killed while it served.
+    KillsServing,
+    /// The process was killed before it listened.
+    KillsRecovering,
+    /// An operation's outcome is unknown.
+    UnknownOutcomes,
+    /// An enqueue was never answered, and its message showed up.
+    UnansweredButAccepted,
+    /// A reserve was never answered.
+    LostReserves,
+    /// A grant that nobody received shows in the next attempt's number.
+    LostGrants,
+    /// A lease ran out, and the message was granted again.
+    ExpiredLeasesGrantedAgain,
+    /// A settle was refused because of a newer grant.
+    StaleSettlesRefused,
+    /// A lease was given before a kill and acked after it.
+    LeasesAckedAcrossAKill,
+    /// A message was cancelled.
+    CancelsWon,
+    /// A cancel came too late: a consumer had the message.
+    CancelsLost,
+    /// A message was replaced.
+    Replaced,
+    /// An enqueue kept the older message.
+    Kept,
+    /// An enqueue was refused because of its key.
+    KeysRefused,
+    /// A retried enqueue with a `dedupe_id` was answered after its first try was not.
+    Deduped,
+    /// A message was given another due time.
+    Postponed,
+    /// A message was made due before its time.
+    Fired,
+    /// A message came due while the system was down, and was granted afterwards.
+    OverdueFromDowntime,
+    /// A grant with attempt > 1.
+    Redeliveries,
+    /// A message came again after a nack.
+    NackedAndGrantedAgain,
+    /// A lease was extended.
+    Extended,
+    /// A message is dead at the end.
+    Dead,
+}
+
+/// How often each fact provably happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    counts: BTreeMap<Fact, u64>,
+}
+
+impl Evidence {
+    /// How often it happened.
+    pub fn count(&self, fact: Fact) -> u64 {
+        self.counts.get(&fact).copied().unwrap_or(0)
+    }
+
+    /// Whether each fact happened at least so often; else what is missing.
+    pub fn require(&self, least: &[(Fact, u64)]) -> Result<(), String> {
+        let missing: Vec<String> = least
+            .iter()
+            .filter(|(fact, n)| self.count(*fact) < *n)
+            .map(|(fact, n)| format!("{fact:?}: {} of at least {n}", self.count(*fact)))
+            .collect();
+        if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
+    }
+
+    fn add(&mut self, fact: Fact, n: u64) {
+        *self.counts.entry(fact).or_default() += n;
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "evidence       ")?;
+        for (fact, n) in &self.counts {
+            write!(f, " {fact:?} {n}")?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
+    evidence.add(Fact::KillsServing, world.kills(Moment::Serving));
+    evidence.add(Fact::KillsRecovering, world.kills(Moment::Recovering));
+    for op in &world.ops {
+        let fact = match (op.call, op.end) {
+            (Call::Reserve { .. }, End::Unknown) => {
+                evidence.add(Fact::UnknownOutcomes, 1);
+                Some(Fact::LostReserves)
+            }
+            (_, End::Unknown) => Some(Fact::UnknownOutcomes),
+            (Call::Cancel(_), End::Fail(_, Refusal::Leased)) => Some(Fact::CancelsLost),
+            (Call::Cancel(_), End::Ok(..)) => Some(Fact::CancelsWon),
+            (Call::Enqueue(_), End::Ok(_, Answer::Enqueued { replaced: Some(_), .. })) => {
+                Some(Fact::Replaced)
+            }
+            (Call::Enqueue(_), End::Ok(_, Answer::Enqueued { created: false, .. })) => Some(Fact::Kept),
+            (Call::Enqueue(_), End::Fail(_, Refusal::KeyExists)) => Some(Fact::KeysRefused),
+            (Call::Postpone { .. }, End::Ok(..)) => Some(Fact::Postponed),
+            (Call::Fire(_), End::Ok(..)) => Some(Fact::Fired),
+            (Call::Extend { .. }, End::Ok(..)) => Some(Fact::Extended),
+            _ => None,
+        };
+        if let Some(fact) = fact {
+            evidence.add(fact, 1);
+        }
+    }
+    for life in &world.lives {
+        of_life(world, life, evidence);
+    }
+}
+
+fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evidence) {
+    let answered = life.sends.iter().any(|&s| world.ops[s].done().is_some());
+    if !life.sends.is_empty() && !answered && life.exists.is_some() {
+        evidence.add(Fact::UnansweredButAccepted, 1);
+    }
+    if answered && life.sends.iter().any(|&s| world.ops[s].unknown()) {
+        evidence.add(Fact::Deduped, 1);
+    }
+    if life.held.is_some_and(|(_, row)| row.state == State::Dead) {
+        evidence.add(Fact::Dead, 1);
+    }
+    let mut before = 0;
+    for g in &life.grants {
+        evidence.add(Fact::LostGrants, g.grant.attempt.saturating_sub(before + 1));
+        evidence.add(Fact::Redeliveries, u64::from(g.grant.attempt > 1));
+        before = g.grant.attempt;
+    }
+    for pair in life.grants.windows(2) {
+        let back = life.may_be_given_back(world, &pair[0], pair[1].ret.idx);
+        let fact = if back { Fact::NackedAndGrantedAgain } else { Fact::ExpiredLeasesGrantedAgain };
+        evidence.add(fact, 1);
+    }
+    for &s in &life.settles {
+        let op = &world.ops[s];
+        let Some(proof) = proof(op.call) else { continue };
+        let newer = life.grants.iter().any(|g| g.grant.token > proof.token && g.ret.idx < op.inv.idx);
+        if newer && matches!(op.end, End::Fail(_, Refusal::LeaseLost)) {
+            evidence.add(Fact::StaleSettlesRefused, 1);
+        }
+    }
+    for e in life.enders.iter().filter(|e| e.certain && e.how == How::Acked) {
+        let op = &world.ops[e.op];
+        let Some(proof) = proof(op.call) else { continue };
+        let Some(g) = life.grants.iter().find(|g| g.grant.token == proof.token) else { continue };
+        let across = world.downs.iter().any(|(down, up)| g.ret.idx < down.idx && up.idx < op.inv.idx);
+        evidence.add(Fact::LeasesAckedAcrossAKill, u64::from(across));
+    }
+    if let (Some(first), Some(&send)) = (life.grants.first(), life.sends.first())
+        && life.changes.is_empty()
+        && life.sends.len() == 1
+        && let Some(due) = super::lateness::due(world, send)
+    {
+        // Down before the earliest and still down at the latest moment at which it can have come due.
+        let inside = |(down, up): &(super::index::Point, super::index::Point)| {
+            down.ns <= due.earliest && due.latest + NS <= up.ns && up.idx < first.ret.idx
+        };
+        evidence.add(Fact::OverdueFromDowntime, u64::from(world.downs.iter().any(inside)));
+    }
+}

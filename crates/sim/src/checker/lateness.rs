@@ -1,0 +1,122 @@
+//! How late first grants were, by the client's clock, per phase of the run.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::history::{Call, When};
+
+use super::index::{NS, World};
+
+/// Latenesses of one phase.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// By the client's clock: received − (sent + delay), which is an upper bound. In µs, ascending.
+    pub seen_us: Vec<u64>,
+    /// As the system says, in ms, ascending.
+    pub said_ms: Vec<u64>,
+}
+
+/// Points of a distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Percentiles {
+    /// Half are below.
+    pub p50: u64,
+    /// Nine of ten are below.
+    pub p90: u64,
+    /// 99 of 100 are below.
+    pub p99: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+impl Percentiles {
+    fn of(sorted: &[u64]) -> Option<Self> {
+        let last = sorted.len().checked_sub(1)?;
+        let at = |per_mille: usize| sorted[(last * per_mille).div_ceil(1_000)];
+        Some(Percentiles { p50: at(500), p90: at(900), p99: at(990), max: sorted[last] })
+    }
+}
+
+impl Lateness {
+    /// By the client's clock, in µs.
+    pub fn seen(&self) -> Option<Percentiles> {
+        Percentiles::of(&self.seen_us)
+    }
+
+    /// As the system says, in ms.
+    pub fn said(&self) -> Option<Percentiles> {
+        Percentiles::of(&self.said_ms)
+    }
+}
+
+impl fmt::Display for Lateness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>7} first grants", self.seen_us.len())?;
+        if let (Some(seen), Some(said)) = (self.seen(), self.said()) {
+            let ms = |us: u64| format!("{}.{}", us / 1_000, us / 100 % 10);
+            write!(
+                f,
+                ", seen by the client p50 {} p90 {} p99 {} max {} ms; said by the server p50 {} p99 {} max {} ms",
+                ms(seen.p50),
+                ms(seen.p90),
+                ms(seen.p99),
+                ms(seen.max),
+                said.p50,
+                said.p99,
+                said.max
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// When a message came due, by the client's monotonic clock.
+pub(super) struct Due {
+    pub(super) earliest: u64,
+    pub(super) latest: u64,
+}
+
+pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
+    let op = &world.ops[send];
+    let Call::Enqueue(e) = op.call else { return None };
+    Some(match e.when {
+        When::DelayMs(ms) => {
+            let ns = ms.saturating_mul(NS);
+            Due { earliest: op.inv.ns.saturating_add(ns), latest: op.latest.ns.saturating_add(ns) }
+        }
+        When::AtMs(ms) => {
+            let at = op.inv.ns.saturating_add(ms.saturating_sub(op.inv.wall).saturating_mul(NS));
+            Due { earliest: at.saturating_sub(NS), latest: at }
+        }
+    })
+}
+
+/// Phases are those that the history names; what came due while the system was down, or was granted within a second
+/// of a start, is a phase of its own.
+pub(super) fn gather(world: &World<'_>) -> BTreeMap<String, Lateness> {
+    let mut phases: BTreeMap<String, Lateness> = BTreeMap::new();
+    for life in &world.lives {
+        let (Some(first), [send]) = (life.grants.first(), &life.sends[..]) else { continue };
+        if first.grant.attempt != 1 || !life.changes.is_empty() || !life.loose.is_empty() {
+            continue;
+        }
+        let Some(due) = due(world, *send) else { continue };
+        let restarted = world
+            .downs
+            .iter()
+            .any(|(down, up)| down.ns < first.ret.ns && due.earliest < up.ns + 1_000 * NS && down.idx > 0);
+        let phase = if restarted {
+            "downtime"
+        } else {
+            world.phases.iter().rev().find(|(at, _)| at.ns <= due.earliest).map_or("-", |(_, name)| name)
+        };
+        let lateness = phases.entry(phase.to_owned()).or_default();
+        lateness.seen_us.push(first.ret.ns.saturating_sub(due.earliest) / 1_000);
+        lateness.said_ms.push(first.grant.lateness_ms);
+    }
+    for lateness in phases.values_mut() {
+        lateness.seen_us.sort_unstable();
+        lateness.said_ms.sort_unstable();
+    }
+    phases
+}

@@ -1,0 +1,728 @@
+//! One message judged by itself.
+
+use crate::history::{Answer, Call, Held, Refusal, State, When};
+
+use super::index::{End, Ender, Granted, How, Life, NS, Op, Point, World, gives_back, proof};
+use super::{Check, Report};
+
+pub(super) fn check(world: &World<'_>, life: &Life<'_>, report: &mut Report) {
+    let mut judge = Judge { world, life, report };
+    judge.tokens();
+    judge.early();
+    judge.leases();
+    judge.attempts();
+    judge.ends();
+    judge.settles();
+    judge.changes();
+    judge.gets();
+    judge.held();
+    judge.offered();
+    judge.balance();
+}
+
+struct Judge<'a, 'h> {
+    world: &'a World<'h>,
+    life: &'a Life<'h>,
+    report: &'a mut Report,
+}
+
+/// Something that sets a message's due time.
+struct Setter {
+    inv: Point,
+    latest: Point,
+    done: Option<Point>,
+    due: Due,
+}
+
+#[derive(Clone, Copy)]
+enum Due {
+    /// So many ns after the moment at which it took effect.
+    After(u64),
+    /// By the wall clock.
+    At(u64),
+    Now,
+}
+
+impl Life<'_> {
+    /// The first end that was answered.
+    pub(super) fn certain_end(&self, world: &World<'_>) -> Option<(Ender, Point)> {
+        let ends = self.enders.iter().filter(|e| e.certain);
+        ends.filter_map(|e| world.ops[e.op].done().map(|at| (*e, at))).min_by_key(|(_, at)| at.idx)
+    }
+
+    /// Whether something may have ended it before this place.
+    pub(super) fn may_have_ended(&self, world: &World<'_>, before: usize) -> bool {
+        self.enders.iter().any(|e| world.ops[e.op].inv.idx < before)
+    }
+
+    /// Whether it may have died before this place.
+    pub(super) fn may_be_dead(&self, world: &World<'_>, before: usize) -> bool {
+        if self.buried(world, before) {
+            return true;
+        }
+        let known =
+            self.grants.iter().filter(|g| g.inv.idx < before).map(|g| g.grant.attempt).max().unwrap_or(0);
+        known + world.lost_between(&self.queue, self.born(world), before) >= self.max_attempts
+    }
+
+    fn buried(&self, world: &World<'_>, before: usize) -> bool {
+        self.settles.iter().any(|&s| {
+            let op = &world.ops[s];
+            matches!(op.call, Call::Bury(_)) && op.possible() && op.inv.idx < before
+        })
+    }
+
+    fn redriven(&self, world: &World<'_>, before: usize) -> bool {
+        self.changes.iter().any(|&c| {
+            let op = &world.ops[c];
+            matches!(op.call, Call::Redrive(_)) && op.possible() && op.inv.idx < before
+        })
+    }
+
+    /// The place before which it cannot have been granted.
+    pub(super) fn born(&self, world: &World<'_>) -> usize {
+        self.sends
+            .iter()
+            .filter(|&&s| world.ops[s].possible())
+            .map(|&s| world.ops[s].inv.idx)
+            .min()
+            .unwrap_or(0)
+    }
+
+    /// Whether it provably exists, unsettled, from one place to another.
+    pub(super) fn alive(&self, world: &World<'_>, from: usize, to: usize) -> bool {
+        self.exists.is_some_and(|p| p.idx < from) && !self.may_have_ended(world, to)
+    }
+
+    /// The earliest moment at which a lease may run out, judged by what was asked before a place.
+    pub(super) fn lease_ends_after(&self, world: &World<'_>, g: &Granted<'_>, before: usize) -> u64 {
+        let mut end = g.inv.ns.saturating_add(g.lease_ns);
+        let mut extends: Vec<&Op<'_>> = self.extends(world, g).filter(|op| op.inv.idx < before).collect();
+        extends.sort_by_key(|op| op.inv.idx);
+        for (i, op) in extends.iter().enumerate() {
+            let Call::Extend { lease_ms, .. } = op.call else { continue };
+            let new = op.inv.ns.saturating_add(lease_ms.saturating_mul(NS));
+            // An extend may shorten a lease. It certainly counts if it was answered before the next began.
+            let alone = op.done().is_some_and(|at| at.idx < before)
+                && extends[..i].iter().all(|earlier| earlier.latest.idx < op.inv.idx);
+            end = if alone { new } else { end.min(new) };
+        }
+        end
+    }
+
+    /// The latest moment at which a lease runs out.
+    pub(super) fn lease_ends_before(&self, world: &World<'_>, g: &Granted<'_>) -> u64 {
+        let mut end = g.ret.ns.saturating_add(g.lease_ns);
+        for op in self.extends(world, g) {
+            if let Call::Extend { lease_ms, .. } = op.call {
+                end = end.max(op.latest.ns.saturating_add(lease_ms.saturating_mul(NS)));
+            }
+        }
+        end
+    }
+
+    fn extends<'w, 'h>(&self, world: &'w World<'h>, g: &Granted<'_>) -> impl Iterator<Item = &'w Op<'h>> {
+        self.settles.iter().map(|&s| &world.ops[s]).filter(move |op| {
+            op.possible() && matches!(op.call, Call::Extend { proof, .. } if proof.token == g.grant.token)
+        })
+    }
+
+    /// Whether the holder may have given the message back before this place.
+    pub(super) fn may_be_given_back(&self, world: &World<'_>, g: &Granted<'_>, before: usize) -> bool {
+        self.settles.iter().any(|&s| {
+            let op = &world.ops[s];
+            op.possible() && op.inv.idx < before && gives_back(op.call) == Some(&g.grant.token)
+        }) || self.redriven(world, before)
+    }
+}
+
+impl<'h> Judge<'_, 'h> {
+    fn blame(&mut self, check: Check, what: String) {
+        self.world.accuse(self.report, check, self.life, what);
+    }
+
+    fn ops<'b>(&'b self, which: &'b [usize]) -> impl Iterator<Item = &'b Op<'h>> {
+        which.iter().map(|&i| &self.world.ops[i])
+    }
+
+    /// Tokens grow from grant to grant.
+    fn tokens(&mut self) {
+        let life = self.life;
+        for (i, a) in life.grants.iter().enumerate() {
+            self.report.applied(Check::TokenOrder);
+            for b in &life.grants[i + 1..] {
+                if a.grant.token == b.grant.token {
+                    self.blame(Check::TokenOrder, format!("token {} was given twice", a.grant.token.0));
+                } else if b.ret.idx < a.inv.idx {
+                    let what = format!("token {} was given after {}", a.grant.token.0, b.grant.token.0);
+                    self.blame(Check::TokenOrder, what);
+                }
+            }
+        }
+    }
+
+    /// A grant must not be early by any due time that may have been in force.
+    fn early(&mut self) {
+        let setters = self.setters();
+        if setters.is_empty() {
+            return;
+        }
+        let life = self.life;
+        for g in &life.grants {
+            self.report.applied(Check::Early);
+            let open: Vec<&Setter> = setters
+                .iter()
+                .filter(|s| s.inv.idx < g.ret.idx)
+                .filter(|s| {
+                    // Superseded: another was asked for after this had ended, and answered before this reserve.
+                    !setters
+                        .iter()
+                        .any(|t| t.inv.idx > s.latest.idx && t.done.is_some_and(|done| done.idx < g.inv.idx))
+                })
+                .collect();
+            let least = open.iter().map(|s| self.early_by(s, g)).min();
+            match least {
+                Some(0) => {}
+                Some(ns) => {
+                    let what = format!("attempt {} came {} µs early", g.grant.attempt, ns.div_ceil(1_000));
+                    self.blame(Check::Early, what);
+                }
+                None => self.blame(Check::Early, "granted before it was asked for".to_owned()),
+            }
+        }
+    }
+
+    fn early_by(&self, s: &Setter, g: &Granted<'_>) -> u64 {
+        match s.due {
+            Due::Now => 0,
+            Due::After(ns) => {
+                let passed = g.ret.ns.saturating_sub(s.inv.ns);
+                ns.saturating_sub(passed + self.world.jumped_while_down(s.inv.idx, g.ret.idx))
+            }
+            Due::At(ms) => {
+                // The clock may have shown the time before it was put back.
+                let mut shown = g.ret.wall;
+                for (at, fault) in &self.world.faults {
+                    if let crate::history::Fault::ClockStep { before_ms, .. } = fault
+                        && at.idx > s.inv.idx
+                        && at.idx < g.ret.idx
+                    {
+                        shown = shown.max(*before_ms);
+                    }
+                }
+                ms.saturating_sub(shown).saturating_mul(NS)
+            }
+        }
+    }
+
+    fn setters(&self) -> Vec<Setter> {
+        let mut setters = Vec::new();
+        let due = |when: &When| match when {
+            When::DelayMs(ms) => Due::After(ms.saturating_mul(NS)),
+            When::AtMs(ms) => Due::At(*ms),
+        };
+        for op in self.ops(&self.life.sends) {
+            if let Call::Enqueue(e) = op.call
+                && op.possible()
+            {
+                // Of an enqueue and its retries the first may have been the one that counted: none supersedes another.
+                setters.push(Setter { inv: op.inv, latest: op.latest, done: None, due: due(&e.when) });
+            }
+        }
+        if self.life.sends.is_empty() {
+            return setters;
+        }
+        let mut add = |op: &Op<'_>, due| {
+            if op.possible() {
+                setters.push(Setter { inv: op.inv, latest: op.latest, done: op.done(), due });
+            }
+        };
+        for op in self.ops(&self.life.changes).chain(self.ops(&self.life.loose)) {
+            match op.call {
+                Call::Postpone { when, .. } => add(op, due(when)),
+                Call::Fire(_) | Call::Redrive(_) => add(op, Due::Now),
+                _ => {}
+            }
+        }
+        for op in self.ops(&self.life.settles) {
+            if let Call::Nack { proof, delay_ms } = op.call {
+                let attempt = self.attempt_of(&proof.token);
+                let ms = delay_ms.unwrap_or_else(|| self.backoff(attempt));
+                add(op, Due::After(ms.saturating_mul(NS)));
+            }
+        }
+        setters
+    }
+
+    fn attempt_of(&self, token: &crate::history::Token) -> u64 {
+        self.life.grants.iter().find(|g| g.grant.token == *token).map_or(1, |g| g.grant.attempt)
+    }
+
+    /// The shortest delay by the backoff: jitter never goes below the step, but at the cap down to three quarters.
+    fn backoff(&self, attempt: u64) -> u64 {
+        let rules = &self.world.rules;
+        let doublings = attempt.saturating_sub(1).min(40);
+        let step = rules.backoff_min_ms.saturating_mul(1 << doublings);
+        step.min(rules.backoff_max_ms / 4 * 3).max(rules.backoff_min_ms)
+    }
+
+    /// Nobody gets a message while another has it.
+    fn leases(&mut self) {
+        let life = self.life;
+        for pair in life.grants.windows(2) {
+            let (a, b) = (&pair[0], &pair[1]);
+            if life.may_be_given_back(self.world, a, b.ret.idx) || self.world.forgettable(a, b.ret.idx) {
+                continue;
+            }
+            self.report.applied(Check::LeaseBroken);
+            let free = life.lease_ends_after(self.world, a, b.ret.idx);
+            let seen = b.ret.ns + self.world.jumped_while_down(a.inv.idx, b.ret.idx);
+            if seen < free {
+                let what = format!(
+                    "granted again (attempt {}) {} µs before the lease of attempt {} can have run out",
+                    b.grant.attempt,
+                    (free - seen).div_ceil(1_000),
+                    a.grant.attempt
+                );
+                self.blame(Check::LeaseBroken, what);
+            }
+        }
+    }
+
+    /// Attempts count up by one a grant; a gap needs a reserve whose answer was lost.
+    fn attempts(&mut self) {
+        let life = self.life;
+        let born = life.born(self.world);
+        let mut last: Option<&Granted<'_>> = None;
+        for g in &life.grants {
+            self.report.applied(Check::Attempts);
+            let n = g.grant.attempt;
+            let (before, from) = last.map_or((0, born), |l| (l.grant.attempt, l.inv.idx));
+            let forgotten = last.is_some_and(|l| self.world.forgettable(l, g.ret.idx));
+            let lost = self.world.lost_between(&life.queue, from, g.ret.idx);
+            if n <= before && !forgotten {
+                self.blame(Check::Attempts, format!("attempt {n} after attempt {before}"));
+            } else if n > before + 1 + lost {
+                let what =
+                    format!("attempt {n} after attempt {before}, but only {lost} grants can have been lost");
+                self.blame(Check::Attempts, what);
+            }
+            if n > life.max_attempts && !life.redriven(self.world, g.ret.idx) {
+                let what = format!("attempt {n} of at most {}", life.max_attempts);
+                self.blame(Check::DeadInexact, what);
+            }
+            last = Some(g);
+        }
+    }
+
+    /// A message ends once, and nothing follows.
+    fn ends(&mut self) {
+        let life = self.life;
+        let certain: Vec<&Ender> = life.enders.iter().filter(|e| e.certain).collect();
+        if certain.len() > 1 {
+            let hows: Vec<String> = certain.iter().map(|e| format!("{:?}", e.how)).collect();
+            self.blame(Check::EndedTwice, format!("ended more than once: {}", hows.join(", ")));
+        }
+        if !certain.is_empty() {
+            self.report.applied(Check::EndedTwice);
+        }
+        for e in certain {
+            let op = &self.world.ops[e.op];
+            let Some(ret) = op.done() else { continue };
+            match e.how {
+                How::Acked => self.nothing_after_ack(op, ret),
+                How::Cancelled | How::Replaced => self.nothing_after_cancel(op, ret),
+                How::Purged => {}
+            }
+        }
+    }
+
+    fn nothing_after_ack(&mut self, op: &Op<'h>, ret: Point) {
+        let life = self.life;
+        let Some(proof) = proof(op.call) else { return };
+        self.report.applied(Check::GrantAfterAck);
+        for g in &life.grants {
+            // The ack was accepted, so its token was the latest then; a greater one is younger than the ack.
+            if g.grant.token > proof.token {
+                let what =
+                    format!("attempt {} has a newer token than the one that was acked", g.grant.attempt);
+                self.blame(Check::GrantAfterAck, what);
+            } else if g.inv.idx > ret.idx {
+                let what = format!("attempt {} was asked for after the ack was answered", g.grant.attempt);
+                self.blame(Check::GrantAfterAck, what);
+            }
+        }
+    }
+
+    fn nothing_after_cancel(&mut self, op: &Op<'h>, ret: Point) {
+        let (life, world) = (self.life, self.world);
+        self.report.applied(Check::GrantAfterCancel);
+        for g in &life.grants {
+            if g.inv.idx > ret.idx {
+                let what = format!("attempt {} was asked for after the cancel was answered", g.grant.attempt);
+                self.blame(Check::GrantAfterCancel, what);
+                continue;
+            }
+            // They overlap. Either the grant was first: then its lease must have ended before the cancel was answered.
+            // Or it came after the cancel, which is wrong.
+            let over = ret.ns + world.jumped_while_down(g.inv.idx, ret.idx)
+                >= life.lease_ends_after(world, g, ret.idx)
+                || life.may_be_given_back(world, g, ret.idx)
+                || world.forgettable(g, ret.idx);
+            if !over {
+                let order = if g.ret.idx < op.inv.idx { "was held" } else { "overlaps" };
+                let what = format!(
+                    "attempt {} {order}, its lease cannot have ended before the cancel was answered",
+                    g.grant.attempt
+                );
+                self.blame(Check::GrantAfterCancel, what);
+            }
+        }
+    }
+
+    /// Stale settles are refused, the holder's are not.
+    fn settles(&mut self) {
+        let (life, world) = (self.life, self.world);
+        let gone = life.certain_end(world);
+        for &s in &life.settles {
+            let op = &world.ops[s];
+            let Some(proof) = proof(op.call) else { continue };
+            match op.end {
+                End::Ok(ret, _) => {
+                    self.report.applied(Check::StaleSettle);
+                    let newer =
+                        life.grants.iter().find(|g| g.grant.token > proof.token && g.ret.idx < op.inv.idx);
+                    if let Some(g) = newer {
+                        let what =
+                            format!("accepted token {} although {} was out", proof.token.0, g.grant.token.0);
+                        self.blame(Check::StaleSettle, what);
+                    }
+                    if let Some((e, at)) = gone
+                        && e.op != s
+                        && at.idx < op.inv.idx
+                    {
+                        let what = format!("accepted a settle after the message was {:?}", e.how);
+                        self.blame(Check::StaleSettle, what);
+                    }
+                    if matches!(op.call, Call::Extend { .. }) {
+                        self.late_extend(op, ret);
+                    }
+                }
+                End::Fail(ret, Refusal::LeaseLost) => self.refused(s, op, ret),
+                End::Fail(_, Refusal::NotFound) if life.exists.is_some_and(|p| p.idx < op.inv.idx) => {
+                    self.blame(Check::Untruthful, "the id was said never to have been given".to_owned());
+                }
+                End::Fail(..) | End::Unknown => {}
+            }
+        }
+    }
+
+    fn late_extend(&mut self, op: &Op<'h>, ret: Point) {
+        let (life, world) = (self.life, self.world);
+        let Some(proof) = proof(op.call) else { return };
+        let Some(g) = life.grants.iter().find(|g| g.grant.token == proof.token) else { return };
+        if world.stepped(g.inv.idx, ret.idx) {
+            return;
+        }
+        self.report.applied(Check::LateExtend);
+        let mut end = g.ret.ns.saturating_add(g.lease_ns);
+        for other in life.extends(world, g).filter(|o| o.inv.idx != op.inv.idx && o.inv.idx < ret.idx) {
+            if let Call::Extend { lease_ms, .. } = other.call {
+                end = end.max(other.latest.ns.saturating_add(lease_ms.saturating_mul(NS)));
+            }
+        }
+        end = end.saturating_add(world.rules.slack_ms * NS);
+        if op.inv.ns > end {
+            let what = format!("extended {} ms after the lease had run out", (op.inv.ns - end) / NS);
+            self.blame(Check::LateExtend, what);
+        }
+    }
+
+    /// A settle was refused with `lease_lost`: is there any way in which the lease was lost?
+    fn refused(&mut self, s: usize, op: &Op<'h>, ret: Point) {
+        let (life, world) = (self.life, self.world);
+        let Some(proof) = proof(op.call) else { return };
+        let Some(g) = life.grants.iter().find(|g| g.grant.token == proof.token) else { return };
+        let settled = life.settles.iter().any(|&other| {
+            let o = &world.ops[other];
+            let same = self::proof(o.call).is_some_and(|p| p.token == proof.token);
+            other != s
+                && same
+                && o.possible()
+                && o.inv.idx < ret.idx
+                && !matches!(o.call, Call::Extend { .. })
+        });
+        if settled || g.ret.idx > op.inv.idx || world.forgettable(g, ret.idx) {
+            return;
+        }
+        self.report.applied(Check::WronglyRefused);
+        let now = ret.ns + world.jumped_while_down(g.inv.idx, ret.idx);
+        let others = life.enders.iter().any(|e| e.how != How::Purged && world.ops[e.op].inv.idx < ret.idx);
+        if now < life.lease_ends_after(world, g, ret.idx) {
+            if !others {
+                self.blame(Check::WronglyRefused, "refused although the lease still ran".to_owned());
+            }
+            return;
+        }
+        let newer = life.grants.iter().any(|n| n.grant.token > proof.token && n.inv.idx < ret.idx);
+        let changed =
+            self.ops(&life.changes).chain(self.ops(&life.loose)).any(|c| c.possible() && c.inv.idx < ret.idx);
+        let ended = life.may_have_ended(world, ret.idx);
+        let lost = world.lost_between(&life.queue, g.inv.idx, ret.idx) > 0;
+        let dead = g.grant.attempt >= life.max_attempts;
+        if !(newer || changed || ended || lost || dead || matches!(op.call, Call::Extend { .. })) {
+            let what = "refused although nobody can have got the message since the lease ran out".to_owned();
+            self.blame(Check::WronglyRefused, what);
+        }
+    }
+
+    /// What a producer changes by id.
+    fn changes(&mut self) {
+        let (life, world) = (self.life, self.world);
+        for &c in &life.changes {
+            let op = &world.ops[c];
+            match op.end {
+                End::Ok(ret, _) => {
+                    self.not_gone(op, "was changed");
+                    if !matches!(op.call, Call::Cancel(_)) {
+                        self.not_leased(op, ret);
+                    }
+                }
+                End::Fail(ret, Refusal::NotFound) => self.not_found(op, ret),
+                End::Fail(ret, Refusal::Leased) => self.said_leased(op, ret),
+                End::Fail(ret, Refusal::Dead) => {
+                    self.report.applied(Check::Untruthful);
+                    if !life.may_be_dead(world, ret.idx) {
+                        self.blame(Check::Untruthful, "was said to be dead, but cannot be".to_owned());
+                    }
+                }
+                End::Fail(..) | End::Unknown => {}
+            }
+        }
+    }
+
+    fn not_gone(&mut self, op: &Op<'h>, verb: &str) {
+        self.report.applied(Check::Resurrected);
+        if let Some((e, at)) = self.life.certain_end(self.world)
+            && at.idx < op.inv.idx
+        {
+            self.blame(Check::Resurrected, format!("{verb} after it was {:?}", e.how));
+        }
+    }
+
+    fn not_leased(&mut self, op: &Op<'h>, ret: Point) {
+        let (life, world) = (self.life, self.world);
+        self.report.applied(Check::ChangedWhileLeased);
+        for g in life.grants.iter().filter(|g| g.ret.idx < op.inv.idx) {
+            let over = ret.ns + world.jumped_while_down(g.inv.idx, ret.idx)
+                >= life.lease_ends_after(world, g, ret.idx)
+                || life.may_be_given_back(world, g, ret.idx)
+                || world.forgettable(g, ret.idx);
+            if !over {
+                let what = format!("changed while attempt {} was out", g.grant.attempt);
+                self.blame(Check::ChangedWhileLeased, what);
+            }
+        }
+    }
+
+    fn not_found(&mut self, op: &Op<'h>, ret: Point) {
+        self.report.applied(Check::Untruthful);
+        if self.life.alive(self.world, op.inv.idx, ret.idx) {
+            self.blame(Check::Untruthful, "was said not to be there".to_owned());
+        }
+    }
+
+    fn said_leased(&mut self, op: &Op<'h>, ret: Point) {
+        self.report.applied(Check::Untruthful);
+        if !may_be_leased(self.world, self.life, op, ret) {
+            self.blame(Check::Untruthful, "was said to be leased, but nobody can have it".to_owned());
+        }
+    }
+
+    fn gets(&mut self) {
+        let life = self.life;
+        for &i in &life.gets {
+            let op = &self.world.ops[i];
+            match op.end {
+                End::Ok(ret, Answer::Found(row)) => {
+                    self.not_gone(op, "was seen");
+                    self.row(row, op.inv, ret);
+                }
+                End::Fail(ret, Refusal::NotFound) => self.not_found(op, ret),
+                End::Ok(..) | End::Fail(..) | End::Unknown => {}
+            }
+        }
+    }
+
+    fn held(&mut self) {
+        let Some((at, row)) = self.life.held else { return };
+        self.report.applied(Check::Resurrected);
+        if let Some((e, _)) = self.life.certain_end(self.world) {
+            self.blame(Check::Resurrected, format!("in the final dump although it was {:?}", e.how));
+        }
+        self.row(row, at, at);
+    }
+
+    /// Attempts and death as a get or the dump shows them.
+    fn row(&mut self, row: &Held, inv: Point, ret: Point) {
+        let (life, world) = (self.life, self.world);
+        self.report.applied(Check::Attempts);
+        let forgotten = life.grants.iter().any(|g| world.forgettable(g, ret.idx));
+        let most = |grants: &mut dyn Iterator<Item = &Granted<'_>>| {
+            grants.map(|g| g.grant.attempt).max().unwrap_or(0)
+        };
+        let known = most(&mut life.grants.iter().filter(|g| g.ret.idx < inv.idx));
+        let asked = most(&mut life.grants.iter().filter(|g| g.inv.idx < ret.idx));
+        let since = life.grants.iter().filter(|g| g.ret.idx < inv.idx).map(|g| g.inv.idx).max();
+        let lost = world.lost_between(&life.queue, since.unwrap_or_else(|| life.born(world)), ret.idx);
+        if row.attempt < known && !forgotten {
+            self.blame(Check::Attempts, format!("shows {} attempts after {known} grants", row.attempt));
+        }
+        if row.attempt > asked + lost && !life.sends.is_empty() {
+            let what =
+                format!("shows {} attempts, but {asked} grants and {lost} lost ones at most", row.attempt);
+            self.blame(Check::Attempts, what);
+        }
+        if life.redriven(world, ret.idx) || life.buried(world, ret.idx) || life.sends.is_empty() {
+            return;
+        }
+        self.report.applied(Check::DeadInexact);
+        match row.state {
+            State::Dead if row.attempt != life.max_attempts => {
+                let what = format!("dead after {} attempts of {}", row.attempt, life.max_attempts);
+                self.blame(Check::DeadInexact, what);
+            }
+            State::Scheduled | State::Ready if row.attempt >= life.max_attempts => {
+                let what = format!("{:?} after {} attempts of {}", row.state, row.attempt, life.max_attempts);
+                self.blame(Check::DeadInexact, what);
+            }
+            State::Scheduled | State::Ready | State::Leased | State::Dead => {}
+        }
+    }
+
+    /// Nothing overdue is left lying while a consumer asks in vain.
+    fn offered(&mut self) {
+        let (life, world) = (self.life, self.world);
+        let Some(exists) = life.exists else { return };
+        let Some(empties) = world.empty_reserves.get(life.queue.as_str()) else { return };
+        if life.sends.is_empty() {
+            return;
+        }
+        self.report.applied(Check::NotOffered);
+        for i in 0..=life.grants.len() {
+            let until = life.grants.get(i).map_or(usize::MAX, |g| g.inv.idx);
+            let since = i.checked_sub(1).map(|p| &life.grants[p]);
+            let Some(ready) = self.ready_at_latest(since, until) else { continue };
+            let from = ready.saturating_add((world.rules.offer_ms + world.rules.slack_ms) * NS);
+            let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
+            let vain = empties.iter().map(|&e| &world.ops[e]).find(|e| {
+                e.inv.ns > from && e.inv.idx > start && e.latest.idx < until && self.in_vain(e, from - ready)
+            });
+            if let Some(e) = vain {
+                let what =
+                    format!("has been due for {} ms when a reserve came back empty", (e.inv.ns - ready) / NS);
+                self.blame(Check::NotOffered, what);
+                return;
+            }
+        }
+    }
+
+    /// Whether nothing excuses this empty reserve: no end, death, lost lease, restart or stepped clock shortly before.
+    fn in_vain(&self, e: &Op<'_>, patience: u64) -> bool {
+        let (life, world) = (self.life, self.world);
+        let born = life.born(world);
+        if life.may_have_ended(world, e.latest.idx)
+            || life.may_be_dead(world, e.latest.idx)
+            || world.stepped(born, e.latest.idx)
+        {
+            return false;
+        }
+        let up = world
+            .downs
+            .iter()
+            .filter(|(_, up)| up.idx < e.inv.idx)
+            .all(|(_, up)| up.ns + patience < e.inv.ns);
+        let leased = world
+            .lost_reserves(&life.queue, born, e.latest.idx)
+            .any(|lost| world.lost_lease_ends(life, lost).saturating_add(patience) >= e.inv.ns);
+        up && !leased
+    }
+
+    /// The latest moment at which it became ready after a grant (or at first), if that is known.
+    fn ready_at_latest(&self, since: Option<&Granted<'_>>, until: usize) -> Option<u64> {
+        let (life, world) = (self.life, self.world);
+        let mut ready = since.map_or(0, |g| life.lease_ends_before(world, g));
+        for s in self.setters().iter().filter(|s| s.inv.idx < until) {
+            let unknown = s.latest.idx == usize::MAX;
+            if unknown {
+                return None;
+            }
+            let due = match s.due {
+                Due::Now => s.latest.ns,
+                Due::After(ns) => s.latest.ns.saturating_add(ns),
+                Due::At(ms) => {
+                    s.latest.ns.saturating_add(ms.saturating_sub(s.latest.wall).saturating_mul(NS))
+                }
+            };
+            ready = ready.max(due);
+        }
+        // A nack without a delay waits for up to one and a half times its step.
+        for op in self.ops(&life.settles).filter(|op| op.possible() && op.inv.idx < until) {
+            if let Call::Nack { proof, delay_ms: None } = op.call {
+                let longest = self.backoff(self.attempt_of(&proof.token)).saturating_mul(3 * NS / 2);
+                ready = ready.max(op.latest.ns.saturating_add(longest));
+            }
+        }
+        Some(ready)
+    }
+
+    /// Each accepted message is in exactly one place.
+    fn balance(&mut self) {
+        let (life, world) = (self.life, self.world);
+        if life.exists.is_none() {
+            return;
+        }
+        let balance = &mut self.report.balance;
+        balance.accepted += 1;
+        let answered = self.life.sends.iter().any(|&s| world.ops[s].done().is_some());
+        balance.accepted_unanswered += u64::from(!answered);
+        let unknown = life.may_have_ended(world, usize::MAX);
+        match (life.certain_end(world).map(|(e, _)| e.how), life.held) {
+            (Some(How::Acked), _) => balance.acked += 1,
+            (Some(How::Cancelled), _) => balance.cancelled += 1,
+            (Some(How::Replaced), _) => balance.replaced += 1,
+            (Some(How::Purged) | None, Some((_, row))) if row.state == State::Dead => balance.dead += 1,
+            (Some(How::Purged) | None, Some(_)) => balance.held += 1,
+            (Some(How::Purged) | None, None) if unknown => balance.unknown += 1,
+            (Some(How::Purged) | None, None) => balance.lost += 1,
+        }
+        if !world.dumps.contains_key(life.queue.as_str()) {
+            return;
+        }
+        self.report.applied(Check::Lost);
+        if life.held.is_none() && !unknown {
+            let granted = if life.grants.is_empty() { "was never granted" } else { "was never settled" };
+            self.blame(Check::Lost, format!("was accepted, {granted}, and is not in the final dump"));
+        }
+    }
+}
+
+/// Whether anybody can have had the message during an operation.
+pub(super) fn may_be_leased(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> bool {
+    let slack = world.rules.slack_ms * NS;
+    let born = life.born(world);
+    if world.stepped(born, ret.idx) {
+        return true;
+    }
+    let known = life.grants.iter().filter(|g| g.inv.idx < ret.idx).any(|g| {
+        let settled = life.settles.iter().map(|&s| &world.ops[s]).any(|s| {
+            let same = proof(s.call).is_some_and(|p| p.token == g.grant.token);
+            same && !matches!(s.call, Call::Extend { .. }) && s.done().is_some_and(|at| at.idx < op.inv.idx)
+        });
+        !settled && life.lease_ends_before(world, g).saturating_add(slack) >= op.inv.ns
+    });
+    known
+        || world
+            .lost_reserves(&life.queue, born, ret.idx)
+            .any(|lost| world.lost_lease_ends(life, lost).saturating_add(slack) >= op.inv.ns)
+}

@@ -1,0 +1,267 @@
+//! Says what in a history contradicts the promises.
+//!
+//! A violation is reported only if it is *provable* from what the clients saw: no assignment of moments to operations,
+//! each between its invocation and its end, explains the history. An operation whose outcome is unknown may have
+//! happened at any moment between its invocation and the next kill, or not at all; both are always considered. What the
+//! checker cannot prove it leaves out; `docs/testing.md` has a table of the checks with the reasoning for each.
+//!
+//! The work is one pass: operations are grouped by message ([`index`]), each message is judged by itself ([`life`]), and
+//! a second, short look goes over keys, tokens and totals ([`crowd`]).
+
+mod crowd;
+mod evidence;
+mod index;
+mod lateness;
+mod life;
+mod story;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use evidence::{Evidence, Fact};
+pub use lateness::{Lateness, Percentiles};
+
+use crate::history::{Event, History, MsgId, Tag};
+
+/// What the system under test has promised beyond the common rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Length of a lease if neither reserve nor message says otherwise.
+    pub lease_ms: u64,
+    /// Dead after so many grants if the message does not say otherwise.
+    pub max_attempts: u64,
+    /// Shortest delay after a nack without a delay, at the first attempt; doubles.
+    pub backoff_min_ms: u64,
+    /// Longest delay after a nack without a delay.
+    pub backoff_max_ms: u64,
+    /// An overdue message is offered within this time once the system is up and nobody else is in front of it.
+    pub offer_ms: u64,
+    /// What is allowed for rounding and scheduling wherever the system must do something *not later* than a time. Where
+    /// it must not do something *before* a time, nothing is allowed.
+    pub slack_ms: u64,
+    /// Whether tokens are comparable between messages: they are within one shard.
+    pub shards: Shards,
+}
+
+/// Whether tokens of different messages come from one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shards {
+    /// They do.
+    One,
+    /// They need not.
+    Many,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            lease_ms: 30_000,
+            max_attempts: 20,
+            backoff_min_ms: 1_000,
+            backoff_max_ms: 3_600_000,
+            offer_ms: 5_000,
+            slack_ms: 50,
+            shards: Shards::One,
+        }
+    }
+}
+
+/// A promise, as the checker looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Check {
+    /// An accepted message that nobody may have ended is visible at the end (G1).
+    Lost,
+    /// No grant before the due time (G2).
+    Early,
+    /// No grant after an ack (G4).
+    GrantAfterAck,
+    /// No grant after a cancel or replacement, and no cancel of a message that a consumer has (G5).
+    GrantAfterCancel,
+    /// A message ends once: no two of acked, cancelled, replaced were answered.
+    EndedTwice,
+    /// A message that has ended shows nowhere any more.
+    Resurrected,
+    /// Tokens grow (G6).
+    TokenOrder,
+    /// A settle with a stale token, or of a message that is gone, is refused (G6).
+    StaleSettle,
+    /// No extend after the lease ran out (G8).
+    LateExtend,
+    /// The holder of a lease, or of one that ran out and that nobody has got since, is not refused (G8).
+    WronglyRefused,
+    /// No second grant before a lease runs out (G7).
+    LeaseBroken,
+    /// Nothing is changed by a producer while a consumer has the message.
+    ChangedWhileLeased,
+    /// The body that was sent comes back, under its key (G12).
+    WrongBody,
+    /// What shows was asked for, and accepted once.
+    Ghost,
+    /// One unsettled message a key (G10).
+    DoubleKey,
+    /// Attempts are counted by one a grant (G9).
+    Attempts,
+    /// Dead after exactly `max_attempts` grants (G9).
+    DeadInexact,
+    /// A refusal gives the true reason.
+    Untruthful,
+    /// What is overdue is offered soon after the faults end (G3).
+    NotOffered,
+    /// The system's own totals agree with what the clients saw.
+    Totals,
+}
+
+impl Check {
+    /// All of them.
+    pub const ALL: [Check; 20] = [
+        Check::Lost,
+        Check::Early,
+        Check::GrantAfterAck,
+        Check::GrantAfterCancel,
+        Check::EndedTwice,
+        Check::Resurrected,
+        Check::TokenOrder,
+        Check::StaleSettle,
+        Check::LateExtend,
+        Check::WronglyRefused,
+        Check::LeaseBroken,
+        Check::ChangedWhileLeased,
+        Check::WrongBody,
+        Check::Ghost,
+        Check::DoubleKey,
+        Check::Attempts,
+        Check::DeadInexact,
+        Check::Untruthful,
+        Check::NotOffered,
+        Check::Totals,
+    ];
+}
+
+/// A promise that was provably broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which promise.
+    pub check: Check,
+    /// The message, if it has an id.
+    pub message: Option<MsgId>,
+    /// The request that made it, if known.
+    pub tag: Option<Tag>,
+    /// What is wrong.
+    pub what: String,
+    /// Everything that concerns the message, the faults of its time included.
+    pub story: Vec<Event>,
+}
+
+/// Where the accepted messages are. `accepted` is the sum of all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Known to have been accepted: answered so, or seen.
+    pub accepted: u64,
+    /// Of these, without a positive answer to the producer.
+    pub accepted_unanswered: u64,
+    /// Acked.
+    pub acked: u64,
+    /// Cancelled.
+    pub cancelled: u64,
+    /// Replaced.
+    pub replaced: u64,
+    /// In the dump as dead.
+    pub dead: u64,
+    /// In the dump otherwise.
+    pub held: u64,
+    /// Not in the dump; an operation with an unknown outcome, or a purge, may have ended it.
+    pub unknown: u64,
+    /// Not in the dump, and nothing explains it.
+    pub lost: u64,
+}
+
+/// The verdict.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What is wrong.
+    pub violations: Vec<Violation>,
+    /// How often each check was applied to something.
+    pub applied: BTreeMap<Check, u64>,
+    /// What provably happened.
+    pub evidence: Evidence,
+    /// Where the messages are.
+    pub balance: Balance,
+    /// How late first grants were, per phase.
+    pub lateness: BTreeMap<String, Lateness>,
+    /// Operations in the history.
+    pub operations: u64,
+}
+
+/// Judges a history.
+pub fn check(history: &History, rules: &Rules) -> Report {
+    let mut report = Report::default();
+    let world = index::World::new(history, rules, &mut report);
+    report.operations = world.ops.len() as u64;
+    for life in &world.lives {
+        life::check(&world, life, &mut report);
+    }
+    crowd::check(&world, &mut report);
+    evidence::gather(&world, &mut report.evidence);
+    report.lateness = lateness::gather(&world);
+    report
+}
+
+impl Report {
+    /// Says that a check was applied to something.
+    fn applied(&mut self, check: Check) {
+        *self.applied.entry(check).or_default() += 1;
+    }
+
+    /// The checks that failed.
+    pub fn failed(&self) -> Vec<Check> {
+        let mut checks: Vec<Check> = self.violations.iter().map(|v| v.check).collect();
+        checks.sort();
+        checks.dedup();
+        checks
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let b = &self.balance;
+        writeln!(f, "operations      {}", self.operations)?;
+        writeln!(
+            f,
+            "accepted        {} ({} of them never answered) = {} acked + {} cancelled + {} replaced + {} dead + {} \
+             held + {} unknown + {} lost",
+            b.accepted,
+            b.accepted_unanswered,
+            b.acked,
+            b.cancelled,
+            b.replaced,
+            b.dead,
+            b.held,
+            b.unknown,
+            b.lost
+        )?;
+        writeln!(f, "{}", self.evidence)?;
+        for (phase, lateness) in &self.lateness {
+            writeln!(f, "late, {phase:<10}{lateness}")?;
+        }
+        write!(f, "checks applied ")?;
+        for (check, n) in &self.applied {
+            write!(f, " {check:?} {n}")?;
+        }
+        writeln!(f)?;
+        writeln!(f, "violations      {}", self.violations.len())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: ", self.check)?;
+        if let Some(id) = self.message {
+            write!(f, "message {} ", id.0)?;
+        }
+        if let Some(tag) = self.tag {
+            write!(f, "(tag {:016x}) ", tag.0)?;
+        }
+        writeln!(f, "{}", self.what)?;
+        story::print(&self.story, f)
+    }
+}

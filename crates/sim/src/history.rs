@@ -1,0 +1,633 @@
+//! What happened, as the clients saw it: the only thing the checker looks at.
+//!
+//! A history is a list of events in the order in which they were written down. Three obligations of whoever writes it
+//! make the checker's conclusions valid:
+//!
+//! 1. `Invoke` is written *before* the request can reach the system, its answer (`Ok`, `Fail`, `Info`) *after* it was
+//!    read. So when an answer stands before an invocation, the first operation really ended before the second began.
+//! 2. `Info` means that nobody knows what became of it; an operation without an answer counts as `Info`. `Fail` is a
+//!    definite refusal: nothing was changed.
+//! 3. An operation invoked before [`Fault::Killed`] or [`Fault::PowerLoss`] takes no effect after it. (A client opens its
+//!    connection before it writes the invocation down, never retries inside one operation, and the fault is written
+//!    after the process is gone.)
+//!
+//! Times are the client's own: monotonic nanoseconds since the start of the run, and wall-clock milliseconds rounded
+//! down. An invocation is stamped as late as possible and an answer as early as possible, so that what lies between
+//! them is never over-estimated.
+
+use std::io::{self, BufRead, Write};
+use std::sync::Mutex;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Number of an operation of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct OpId(pub u64);
+
+/// A message's id, as the system gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MsgId(pub u64);
+
+/// What makes a body unique in its run: it names the one request that sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tag(pub u64);
+
+/// A lease token. The newer of two is the greater: longer, or of the same length and later in the alphabet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(pub String);
+
+impl Ord for Token {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0.len(), &self.0).cmp(&(other.0.len(), &other.0))
+    }
+}
+
+impl PartialOrd for Token {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A reading of the client's clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Monotonic, since the start of the run.
+    pub mono_ns: u64,
+    /// Wall clock since 1970, rounded down.
+    pub wall_ms: u64,
+}
+
+/// One line of a history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When.
+    pub at: Stamp,
+    /// Which client; 0 is the test itself.
+    pub client: u32,
+    /// What.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// A client is about to ask for something.
+    Invoke {
+        /// Which operation.
+        op: OpId,
+        /// What it asks.
+        call: Call,
+    },
+    /// It was done.
+    Ok {
+        /// Which operation.
+        op: OpId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// It was refused; nothing was changed.
+    Fail {
+        /// Which operation.
+        op: OpId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It may have been done or not.
+    Info {
+        /// Which operation.
+        op: OpId,
+        /// What the client saw instead of an answer.
+        why: String,
+    },
+    /// A fault begins or ends.
+    Fault(Fault),
+    /// From here on the run is in this phase.
+    Phase(String),
+    /// Everything that is visible in one queue at the end; complete.
+    Dump {
+        /// Which queue.
+        queue: String,
+        /// Its messages.
+        rows: Vec<Held>,
+    },
+    /// What the system itself says it has done in one queue since the beginning.
+    Totals {
+        /// Which queue.
+        queue: String,
+        /// Its figures.
+        totals: Totals,
+    },
+}
+
+/// An operation's request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call {
+    /// Accept a message.
+    Enqueue(Enqueue),
+    /// Take it back.
+    Cancel(Target),
+    /// Give it another due time, and another body if wanted.
+    Postpone {
+        /// Which message.
+        target: Target,
+        /// When it is due now.
+        when: When,
+        /// Another body.
+        body: Option<Payload>,
+    },
+    /// Due now.
+    Fire(Target),
+    /// Look at it.
+    Get(Target),
+    /// Hand messages out.
+    Reserve {
+        /// From which queue.
+        queue: String,
+        /// At most so many.
+        max: u64,
+        /// Wait for the first so long.
+        wait_ms: u64,
+        /// Length of the leases; `None`: as message and queue say.
+        lease_ms: Option<u64>,
+    },
+    /// Done.
+    Ack(Proof),
+    /// Not done, again after a delay.
+    Nack {
+        /// Of which lease.
+        proof: Proof,
+        /// `None`: the backoff decides.
+        delay_ms: Option<u64>,
+    },
+    /// Push the lease's deadline to so long from now.
+    Extend {
+        /// Of which lease.
+        proof: Proof,
+        /// From now.
+        lease_ms: u64,
+    },
+    /// Park it.
+    Bury(Proof),
+    /// Dead no longer.
+    Redrive(MsgId),
+    /// Remove what is scheduled, ready or dead.
+    Purge {
+        /// In which queue.
+        queue: String,
+    },
+}
+
+/// A message to accept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enqueue {
+    /// Into which queue.
+    pub queue: String,
+    /// The caller's own name for it.
+    pub key: Option<String>,
+    /// What is sent. Two requests have the same tag only if the second retries the first with the same `dedupe_id`.
+    pub body: Payload,
+    /// When it is due.
+    pub when: When,
+    /// If the key is taken.
+    pub if_exists: IfExists,
+    /// Makes a retry return the first answer.
+    pub dedupe_id: Option<String>,
+    /// Dead after so many grants; `None`: as the queue says.
+    pub max_attempts: Option<u64>,
+    /// Length of a lease for which the reserve names none; `None`: as the queue says.
+    pub lease_ms: Option<u64>,
+}
+
+/// A body that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payload {
+    /// Names the request.
+    pub tag: Tag,
+    /// Bytes.
+    pub len: u64,
+    /// [`hash`] of the bytes.
+    pub hash: u64,
+}
+
+/// A body that came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The tag in it, if there is one.
+    pub tag: Option<Tag>,
+    /// Bytes.
+    pub len: u64,
+    /// [`hash`] of the bytes.
+    pub hash: u64,
+}
+
+/// When a message shall be due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// After so many ms of elapsed time.
+    DelayMs(u64),
+    /// At an instant of the wall clock, in ms since 1970.
+    AtMs(u64),
+}
+
+/// If the key is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IfExists {
+    /// Refuse.
+    Reject,
+    /// Keep the old message.
+    Keep,
+    /// Put the new one in its place.
+    Replace,
+}
+
+/// Names a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// By its id.
+    Id(MsgId),
+    /// By its key.
+    Key {
+        /// In which queue.
+        queue: String,
+        /// The key.
+        key: String,
+    },
+}
+
+/// A message and the proof of a lease on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// Which message.
+    pub id: MsgId,
+    /// Which lease.
+    pub token: Token,
+}
+
+/// A positive answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To an enqueue.
+    Enqueued {
+        /// The message that has the key now.
+        id: MsgId,
+        /// `false`: an older message was kept.
+        created: bool,
+        /// The message whose place it took.
+        replaced: Option<MsgId>,
+    },
+    /// To a cancel. The id if the answer names it or the request did.
+    Cancelled(Option<MsgId>),
+    /// To a postpone, fire or redrive. The id as above.
+    Changed(Option<MsgId>),
+    /// To a get.
+    Found(Held),
+    /// To a reserve.
+    Grants(Vec<Grant>),
+    /// To an ack, nack, extend or bury.
+    Settled,
+    /// To a purge: how many went.
+    Purged(u64),
+}
+
+/// A refusal; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    /// Another message has the key.
+    KeyExists,
+    /// A consumer has the message.
+    Leased,
+    /// Nothing is pending under this id or key.
+    NotFound,
+    /// The message is dead.
+    Dead,
+    /// The lease is not the message's latest, or the message is gone.
+    LeaseLost,
+    /// The same `dedupe_id` with another content.
+    DedupeMismatch,
+    /// Anything else: its code.
+    Other(String),
+}
+
+/// A message as a consumer got it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Which message.
+    pub id: MsgId,
+    /// Proof of the lease.
+    pub token: Token,
+    /// Grants so far, this one included.
+    pub attempt: u64,
+    /// Its key.
+    pub key: Option<String>,
+    /// Its body.
+    pub body: Seen,
+    /// How late it is, as the system says.
+    pub lateness_ms: u64,
+}
+
+/// A message as a listing or a get shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which message.
+    pub id: MsgId,
+    /// Its key.
+    pub key: Option<String>,
+    /// Its state.
+    pub state: State,
+    /// Grants so far.
+    pub attempt: u64,
+    /// Its body, if shown.
+    pub body: Option<Seen>,
+}
+
+/// The four states that users see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Not due.
+    Scheduled,
+    /// Due.
+    Ready,
+    /// With a consumer.
+    Leased,
+    /// Parked.
+    Dead,
+}
+
+/// What the system says it has done in a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Messages accepted.
+    pub enqueued: u64,
+    /// Acked.
+    pub acked: u64,
+    /// Cancelled.
+    pub cancelled: u64,
+    /// Replaced.
+    pub replaced: u64,
+    /// Purged.
+    pub purged: u64,
+}
+
+/// Something done to the system under test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// It listens.
+    Started,
+    /// Its process was killed and is gone.
+    Killed(Moment),
+    /// As killed, and what was not synced may be lost.
+    PowerLoss,
+    /// The wall clock was stepped.
+    ClockStep {
+        /// What it showed just before.
+        before_ms: u64,
+        /// What it showed just after.
+        after_ms: u64,
+    },
+    /// Anything else that the checker need not know about.
+    Other(String),
+}
+
+/// When a process was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// While it served.
+    Serving,
+    /// Before it listened.
+    Recovering,
+}
+
+/// A whole run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Says how it came to be: seed, settings.
+    pub title: String,
+    /// What happened.
+    pub events: Vec<Event>,
+}
+
+/// The first line of a history's file.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    duewheel_history: u32,
+    title: String,
+}
+
+impl History {
+    /// Writes a header line, then one JSON line an event.
+    pub fn save(&self, out: &mut dyn Write) -> io::Result<()> {
+        let header = Header { duewheel_history: 1, title: self.title.clone() };
+        serde_json::to_writer(&mut *out, &header)?;
+        out.write_all(b"\n")?;
+        for event in &self.events {
+            serde_json::to_writer(&mut *out, event)?;
+            out.write_all(b"\n")?;
+        }
+        out.flush()
+    }
+
+    /// Reads what [`History::save`] wrote. A cut last line, as a killed test leaves it, is dropped.
+    pub fn load(input: impl BufRead) -> io::Result<History> {
+        let mut lines = input.lines();
+        let first = lines.next().transpose()?.unwrap_or_default();
+        let header: Header = serde_json::from_str(&first)?;
+        if header.duewheel_history != 1 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a history of another version"));
+        }
+        let mut events = Vec::new();
+        let mut cut = None;
+        for line in lines {
+            if let Some(e) = cut {
+                return Err(e);
+            }
+            match serde_json::from_str(&line?) {
+                Ok(event) => events.push(event),
+                Err(e) => cut = Some(io::Error::from(e)),
+            }
+        }
+        Ok(History { title: header.title, events })
+    }
+}
+
+/// Writes a history down while it happens; shared by all clients of a run.
+#[derive(Debug)]
+pub struct Recorder {
+    start: Instant,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    events: Vec<Event>,
+    ops: u64,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// An empty history; its clock starts now.
+    pub fn new() -> Self {
+        Recorder { start: Instant::now(), inner: Mutex::default() }
+    }
+
+    /// The clocks now. Take it as soon as an answer was read.
+    pub fn stamp(&self) -> Stamp {
+        let mono_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Stamp { mono_ns, wall_ms: wall_ms() }
+    }
+
+    /// Writes invocations down. Call it before the first byte is sent, on a connection that is already open.
+    pub fn invoke(&self, client: u32, calls: Vec<Call>) -> Vec<OpId> {
+        let mut inner = self.lock();
+        let at = self.stamp();
+        let mut ids = Vec::with_capacity(calls.len());
+        for call in calls {
+            let op = OpId(inner.ops);
+            inner.ops += 1;
+            inner.events.push(Event { at, client, what: What::Invoke { op, call } });
+            ids.push(op);
+        }
+        ids
+    }
+
+    /// Writes anything else down, answers above all.
+    pub fn note(&self, at: Stamp, client: u32, what: What) {
+        self.lock().events.push(Event { at, client, what });
+    }
+
+    /// What was written so far.
+    pub fn history(&self, title: &str) -> History {
+        History { title: title.to_owned(), events: self.lock().events.clone() }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        // A panicking client has pushed whole events or none.
+        self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// The wall clock, rounded down.
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+const MARK: &[u8] = b"duewheel-sim:";
+
+/// A body of about `len` bytes of UTF-8 text with a tag in it. The text depends on the tag alone and holds what JSON and
+/// careless codecs stumble over: quotes, backslashes, controls, characters of two, three and four bytes.
+pub fn body(tag: Tag, len: usize) -> String {
+    const ALPHABET: [char; 16] = [
+        'a', 'Z', '7', ' ', '"', '\\', '/', '\n', '\r', '\t', '\u{1}', '\u{7f}', 'é', '中', '\u{2028}', '🦀',
+    ];
+    let mut text = format!("duewheel-sim:{:016x};", tag.0);
+    let mut x = tag.0 | 1;
+    while text.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        text.push(ALPHABET[usize::try_from(x % 16).unwrap_or(0)]);
+    }
+    text
+}
+
+impl Payload {
+    /// Describes a body made by [`body`].
+    pub fn of(tag: Tag, bytes: &[u8]) -> Self {
+        Payload { tag, len: bytes.len() as u64, hash: hash(bytes) }
+    }
+
+    /// As it must come back.
+    pub fn seen(self) -> Seen {
+        Seen { tag: Some(self.tag), len: self.len, hash: self.hash }
+    }
+}
+
+impl Seen {
+    /// Describes bytes that came back.
+    pub fn of(bytes: &[u8]) -> Self {
+        let tag = bytes
+            .strip_prefix(MARK)
+            .and_then(|rest| rest.get(..16))
+            .and_then(|hex| std::str::from_utf8(hex).ok())
+            .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+            .map(Tag);
+        Seen { tag, len: bytes.len() as u64, hash: hash(bytes) }
+    }
+}
+
+/// FNV-1a, 64 bits: enough to tell accidents from each other.
+pub fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_names_its_request_and_a_changed_byte_shows() {
+        let text = body(Tag(77), 200);
+        let sent = Payload::of(Tag(77), text.as_bytes());
+        assert_eq!(Seen::of(text.as_bytes()), sent.seen());
+        let mut other = text.clone().into_bytes();
+        other[40] ^= 1;
+        assert_ne!(Seen::of(&other), sent.seen());
+        assert_eq!(Seen::of(b"duewheel-sim:zz").tag, None);
+    }
+
+    #[test]
+    fn a_token_is_compared_as_a_number_is() {
+        let t = |s: &str| Token(s.to_owned());
+        assert!(t("0000000100000000000000ff") < t("000000020000000000000001"));
+        assert!(t("9") < t("10"));
+    }
+
+    #[test]
+    fn a_history_comes_back_from_its_file_and_a_cut_last_line_is_dropped() {
+        let recorder = Recorder::new();
+        let text = body(Tag(1), 30);
+        let enqueue = Enqueue {
+            queue: "q".into(),
+            key: Some("k\"".into()),
+            body: Payload::of(Tag(1), text.as_bytes()),
+            when: When::DelayMs(5),
+            if_exists: IfExists::Replace,
+            dedupe_id: None,
+            max_attempts: None,
+            lease_ms: None,
+        };
+        let op = recorder.invoke(1, vec![Call::Enqueue(enqueue)])[0];
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        recorder.note(recorder.stamp(), 1, What::Ok { op, answer });
+        recorder.note(recorder.stamp(), 0, What::Fault(Fault::Killed(Moment::Serving)));
+        let history = recorder.history("seed 1");
+        let mut file = Vec::new();
+        history.save(&mut file).unwrap();
+        assert_eq!(History::load(&file[..]).unwrap(), history);
+        let cut = History::load(&file[..file.len() - 5]).unwrap();
+        assert_eq!(cut.events.len(), 2);
+        let mut middle = file.clone();
+        middle[100] = b'\n';
+        assert!(History::load(&middle[..]).is_err());
+    }
+}
