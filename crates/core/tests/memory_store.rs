@@ -107,7 +107,7 @@ fn loads_follow_changes_like_one_sorted_set() {
 fn put(id: MessageId, at: u64) -> Record {
     let message = Message {
         id,
-        queue: QueueName::new("q").unwrap(),
+        queue: QueueName::new("q").expect("a good name"),
         key: None,
         body: bytes::Bytes::new(),
         headers: vec![],

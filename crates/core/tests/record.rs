@@ -22,11 +22,11 @@ fn number() -> impl Strategy<Value = u64> {
 }
 
 fn queue() -> impl Strategy<Value = QueueName> {
-    "[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}".prop_map(|s| QueueName::new(&s).unwrap())
+    "[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}".prop_map(|s| QueueName::new(&s).expect("a good name"))
 }
 
 fn key() -> impl Strategy<Value = Option<Key>> {
-    proptest::option::of("\\PC{1,60}".prop_map(|s| Key::new(&s).unwrap()))
+    proptest::option::of("\\PC{1,60}".prop_map(|s| Key::new(&s).expect("a good key")))
 }
 
 fn text() -> impl Strategy<Value = Box<str>> {

@@ -1,0 +1,201 @@
+//! An engine with a table behind it that applies every record, as a store does.
+
+use duewheel_core::engine::{
+    Config, Effect, Effects, Engine, Enqueue, Grant, Input, Op, Reply, Reserve, Reserved, WaiterId, When,
+};
+use duewheel_core::id::{Epoch, Lsn, MessageId, ReplyTo, SessionId};
+use duewheel_core::name::{Key, QueueName};
+use duewheel_core::policy::Policy;
+use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::store::{Found, Recovered, Table};
+use duewheel_core::time::{EngineMs, Now, WallMs};
+
+pub const WALL: u64 = 1_000_000_000;
+
+pub struct Rig {
+    pub engine: Engine,
+    pub table: Table,
+    pub epoch: u32,
+    pub policy: Policy,
+    pub now: Now,
+    next_to: u64,
+    waiters: u64,
+    pub replies: Vec<(ReplyTo, Reply)>,
+}
+
+impl Rig {
+    pub fn new(policy: Policy) -> Self {
+        let now = Now::whole(0, WALL);
+        let recovered = Recovered { epoch: Epoch(1), next_lsn: Lsn(1), next_id: 1, ..Recovered::default() };
+        let config = Config { policy: policy.clone(), seed: 7 };
+        let engine = Engine::new(config, recovered, now).unwrap();
+        let mut rig = Rig {
+            engine,
+            table: Table::default(),
+            epoch: 1,
+            policy,
+            now,
+            next_to: 0,
+            waiters: 0,
+            replies: vec![],
+        };
+        rig.load();
+        rig
+    }
+
+    /// The process is killed and started again: all that is left is the table. Time goes on.
+    pub fn restart(&mut self) {
+        self.epoch += 1;
+        let recovered = self.table.recovered(Epoch(self.epoch));
+        let config = Config { policy: self.policy.clone(), seed: 7 };
+        self.engine = Engine::new(config, recovered, self.now).unwrap();
+        self.load();
+    }
+
+    fn load(&mut self) {
+        let mut fx = Effects::new();
+        self.engine.start(&mut fx);
+        while !self.engine.is_open() {
+            let mut next = Effects::new();
+            for effect in fx.drain(..) {
+                match effect {
+                    Effect::Load(load) => {
+                        let page = self.table.load(load);
+                        self.engine.handle(self.now, Input::Loaded(page), Found::NOTHING, &mut next);
+                    }
+                    Effect::Append(record) => self.apply(record),
+                    Effect::Respond { .. } | Effect::Notice(_) => {}
+                }
+            }
+            fx = next;
+        }
+        self.absorb(fx);
+    }
+
+    pub fn pass(&mut self, ms: u64) {
+        self.now.engine = EngineMs(self.now.engine.0 + ms);
+        self.now.wall = WallMs(self.now.wall.0 + ms);
+    }
+
+    fn apply(&mut self, record: Record) {
+        let first = self.table.applied().next();
+        let clock = ClockPair { engine: self.now.engine, wall: self.now.wall };
+        self.table.apply(&Group { first, clock, records: vec![record] });
+    }
+
+    /// Applies records, keeps replies, and checks what holds for every effect.
+    pub fn absorb(&mut self, fx: Effects) -> Effects {
+        for effect in &fx {
+            match effect {
+                Effect::Append(record) => self.apply(record.clone()),
+                Effect::Respond { to, reply, after } => {
+                    let applied = self.table.applied();
+                    assert!(after.durable <= applied && after.written <= applied, "waits for what never comes");
+                    match reply {
+                        Reply::Reserve(Reserved::Grants(g)) if !g.is_empty() => {}
+                        Reply::ReserveOne(Ok(_)) => {}
+                        _ => assert_eq!(after.durable, applied, "an answer tells of everything before it"),
+                    }
+                    self.replies.push((*to, reply.clone()));
+                }
+                Effect::Load(_) | Effect::Notice(_) => {}
+            }
+        }
+        assert_eq!(self.table.applied(), self.engine.last_lsn());
+        fx
+    }
+
+    /// One operation, without the time steps around it.
+    pub fn raw(&mut self, op: Op) -> (ReplyTo, Effects) {
+        self.next_to += 1;
+        let to = ReplyTo(self.next_to);
+        let mut fx = Effects::new();
+        self.engine.handle(self.now, Input::Request { to, op }, Found::NOTHING, &mut fx);
+        (to, self.absorb(fx))
+    }
+
+    pub fn timeout(&mut self) -> Effects {
+        let mut all = Effects::new();
+        loop {
+            let mut fx = Effects::new();
+            self.engine.handle_timeout(self.now, &mut fx);
+            all.extend(self.absorb(fx));
+            if self.engine.next_wakeup().is_none_or(|t| t > self.now.engine) {
+                return all;
+            }
+        }
+    }
+
+    /// One operation as the driver does it; the answer must come at once.
+    pub fn call(&mut self, op: Op) -> Reply {
+        self.timeout();
+        let (to, _) = self.raw(op);
+        self.timeout();
+        self.reply(to).expect("answered at once")
+    }
+
+    pub fn reply(&mut self, to: ReplyTo) -> Option<Reply> {
+        let at = self.replies.iter().position(|(t, _)| *t == to)?;
+        Some(self.replies.swap_remove(at).1)
+    }
+
+    pub fn demand(&mut self, queues: &[&str], max: usize, wait_ms: u64) -> Reserve {
+        self.waiters += 1;
+        Reserve {
+            waiter: WaiterId(self.waiters),
+            queues: queues.iter().map(|q| queue(q)).collect(),
+            max,
+            wait_ms,
+            lease_ms: None,
+            session: SessionId::NONE,
+            deadline_margin_ms: None,
+        }
+    }
+
+    pub fn reserve(&mut self, name: &str, max: usize) -> Vec<Grant> {
+        let demand = self.demand(&[name], max, 0);
+        match self.call(Op::Reserve(demand)) {
+            Reply::Reserve(Reserved::Grants(grants)) => grants,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn put(&mut self, name: &str, delay: u64, k: Option<&str>) -> MessageId {
+        let mut e = message(name, delay);
+        e.key = k.map(key);
+        match self.call(Op::Enqueue(Box::new(e))) {
+            Reply::Enqueue(Ok(enqueued)) => enqueued.id,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn queue(name: &str) -> QueueName {
+    QueueName::new(name).unwrap()
+}
+
+pub fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+pub fn message(name: &str, delay: u64) -> Enqueue {
+    Enqueue { when: When::After(delay), ..Enqueue::new(queue(name), "body") }
+}
+
+/// xorshift64*: small, and the same everywhere.
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}

@@ -1,0 +1,707 @@
+//! The engine against a model, over random histories.
+//!
+//! The model is a list of messages and a few sentences for each operation, written from the table in INTERFACES, not
+//! from the engine. Restarts, stepped clocks and delays on the edges of the ring are part of the histories.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::{LeaseToken, MessageId, SessionId};
+use duewheel_core::message::{DeadReason, MaxAttempts, Options, State};
+use duewheel_core::policy::Policy;
+use duewheel_core::time::{Due, EngineMs, Now, WallMs};
+
+use crate::harness::*;
+
+const QUEUES: [&str; 2] = ["a", "b"];
+const KEYS: [&str; 3] = ["x", "y", "z"];
+const LEASE: u64 = 40;
+
+#[derive(Clone, Debug)]
+struct M {
+    id: MessageId,
+    queue: usize,
+    key: Option<usize>,
+    due: Due,
+    priority: u32,
+    generation: u32,
+    attempt: u32,
+    forgiven: u32,
+    max: u32,
+    body: u8,
+    stage: S,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum S {
+    /// With the token that may still settle it.
+    Scheduled(Option<LeaseToken>),
+    /// With its rank, fixed when it became ready.
+    Ready(u64, Option<LeaseToken>),
+    Leased(LeaseToken, u64, SessionId),
+    Dead(u64),
+}
+
+#[derive(Default)]
+struct Model {
+    live: Vec<M>,
+    issued: u64,
+    paused: [bool; 2],
+    last_token: Option<LeaseToken>,
+    granted: u64,
+    died: u64,
+}
+
+impl Model {
+    fn state(m: &M) -> State {
+        match m.stage {
+            S::Scheduled(_) => State::Scheduled,
+            S::Ready(..) => State::Ready,
+            S::Leased(..) => State::Leased,
+            S::Dead(_) => State::Dead,
+        }
+    }
+
+    /// Leases end, what is due becomes ready.
+    fn tick(&mut self, now: Now) {
+        let mut died = 0;
+        for m in &mut self.live {
+            if let S::Leased(token, until, _) = m.stage
+                && until <= now.engine.0
+            {
+                m.stage = if m.attempt - m.forgiven >= m.max {
+                    died += 1;
+                    S::Dead(now.wall.0)
+                } else if now.is_due(m.due) {
+                    S::Ready(now.wall_of(m.due).0, Some(token))
+                } else {
+                    S::Scheduled(Some(token)) // the wall clock went back meanwhile
+                };
+            }
+        }
+        self.died += died;
+        for m in &mut self.live {
+            if let S::Scheduled(token) = m.stage
+                && now.is_due(m.due)
+            {
+                m.stage = S::Ready(now.wall_of(m.due).0, token);
+            }
+        }
+    }
+
+    fn place(&mut self, at: usize, now: Now) {
+        let m = &mut self.live[at];
+        m.stage = if now.is_due(m.due) { S::Ready(now.wall_of(m.due).0, None) } else { S::Scheduled(None) };
+    }
+
+    fn by_id(&self, id: MessageId) -> Option<usize> {
+        self.live.iter().position(|m| m.id == id)
+    }
+
+    fn holder(&self, queue: usize, key: usize) -> Option<usize> {
+        let holds = |m: &M| m.queue == queue && m.key == Some(key) && !matches!(m.stage, S::Dead(_));
+        self.live.iter().position(holds)
+    }
+
+    fn resolve(&self, target: &Target) -> Option<usize> {
+        match target {
+            Target::Id(id) => self.by_id(*id),
+            Target::Key(q, k) => {
+                let queue = QUEUES.iter().position(|name| *name == q.as_str())?;
+                let key = KEYS.iter().position(|name| *name == k.as_str())?;
+                self.holder(queue, key).or_else(|| {
+                    let same = |m: &&M| m.queue == queue && m.key == Some(key);
+                    let last = self.live.iter().filter(same).max_by_key(|m| m.id)?;
+                    self.by_id(last.id)
+                })
+            }
+        }
+    }
+
+    /// Ids in the order in which a reserve gets them. A ready message whose instant is not here any more is not given.
+    fn ready(&self, queues: &[usize], now: Now) -> Vec<MessageId> {
+        let mut found: Vec<_> = self
+            .live
+            .iter()
+            .filter(|m| queues.contains(&m.queue) && !self.paused[m.queue] && now.is_due(m.due))
+            .filter_map(|m| match m.stage {
+                S::Ready(rank, _) => Some((m.priority, rank, m.id)),
+                _ => None,
+            })
+            .collect();
+        found.sort();
+        found.into_iter().map(|(_, _, id)| id).collect()
+    }
+}
+
+/// Delays around everything that has an edge: now, a tick, a turn of the tiny ring, many turns.
+fn delay(rng: &mut Rng) -> u64 {
+    match rng.below(7) {
+        0 => 0,
+        1 => rng.below(5),
+        2 => 10 + rng.below(3),
+        3 => 79 + rng.below(3),
+        4 => rng.below(400),
+        5 => 80 * rng.below(20),
+        _ => rng.below(100_000),
+    }
+}
+
+struct Case {
+    rig: Rig,
+    model: Model,
+    rng: Rng,
+    /// Tokens seen, also those that are stale by now.
+    tokens: Vec<(MessageId, LeaseToken)>,
+}
+
+#[test]
+fn ten_thousand_random_histories_agree_with_the_model() {
+    let histories: u64 = std::env::var("DUEWHEEL_HISTORIES").map_or(10_000, |n| n.parse().unwrap());
+    let first: u64 = std::env::var("DUEWHEEL_SEED").map_or(1, |n| n.parse().unwrap());
+    let (mut granted, mut died) = (0, 0);
+    for seed in first..first + histories {
+        let caught = std::panic::catch_unwind(|| history(seed));
+        match caught {
+            Ok((g, d)) => {
+                granted += g;
+                died += d;
+            }
+            Err(panic) => {
+                eprintln!("replay: DUEWHEEL_SEED={seed} DUEWHEEL_HISTORIES=1 cargo test -p duewheel-core --test engine model");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    assert!(granted > histories && died > histories / 20, "the histories did something: {granted} {died}");
+}
+
+fn history(seed: u64) -> (u64, u64) {
+    let policy = Policy {
+        wheel_slots: 8,
+        wheel_tick_ms: 10,
+        max_step: 3,
+        load_rows: 2,
+        ..Policy::default()
+    };
+    let mut case = Case {
+        rig: Rig::new(policy),
+        model: Model::default(),
+        rng: Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+        tokens: vec![],
+    };
+    for _ in 0..40 {
+        case.pass_time();
+        case.operation();
+    }
+    case.compare_everything();
+    (case.model.granted, case.model.died)
+}
+
+impl Case {
+    fn pass_time(&mut self) {
+        match self.rng.below(12) {
+            0..=5 => {}
+            6..=8 => {
+                let ms = 1 + self.rng.below(15);
+                self.rig.pass(ms);
+            }
+            9 => {
+                let ms = self.rng.below(200);
+                self.rig.pass(ms);
+            }
+            10 => {
+                let ms = delay(&mut self.rng);
+                self.rig.pass(ms);
+            }
+            _ => {
+                // Somebody sets the wall clock.
+                let by = self.rng.below(300);
+                let wall = self.rig.now.wall.0;
+                self.rig.now.wall = WallMs(if self.rng.chance(50) { wall + by } else { wall - by });
+            }
+        }
+        self.rig.timeout();
+        self.model.tick(self.rig.now);
+        if self.rng.chance(3) {
+            self.restart();
+        }
+    }
+
+    fn restart(&mut self) {
+        self.rig.restart();
+        let now = self.rig.now;
+        let mut died = 0;
+        for m in &mut self.model.live {
+            m.stage = match m.stage {
+                // A connection does not survive: its lease is released, and its token worthless.
+                S::Leased(_, _, session) if session != SessionId::NONE => {
+                    if m.attempt - m.forgiven >= m.max {
+                        died += 1;
+                        S::Dead(now.wall.0)
+                    } else if now.is_due(m.due) {
+                        S::Ready(now.wall_of(m.due).0, None)
+                    } else {
+                        S::Scheduled(None)
+                    }
+                }
+                // What is ready is a matter of the clocks as they are now.
+                S::Ready(_, token) if now.is_due(m.due) => S::Ready(now.wall_of(m.due).0, token),
+                S::Ready(_, token) => S::Scheduled(token),
+                stage => stage,
+            };
+        }
+        self.model.died += died;
+    }
+
+    fn operation(&mut self) {
+        match self.rng.below(100) {
+            0..=27 => self.enqueue(),
+            28..=47 => self.reserve(),
+            48..=57 => self.ack(),
+            58..=64 => self.nack(),
+            65..=66 => self.bury(),
+            67..=70 => self.extend(),
+            71..=76 => self.cancel(),
+            77..=82 => self.postpone(),
+            83..=86 => self.fire(),
+            87..=89 => self.redrive(),
+            90..=91 => self.pause_or_resume(),
+            92 => self.purge(),
+            93 => self.undelivered(),
+            94 => self.session_closed(),
+            _ => self.look(),
+        }
+    }
+
+    fn target(&mut self) -> Target {
+        if self.rng.chance(50) {
+            let (q, k) = (self.rng.below(2) as usize, self.rng.below(3) as usize);
+            Target::Key(queue(QUEUES[q]), key(KEYS[k]))
+        } else {
+            Target::Id(MessageId(self.rng.below(self.model.issued + 2)))
+        }
+    }
+
+    fn when(&mut self) -> When {
+        let ms = delay(&mut self.rng);
+        if self.rng.chance(60) {
+            return When::After(ms);
+        }
+        let wall = self.rig.now.wall.0;
+        let past = if self.rng.chance(50) { Past::Fire } else { Past::Refuse };
+        let due_at = WallMs(if self.rng.chance(85) { wall + ms } else { wall - ms - 1 });
+        When::At { due_at, past }
+    }
+
+    /// The due time that a `when` means; `None`: in the past.
+    fn due(&self, when: When) -> Option<Due> {
+        match when {
+            When::After(ms) => Some(Due::After(EngineMs(self.rig.now.engine.0 + ms))),
+            When::At { due_at, past } => {
+                (past == Past::Fire || due_at >= self.rig.now.wall).then_some(Due::At(due_at))
+            }
+        }
+    }
+
+    fn enqueue(&mut self) {
+        let q = self.rng.below(2) as usize;
+        let k = self.rng.chance(60).then(|| self.rng.below(3) as usize);
+        let when = self.when();
+        let if_exists = [IfExists::Reject, IfExists::Keep, IfExists::Replace][self.rng.below(3) as usize];
+        let max = 1 + self.rng.below(3) as u32;
+        let priority = 10 + self.rng.below(2) as u32;
+        let body = self.rng.below(256) as u8;
+        let e = Enqueue {
+            key: k.map(|k| key(KEYS[k])),
+            body: vec![body].into(),
+            when,
+            if_exists,
+            priority: Some(priority),
+            options: Options { max_attempts: MaxAttempts::new(max), ..Options::default() },
+            ..Enqueue::new(queue(QUEUES[q]), "")
+        };
+        let reply = match self.rig.call(Op::Enqueue(Box::new(e))) {
+            Reply::Enqueue(reply) => reply,
+            other => panic!("{other:?}"),
+        };
+        let now = self.rig.now;
+        let Some(due) = self.due(when) else {
+            assert_eq!(reply, Err(EnqueueRefusal::InThePast));
+            return;
+        };
+        let mut generation = 1;
+        let mut created = duewheel_core::record::Created::New;
+        if let Some(at) = k.and_then(|k| self.model.holder(q, k)) {
+            let held = self.model.live[at].clone();
+            match if_exists {
+                IfExists::Reject => return assert_eq!(reply, Err(EnqueueRefusal::KeyExists(held.id))),
+                IfExists::Keep => {
+                    let kept = reply.expect("kept");
+                    assert_eq!((kept.id, kept.created), (held.id, duewheel_core::record::Created::Kept));
+                    return;
+                }
+                IfExists::Replace if matches!(held.stage, S::Leased(..)) => {
+                    return assert_eq!(reply, Err(EnqueueRefusal::Leased(held.id)));
+                }
+                IfExists::Replace => {
+                    generation = held.generation + 1;
+                    created = duewheel_core::record::Created::Replacing(held.id);
+                    self.model.live.remove(at);
+                }
+            }
+        }
+        self.model.issued += 1;
+        let id = MessageId(self.model.issued);
+        assert_eq!(reply, Ok(Enqueued { id, due_at: now.wall_of(due), generation, created }));
+        self.model.live.push(M {
+            id,
+            queue: q,
+            key: k,
+            due,
+            priority,
+            generation,
+            attempt: 0,
+            forgiven: 0,
+            max,
+            body,
+            stage: S::Scheduled(None),
+        });
+        let last = self.model.live.len() - 1;
+        self.model.place(last, now);
+    }
+
+    fn reserve(&mut self) {
+        let queues: Vec<usize> = match self.rng.below(3) {
+            0 => vec![0],
+            1 => vec![1],
+            _ => vec![0, 1],
+        };
+        let max = 1 + self.rng.below(3) as usize;
+        let names: Vec<&str> = queues.iter().map(|&q| QUEUES[q]).collect();
+        let session = SessionId(self.rng.below(3)); // 0 is none
+        let demand = Reserve { lease_ms: Some(LEASE), session, ..self.rig.demand(&names, max, 0) };
+        let Reply::Reserve(Reserved::Grants(grants)) = self.rig.call(Op::Reserve(demand)) else { panic!() };
+        let now = self.rig.now;
+        let mut wanted = self.model.ready(&queues, now);
+        wanted.truncate(max);
+        let got: Vec<MessageId> = grants.iter().map(|g| g.message.id).collect();
+        assert_eq!(got, wanted, "order of grants");
+        for grant in grants {
+            let at = self.model.by_id(grant.message.id).unwrap();
+            let m = &mut self.model.live[at];
+            m.attempt += 1;
+            assert!(now.is_due(m.due), "never early");
+            assert_eq!((grant.attempt, grant.generation), (m.attempt, m.generation));
+            assert_eq!(grant.message.body[..], [m.body], "its own body");
+            assert_eq!(grant.lateness_ms, now.since(m.due));
+            assert!(self.model.last_token < Some(grant.token), "tokens only grow");
+            self.model.last_token = Some(grant.token);
+            m.stage = S::Leased(grant.token, now.engine.0 + LEASE, session);
+            self.model.granted += 1;
+            self.tokens.push((grant.message.id, grant.token));
+        }
+    }
+
+    fn a_token(&mut self) -> Option<(MessageId, LeaseToken)> {
+        if self.tokens.is_empty() {
+            return None;
+        }
+        // Mostly recent ones, sometimes stale ones.
+        let n = self.tokens.len() as u64;
+        let back = if self.rng.chance(70) { self.rng.below(n.min(3)) } else { self.rng.below(n) };
+        Some(self.tokens[(n - 1 - back) as usize])
+    }
+
+    /// Where the message is if the token may settle it, and whether the lease still runs.
+    fn held(&self, id: MessageId, token: LeaseToken) -> Option<(usize, bool)> {
+        let at = self.model.by_id(id)?;
+        match self.model.live[at].stage {
+            S::Leased(t, ..) if t == token => Some((at, true)),
+            S::Ready(_, Some(t)) | S::Scheduled(Some(t)) if t == token => Some((at, false)),
+            _ => None,
+        }
+    }
+
+    fn ack(&mut self) {
+        let Some((id, token)) = self.a_token() else { return };
+        let Reply::Settle(reply) = self.rig.call(Op::Ack { id, token }) else { panic!() };
+        match self.held(id, token) {
+            Some((at, _)) => {
+                assert_eq!(reply, Ok(Settled::Acked));
+                self.model.live.remove(at);
+            }
+            None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
+        }
+    }
+
+    fn nack(&mut self) {
+        let Some((id, token)) = self.a_token() else { return };
+        let delay_ms = self.rng.chance(70).then(|| delay(&mut self.rng));
+        let op = Op::Nack { id, token, delay_ms, priority: None, note: "why".into() };
+        let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
+        let Some((at, _)) = self.held(id, token) else {
+            return assert_eq!(reply, Err(SettleRefusal::LeaseLost));
+        };
+        let now = self.rig.now;
+        let m = &mut self.model.live[at];
+        if m.attempt - m.forgiven >= m.max {
+            assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts)));
+            m.stage = S::Dead(now.wall.0);
+            self.model.died += 1;
+            return;
+        }
+        let Ok(Settled::Again(again)) = reply else { panic!("{reply:?}") };
+        let waits = again.0 - now.wall.0;
+        match delay_ms {
+            Some(ms) => assert_eq!(waits, ms),
+            None => assert!((1_000..=3_600_000).contains(&waits), "backoff of {waits}"),
+        }
+        m.due = Due::After(EngineMs(now.engine.0 + waits));
+        self.model.place(at, now);
+    }
+
+    fn bury(&mut self) {
+        let Some((id, token)) = self.a_token() else { return };
+        let op = Op::Bury { id, token, priority: None, note: "".into() };
+        let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
+        match self.held(id, token) {
+            Some((at, _)) => {
+                assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried)));
+                self.model.live[at].stage = S::Dead(self.rig.now.wall.0);
+                self.model.died += 1;
+            }
+            None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
+        }
+    }
+
+    fn extend(&mut self) {
+        let Some((id, token)) = self.a_token() else { return };
+        let lease_ms = 1 + self.rng.below(100);
+        let Reply::Extend(reply) = self.rig.call(Op::Extend { id, token, lease_ms: Some(lease_ms) }) else {
+            panic!()
+        };
+        let now = self.rig.now;
+        match self.held(id, token) {
+            Some((at, true)) => {
+                assert_eq!(reply, Ok(WallMs(now.wall.0 + lease_ms)));
+                let S::Leased(_, until, _) = &mut self.model.live[at].stage else { panic!() };
+                *until = now.engine.0 + lease_ms;
+            }
+            Some((_, false)) | None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
+        }
+    }
+
+    fn change(&mut self, op: Op) -> Result<Box<View>, ChangeRefusal> {
+        match self.rig.call(op) {
+            Reply::Change(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn cancel(&mut self) {
+        let target = self.target();
+        let reply = self.change(Op::Cancel { target: target.clone() });
+        let Some(at) = self.model.resolve(&target) else {
+            return assert_eq!(reply, Err(ChangeRefusal::NotFound));
+        };
+        if matches!(self.model.live[at].stage, S::Leased(..)) {
+            return assert_eq!(reply, Err(ChangeRefusal::Leased));
+        }
+        let m = self.model.live.remove(at);
+        assert_eq!(reply.expect("cancelled").message.id, m.id);
+    }
+
+    fn postpone(&mut self) {
+        let (target, when) = (self.target(), self.when());
+        let if_generation = self.rng.chance(30).then(|| 1 + self.rng.below(2) as u32);
+        let body = self.rng.chance(30).then(|| self.rng.below(256) as u8);
+        let op = Op::Postpone {
+            target: target.clone(),
+            when,
+            body: body.map(|b| vec![b].into()),
+            if_generation,
+        };
+        let reply = self.change(op);
+        let Some(at) = self.model.resolve(&target) else {
+            return assert_eq!(reply, Err(ChangeRefusal::NotFound));
+        };
+        let due = self.due(when);
+        let now = self.rig.now;
+        let m = &mut self.model.live[at];
+        match m.stage {
+            S::Leased(..) => return assert_eq!(reply, Err(ChangeRefusal::Leased)),
+            S::Dead(_) => return assert_eq!(reply, Err(ChangeRefusal::Dead)),
+            S::Scheduled(_) | S::Ready(..) => {}
+        }
+        if if_generation.is_some_and(|g| g != m.generation) {
+            return assert_eq!(reply, Err(ChangeRefusal::GenerationMismatch(m.generation)));
+        }
+        let Some(due) = due else { return assert_eq!(reply, Err(ChangeRefusal::InThePast)) };
+        m.due = due;
+        m.generation += 1;
+        m.body = body.unwrap_or(m.body);
+        let (generation, body) = (m.generation, m.body);
+        self.model.place(at, now);
+        let view = reply.expect("postponed");
+        assert_eq!((view.generation, &view.message.body[..]), (generation, &[body][..]));
+        assert_eq!(view.state, Model::state(&self.model.live[at]));
+    }
+
+    fn fire(&mut self) {
+        let target = self.target();
+        let reply = self.change(Op::Fire { target: target.clone() });
+        let Some(at) = self.model.resolve(&target) else {
+            return assert_eq!(reply, Err(ChangeRefusal::NotFound));
+        };
+        let now = self.rig.now;
+        let m = &mut self.model.live[at];
+        match m.stage {
+            S::Leased(..) => assert_eq!(reply, Err(ChangeRefusal::Leased)),
+            S::Dead(_) => assert_eq!(reply, Err(ChangeRefusal::Dead)),
+            // Ready by name although its instant has gone: the engine may or may not have noticed.
+            S::Ready(..) if !now.is_due(m.due) => {
+                let view = reply.expect("fired");
+                if view.generation > m.generation {
+                    m.generation += 1;
+                    m.due = Due::After(now.engine);
+                    self.model.place(at, now);
+                }
+            }
+            S::Ready(..) => assert_eq!(reply.expect("unchanged").generation, m.generation),
+            S::Scheduled(_) => {
+                m.generation += 1;
+                m.due = Due::After(now.engine);
+                let generation = m.generation;
+                self.model.place(at, now);
+                let view = reply.expect("fired");
+                assert_eq!((view.state, view.generation), (State::Ready, generation));
+            }
+        }
+    }
+
+    fn redrive(&mut self) {
+        let id = MessageId(self.rng.below(self.model.issued + 2));
+        let reply = self.change(Op::Redrive { id });
+        let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
+        let m = self.model.live[at].clone();
+        if !matches!(m.stage, S::Dead(_)) {
+            return assert_eq!(reply, Err(ChangeRefusal::NotDead));
+        }
+        if let Some(holder) = m.key.and_then(|k| self.model.holder(m.queue, k)) {
+            let taken = self.model.live[holder].id;
+            return assert_eq!(reply, Err(ChangeRefusal::KeyExists(taken)));
+        }
+        let now = self.rig.now;
+        let m = &mut self.model.live[at];
+        m.forgiven = m.attempt;
+        if !now.is_due(m.due) {
+            m.due = Due::After(now.engine);
+        }
+        self.model.place(at, now);
+        assert_eq!(reply.expect("redriven").state, State::Ready);
+    }
+
+    fn pause_or_resume(&mut self) {
+        let q = self.rng.below(2) as usize;
+        let name = queue(QUEUES[q]);
+        let op =
+            if self.model.paused[q] { Op::Resume { queue: name } } else { Op::Pause { queue: name, for_ms: None } };
+        assert_eq!(self.rig.call(op), Reply::Done);
+        self.model.paused[q] = !self.model.paused[q];
+    }
+
+    fn purge(&mut self) {
+        let q = self.rng.below(2) as usize;
+        let Reply::Count(purged) = self.rig.call(Op::Purge { queue: queue(QUEUES[q]) }) else { panic!() };
+        let before = self.model.live.len();
+        self.model.live.retain(|m| m.queue != q || matches!(m.stage, S::Leased(..)));
+        assert_eq!(purged as usize, before - self.model.live.len());
+    }
+
+    fn undelivered(&mut self) {
+        let Some((id, token)) = self.a_token() else { return };
+        self.rig.call(Op::Undelivered { leases: vec![(id, token)] });
+        if let Some((at, true)) = self.held(id, token) {
+            self.model.live[at].attempt -= 1;
+            self.model.place(at, self.rig.now);
+        }
+    }
+
+    fn session_closed(&mut self) {
+        let session = SessionId(1 + self.rng.below(2));
+        self.rig.call(Op::SessionClosed { session });
+        let now = self.rig.now;
+        for at in 0..self.model.live.len() {
+            let m = &mut self.model.live[at];
+            if !matches!(m.stage, S::Leased(_, _, s) if s == session) {
+                continue;
+            }
+            if m.attempt - m.forgiven >= m.max {
+                m.stage = S::Dead(now.wall.0);
+                self.model.died += 1;
+            } else {
+                self.model.place(at, now);
+            }
+        }
+    }
+
+    /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready and
+    /// whose instant has gone may carry either name.
+    fn same_state(&self, m: &M, shown: State) -> bool {
+        let wanted = Model::state(m);
+        let unsure = wanted == State::Ready && !self.rig.now.is_due(m.due);
+        shown == wanted || (unsure && shown == State::Scheduled)
+    }
+
+    fn look(&mut self) {
+        let target = self.target();
+        let Reply::View(view) = self.rig.call(Op::Get { target: target.clone() }) else { panic!() };
+        match self.model.resolve(&target) {
+            None => assert_eq!(view, None),
+            Some(at) => self.compare_view(&self.model.live[at], &view.expect("it is there")),
+        }
+    }
+
+    fn compare_view(&self, m: &M, view: &View) {
+        assert_eq!(view.message.id, m.id);
+        assert!(self.same_state(m, view.state), "{m:?} shown as {:?}", view.state);
+        assert_eq!((view.attempt, view.generation, view.priority), (m.attempt, m.generation, m.priority));
+        assert_eq!(view.due_at, self.rig.now.wall_of(m.due));
+        assert_eq!(view.message.body[..], [m.body]);
+        assert!(view.history.len() as u32 <= m.attempt + m.attempt);
+    }
+
+    /// Everything the engine shows, and everything the store would give to the next one.
+    fn compare_everything(&mut self) {
+        let now = self.rig.now;
+        for (q, name) in QUEUES.iter().enumerate() {
+            let list = Op::List { queue: queue(name), state: None, after: None, limit: usize::MAX };
+            let Reply::Page(page) = self.rig.call(list) else { panic!() };
+            assert_eq!(page.next, None);
+            let mut wanted: Vec<&M> = self.model.live.iter().filter(|m| m.queue == q).collect();
+            wanted.sort_by_key(|m| (now.wall_of(m.due), m.id));
+            assert_eq!(page.views.len(), wanted.len());
+            for (view, m) in page.views.iter().zip(&wanted) {
+                self.compare_view(m, view);
+            }
+            let Reply::Queues(views) = self.rig.call(Op::Queue { queue: queue(name) }) else { panic!() };
+            let counts = views.first().map(|v| v.counts).unwrap_or_default();
+            let count = |state| wanted.iter().filter(|m| Model::state(m) == state).count() as u64;
+            assert_eq!(counts.scheduled + counts.ready, count(State::Scheduled) + count(State::Ready));
+            assert_eq!((counts.leased, counts.dead), (count(State::Leased), count(State::Dead)));
+            let waiting = counts.scheduled + counts.ready;
+            let all = Op::Histogram {
+                queue: Some(queue(name)),
+                from: WallMs(0),
+                to: WallMs(u64::MAX / 2),
+                columns: 1,
+            };
+            let Reply::Histogram(h) = self.rig.call(all) else { panic!() };
+            assert_eq!(h.before + h.counts.iter().sum::<u64>() + h.after, waiting);
+        }
+        assert_eq!(self.rig.table.len(), self.model.live.len(), "the store holds the same messages");
+        for row in self.rig.table.rows() {
+            let m = &self.model.live[self.model.by_id(row.message.id).expect("held by both")];
+            assert_eq!((row.life.due, row.life.attempt, row.life.generation), (m.due, m.attempt, m.generation));
+        }
+    }
+}
