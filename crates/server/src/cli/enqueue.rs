@@ -1,0 +1,300 @@
+//! `duewheel enqueue`: one message, or one for each line of standard input.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+use super::remote::{Refusal, Remote, Trouble, segment};
+use super::table::{cell, plain};
+use super::{Failure, Server};
+
+/// Lines of one request.
+const BATCH_LINES: usize = 1_000;
+/// Bytes of one request, about.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+#[derive(Args, Debug)]
+pub(super) struct Enqueue {
+    /// The queue
+    queue: String,
+    /// The body; `-` or nothing reads standard input
+    #[arg(allow_hyphen_values = true)]
+    body: Option<String>,
+    #[command(flatten)]
+    when: When,
+    /// Your own name for the message, unique among the pending ones of its queue
+    #[arg(long, value_name = "K")]
+    key: Option<String>,
+    /// What to do if the key is taken
+    #[arg(long, value_name = "WHAT", requires = "key")]
+    if_exists: Option<IfExists>,
+    /// Makes a repeated enqueue return the first answer
+    #[arg(long, value_name = "ID")]
+    dedupe_id: Option<String>,
+    /// Lower goes first
+    #[arg(long, value_name = "N")]
+    priority: Option<u32>,
+    /// Make each line of standard input a message
+    #[arg(long, conflicts_with_all = ["key", "dedupe_id"])]
+    lines: bool,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+/// When something is due.
+#[derive(Args, Clone, Debug)]
+pub(super) struct When {
+    /// After this time, such as 250ms, 10s, 48h, 15d
+    #[arg(long, value_name = "TIME", conflicts_with = "at")]
+    delay: Option<String>,
+    /// At this instant (RFC 3339), such as 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "INSTANT")]
+    at: Option<String>,
+    /// What to do if the instant has passed
+    #[arg(long, value_name = "WHAT", requires = "at")]
+    past: Option<Past>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Past {
+    Refuse,
+    Fire,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum IfExists {
+    Reject,
+    Keep,
+    Replace,
+}
+
+impl When {
+    /// Writes it to a request; without `--delay` and `--at`, `default` counts.
+    pub(super) fn write(
+        &self,
+        request: &mut Map<String, Value>,
+        default: Option<u64>,
+    ) -> Result<(), Failure> {
+        match (&self.delay, &self.at, default) {
+            (Some(delay), _, _) => request.insert("delay".into(), delay.as_str().into()),
+            (None, Some(at), _) => request.insert("due_at".into(), at.as_str().into()),
+            (None, None, Some(ms)) => request.insert("delay_ms".into(), ms.into()),
+            (None, None, None) => return Err(Failure::Usage("--delay or --at is needed".into())),
+        };
+        if let Some(past) = self.past {
+            let word = match past {
+                Past::Refuse => "refuse",
+                Past::Fire => "fire",
+            };
+            request.insert("past".into(), word.into());
+        }
+        Ok(())
+    }
+}
+
+impl Enqueue {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let remote = Remote::new(&self.server)?;
+        let path = format!("/v1/queues/{}/messages", segment(&self.queue));
+        let request = self.request()?;
+        if self.lines {
+            if self.body.as_deref().is_some_and(|body| body != "-") {
+                return Err(Failure::Usage("--lines reads standard input; leave the body out".into()));
+            }
+            return Lines::new(remote, path, request, self.json).run();
+        }
+        let body = match self.body.as_deref() {
+            Some(body) if body != "-" => body.as_bytes().to_vec(),
+            Some(_) | None => {
+                let mut bytes = Vec::new();
+                io::stdin().read_to_end(&mut bytes)?;
+                bytes
+            }
+        };
+        let mut request = request;
+        put_body(&mut request, body);
+        let answer = remote.post(&path, &Value::Object(request))?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{answer}")?;
+            return Ok(());
+        }
+        let what = match (answer["created"].as_bool(), answer.get("replaced").and_then(Value::as_str)) {
+            (Some(false), _) => "kept".to_owned(),
+            (_, Some(old)) => format!("enqueued in place of {old}"),
+            _ => "enqueued".to_owned(),
+        };
+        writeln!(out, "{}  {what}, due {}", cell(&answer, "id"), cell(&answer, "due_at"))?;
+        Ok(())
+    }
+
+    fn request(&self) -> Result<Map<String, Value>, Failure> {
+        let mut request = Map::new();
+        self.when.write(&mut request, Some(0))?;
+        let mut put =
+            |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
+        put("key", self.key.as_deref().map(Value::from));
+        put("dedupe_id", self.dedupe_id.as_deref().map(Value::from));
+        put("priority", self.priority.map(Value::from));
+        let if_exists = self.if_exists.map(|what| match what {
+            IfExists::Reject => "reject",
+            IfExists::Keep => "keep",
+            IfExists::Replace => "replace",
+        });
+        put("if_exists", if_exists.map(Value::from));
+        Ok(request)
+    }
+}
+
+/// As text where it is text, else in base64.
+pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
+    match String::from_utf8(body) {
+        Ok(text) => request.insert("body".into(), text.into()),
+        Err(error) => request.insert("body_base64".into(), STANDARD.encode(error.as_bytes()).into()),
+    };
+}
+
+/// Lines of standard input on their way.
+struct Lines {
+    remote: Remote,
+    path: String,
+    /// What all messages have in common.
+    common: Map<String, Value>,
+    json: bool,
+    /// Read and not sent: the number of each line, and the request for it.
+    waiting: Vec<(u64, String)>,
+    waiting_bytes: usize,
+    read: u64,
+    accepted: u64,
+    failed: u64,
+    progress: ProgressBar,
+}
+
+impl Lines {
+    fn new(remote: Remote, path: String, common: Map<String, Value>, json: bool) -> Lines {
+        // Draws only when standard error is a terminal.
+        let progress = ProgressBar::new_spinner();
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {human_pos} accepted, {per_sec}, {elapsed}")
+        {
+            progress.set_style(style);
+        }
+        Lines {
+            remote,
+            path,
+            common,
+            json,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            read: 0,
+            accepted: 0,
+            failed: 0,
+            progress,
+        }
+    }
+
+    fn run(mut self) -> Result<(), Failure> {
+        let mut input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if input.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            self.add(&line);
+            let full = self.waiting.len() >= BATCH_LINES || self.waiting_bytes >= BATCH_BYTES;
+            // Somebody may be typing: what is there goes before more is waited for.
+            if full || !input.buffer().contains(&b'\n') {
+                self.send()?;
+            }
+        }
+        while !self.waiting.is_empty() {
+            self.send()?;
+        }
+        self.progress.finish_and_clear();
+        if self.json {
+            let summary = json!({"accepted": self.accepted, "failed": self.failed});
+            writeln!(io::stdout(), "{summary}")?;
+        } else {
+            writeln!(io::stdout(), "{} enqueued", self.accepted)?;
+        }
+        if self.failed == 0 {
+            Ok(())
+        } else {
+            Err(Failure::Failed(format!("{} lines were refused", self.failed)))
+        }
+    }
+
+    fn add(&mut self, line: &[u8]) {
+        self.read += 1;
+        let mut request = self.common.clone();
+        put_body(&mut request, line.to_vec());
+        let request = Value::Object(request).to_string();
+        self.waiting_bytes += request.len() + 1;
+        self.waiting.push((self.read, request));
+    }
+
+    /// Sends what waits. What the server has no room for at the moment waits on.
+    fn send(&mut self) -> Result<(), Failure> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = Vec::with_capacity(self.waiting_bytes);
+        for (_, request) in &self.waiting {
+            bytes.extend_from_slice(request.as_bytes());
+            bytes.push(b'\n');
+        }
+        let results = match self.remote.post_lines(&self.path, bytes) {
+            Ok(results) => results,
+            Err(Trouble::Refused(refusal)) if refusal.code == "overloaded" => {
+                self.rest();
+                return Ok(());
+            }
+            Err(trouble) => {
+                self.progress.finish_and_clear();
+                let first = self.waiting.first().map_or(0, |(number, _)| *number);
+                let what =
+                    format!("{trouble}; {} accepted; it is not known from line {first} on", self.accepted);
+                return Err(Failure::Failed(what));
+            }
+        };
+        let sent = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        for ((number, request), result) in sent.into_iter().zip(results) {
+            if result.get("id").is_some() {
+                self.accepted += 1;
+                continue;
+            }
+            let refusal = Refusal::from_json(&result);
+            if refusal.code == "overloaded" {
+                self.waiting_bytes += request.len() + 1;
+                self.waiting.push((number, request));
+                continue;
+            }
+            self.failed += 1;
+            let what = plain(&refusal.to_string());
+            self.progress.suspend(|| eprintln!("line {number}: {what}"));
+        }
+        self.progress.set_position(self.accepted);
+        if !self.waiting.is_empty() {
+            self.rest();
+        }
+        Ok(())
+    }
+
+    fn rest(&self) {
+        self.progress.tick();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}

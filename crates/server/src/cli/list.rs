@@ -1,0 +1,92 @@
+//! `duewheel list QUEUE`.
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::remote::{Remote, segment};
+use super::table::{self, body, cell};
+use super::{Failure, Server};
+
+/// Messages of one request.
+const PAGE: usize = 1_000;
+const BODY_CHARS: usize = 40;
+
+#[derive(Args, Debug)]
+pub(super) struct List {
+    /// The queue
+    queue: String,
+    /// Only messages in this state
+    #[arg(long, value_name = "S")]
+    state: Option<StateWord>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StateWord {
+    Scheduled,
+    Ready,
+    Leased,
+    Dead,
+}
+
+impl List {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let remote = Remote::new(&self.server)?;
+        let mut messages: Vec<Value> = Vec::new();
+        let mut next: Option<String> = None;
+        loop {
+            let limit = PAGE.min(self.limit - messages.len());
+            if limit == 0 {
+                break;
+            }
+            let mut path = format!("/v1/queues/{}/messages?limit={limit}", segment(&self.queue));
+            if let Some(state) = self.state {
+                path.push_str(match state {
+                    StateWord::Scheduled => "&state=scheduled",
+                    StateWord::Ready => "&state=ready",
+                    StateWord::Leased => "&state=leased",
+                    StateWord::Dead => "&state=dead",
+                });
+            }
+            if let Some(after) = &next {
+                path.push_str(&format!("&after={}", segment(after)));
+            }
+            let mut page = remote.get(&path)?;
+            if let Some(Value::Array(more)) = page.get_mut("messages").map(Value::take) {
+                messages.extend(more);
+            }
+            next = page.get("next").and_then(Value::as_str).map(str::to_owned);
+            if next.is_none() {
+                break;
+            }
+        }
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", json!({"messages": messages, "next": next}))?;
+            return Ok(());
+        }
+        let row = |message: &Value| {
+            let mut row: Vec<String> = ["id", "state", "due_at", "key", "attempt"]
+                .into_iter()
+                .map(|name| cell(message, name))
+                .collect();
+            row.push(body(message, BODY_CHARS));
+            row
+        };
+        let rows: Vec<Vec<String>> = messages.iter().map(row).collect();
+        table::print(&mut out, &["ID", "STATE", "DUE", "KEY", "ATTEMPT", "BODY"], &rows)?;
+        if next.is_some() {
+            writeln!(out, "there may be more; see --limit")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::enqueue::{When, put_body};
+use super::remote::{Remote, segment};
+use super::table::{body, cell, plain};
+use super::{Failure, Server};
+
+/// Names one message.
+#[derive(Args, Debug)]
+struct Target {
+    /// The message's id; with --key, its queue
+    #[arg(value_name = "ID|QUEUE")]
+    name: String,
+    /// The message's key
+    #[arg(long, value_name = "K")]
+    key: Option<String>,
+}
+
+impl Target {
+    fn path(&self) -> Result<String, Failure> {
+        match &self.key {
+            Some(key) => Ok(format!("/v1/queues/{}/keys/{}", segment(&self.name), segment(key))),
+            None if !self.name.is_empty() && self.name.bytes().all(|b| b.is_ascii_digit()) => {
+                Ok(format!("/v1/messages/{}", self.name))
+            }
+            None => Err(Failure::Usage(format!(
+                "{:?} is no id; for a message by its key say: {} --key K",
+                self.name, self.name
+            ))),
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Get {
+    #[command(flatten)]
+    target: Target,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Get {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let message = Remote::new(&self.server)?.get(&self.target.path()?)?;
+        show(&message, self.json)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Cancel {
+    #[command(flatten)]
+    target: Target,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Cancel {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let answer = Remote::new(&self.server)?.delete(&self.target.path()?)?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{answer}")?;
+        } else {
+            writeln!(out, "{}  cancelled", cell(&answer, "id"))?;
+        }
+        Ok(())
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Postpone {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    when: When,
+    /// Another body
+    #[arg(long, value_name = "BODY", allow_hyphen_values = true)]
+    body: Option<String>,
+    /// Only if the message has this generation
+    #[arg(long, value_name = "N")]
+    if_generation: Option<u32>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Postpone {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let mut request = Map::new();
+        self.when.write(&mut request, None)?;
+        if let Some(body) = self.body {
+            put_body(&mut request, body.into_bytes());
+        }
+        if let Some(generation) = self.if_generation {
+            request.insert("if_generation".into(), generation.into());
+        }
+        let answer = Remote::new(&self.server)?.patch(&self.target.path()?, &Value::Object(request))?;
+        changed(&answer, "postponed", self.json)
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Fire {
+    #[command(flatten)]
+    target: Target,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Fire {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let path = format!("{}/fire", self.target.path()?);
+        let answer = Remote::new(&self.server)?.post(&path, &json!({}))?;
+        changed(&answer, "fired", self.json)
+    }
+}
+
+fn changed(answer: &Value, what: &str, json: bool) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{answer}")?;
+    } else {
+        writeln!(
+            out,
+            "{}  {what}, {}, due {}",
+            cell(answer, "id"),
+            cell(answer, "state"),
+            cell(answer, "due_at")
+        )?;
+    }
+    Ok(())
+}
+
+/// Lines of the body shown to people.
+const BODY_CHARS: usize = 2_000;
+
+fn show(message: &Value, json: bool) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{message}")?;
+        return Ok(());
+    }
+    for name in [
+        "id",
+        "queue",
+        "key",
+        "state",
+        "due_at",
+        "attempt",
+        "max_attempts",
+        "generation",
+        "priority",
+        "lease_ms",
+        "enqueued_at",
+        "lease_until",
+        "dead_reason",
+        "dead_at",
+    ] {
+        if message.get(name).is_some_and(|value| !value.is_null()) {
+            writeln!(out, "{name:13}{}", cell(message, name))?;
+        }
+    }
+    for (name, value) in message["headers"].as_object().into_iter().flatten() {
+        writeln!(out, "{:13}{}: {}", "header", plain(name), plain(value.as_str().unwrap_or_default()))?;
+    }
+    for past in message["history"].as_array().into_iter().flatten() {
+        let note = past["note"].as_str().unwrap_or_default();
+        writeln!(
+            out,
+            "{:13}attempt {} {} at {} {}",
+            "history",
+            past["attempt"],
+            cell(past, "how"),
+            cell(past, "ended_at"),
+            plain(note)
+        )?;
+    }
+    writeln!(out, "{:13}{}", "body", body(message, BODY_CHARS))?;
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! The command line: one binary, `duewheel`.
+//!
+//! Exit codes: 0 done, 1 refused or failed, 2 used wrongly.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{ConfigError, Options};
+
+mod enqueue;
+mod list;
+mod message;
+mod queues;
+mod remote;
+mod serve;
+mod table;
+mod verify;
+mod work;
+
+/// Durable delayed messages: said once, done when due, cancellable by your own key.
+#[derive(Debug, Parser)]
+#[command(name = "duewheel", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server
+    Serve(Box<Serve>),
+    /// Schedule a message, or one for each line
+    Enqueue(enqueue::Enqueue),
+    /// Look at a message
+    Get(message::Get),
+    /// Take a message back before it is delivered
+    Cancel(message::Cancel),
+    /// Give a message another due time
+    Postpone(message::Postpone),
+    /// Make a message due now
+    Fire(message::Fire),
+    /// List the messages of a queue in due order
+    List(list::List),
+    /// List all queues
+    Queues(queues::Queues),
+    /// Run a command for each message of a queue
+    Work(work::Work),
+    /// Check every byte of a data folder, without writing
+    Verify(verify::Verify),
+}
+
+/// Options of `serve`: the flags, and the file below them.
+#[derive(Args, Debug)]
+struct Serve {
+    /// A TOML file with these options, `-` written as `_`; flags and environment win over it
+    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the settings that would count, as TOML, and exit
+    #[arg(long)]
+    print_config: bool,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Which server a client command talks to.
+#[derive(Args, Clone, Debug)]
+struct Server {
+    /// The server's address
+    #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
+    server: String,
+}
+
+/// How a command did not succeed.
+#[derive(Debug)]
+enum Failure {
+    /// It was refused, or failed: exit code 1.
+    Failed(String),
+    /// It was used wrongly: exit code 2.
+    Usage(String),
+    /// It has said all there is to say: exit code 1.
+    Said,
+}
+
+impl Failure {
+    fn failed(what: impl fmt::Display) -> Self {
+        Failure::Failed(what.to_string())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Failure::Usage(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        // `duewheel list q | head` is no failure that needs words.
+        if error.kind() == std::io::ErrorKind::BrokenPipe { Failure::Said } else { Failure::failed(error) }
+    }
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(*args),
+        Command::Enqueue(args) => args.run(),
+        Command::Get(args) => args.run(),
+        Command::Cancel(args) => args.run(),
+        Command::Postpone(args) => args.run(),
+        Command::Fire(args) => args.run(),
+        Command::List(args) => args.run(),
+        Command::Queues(args) => args.run(),
+        Command::Work(args) => args.run(),
+        Command::Verify(args) => args.run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Said) => ExitCode::from(1),
+        Err(Failure::Failed(what)) => {
+            eprintln!("duewheel: {what}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(what)) => {
+            eprintln!("duewheel: {what}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_of_serve_has_its_variable() {
+        let cli = Cli::command();
+        let serve = cli.find_subcommand("serve").unwrap();
+        for arg in serve.get_arguments() {
+            let Some(long) = arg.get_long() else { continue };
+            if ["help", "version", "print-config"].contains(&long) {
+                continue;
+            }
+            let variable = format!("DUEWHEEL_{}", long.to_uppercase().replace('-', "_"));
+            assert_eq!(arg.get_env().and_then(|e| e.to_str()), Some(&*variable), "--{long}");
+        }
+    }
+}

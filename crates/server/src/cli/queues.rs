@@ -1,0 +1,63 @@
+//! `duewheel queues`.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::remote::{Remote, segment};
+use super::table::{self, cell};
+use super::{Failure, Server};
+use crate::span::Span;
+
+#[derive(Args, Debug)]
+pub(super) struct Queues {
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Queues {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let remote = Remote::new(&self.server)?;
+        let mut queues: Vec<Value> = Vec::new();
+        let mut path = "/v1/queues".to_owned();
+        loop {
+            let mut page = remote.get(&path)?;
+            if let Some(Value::Array(more)) = page.get_mut("queues").map(Value::take) {
+                queues.extend(more);
+            }
+            match page.get("next").and_then(Value::as_str) {
+                Some(next) => path = format!("/v1/queues?after={}", segment(next)),
+                None => break,
+            }
+        }
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", json!({ "queues": queues }))?;
+            return Ok(());
+        }
+        let rows: Vec<Vec<String>> = queues.iter().map(row).collect();
+        let head = ["QUEUE", "SCHEDULED", "READY", "LEASED", "DEAD", "OVERDUE", "IN/S", "OUT/S", ""];
+        table::print(&mut out, &head, &rows)?;
+        Ok(())
+    }
+}
+
+fn row(queue: &Value) -> Vec<String> {
+    let count = |state: &str| cell(&queue["counts"], state);
+    let overdue_s = queue["oldest_overdue_ms"].as_u64().unwrap_or(0) / 1_000;
+    vec![
+        cell(queue, "queue"),
+        count("scheduled"),
+        count("ready"),
+        count("leased"),
+        count("dead"),
+        if queue["oldest_overdue"].is_null() { "-".to_owned() } else { Span(overdue_s * 1_000).to_string() },
+        cell(&queue["rates"], "enqueued"),
+        cell(&queue["rates"], "acked"),
+        if queue["paused"].as_bool() == Some(true) { "paused".to_owned() } else { String::new() },
+    ]
+}

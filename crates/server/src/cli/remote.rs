@@ -1,0 +1,211 @@
+//! The server, seen from a client command.
+
+use std::fmt;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use ureq::http::Request;
+
+use super::{Failure, Server};
+
+/// What a segment of a path need not escape (RFC 3986, "unreserved").
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const CONNECT: Duration = Duration::from_secs(5);
+/// For an answer, beside the time that a reserve is told to wait.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Largest answer taken: a page of the largest messages.
+const MAX_ANSWER: u64 = 1 << 30;
+
+/// A server.
+#[derive(Debug)]
+pub(super) struct Remote {
+    agent: ureq::Agent,
+    base: String,
+}
+
+/// A request that got no good answer.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// Nobody listens there, or the connection broke.
+    Unreachable(String),
+    /// The server refused.
+    Refused(Refusal),
+}
+
+/// What a server refused, and why.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) code: String,
+    pub(super) detail: String,
+    pub(super) existing_id: Option<String>,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Unreachable(what) => f.write_str(what),
+            Trouble::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.detail)?;
+        match &self.existing_id {
+            Some(id) => write!(f, " (id {id})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        Failure::failed(trouble)
+    }
+}
+
+impl Refusal {
+    /// From a problem, or a line of a batch.
+    pub(super) fn from_json(problem: &Value) -> Refusal {
+        let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
+        Refusal {
+            code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
+            detail: text("detail").unwrap_or_default(),
+            existing_id: text("existing_id"),
+        }
+    }
+
+    /// Whether the server only asked to come back a little later.
+    pub(super) fn is_passing(&self) -> bool {
+        matches!(self.code.as_str(), "overloaded" | "draining")
+    }
+}
+
+impl Remote {
+    pub(super) fn new(server: &Server) -> Result<Remote, Failure> {
+        let base = server.server.trim_end_matches('/').to_owned();
+        if !base.starts_with("http://") {
+            let what = if base.starts_with("https://") {
+                "https is not in this version"
+            } else {
+                "must be http://HOST:PORT"
+            };
+            return Err(Failure::Usage(format!("--server {base}: {what}")));
+        }
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .proxy(None)
+            .timeout_connect(Some(CONNECT))
+            .user_agent(concat!("duewheel/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Ok(Remote { agent: config.new_agent(), base })
+    }
+
+    pub(super) fn get(&self, path: &str) -> Result<Value, Trouble> {
+        self.json(Request::get(self.url(path)).body(()), ANSWER)
+    }
+
+    pub(super) fn delete(&self, path: &str) -> Result<Value, Trouble> {
+        self.json(Request::delete(self.url(path)).body(()), ANSWER)
+    }
+
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        self.post_waiting(path, body, Duration::ZERO)
+    }
+
+    /// A request that the server may answer only after `wait`.
+    pub(super) fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Trouble> {
+        let request = Request::post(self.url(path)).header("content-type", "application/json");
+        self.json(request.body(body.to_string()), ANSWER + wait)
+    }
+
+    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        let request = Request::patch(self.url(path)).header("content-type", "application/json");
+        self.json(request.body(body.to_string()), ANSWER)
+    }
+
+    /// Posts lines; gives a result for each.
+    pub(super) fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, Trouble> {
+        let request = Request::post(self.url(path)).header("content-type", "application/x-ndjson");
+        let bytes = self.run(request.body(lines), ANSWER)?;
+        let results = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+        results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange())).collect()
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    fn json<B: ureq::AsSendBody>(
+        &self,
+        request: Result<Request<B>, ureq::http::Error>,
+        time: Duration,
+    ) -> Result<Value, Trouble> {
+        let bytes = self.run(request, time)?;
+        serde_json::from_slice(&bytes).map_err(|_| self.strange())
+    }
+
+    fn run<B: ureq::AsSendBody>(
+        &self,
+        request: Result<Request<B>, ureq::http::Error>,
+        time: Duration,
+    ) -> Result<Vec<u8>, Trouble> {
+        let request =
+            request.map_err(|error| Trouble::Unreachable(format!("--server {}: {error}", self.base)))?;
+        let request = self.agent.configure_request(request).timeout_global(Some(time)).build();
+        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
+        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
+        let body = body.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(body);
+        }
+        let problem = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        Err(Trouble::Refused(Refusal::from_json(&problem)))
+    }
+
+    fn unreachable(&self, error: &ureq::Error) -> Trouble {
+        let base = &self.base;
+        let what = match error {
+            ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                format!(
+                    "no server at {base}; start one with `duewheel serve`, or name another with --server URL"
+                )
+            }
+            ureq::Error::ConnectionFailed => {
+                format!("no server at {base} can be reached; name another with --server URL")
+            }
+            ureq::Error::HostNotFound => format!("--server {base}: there is no such host"),
+            other => format!("{base}: {other}"),
+        };
+        Trouble::Unreachable(what)
+    }
+
+    fn strange(&self) -> Trouble {
+        Trouble::Unreachable(format!("{} answers, but not as a duewheel server does", self.base))
+    }
+}
+
+/// A segment of a path.
+pub(super) fn segment(text: &str) -> String {
+    // A path of dots would be understood as one level up on the way.
+    match text {
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        _ => utf8_percent_encode(text, SEGMENT).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_escaped() {
+        assert_eq!(segment("a/b c%ü?#"), "a%2Fb%20c%25%C3%BC%3F%23");
+        assert_eq!(segment("order-42.x_y~"), "order-42.x_y~");
+        assert_eq!(segment(".."), "%2E%2E");
+    }
+}

@@ -1,0 +1,44 @@
+//! `duewheel serve`.
+
+use std::io::{Write as _, stderr, stdout};
+
+use tracing_subscriber::EnvFilter;
+
+use super::{Failure, Serve};
+use crate::config::{LogFormat, Options, Settings};
+use crate::serve::{ServeError, serve};
+
+pub(super) fn run(args: Serve) -> Result<(), Failure> {
+    let file = args.config.as_deref().map(Options::from_file).transpose()?;
+    let settings = args.options.over(file.unwrap_or_default()).settings()?;
+    if args.print_config {
+        let text = toml::to_string(&settings.to_options()).map_err(Failure::failed)?;
+        stdout().write_all(text.as_bytes())?;
+        return Ok(());
+    }
+    log(&settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(serve(settings, &mut stdout()));
+    // A request that hangs must not keep the process.
+    runtime.shutdown_background();
+    result.map_err(|error| match error {
+        ServeError::UnknownStore(_) | ServeError::NoListener => Failure::Usage(error.to_string()),
+        ServeError::Config(_)
+        | ServeError::Open { .. }
+        | ServeError::Bind { .. }
+        | ServeError::System(_)
+        | ServeError::Ended(_)
+        | ServeError::Shutdown(_) => Failure::failed(error),
+    })
+}
+
+fn log(settings: &Settings) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(&settings.log)
+        .map_err(|error| Failure::Usage(format!("--log {}: {error}", settings.log)))?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    match settings.log_format {
+        LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&stderr())).init(),
+        LogFormat::Json => subscriber.json().init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Columns for people.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+/// Prints rows under a head, each column as wide as its widest cell.
+pub(super) fn print(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let mut text = String::new();
+        for (cell, width) in cells.zip(&widths) {
+            text.push_str(&format!("{cell:width$}  "));
+        }
+        writeln!(out, "{}", text.trim_end())
+    };
+    line(&mut head.iter().copied())?;
+    for row in rows {
+        line(&mut row.iter().map(String::as_str))?;
+    }
+    Ok(())
+}
+
+/// A member of an answer as text for people; `-` when it is not there.
+pub(super) fn cell(object: &Value, name: &str) -> String {
+    match object.get(name) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => plain(text),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// The beginning of a body, on one line.
+pub(super) fn body(message: &Value, most: usize) -> String {
+    let text = match (message.get("body"), message.get("body_base64")) {
+        (Some(Value::String(text)), _) => plain(text),
+        (_, Some(Value::String(text))) => format!("base64:{text}"),
+        _ => String::new(),
+    };
+    if text.chars().count() <= most {
+        return text;
+    }
+    let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}
+
+/// Without what would move a terminal's cursor.
+pub(super) fn plain(text: &str) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    text.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_nothing_moves_the_cursor() {
+        let mut out = Vec::new();
+        let rows = vec![vec!["1".into(), plain("a\u{1b}[2Jü")], vec!["1000".into(), "-".into()]];
+        print(&mut out, &["ID", "KEY"], &rows).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "ID    KEY\n1     a\\u{1b}[2Jü\n1000  -\n");
+        let message = serde_json::json!({"body": "abcdefgh"});
+        assert_eq!(body(&message, 4), "abc…");
+        assert_eq!(body(&message, 8), "abcdefgh");
+    }
+}

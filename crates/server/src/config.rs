@@ -1,0 +1,425 @@
+//! The settings of `duewheel serve`, in layers: flags win over the environment, it over the file, it over the defaults.
+//!
+//! One struct names every option once: it is what clap reads flags and `DUEWHEEL_<OPTION>` into, and what the TOML file
+//! holds.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use duewheel::{Durability, Policy};
+use serde::{Deserialize, Serialize};
+
+use crate::http::Limits;
+use crate::span::Span;
+
+/// The options of `duewheel serve`. What is not given in one layer comes from the next.
+#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Folder for the data; made if it is not there [default: ./duewheel-data]
+    #[arg(long, env = "DUEWHEEL_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Where to listen for HTTP, or `off` [default: 127.0.0.1:7788]
+    #[arg(long, env = "DUEWHEEL_HTTP", value_name = "ADDR")]
+    pub http: Option<Listen>,
+    /// Where to listen for beanstalkd's protocol, or `off` (not in this version) [default: 127.0.0.1:11300]
+    #[arg(long, env = "DUEWHEEL_BEANSTALK", value_name = "ADDR|unix:PATH")]
+    pub beanstalk: Option<String>,
+    /// Largest job over beanstalkd's protocol, in bytes (not in this version) [default: 65535]
+    #[arg(long, env = "DUEWHEEL_BEANSTALK_MAX_JOB_SIZE", value_name = "N")]
+    pub beanstalk_max_job_size: Option<u64>,
+    /// Which store keeps the messages; this version has `log`, the one in the data folder [default: log]
+    #[arg(long, env = "DUEWHEEL_STORE", value_name = "URL")]
+    pub store: Option<String>,
+    /// What an answer means: on the disk, handed to the system, or in memory [default: fsync]
+    #[arg(long, env = "DUEWHEEL_DURABILITY", value_name = "LEVEL")]
+    pub durability: Option<Level>,
+    /// Listen on addresses that other machines reach, although nothing asks them who they are
+    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
+    pub insecure: Option<bool>,
+    /// For running requests when told to stop [default: 10s]
+    #[arg(long, env = "DUEWHEEL_DRAIN_TIMEOUT", value_name = "TIME")]
+    pub drain_timeout: Option<Span>,
+    /// Which log lines to write: error, warn, info, debug, trace [default: info]
+    #[arg(long, env = "DUEWHEEL_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+    /// How to write log lines [default: text]
+    #[arg(long, env = "DUEWHEEL_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Slots of the ring [default: 3600]
+    #[arg(long, env = "DUEWHEEL_WHEEL_SLOTS", value_name = "N")]
+    pub wheel_slots: Option<usize>,
+    /// One step of the ring's pointer; precision is a millisecond whatever it is [default: 1s]
+    #[arg(long, env = "DUEWHEEL_WHEEL_TICK", value_name = "TIME")]
+    pub wheel_tick: Option<Span>,
+    /// Largest body of a message, in bytes [default: 262144]
+    #[arg(long, env = "DUEWHEEL_MAX_BODY", value_name = "N")]
+    pub max_body: Option<usize>,
+    /// Most messages held at a time [default: 20000000]
+    #[arg(long, env = "DUEWHEEL_MAX_MESSAGES", value_name = "N")]
+    pub max_messages: Option<usize>,
+    /// Most bytes of messages held at a time [default: 8589934592]
+    #[arg(long, env = "DUEWHEEL_MAX_MESSAGE_BYTES", value_name = "N")]
+    pub max_message_bytes: Option<usize>,
+    /// Most HTTP connections at a time [default: 10000]
+    #[arg(long, env = "DUEWHEEL_MAX_CONNECTIONS", value_name = "N")]
+    pub max_connections: Option<usize>,
+    /// For the headers of a request, idle time before it included [default: 30s]
+    #[arg(long, env = "DUEWHEEL_HEADER_TIMEOUT", value_name = "TIME")]
+    pub header_timeout: Option<Span>,
+    /// For the body of a request [default: 30s]
+    #[arg(long, env = "DUEWHEEL_BODY_TIMEOUT", value_name = "TIME")]
+    pub body_timeout: Option<Span>,
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Listen {
+    /// Nowhere.
+    Off,
+    /// At `host:port`.
+    At(String),
+}
+
+/// What an answer means, as flags and files have it.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// On the disk: survives a power loss
+    Fsync,
+    /// Handed to the operating system: survives kill -9
+    Buffered,
+    /// In memory only
+    Memory,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// What counts after all layers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Folder for the data.
+    pub data: PathBuf,
+    /// Where to listen for HTTP.
+    pub http: Listen,
+    /// The listener for beanstalkd's protocol that was asked for, which this version does not have.
+    pub beanstalk: Option<String>,
+    /// Which store.
+    pub store: String,
+    /// What an answer means.
+    pub durability: Level,
+    /// Whether any address may be listened on.
+    pub exposure: Exposure,
+    /// For running requests when told to stop.
+    pub drain_timeout: Duration,
+    /// Which log lines to write.
+    pub log: String,
+    /// How to write log lines.
+    pub log_format: LogFormat,
+    /// Limits and defaults of the engine.
+    pub policy: Policy,
+    /// Limits of the HTTP listener.
+    pub limits: Limits,
+}
+
+/// Which addresses may be listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposure {
+    /// Those that only this machine reaches.
+    Loopback,
+    /// Any, because the operator has said so.
+    Insecure,
+}
+
+/// Why there are no settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {0}: {1}")]
+    Unreadable(PathBuf, std::io::Error),
+    /// The file is not as it should be.
+    #[error("{file}, line {line}: {what}")]
+    File {
+        /// Which file.
+        file: PathBuf,
+        /// Which line.
+        line: usize,
+        /// What is wrong, with the key.
+        what: String,
+    },
+    /// An option's value cannot be.
+    #[error("{0}")]
+    Value(String),
+}
+
+macro_rules! over {
+    ($upper:ident, $lower:ident: $($field:ident),* $(,)?) => {
+        Options { $($field: $upper.$field.or($lower.$field)),* }
+    };
+}
+
+impl Options {
+    /// These options where given, else those of a lower layer.
+    pub fn over(self, lower: Options) -> Options {
+        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, insecure, drain_timeout,
+            log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
+            header_timeout, body_timeout)
+    }
+
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds a key or value that is not known.
+    pub fn from_file(file: &Path) -> Result<Options, ConfigError> {
+        let text =
+            std::fs::read_to_string(file).map_err(|error| ConfigError::Unreadable(file.to_owned(), error))?;
+        toml::from_str(&text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1;
+            let what = error.message().replace('\n', " ");
+            ConfigError::File { file: file.to_owned(), line, what }
+        })
+    }
+
+    /// What counts: these options, and defaults for the rest.
+    ///
+    /// # Errors
+    /// When a value cannot be.
+    pub fn settings(self) -> Result<Settings, ConfigError> {
+        let mut policy = Policy::default();
+        let mut limits = Limits::default();
+        set(&mut policy.wheel_slots, self.wheel_slots);
+        set(&mut policy.wheel_tick_ms, self.wheel_tick.map(|tick| tick.0));
+        set(&mut policy.max_body, self.max_body);
+        set(&mut policy.max_messages, self.max_messages);
+        set(&mut policy.max_message_bytes, self.max_message_bytes);
+        set(&mut limits.max_connections, self.max_connections);
+        set(&mut limits.header_timeout, self.header_timeout.map(Duration::from));
+        set(&mut limits.body_timeout, self.body_timeout.map(Duration::from));
+        for (name, zero) in [
+            ("wheel-slots", policy.wheel_slots == 0),
+            ("wheel-tick", policy.wheel_tick_ms == 0),
+            ("max-body", policy.max_body == 0),
+            ("max-messages", policy.max_messages == 0),
+            ("max-message-bytes", policy.max_message_bytes == 0),
+            ("max-connections", limits.max_connections == 0),
+            ("header-timeout", limits.header_timeout.is_zero()),
+            ("body-timeout", limits.body_timeout.is_zero()),
+        ] {
+            if zero {
+                return Err(ConfigError::Value(format!("--{name} must not be 0")));
+            }
+        }
+        let beanstalk_asked = self.beanstalk.is_some() || self.beanstalk_max_job_size.is_some();
+        let beanstalk = self.beanstalk.unwrap_or_else(|| "127.0.0.1:11300".into());
+        Ok(Settings {
+            data: self.data.unwrap_or_else(|| "duewheel-data".into()),
+            http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
+            beanstalk: (beanstalk_asked && beanstalk != "off").then_some(beanstalk),
+            store: self.store.unwrap_or_else(|| "log".into()),
+            durability: self.durability.unwrap_or(Level::Fsync),
+            exposure: if self.insecure.unwrap_or(false) { Exposure::Insecure } else { Exposure::Loopback },
+            drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
+            log: self.log.unwrap_or_else(|| "info".into()),
+            log_format: self.log_format.unwrap_or(LogFormat::Text),
+            policy,
+            limits,
+        })
+    }
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+impl Settings {
+    /// The address to listen on for HTTP; `None` when that is off.
+    ///
+    /// # Errors
+    /// When the name is not known, or other machines reach the address and nobody has said that they may.
+    pub fn http_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
+        let Listen::At(text) = &self.http else { return Ok(None) };
+        let bad = |what: &dyn fmt::Display| ConfigError::Value(format!("--http {text}: {what}"));
+        let mut found = text.to_socket_addrs().map_err(|error| bad(&error))?;
+        let address = found.next().ok_or_else(|| bad(&"this name has no address"))?;
+        if !address.ip().is_loopback() && self.exposure == Exposure::Loopback {
+            return Err(bad(
+                &"other machines reach this address, and nothing asks them who they are; say --insecure if that is meant",
+            ));
+        }
+        Ok(Some(address))
+    }
+
+    /// The same as options that can be written to a file.
+    pub fn to_options(&self) -> Options {
+        let span = |d: Duration| Some(Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
+        Options {
+            data: Some(self.data.clone()),
+            http: Some(self.http.clone()),
+            beanstalk: Some(self.beanstalk.clone().unwrap_or_else(|| "off".into())),
+            beanstalk_max_job_size: None,
+            store: Some(self.store.clone()),
+            durability: Some(self.durability),
+            insecure: Some(self.exposure == Exposure::Insecure),
+            drain_timeout: span(self.drain_timeout),
+            log: Some(self.log.clone()),
+            log_format: Some(self.log_format),
+            wheel_slots: Some(self.policy.wheel_slots),
+            wheel_tick: Some(Span(self.policy.wheel_tick_ms)),
+            max_body: Some(self.policy.max_body),
+            max_messages: Some(self.policy.max_messages),
+            max_message_bytes: Some(self.policy.max_message_bytes),
+            max_connections: Some(self.limits.max_connections),
+            header_timeout: span(self.limits.header_timeout),
+            body_timeout: span(self.limits.body_timeout),
+        }
+    }
+}
+
+impl From<Level> for Durability {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Fsync => Durability::Fsync,
+            Level::Buffered => Durability::Buffered,
+            Level::Memory => Durability::Memory,
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let port =
+            s.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+        match (s, port) {
+            ("off", _) => Ok(Listen::Off),
+            (_, Some(Ok(_))) => Ok(Listen::At(s.to_owned())),
+            _ => Err(format!("{s:?} is neither HOST:PORT nor off")),
+        }
+    }
+}
+
+impl TryFrom<String> for Listen {
+    type Error = String;
+    fn try_from(s: String) -> Result<Self, String> {
+        s.parse()
+    }
+}
+
+impl From<Listen> for String {
+    fn from(listen: Listen) -> String {
+        match listen {
+            Listen::Off => "off".to_owned(),
+            Listen::At(text) => text,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(toml: &str) -> Options {
+        toml::from_str(toml).unwrap()
+    }
+
+    #[test]
+    fn each_layer_wins_over_the_one_below() {
+        let file = options("http = '127.0.0.1:3'\ndurability = 'buffered'\nmax_body = 3");
+        let upper = options("http = '127.0.0.1:1'\nmax_body = 1");
+        let settings = upper.over(file).settings().unwrap();
+        assert_eq!(settings.http, Listen::At("127.0.0.1:1".into()));
+        assert_eq!(settings.durability, Level::Buffered);
+        assert_eq!(settings.policy.max_body, 1);
+        assert_eq!(settings.policy.max_messages, Policy::default().max_messages);
+    }
+
+    #[test]
+    fn the_documented_defaults() {
+        let settings = Options::default().settings().unwrap();
+        assert_eq!(settings.data, Path::new("duewheel-data"));
+        assert_eq!(settings.http, Listen::At("127.0.0.1:7788".into()));
+        assert_eq!(settings.durability, Level::Fsync);
+        assert_eq!(settings.drain_timeout, Duration::from_secs(10));
+        assert_eq!(settings.beanstalk, None, "no notice about a listener that nobody has asked for");
+        assert_eq!(settings.policy, Policy::default());
+        assert_eq!(settings.limits, Limits::default());
+    }
+
+    #[test]
+    fn every_option_passes_through_over_and_settings() {
+        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nstore = 'log'\ndurability = 'memory'\n\
+            insecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
+            header_timeout = '5s'\nbody_timeout = '6s'";
+        let given = options(all);
+        assert_eq!(given.clone().over(Options::default()), given);
+        assert_eq!(Options::default().over(given.clone()), given);
+        assert_eq!(given.clone().settings().unwrap().to_options(), given);
+        let text = toml::to_string(&given).unwrap();
+        assert_eq!(options(&text), given);
+    }
+
+    #[test]
+    fn a_wrong_file_is_one_line_that_names_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("duewheel.toml");
+        for (text, line, says) in [
+            ("data = 'x'\nhtpp = 'off'\n", 2, "htpp"),
+            ("durability = 'sometimes'", 1, "sometimes"),
+            ("\n\nhttp = '7788'", 3, "neither HOST:PORT"),
+            ("drain_timeout = '10'", 1, "units"),
+            ("max_body = -1", 1, "-1"),
+            ("data = ", 1, ""),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let error = Options::from_file(&file).unwrap_err().to_string();
+            assert!(error.contains(&format!("duewheel.toml, line {line}: ")), "{text}: {error}");
+            assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
+        }
+        assert!(
+            Options::from_file(&dir.path().join("none")).unwrap_err().to_string().contains("cannot read")
+        );
+    }
+
+    #[test]
+    fn only_loopback_unless_insecure_is_spelled_out() {
+        let at = |http: &str, insecure| {
+            let options = Options { http: Some(http.parse().unwrap()), insecure, ..Options::default() };
+            options.settings().unwrap().http_address()
+        };
+        assert!(at("127.0.0.1:0", None).unwrap().is_some());
+        assert!(at("[::1]:0", None).unwrap().is_some());
+        assert!(at("off", None).unwrap().is_none());
+        for open in ["0.0.0.0:7788", "[::]:7788", "192.0.2.1:7788"] {
+            assert!(at(open, None).unwrap_err().to_string().contains("--insecure"), "{open}");
+            assert!(at(open, Some(false)).is_err());
+            assert!(at(open, Some(true)).unwrap().is_some());
+        }
+        assert!("7788".parse::<Listen>().is_err());
+        assert!(":7788".parse::<Listen>().is_err());
+    }
+
+    #[test]
+    fn zero_limits_are_refused() {
+        for text in ["wheel_slots = 0", "wheel_tick = '0s'", "max_body = 0", "body_timeout = '0s'"] {
+            assert!(options(text).settings().unwrap_err().to_string().contains("must not be 0"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Every way in which a request can fail: one code, one HTTP status, one paragraph in `docs/errors.md`.
+
+use std::borrow::Cow;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use duewheel::core::MessageId;
+use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal, Part, SettingsRefusal, SettleRefusal};
+use duewheel::core::store::ErrorKind;
+use duewheel::{CallError, Outcome};
+
+use crate::http::Json;
+
+/// What went wrong, in one stable word. Codes are never renamed or reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// Something about the request is not as documented.
+    BadRequest,
+    /// A web page of another origin asks.
+    CrossOrigin,
+    /// No such path.
+    NotFound,
+    /// Nothing is pending under this id or key.
+    MessageNotFound,
+    /// The path is right, the method is not.
+    MethodNotAllowed,
+    /// The request's body did not arrive in time.
+    RequestTimeout,
+    /// Another message has the key.
+    KeyExists,
+    /// A consumer has the message.
+    Leased,
+    /// The message is dead.
+    Dead,
+    /// The message is not dead.
+    NotDead,
+    /// The lease is over, or is another one by now.
+    LeaseLost,
+    /// The message was changed meanwhile.
+    GenerationMismatch,
+    /// The `dedupe_id` stands for another content.
+    DedupeMismatch,
+    /// The queue is paused.
+    Paused,
+    /// The body is too large.
+    BodyTooLarge,
+    /// Neither JSON nor NDJSON.
+    UnsupportedMediaType,
+    /// The due time has passed.
+    InThePast,
+    /// The request has too many bytes of headers.
+    HeadersTooLarge,
+    /// Too much at a time.
+    Overloaded,
+    /// A bug of ours.
+    Internal,
+    /// The server is shutting down.
+    Draining,
+    /// The store does not work.
+    StorageUnavailable,
+    /// A line of a batch of which nobody knows whether it was applied.
+    Unknown,
+    /// No room for new messages.
+    DiskFull,
+}
+
+impl ErrorCode {
+    /// All codes, by status.
+    pub const ALL: [ErrorCode; 24] = [
+        ErrorCode::BadRequest,
+        ErrorCode::CrossOrigin,
+        ErrorCode::NotFound,
+        ErrorCode::MessageNotFound,
+        ErrorCode::MethodNotAllowed,
+        ErrorCode::RequestTimeout,
+        ErrorCode::KeyExists,
+        ErrorCode::Leased,
+        ErrorCode::Dead,
+        ErrorCode::NotDead,
+        ErrorCode::LeaseLost,
+        ErrorCode::GenerationMismatch,
+        ErrorCode::DedupeMismatch,
+        ErrorCode::Paused,
+        ErrorCode::BodyTooLarge,
+        ErrorCode::UnsupportedMediaType,
+        ErrorCode::InThePast,
+        ErrorCode::Overloaded,
+        ErrorCode::HeadersTooLarge,
+        ErrorCode::Internal,
+        ErrorCode::Draining,
+        ErrorCode::StorageUnavailable,
+        ErrorCode::Unknown,
+        ErrorCode::DiskFull,
+    ];
+
+    /// The code as JSON has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ErrorCode::BadRequest => "bad_request",
+            ErrorCode::CrossOrigin => "cross_origin",
+            ErrorCode::NotFound => "not_found",
+            ErrorCode::MessageNotFound => "message_not_found",
+            ErrorCode::MethodNotAllowed => "method_not_allowed",
+            ErrorCode::RequestTimeout => "request_timeout",
+            ErrorCode::KeyExists => "key_exists",
+            ErrorCode::Leased => "leased",
+            ErrorCode::Dead => "dead",
+            ErrorCode::NotDead => "not_dead",
+            ErrorCode::LeaseLost => "lease_lost",
+            ErrorCode::GenerationMismatch => "generation_mismatch",
+            ErrorCode::DedupeMismatch => "dedupe_mismatch",
+            ErrorCode::Paused => "paused",
+            ErrorCode::BodyTooLarge => "body_too_large",
+            ErrorCode::UnsupportedMediaType => "unsupported_media_type",
+            ErrorCode::InThePast => "in_the_past",
+            ErrorCode::HeadersTooLarge => "headers_too_large",
+            ErrorCode::Overloaded => "overloaded",
+            ErrorCode::Internal => "internal",
+            ErrorCode::Draining => "draining",
+            ErrorCode::StorageUnavailable => "storage_unavailable",
+            ErrorCode::Unknown => "unknown",
+            ErrorCode::DiskFull => "disk_full",
+        }
+    }
+
+    /// The HTTP status it goes with.
+    pub fn status(self) -> StatusCode {
+        match self {
+            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
+            ErrorCode::CrossOrigin => StatusCode::FORBIDDEN,
+            ErrorCode::NotFound | ErrorCode::MessageNotFound => StatusCode::NOT_FOUND,
+            ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            ErrorCode::KeyExists
+            | ErrorCode::Leased
+            | ErrorCode::Dead
+            | ErrorCode::NotDead
+            | ErrorCode::LeaseLost
+            | ErrorCode::GenerationMismatch
+            | ErrorCode::DedupeMismatch
+            | ErrorCode::Paused => StatusCode::CONFLICT,
+            ErrorCode::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            ErrorCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            ErrorCode::InThePast => StatusCode::UNPROCESSABLE_ENTITY,
+            ErrorCode::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            ErrorCode::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+            ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorCode::Draining | ErrorCode::StorageUnavailable | ErrorCode::Unknown => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            ErrorCode::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
+        }
+    }
+
+    /// Whether a client may hope that the same request succeeds a little later; it is then told to wait.
+    fn is_passing(self) -> bool {
+        matches!(
+            self,
+            ErrorCode::Overloaded
+                | ErrorCode::Draining
+                | ErrorCode::StorageUnavailable
+                | ErrorCode::Unknown
+                | ErrorCode::DiskFull
+        )
+    }
+}
+
+/// A failed request, as `application/problem+json` (RFC 9457) or as a line of a batch says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What, in one stable word.
+    pub code: ErrorCode,
+    /// What, for people.
+    pub detail: Cow<'static, str>,
+    /// Which field or parameter of the request is meant.
+    pub field: Option<Cow<'static, str>>,
+    /// What else a program may want to know.
+    pub extra: Extra,
+}
+
+/// What else a program may want to know about a problem.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// The message that is in the way: `existing_id`.
+    Existing(MessageId),
+    /// The message's generation as it is now: `generation`.
+    Generation(u32),
+    /// Whether the request may have been applied: `outcome`.
+    Outcome(Outcome),
+}
+
+impl Problem {
+    /// A problem with a sentence for people.
+    pub fn new(code: ErrorCode, detail: impl Into<Cow<'static, str>>) -> Self {
+        Problem { code, detail: detail.into(), field: None, extra: Extra::None }
+    }
+
+    /// A bad request because of one field; the sentence starts with its name.
+    pub fn field(field: impl Into<Cow<'static, str>>, what: impl std::fmt::Display) -> Self {
+        let field = field.into();
+        let detail = format!("{field}: {what}");
+        Problem { field: Some(field), ..Problem::new(ErrorCode::BadRequest, detail) }
+    }
+
+    fn with(mut self, extra: Extra) -> Self {
+        self.extra = extra;
+        self
+    }
+
+    fn about(mut self, field: &'static str) -> Self {
+        self.field = Some(Cow::Borrowed(field));
+        self
+    }
+
+    /// Nothing is pending under an id or a key.
+    pub fn message_not_found() -> Self {
+        Problem::new(
+            ErrorCode::MessageNotFound,
+            "nothing is pending under this id or key: it was delivered, cancelled, or never there",
+        )
+    }
+
+    /// An answer that does not fit its question: a bug of ours.
+    pub fn internal() -> Self {
+        Problem::new(
+            ErrorCode::Internal,
+            "the engine gave an answer to another question; this is a bug in duewheel",
+        )
+    }
+
+    /// From a refused enqueue. `time` is the field that said when.
+    pub fn from_enqueue(refusal: EnqueueRefusal, time: &'static str) -> Self {
+        match refusal {
+            EnqueueRefusal::KeyExists(id) => {
+                Problem::new(ErrorCode::KeyExists, "another message has this key").with(Extra::Existing(id))
+            }
+            EnqueueRefusal::Leased(id) => Problem::new(
+                ErrorCode::Leased,
+                "the message that has this key is in a consumer's hands and cannot be replaced",
+            )
+            .with(Extra::Existing(id)),
+            EnqueueRefusal::InThePast => in_the_past(),
+            EnqueueRefusal::TooFar(limit) => too_far(time, limit),
+            EnqueueRefusal::DedupeMismatch(id) => Problem::new(
+                ErrorCode::DedupeMismatch,
+                "this dedupe_id was used for another content in this queue",
+            )
+            .with(Extra::Existing(id)),
+            EnqueueRefusal::TooLarge(Part::Body, limit) => body_too_large(limit),
+            EnqueueRefusal::TooLarge(part, limit) => {
+                Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
+            }
+            EnqueueRefusal::OutOfRange(part) => Problem::field(part_name(part), "is outside of its range"),
+            EnqueueRefusal::Overloaded => {
+                overloaded("as many messages, bytes, queues or dedupe ids are held as the limits allow")
+            }
+            EnqueueRefusal::DiskFull => disk_full(),
+        }
+    }
+
+    /// From a refused change. `time` is the field that said when, if any.
+    pub fn from_change(refusal: ChangeRefusal, time: &'static str) -> Self {
+        match refusal {
+            ChangeRefusal::NotFound => Problem::message_not_found(),
+            ChangeRefusal::Leased => {
+                Problem::new(ErrorCode::Leased, "the message is in a consumer's hands; it was too late")
+            }
+            ChangeRefusal::Dead => Problem::new(ErrorCode::Dead, "the message is dead; redrive or cancel it"),
+            ChangeRefusal::NotDead => Problem::new(ErrorCode::NotDead, "the message is not dead"),
+            ChangeRefusal::KeyExists(id) => {
+                Problem::new(ErrorCode::KeyExists, "another message has taken the key meanwhile")
+                    .with(Extra::Existing(id))
+            }
+            ChangeRefusal::GenerationMismatch(now) => Problem::new(
+                ErrorCode::GenerationMismatch,
+                format!("the message was changed meanwhile; its generation is {now}"),
+            )
+            .with(Extra::Generation(now)),
+            ChangeRefusal::InThePast => in_the_past(),
+            ChangeRefusal::TooFar(limit) => too_far(time, limit),
+            ChangeRefusal::BodyTooLarge(limit) => body_too_large(limit),
+            ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
+            ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
+            ChangeRefusal::DiskFull => disk_full(),
+        }
+    }
+
+    /// From a refused settlement or extension.
+    pub fn from_settle(refusal: SettleRefusal) -> Self {
+        match refusal {
+            SettleRefusal::LeaseLost => Problem::new(
+                ErrorCode::LeaseLost,
+                "this lease is over: the message was settled, or somebody else has it or had it since",
+            ),
+            SettleRefusal::NeverIssued => {
+                Problem::new(ErrorCode::MessageNotFound, "no message ever had this id")
+            }
+            SettleRefusal::TooLong(limit) => too_long(limit),
+        }
+    }
+
+    /// From refused settings.
+    pub fn from_settings(refusal: SettingsRefusal) -> Self {
+        match refusal {
+            SettingsRefusal::OutOfRange(field, limit) => {
+                Problem::field(field, format_args!("must be at most {limit}"))
+            }
+            SettingsRefusal::Overloaded => overloaded("as many queues exist as the limits allow"),
+        }
+    }
+
+    /// Writes it as a line of a batch has it: no `title`, no `type`.
+    pub(crate) fn write_line(&self, out: &mut Json) {
+        out.number("status", u64::from(self.code.status().as_u16()));
+        out.plain("code", self.code.as_str());
+        out.text("detail", &self.detail);
+        self.write_extra(out);
+    }
+
+    fn write_extra(&self, out: &mut Json) {
+        if let Some(field) = &self.field {
+            out.text("field", field);
+        }
+        match self.extra {
+            Extra::None => {}
+            Extra::Existing(id) => out.id("existing_id", id),
+            Extra::Generation(generation) => out.number("generation", u64::from(generation)),
+            Extra::Outcome(Outcome::Unknown) => out.plain("outcome", "unknown"),
+            Extra::Outcome(Outcome::NotApplied) => out.plain("outcome", "not_applied"),
+        }
+    }
+}
+
+impl From<CallError> for Problem {
+    fn from(error: CallError) -> Self {
+        let outcome = error.outcome();
+        let detail = error.to_string();
+        match error {
+            CallError::Overloaded => Problem::new(ErrorCode::Overloaded, detail),
+            CallError::Draining => Problem::new(ErrorCode::Draining, detail),
+            CallError::Store { error, outcome: Outcome::NotApplied } if error.kind() == ErrorKind::Full => {
+                disk_full()
+            }
+            CallError::Store { .. } | CallError::Closed(_) => {
+                Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome))
+            }
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.status();
+        let mut json = Json::with_capacity(256);
+        json.open();
+        json.plain("type", "about:blank");
+        json.plain("title", status.canonical_reason().unwrap_or("Error"));
+        json.number("status", u64::from(status.as_u16()));
+        json.plain("code", self.code.as_str());
+        json.text("detail", &self.detail);
+        self.write_extra(&mut json);
+        json.close();
+        let mut response = (status, json.into_bytes()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.code.is_passing() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.code == ErrorCode::RequestTimeout {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+/// More bytes or messages than a request may have.
+pub fn body_too_large(limit: usize) -> Problem {
+    Problem::new(ErrorCode::BodyTooLarge, format!("a body may have at most {limit} bytes")).about("body")
+}
+
+/// Over a limit that may be below it again in a moment.
+pub fn overloaded(what: &'static str) -> Problem {
+    Problem::new(ErrorCode::Overloaded, what)
+}
+
+fn in_the_past() -> Problem {
+    Problem::new(
+        ErrorCode::InThePast,
+        "due_at: this instant has passed; say \"past\": \"fire\" to have the message due at once",
+    )
+    .about("due_at")
+}
+
+fn too_far(field: &'static str, limit_ms: u64) -> Problem {
+    let years = limit_ms / 31_557_600_000;
+    Problem::field(field, format_args!("must be at most {limit_ms} ms ({years} years) from now"))
+}
+
+fn too_long(limit_ms: u64) -> Problem {
+    Problem::field("lease_ms", format_args!("must be at most {limit_ms}"))
+}
+
+fn disk_full() -> Problem {
+    Problem::new(
+        ErrorCode::DiskFull,
+        "the store has no room for new messages; ack, cancel and purge still work",
+    )
+}
+
+fn part_name(part: Part) -> &'static str {
+    match part {
+        Part::Body => "body",
+        Part::Headers => "headers",
+        Part::DedupeId => "dedupe_id",
+        Part::Lease => "lease_ms",
+        Part::Backoff => "backoff",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_has_a_paragraph_in_the_documentation() {
+        let page = include_str!("../../../docs/errors.md");
+        for code in ErrorCode::ALL {
+            let title = format!("\n## `{}` ({})\n\n", code.as_str(), code.status().as_u16());
+            let (_, text) =
+                page.split_once(&title).unwrap_or_else(|| panic!("no section{title}in docs/errors.md"));
+            let text = text.split("\n## ").next().unwrap_or_default().trim();
+            assert!(text.len() > 60, "{} deserves more than {text:?}", code.as_str());
+        }
+        assert_eq!(page.matches("\n## `").count(), ErrorCode::ALL.len(), "a section without a code");
+    }
+
+    #[test]
+    fn a_store_that_failed_says_whether_the_call_may_have_been_applied() {
+        let closed = Problem::from(CallError::Closed("over"));
+        assert_eq!(closed.code, ErrorCode::StorageUnavailable);
+        assert_eq!(closed.extra, Extra::Outcome(Outcome::Unknown));
+        assert_eq!(Problem::from(CallError::Overloaded).code, ErrorCode::Overloaded);
+        assert_eq!(Problem::from(CallError::Draining).code, ErrorCode::Draining);
+        let error = duewheel::core::store::StoreError::new(ErrorKind::Full, "full");
+        let full = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        assert_eq!(Problem::from(full).code, ErrorCode::DiskFull);
+        let unknown = CallError::Store { error, outcome: Outcome::Unknown };
+        assert_eq!(Problem::from(unknown).code, ErrorCode::StorageUnavailable);
+    }
+}

@@ -1,0 +1,312 @@
+//! One request on its way to its handler: path, query and body, each checked before use.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::{Body, HttpBody};
+use axum::http::header;
+use axum::http::request::Parts;
+use bytes::{Bytes, BytesMut};
+use duewheel::core::engine::Target;
+use duewheel::core::{Key, MessageId, QueueName};
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+
+use super::App;
+use super::strict;
+use crate::error::{ErrorCode, Problem, body_too_large, overloaded};
+
+/// Bytes that are set aside before any of the body has arrived.
+const FIRST_BYTES: usize = 64 * 1024;
+
+/// One request on its way to its handler.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) app: App,
+    parts: Parts,
+    body: Body,
+}
+
+impl Call {
+    pub(crate) fn new(
+        app: App,
+        request: axum::extract::Request,
+        query: &'static [&'static str],
+    ) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        let call = Call { app, parts, body };
+        call.check_headers()?;
+        call.check_query(query)?;
+        Ok(call)
+    }
+
+    fn check_headers(&self) -> Result<(), Problem> {
+        let headers = &self.parts.headers;
+        let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        if bytes > self.app.limits.max_header_bytes {
+            let detail =
+                format!("a request may have at most {} bytes of headers", self.app.limits.max_header_bytes);
+            return Err(Problem::new(ErrorCode::HeadersTooLarge, detail));
+        }
+        // A web page elsewhere must not use its visitor's browser to reach a server that trusts this machine.
+        if let Some(origin) = headers.get(header::ORIGIN) {
+            let host = headers.get(header::HOST).map(|h| h.as_bytes());
+            let authority = origin.as_bytes().split(|b| *b == b'/').nth(2);
+            if authority.is_none() || authority != host {
+                return Err(Problem::new(
+                    ErrorCode::CrossOrigin,
+                    "a web page of another origin must not call this server",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    // ----- path -----
+
+    /// The n-th segment of the path, decoded. `{queue}` and `{id}` are always the third, `{key}` the fifth.
+    fn segment(&self, n: usize, field: &'static str) -> Result<Cow<'_, str>, Problem> {
+        let raw = self.parts.uri.path().split('/').nth(n).unwrap_or_default();
+        decode(raw).map_err(|what| Problem::field(field, what))
+    }
+
+    pub(crate) fn queue(&self) -> Result<QueueName, Problem> {
+        let name = self.segment(3, "queue")?;
+        QueueName::new(&name).map_err(|what| Problem::field("queue", what))
+    }
+
+    pub(crate) fn id(&self) -> Result<MessageId, Problem> {
+        let text = self.segment(3, "id")?;
+        strict::id(&text).ok_or_else(|| Problem::field("id", "must be a decimal number"))
+    }
+
+    pub(crate) fn key(&self) -> Result<Target, Problem> {
+        let queue = self.queue()?;
+        let text = self.segment(5, "key")?;
+        let key = Key::new(&text).map_err(|what| Problem::field("key", what))?;
+        Ok(Target::Key(queue, key))
+    }
+
+    // ----- query -----
+
+    fn check_query(&self, allowed: &[&str]) -> Result<(), Problem> {
+        let Some(query) = self.parts.uri.query() else { return Ok(()) };
+        let mut seen: Vec<Cow<'_, str>> = Vec::new();
+        for (name, _) in pairs(query) {
+            let name =
+                decode(name).map_err(|what| Problem::new(ErrorCode::BadRequest, format!("query: {what}")))?;
+            if !allowed.contains(&&*name) {
+                let hint = if allowed.is_empty() {
+                    "none is".to_owned()
+                } else {
+                    format!("only {} are", allowed.join(", "))
+                };
+                return Err(Problem::field(
+                    name.into_owned(),
+                    format_args!("unknown query parameter; {hint} taken here"),
+                ));
+            }
+            if seen.contains(&name) {
+                return Err(Problem::field(name.into_owned(), "is there twice"));
+            }
+            seen.push(name);
+        }
+        Ok(())
+    }
+
+    /// A query parameter, decoded. `+` is a plus: instants have them.
+    pub(crate) fn param(&self, wanted: &'static str) -> Result<Option<Cow<'_, str>>, Problem> {
+        let query = self.parts.uri.query().unwrap_or_default();
+        let value =
+            pairs(query).find(|(name, _)| decode(name).is_ok_and(|name| name == wanted)).map(|(_, v)| v);
+        value.map(|value| decode(value).map_err(|what| Problem::field(wanted, what))).transpose()
+    }
+
+    /// A whole number from 1 to `max`, or what counts without one.
+    pub(crate) fn count_param(
+        &self,
+        wanted: &'static str,
+        default: usize,
+        max: usize,
+    ) -> Result<usize, Problem> {
+        let Some(text) = self.param(wanted)? else { return Ok(default.min(max)) };
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse::<usize>() {
+            Ok(n) if digits && (1..=max).contains(&n) => Ok(n),
+            _ => Err(Problem::field(wanted, format_args!("must be a whole number from 1 to {max}"))),
+        }
+    }
+
+    // ----- body -----
+
+    /// Reads a body that is a JSON object.
+    pub(crate) async fn json<T: DeserializeOwned>(&mut self, limit: usize) -> Result<T, Problem> {
+        let bytes = self.json_bytes(limit).await?;
+        strict::parse_optional(&bytes)
+    }
+
+    /// Reads a body that is JSON, for a type that borrows from it.
+    pub(crate) async fn json_bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
+        if self.content() == Content::Other {
+            return Err(Problem::new(
+                ErrorCode::UnsupportedMediaType,
+                "the body must be JSON: Content-Type: application/json",
+            ));
+        }
+        self.bytes(limit).await
+    }
+
+    /// What the body says it is.
+    pub(crate) fn content(&self) -> Content {
+        let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return Content::Json };
+        let value = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        // The form type is what curl says when it is told nothing.
+        let json: [&[u8]; 3] = [b"application/json", b"application/x-www-form-urlencoded", b"text/json"];
+        let lines: [&[u8]; 3] = [b"application/x-ndjson", b"application/ndjson", b"application/jsonl"];
+        if lines.iter().any(|known| value.eq_ignore_ascii_case(known)) {
+            Content::Lines
+        } else if json.iter().any(|known| value.eq_ignore_ascii_case(known)) || value.ends_with(b"+json") {
+            Content::Json
+        } else {
+            Content::Other
+        }
+    }
+
+    /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come.
+    pub(crate) async fn bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
+        let body = std::mem::take(&mut self.body);
+        let announced =
+            self.parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|n| n > limit as u64) {
+            return Err(body_too_large(limit));
+        }
+        if body.is_end_stream() {
+            return Ok(Bytes::new());
+        }
+        let reading = collect(body, limit, announced, &self.app.reading);
+        within(self.app.limits.body_timeout, reading).await
+    }
+}
+
+/// What a body says it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// One JSON object.
+    Json,
+    /// A JSON object a line.
+    Lines,
+    /// Something else.
+    Other,
+}
+
+/// Bytes of bodies that are being read, all connections together.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    bytes: AtomicUsize,
+    max: usize,
+}
+
+impl Reading {
+    pub(crate) fn new(max: usize) -> Self {
+        Reading { bytes: AtomicUsize::new(0), max }
+    }
+}
+
+/// What one request holds of [`Reading`].
+struct Share<'a> {
+    of: &'a Reading,
+    bytes: usize,
+}
+
+impl Share<'_> {
+    fn grow(&mut self, by: usize) -> Result<(), Problem> {
+        self.bytes += by;
+        if self.of.bytes.fetch_add(by, Ordering::Relaxed) + by > self.of.max {
+            return Err(overloaded("too many bytes of requests are being read"));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+async fn collect(
+    mut body: Body,
+    limit: usize,
+    announced: Option<u64>,
+    reading: &Reading,
+) -> Result<Bytes, Problem> {
+    let mut share = Share { of: reading, bytes: 0 };
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {e}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let so_far = first.len() + all.len();
+        if so_far + data.len() > limit {
+            return Err(body_too_large(limit));
+        }
+        share.grow(data.len())?;
+        if so_far == 0 {
+            // Most bodies come in one piece, which is then not copied.
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            let rest = announced.and_then(|n| usize::try_from(n).ok()).unwrap_or(0).min(limit);
+            all.reserve(rest.min(FIRST_BYTES.max(so_far * 2)));
+            all.extend_from_slice(&first);
+            first.clear();
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+async fn within<T>(
+    limit: std::time::Duration,
+    reading: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    match tokio::time::timeout(limit, reading).await {
+        Ok(result) => result,
+        Err(_) => Err(Problem::new(ErrorCode::RequestTimeout, "the request's body did not arrive in time")),
+    }
+}
+
+fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {
+    query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+/// Percent-decodes. A `%` without two hexadecimal digits is an error, and so is what is not UTF-8 afterwards.
+fn decode(raw: &str) -> Result<Cow<'_, str>, &'static str> {
+    if !raw.contains('%') {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let bytes = raw.as_bytes();
+    for (i, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'%') {
+        let digits = bytes.get(i + 1..i + 3).is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+        if !digits {
+            return Err("bad percent-encoding: a % must be followed by two hexadecimal digits");
+        }
+    }
+    percent_encoding::percent_decode_str(raw).decode_utf8().map_err(|_| "is not UTF-8 after percent-decoding")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_encoding_is_checked() {
+        assert_eq!(decode("a%2Fb%C3%BC+").as_deref(), Ok("a/bü+"));
+        for bad in ["%", "%2", "%zz", "a%", "%%20", "%ff", "%C3"] {
+            assert!(decode(bad).is_err(), "{bad}");
+        }
+    }
+}

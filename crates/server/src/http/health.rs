@@ -1,0 +1,30 @@
+//! `GET /healthz`: whether the driver still turns.
+
+use std::sync::atomic::Ordering;
+
+use axum::http::StatusCode;
+
+use super::call::Call;
+use super::{Answer, object};
+
+/// The driver comes round at least every second; five of them without it are a fault.
+const MAX_TICK_AGE_MS: u64 = 5_000;
+
+pub(crate) async fn health(call: Call) -> Answer {
+    let health = call.app.client.health();
+    let draining = call.app.draining.load(Ordering::Relaxed);
+    let (status, word) = match &health.trouble {
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
+        None if health.tick_age_ms > MAX_TICK_AGE_MS => (StatusCode::SERVICE_UNAVAILABLE, "stalled"),
+        None if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        None => (StatusCode::OK, "ok"),
+    };
+    Ok(object(status, |out| {
+        out.plain("status", word);
+        out.number("tick_age_ms", health.tick_age_ms);
+        out.plain("durability", call.app.client.level().as_str());
+        if let Some(trouble) = &health.trouble {
+            out.text("trouble", trouble);
+        }
+    }))
+}

@@ -1,0 +1,34 @@
+//! `GET /` for a person who has found the port, and `GET /openapi.json` for machines.
+
+use std::fmt::Write as _;
+
+use axum::http::StatusCode;
+
+use super::call::Call;
+use super::{Answer, routes, typed};
+
+/// The description that the routes are compared with.
+pub(crate) const OPENAPI: &str = include_str!("../../openapi.json");
+
+const BEGINNING: &str = concat!(
+    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>duewheel</title>\n<h1>duewheel ",
+    env!("CARGO_PKG_VERSION"),
+    "</h1>\n<p>Durable delayed messages. Schedule one:</p>\n",
+    "<pre>curl http://HOST:PORT/v1/queues/greetings/messages -d '{\"body\": \"hello\", \"delay\": \"10s\"}'</pre>\n",
+    "<p>Every call, also in <a href=\"/openapi.json\">/openapi.json</a>:</p>\n<pre>\n",
+);
+
+pub(crate) async fn home(_: Call) -> Answer {
+    let mut page = BEGINNING.to_owned();
+    for route in routes::table() {
+        let query =
+            if route.query.is_empty() { String::new() } else { format!("?{}=", route.query.join("=&")) };
+        let _ = writeln!(page, "{:7}{}{query}", route.method, route.path);
+    }
+    page.push_str("</pre>\n");
+    Ok(typed(StatusCode::OK, "text/html; charset=utf-8", page))
+}
+
+pub(crate) async fn openapi(_: Call) -> Answer {
+    Ok(typed(StatusCode::OK, "application/json", OPENAPI))
+}

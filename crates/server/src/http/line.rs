@@ -1,0 +1,157 @@
+//! What a producer says of a message, checked and turned into the engine's terms.
+
+use bytes::Bytes;
+use duewheel::core::engine::{Enqueue, IfExists, Past, When};
+use duewheel::core::message::{MaxAttempts, Options};
+use duewheel::core::policy::Backoff;
+use duewheel::core::{Key, QueueName};
+use serde::Deserialize;
+
+use super::strict::{Object, Positive, Strings, Text, U32_MAX, Whole};
+use crate::error::Problem;
+use crate::rfc3339;
+use crate::span::{BadSpan, Span};
+
+/// The body of an enqueue, or a line of a batch.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line<'a> {
+    #[serde(borrow)]
+    body: Option<Text<'a>>,
+    body_base64: Option<Text<'a>>,
+    delay_ms: Option<Whole>,
+    delay: Option<Text<'a>>,
+    due_at: Option<Text<'a>>,
+    past: Option<PastWord>,
+    key: Option<Text<'a>>,
+    if_exists: Option<IfExistsWord>,
+    dedupe_id: Option<Text<'a>>,
+    priority: Option<Whole<0, U32_MAX>>,
+    lease_ms: Option<Positive>,
+    max_attempts: Option<Whole<1, U32_MAX>>,
+    headers: Option<Strings>,
+    backoff: Option<Object<BackoffFields>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PastWord {
+    Refuse,
+    Fire,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum IfExistsWord {
+    Reject,
+    Keep,
+    Replace,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackoffFields {
+    min_ms: Whole,
+    max_ms: Whole,
+}
+
+impl BackoffFields {
+    pub(crate) fn check(self) -> Result<Backoff, Problem> {
+        if self.min_ms.0 > self.max_ms.0 {
+            return Err(Problem::field("backoff", "min_ms must not be above max_ms"));
+        }
+        Ok(Backoff { min_ms: self.min_ms.0, max_ms: self.max_ms.0 })
+    }
+}
+
+/// The field that said when a message is due: a refusal names it.
+pub(crate) type TimeField = &'static str;
+
+impl Line<'_> {
+    /// Checks everything that does not need the engine.
+    pub(crate) fn into_enqueue(self, queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
+        let body = body(self.body, self.body_base64)?
+            .ok_or_else(|| Problem::field("body", "is missing; an empty one is \"\""))?;
+        let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?;
+        let enqueue = Enqueue {
+            queue: queue.clone(),
+            key: self.key.map(|k| Key::new(&k.0)).transpose().map_err(|what| Problem::field("key", what))?,
+            body,
+            headers: self.headers.map(|h| h.0).unwrap_or_default(),
+            when,
+            if_exists: match self.if_exists {
+                None | Some(IfExistsWord::Reject) => IfExists::Reject,
+                Some(IfExistsWord::Keep) => IfExists::Keep,
+                Some(IfExistsWord::Replace) => IfExists::Replace,
+            },
+            dedupe_id: self.dedupe_id.map(dedupe_id).transpose()?,
+            priority: self.priority.map(Whole::get),
+            options: Options {
+                lease_ms: self.lease_ms.map(|n| n.0),
+                max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
+                backoff: self.backoff.map(|b| b.0.check()).transpose()?,
+            },
+        };
+        Ok((enqueue, time))
+    }
+}
+
+fn dedupe_id(id: Text<'_>) -> Result<Box<str>, Problem> {
+    if id.0.is_empty() { Err(Problem::field("dedupe_id", "must not be empty")) } else { Ok(id.0.into()) }
+}
+
+/// The body, given as text or in base64 but not both.
+pub(crate) fn body(text: Option<Text<'_>>, base64: Option<Text<'_>>) -> Result<Option<Bytes>, Problem> {
+    match (text, base64) {
+        (Some(_), Some(_)) => Err(Problem::field("body_base64", "goes instead of body, not with it")),
+        // A copy: a slice of the request would keep all of the request in memory for as long as the message waits.
+        (Some(text), None) => Ok(Some(Bytes::copy_from_slice(text.0.as_bytes()))),
+        (None, Some(text)) => {
+            use base64::Engine as _;
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text.0.as_bytes());
+            let bytes = decoded
+                .map_err(|e| Problem::field("body_base64", format_args!("is no padded base64: {e}")))?;
+            Ok(Some(bytes.into()))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// When a message shall be due: exactly one way to say it.
+pub(crate) fn when(
+    delay_ms: Option<Whole>,
+    delay: Option<Text<'_>>,
+    due_at: Option<Text<'_>>,
+    past: Option<PastWord>,
+) -> Result<(When, TimeField), Problem> {
+    match (delay_ms, delay, due_at) {
+        (Some(ms), None, None) => Ok((When::After(ms.0), "delay_ms")),
+        (None, Some(text), None) => match text.0.parse() {
+            Ok(Span(ms)) => Ok((When::After(ms), "delay")),
+            // The engine knows the limit, and says it.
+            Err(BadSpan::TooLong) => Ok((When::After(u64::MAX), "delay")),
+            Err(what @ BadSpan::Form) => Err(Problem::field("delay", what)),
+        },
+        (None, None, Some(text)) => {
+            let due_at = rfc3339::parse(&text.0).map_err(|what| Problem::field("due_at", what))?;
+            let past = match past {
+                None | Some(PastWord::Refuse) => Past::Refuse,
+                Some(PastWord::Fire) => Past::Fire,
+            };
+            Ok((When::At { due_at, past }, "due_at"))
+        }
+        (None, None, None) => Err(Problem::field(
+            "delay_ms",
+            "one of delay_ms, delay and due_at must be given; say delay_ms: 0 for now",
+        )),
+        (_, Some(_), Some(_)) => {
+            Err(Problem::field("due_at", "only one of delay_ms, delay and due_at may be given"))
+        }
+        (Some(_), _, Some(_)) => {
+            Err(Problem::field("due_at", "only one of delay_ms, delay and due_at may be given"))
+        }
+        (Some(_), Some(_), None) => {
+            Err(Problem::field("delay", "only one of delay_ms, delay and due_at may be given"))
+        }
+    }
+}

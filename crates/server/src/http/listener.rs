@@ -1,0 +1,160 @@
+//! Accepts connections and serves them, with every limit in place, until told to stop.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{App, routes};
+
+/// What a connection may hold of a request that has not been taken apart yet. Above the limit of headers, so that too
+/// many of them are mostly answered by us, with a code.
+const READ_BUFFER: usize = 64 * 1024;
+/// Connections at a time that are told that there are too many; the others are simply closed.
+const TURNED_AWAY: usize = 64;
+/// What they are told.
+const TOO_MANY: &str = concat!(
+    "{\"type\":\"about:blank\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
+    "\"detail\":\"too many connections; try again soon\"}"
+);
+
+/// Tells a listener to stop: no new connections, and open ones end after the request they are at.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    /// Stops the listener.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// A bound listener that does not accept yet.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    router: Router,
+    app: App,
+    stop: watch::Receiver<bool>,
+    stopper: Stop,
+}
+
+impl Listener {
+    /// Takes the address. Connections wait in the backlog until [`Listener::run`].
+    ///
+    /// # Errors
+    /// When the address cannot be taken.
+    pub async fn bind(address: SocketAddr, app: App) -> io::Result<Listener> {
+        let socket = TcpListener::bind(address).await?;
+        let (sender, stop) = watch::channel(false);
+        Ok(Listener { socket, router: routes::router(app.clone()), app, stop, stopper: Stop(sender) })
+    }
+
+    /// Where it listens; the real port if port 0 was asked for.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// What stops it.
+    pub fn stopper(&self) -> Stop {
+        self.stopper.clone()
+    }
+
+    /// Serves until stopped, and then until the open connections have had their answers, but no longer than `linger`.
+    pub async fn run(mut self, linger: Duration) {
+        let places = self.app.limits.max_connections.min(Semaphore::MAX_PERMITS);
+        let free = Arc::new(Semaphore::new(places));
+        let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.socket.accept() => accepted,
+                _ = self.stop.wait_for(|stop| *stop) => break,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of file descriptors, most likely. Serving what there is frees some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            match Arc::clone(&free).try_acquire_owned() {
+                Ok(place) => self.serve(stream, place),
+                Err(_) => turn_away(stream, &turned_away),
+            }
+        }
+        drop(self.socket);
+        let all = u32::try_from(places).unwrap_or(u32::MAX);
+        if tokio::time::timeout(linger, free.acquire_many(all)).await.is_err() {
+            tracing::warn!("some connections did not end in time");
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+        // Answers are written whole; waiting for more to send would only make them late.
+        let _ = stream.set_nodelay(true);
+        let app = self.app.clone();
+        let service = TowerToHyperService::new(self.router.clone());
+        let mut stop = self.stop.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            app.counters.connections.fetch_add(1, Ordering::Relaxed);
+            let mut server = http1::Builder::new();
+            server
+                .timer(TokioTimer::new())
+                .header_read_timeout(app.limits.header_timeout)
+                .max_buf_size(READ_BUFFER)
+                .pipeline_flush(true);
+            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+            let stopped = async move {
+                let _ = stop.wait_for(|stop| *stop).await;
+            };
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = stopped => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "connection ended");
+            }
+            app.counters.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn turn_away(mut stream: TcpStream, turned_away: &Arc<Semaphore>) {
+    let Ok(place) = Arc::clone(turned_away).try_acquire_owned() else { return };
+    tokio::spawn(async move {
+        let _place = place;
+        let talk = async {
+            let length = TOO_MANY.len();
+            let answer = format!(
+                "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
+                 connection: close\r\ncontent-length: {length}\r\n\r\n{TOO_MANY}"
+            );
+            stream.write_all(answer.as_bytes()).await?;
+            stream.shutdown().await?;
+            // Closing with unread bytes would take the answer back.
+            let mut unread = [0; 4_096];
+            while stream.read(&mut unread).await? > 0 {}
+            io::Result::Ok(())
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(500), talk).await;
+    });
+}

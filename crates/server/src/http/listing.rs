@@ -1,0 +1,107 @@
+//! Pages: the messages of a queue in due order, and all queues by name.
+
+use axum::http::StatusCode;
+use duewheel::core::engine::{ListCursor, Op, Reply};
+use duewheel::core::store::Cursor;
+use duewheel::core::{MessageId, QueueName, State};
+
+use super::call::Call;
+use super::{Answer, Json, json, object, queue, view};
+use crate::error::Problem;
+
+const MESSAGES: usize = 100;
+const QUEUES: usize = 1_000;
+
+pub(crate) async fn messages(call: Call) -> Answer {
+    let queue = call.queue()?;
+    let state = call.param("state")?.map(|word| state(&word)).transpose()?;
+    let bad = || Problem::field("after", "must be the `next` of an earlier page");
+    let after = call.param("after")?.map(|text| read_cursor(&text).ok_or_else(bad)).transpose()?;
+    let limit = call.count_param("limit", MESSAGES, call.app.policy.max_page)?;
+    match call.app.ask(Op::List { queue, state, after, limit }).await? {
+        Reply::Page(page) => {
+            let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
+            let mut out = Json::with_capacity(bytes + 128);
+            out.open();
+            out.open_list("messages");
+            for message in &page.views {
+                out.open();
+                view::write(&mut out, message);
+                out.close();
+            }
+            out.close_list();
+            out.text_or_null("next", page.next.map(write_cursor).as_deref());
+            out.close();
+            Ok(json(StatusCode::OK, out))
+        }
+        _ => Err(Problem::internal()),
+    }
+}
+
+pub(crate) async fn queues(call: Call) -> Answer {
+    let after = call.param("after")?.map(|name| QueueName::new(&name)).transpose();
+    let after = after.map_err(|what| Problem::field("after", what))?;
+    let limit = call.count_param("limit", QUEUES, call.app.policy.max_page)?;
+    match call.app.ask(Op::Queues { after, limit }).await? {
+        Reply::Queues(queues) => Ok(object(StatusCode::OK, |out| {
+            // A full page may be the last one; then the next is empty.
+            let next = if queues.len() < limit { None } else { queues.last().map(|q| q.name.as_str()) };
+            out.open_list("queues");
+            for one in &queues {
+                out.open();
+                queue::write(out, one, call.app.client.now().wall);
+                out.close();
+            }
+            out.close_list();
+            out.text_or_null("next", next);
+        })),
+        _ => Err(Problem::internal()),
+    }
+}
+
+fn state(word: &str) -> Result<State, Problem> {
+    State::ALL
+        .into_iter()
+        .find(|state| state.as_str() == word)
+        .ok_or_else(|| Problem::field("state", "must be scheduled, ready, leased or dead"))
+}
+
+/// A cursor is text that clients only hand back: two places, each `-` or `time.id`.
+fn write_cursor(cursor: ListCursor) -> String {
+    let place = |place: Option<Cursor>| place.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
+    format!("{}_{}", place(cursor.at), place(cursor.after))
+}
+
+fn read_cursor(text: &str) -> Option<ListCursor> {
+    fn digits(s: &str) -> Option<u64> {
+        if s.bytes().all(|b| b.is_ascii_digit()) { s.parse().ok() } else { None }
+    }
+    fn place(s: &str) -> Option<Option<Cursor>> {
+        if s == "-" {
+            return Some(None);
+        }
+        let (time, id) = s.split_once('.')?;
+        Some(Some((digits(time)?, MessageId(digits(id)?))))
+    }
+    let (at, after) = text.split_once('_')?;
+    Some(ListCursor { at: place(at)?, after: place(after)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_come_back() {
+        for cursor in [
+            ListCursor { at: None, after: None },
+            ListCursor { at: Some((5, MessageId(7))), after: None },
+            ListCursor { at: Some((0, MessageId(0))), after: Some((u64::MAX, MessageId(u64::MAX))) },
+        ] {
+            assert_eq!(read_cursor(&write_cursor(cursor)), Some(cursor));
+        }
+        for bad in ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-"] {
+            assert_eq!(read_cursor(bad), None, "{bad}");
+        }
+    }
+}

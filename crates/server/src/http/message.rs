@@ -1,0 +1,115 @@
+//! One message by its id or its key: look, cancel, postpone, fire.
+
+use axum::http::StatusCode;
+use duewheel::core::engine::{Op, Reply, Target};
+use serde::Deserialize;
+
+use super::call::Call;
+use super::line::{PastWord, body, when};
+use super::strict::{self, Text, U32_MAX, Whole};
+use super::{Answer, object, view};
+use crate::error::Problem;
+
+pub(crate) async fn get_by_id(call: Call) -> Answer {
+    let target = Target::Id(call.id()?);
+    get(call, target).await
+}
+
+pub(crate) async fn get_by_key(call: Call) -> Answer {
+    let target = call.key()?;
+    get(call, target).await
+}
+
+pub(crate) async fn cancel_by_id(call: Call) -> Answer {
+    let target = Target::Id(call.id()?);
+    cancel(call, target).await
+}
+
+pub(crate) async fn cancel_by_key(call: Call) -> Answer {
+    let target = call.key()?;
+    cancel(call, target).await
+}
+
+pub(crate) async fn postpone_by_id(call: Call) -> Answer {
+    let target = Target::Id(call.id()?);
+    postpone(call, target).await
+}
+
+pub(crate) async fn postpone_by_key(call: Call) -> Answer {
+    let target = call.key()?;
+    postpone(call, target).await
+}
+
+pub(crate) async fn fire_by_id(call: Call) -> Answer {
+    let target = Target::Id(call.id()?);
+    fire(call, target).await
+}
+
+pub(crate) async fn fire_by_key(call: Call) -> Answer {
+    let target = call.key()?;
+    fire(call, target).await
+}
+
+async fn get(call: Call, target: Target) -> Answer {
+    match call.app.ask(Op::Get { target }).await? {
+        Reply::View(Some(found)) => Ok(object(StatusCode::OK, |out| view::write(out, &found))),
+        Reply::View(None) => Err(Problem::message_not_found()),
+        _ => Err(Problem::internal()),
+    }
+}
+
+async fn cancel(call: Call, target: Target) -> Answer {
+    match call.app.ask(Op::Cancel { target }).await? {
+        Reply::Change(Ok(was)) => Ok(object(StatusCode::OK, |out| {
+            out.plain("result", "cancelled");
+            out.id("id", was.message.id);
+            out.text("queue", was.message.queue.as_str());
+            out.text_or_null("key", was.message.key.as_ref().map(|k| k.as_str()));
+        })),
+        Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
+        _ => Err(Problem::internal()),
+    }
+}
+
+/// The body of a PATCH.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Postpone<'a> {
+    delay_ms: Option<Whole>,
+    #[serde(borrow)]
+    delay: Option<Text<'a>>,
+    due_at: Option<Text<'a>>,
+    past: Option<PastWord>,
+    body: Option<Text<'a>>,
+    body_base64: Option<Text<'a>>,
+    if_generation: Option<Whole<0, U32_MAX>>,
+}
+
+async fn postpone(mut call: Call, target: Target) -> Answer {
+    let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
+    let (op, time) = {
+        let asked: Postpone<'_> = strict::parse(&bytes)?;
+        let body = body(asked.body, asked.body_base64)?;
+        let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?;
+        (Op::Postpone { target, when, body, if_generation: asked.if_generation.map(Whole::get) }, time)
+    };
+    changed(call.app.ask(op).await?, time)
+}
+
+async fn fire(mut call: Call, target: Target) -> Answer {
+    let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
+    changed(call.app.ask(Op::Fire { target }).await?, "due_at")
+}
+
+/// A body that may be empty, and says nothing if it is not.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+fn changed(reply: Reply, time: &'static str) -> Answer {
+    match reply {
+        Reply::Change(Ok(now)) => Ok(object(StatusCode::OK, |out| view::write(out, &now))),
+        Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, time)),
+        _ => Err(Problem::internal()),
+    }
+}

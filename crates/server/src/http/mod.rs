@@ -1,0 +1,177 @@
+//! HTTP, version 1. `docs/http.md` is the page for users; `openapi.json` the one for machines.
+//!
+//! Requests are parsed at the border into the engine's operations, which cannot be wrong; answers are written into one
+//! buffer. Every path stands in one table, [`routes`].
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use duewheel::Client;
+use duewheel::core::Policy;
+use duewheel::core::engine::{Op, Reply};
+
+mod call;
+mod cancel;
+mod enqueue;
+mod health;
+mod histogram;
+mod home;
+mod line;
+mod listener;
+mod listing;
+mod message;
+mod metrics;
+mod ndjson;
+mod queue;
+mod reserve;
+mod routes;
+mod settle;
+mod strict;
+mod view;
+mod wheel;
+mod write;
+
+pub use listener::{Listener, Stop};
+pub(crate) use write::Json;
+
+use crate::error::Problem;
+
+/// What all requests share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct App(Arc<Shared>);
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Shared {
+    client: Client,
+    policy: Policy,
+    limits: Limits,
+    reading: call::Reading,
+    draining: AtomicBool,
+    counters: Counters,
+}
+
+/// Limits of the listener, beside those of the engine ([`Policy`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time.
+    pub max_connections: usize,
+    /// Bytes of the headers of one request.
+    pub max_header_bytes: usize,
+    /// Bytes of bodies that are being read, all connections together.
+    pub max_reading_bytes: usize,
+    /// For the headers of a request, idle time before it included.
+    pub header_timeout: Duration,
+    /// For the body of a request.
+    pub body_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_connections: 10_000,
+            max_header_bytes: 16 * 1024,
+            max_reading_bytes: 256 * 1024 * 1024,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What the listener has seen, for `/metrics`.
+#[derive(Debug, Default)]
+struct Counters {
+    /// By the first digit of the status.
+    responses: [AtomicU64; 6],
+    connections: AtomicU64,
+}
+
+impl App {
+    /// Over an engine. `policy` must be the engine's: what it allows is checked here too.
+    pub fn new(client: Client, policy: Policy, limits: Limits) -> Self {
+        let reading = call::Reading::new(limits.max_reading_bytes);
+        App(Arc::new(Shared {
+            client,
+            policy,
+            limits,
+            reading,
+            draining: AtomicBool::new(false),
+            counters: Counters::default(),
+        }))
+    }
+
+    /// Asks the engine one thing.
+    pub(crate) async fn ask(&self, op: Op) -> Result<Reply, Problem> {
+        self.client.call(op).await.map_err(Problem::from)
+    }
+
+    /// Asks the engine many things, which are decided next to each other; one result each.
+    pub(crate) async fn ask_many(&self, ops: Vec<Op>) -> Result<Vec<Result<Reply, Problem>>, Problem> {
+        if ops.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = self.client.submit(ops)?.await;
+        Ok(answers.into_iter().map(|answer| answer.map_err(Problem::from)).collect())
+    }
+
+    /// From now on `/healthz` says that the server drains.
+    pub fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.
+    fn max_single_bytes(&self) -> usize {
+        (self.policy.max_body + self.policy.max_headers).saturating_mul(6).saturating_add(16 * 1024)
+    }
+
+    fn count_response(&self, status: StatusCode) {
+        if let Some(counter) = self.counters.responses.get(usize::from(status.as_u16() / 100)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Deref for App {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// What a handler gives: an answer or a problem.
+type Answer = Result<Response, Problem>;
+
+/// An answer in JSON.
+fn json(status: StatusCode, json: Json) -> Response {
+    typed(status, "application/json", json.into_bytes())
+}
+
+/// An answer of another type.
+fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = (status, body.into()).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Writes one JSON object as an answer.
+fn object(status: StatusCode, write: impl FnOnce(&mut Json)) -> Response {
+    let mut out = Json::with_capacity(256);
+    out.open();
+    write(&mut out);
+    out.close();
+    json(status, out)
+}
+
+/// A value that only a list may hold: the limits of a batch are checked with it.
+fn check_batch(len: usize, policy: &Policy) -> Result<(), Problem> {
+    if len > policy.max_batch_messages {
+        let detail = format!("a batch may have at most {} messages", policy.max_batch_messages);
+        return Err(Problem::new(crate::error::ErrorCode::BodyTooLarge, detail));
+    }
+    Ok(())
+}

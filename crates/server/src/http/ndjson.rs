@@ -1,0 +1,260 @@
+//! A message a line in, a result a line out, in order.
+//!
+//! The whole body is read first and checked against the limits of a batch; then lines are submitted in slices, all of
+//! them at once, and the results of each slice leave when it is durable. A batch of one slice is answered in one piece.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Body, HttpBody};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use duewheel::core::engine::{Op, Reply};
+use duewheel::core::store::Level;
+use duewheel::core::{Key, QueueName};
+use duewheel::{Answers, CallError, Outcome, Pending};
+use hyper::body::Frame;
+
+use super::call::Call;
+use super::line::{Line, TimeField};
+use super::{Answer, App, Json, check_batch, enqueue, strict};
+use crate::error::{ErrorCode, Problem};
+
+/// Lines that are submitted together and answered together.
+const SLICE: usize = 1_000;
+/// About as many bytes has a result.
+const RESULT_BYTES: usize = 192;
+
+pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
+    let bytes = call.bytes(call.app.policy.max_batch_bytes).await?;
+    let lines = lines(&bytes);
+    check_batch(lines.len(), &call.app.policy)?;
+    let mut slices = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
+    for (n, chunk) in lines.chunks(SLICE).enumerate() {
+        if n > 0 {
+            // Parsing takes its time; others have a right to it too.
+            tokio::task::yield_now().await;
+        }
+        let mut slice = Slice::parse(chunk, &queue);
+        match slice.submit(&call.app) {
+            Ok(()) => {}
+            // Nothing has been applied yet: the request as a whole is refused, and may be tried again as a whole.
+            Err(problem) if n == 0 => return Err(problem),
+            Err(problem) => slice.refuse(&problem),
+        }
+        slices.push_back(slice);
+    }
+    let level = call.app.client.level();
+    let body = match (slices.pop_front(), slices.is_empty()) {
+        (None, _) => Body::empty(),
+        (Some(slice), true) => Body::from(slice.finish(&queue, level).await),
+        (Some(first), false) => {
+            slices.push_front(first);
+            Body::new(Results { slices, queue, level })
+        }
+    };
+    let mut response: Response = (StatusCode::OK, body).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    Ok(response)
+}
+
+/// The lines of a body. The last one may or may not end with a newline.
+fn lines(bytes: &[u8]) -> Vec<&[u8]> {
+    let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    bytes.split(|b| *b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect()
+}
+
+/// Some lines on their way.
+#[derive(Debug)]
+struct Slice {
+    /// One for each line.
+    outcomes: Vec<Outcomes>,
+    /// The good lines, until they are submitted.
+    ops: Vec<Op>,
+    answers: Option<Pending>,
+}
+
+/// What is known of a line before its answer comes.
+#[derive(Debug)]
+enum Outcomes {
+    /// It was submitted.
+    Submitted { key: Option<Key>, time: TimeField },
+    /// It was wrong, or not taken.
+    Refused(Box<Problem>),
+}
+
+impl Slice {
+    fn parse(lines: &[&[u8]], queue: &QueueName) -> Slice {
+        let mut slice = Slice {
+            outcomes: Vec::with_capacity(lines.len()),
+            ops: Vec::with_capacity(lines.len()),
+            answers: None,
+        };
+        for line in lines {
+            match strict::parse::<Line<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
+                Ok((message, time)) => {
+                    slice.outcomes.push(Outcomes::Submitted { key: message.key.clone(), time });
+                    slice.ops.push(Op::Enqueue(Box::new(message)));
+                }
+                Err(problem) => slice.outcomes.push(Outcomes::Refused(Box::new(problem))),
+            }
+        }
+        slice
+    }
+
+    fn submit(&mut self, app: &App) -> Result<(), Problem> {
+        let ops = std::mem::take(&mut self.ops);
+        if !ops.is_empty() {
+            self.answers = Some(app.client.submit(ops)?);
+        }
+        Ok(())
+    }
+
+    /// The good lines were not taken.
+    fn refuse(&mut self, problem: &Problem) {
+        for outcome in &mut self.outcomes {
+            if let Outcomes::Submitted { .. } = outcome {
+                *outcome = Outcomes::Refused(Box::new(problem.clone()));
+            }
+        }
+    }
+
+    async fn finish(mut self, queue: &QueueName, level: Level) -> Bytes {
+        let answers = match self.answers.take() {
+            Some(pending) => pending.await,
+            None => Vec::new(),
+        };
+        self.write(answers, queue, level)
+    }
+
+    fn write(self, answers: Answers, queue: &QueueName, level: Level) -> Bytes {
+        let mut answers = answers.into_iter();
+        let mut out = Json::with_capacity(self.outcomes.len() * RESULT_BYTES);
+        for outcome in self.outcomes {
+            out.open();
+            match outcome {
+                Outcomes::Refused(problem) => problem.write_line(&mut out),
+                Outcomes::Submitted { key, time } => match answers.next() {
+                    Some(Ok(Reply::Enqueue(Ok(done)))) => {
+                        enqueue::write(&mut out, &done, queue, key.as_ref(), level);
+                        out.number("status", u64::from(enqueue::status(&done).as_u16()));
+                    }
+                    Some(Ok(Reply::Enqueue(Err(refusal)))) => {
+                        Problem::from_enqueue(refusal, time).write_line(&mut out);
+                    }
+                    Some(Ok(_)) => Problem::internal().write_line(&mut out),
+                    Some(Err(error)) => failed(error).write_line(&mut out),
+                    None => failed(CallError::Closed("no answer came")).write_line(&mut out),
+                },
+            }
+            out.close();
+            out.newline();
+        }
+        out.into_bytes()
+    }
+}
+
+/// A line that got no answer: whether it was applied may be unknown.
+fn failed(error: CallError) -> Problem {
+    let unknown = error.outcome() == Outcome::Unknown;
+    let mut problem = Problem::from(error);
+    if unknown {
+        problem.code = ErrorCode::Unknown;
+    }
+    problem
+}
+
+/// Sends the results of each slice when it is durable.
+#[derive(Debug)]
+struct Results {
+    slices: VecDeque<Slice>,
+    queue: QueueName,
+    level: Level,
+}
+
+impl HttpBody for Results {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Some(slice) = self.slices.front_mut() else { return Poll::Ready(None) };
+        let answers = match &mut slice.answers {
+            Some(pending) => ready!(Pin::new(pending).poll(cx)),
+            None => Vec::new(),
+        };
+        let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
+        let bytes = slice.write(answers, &self.queue, self.level);
+        Poll::Ready(Some(Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.slices.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_cut_into_lines() {
+        let cut = |s: &'static str| {
+            lines(s.as_bytes()).into_iter().map(|l| std::str::from_utf8(l).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(""), Vec::<&str>::new());
+        assert_eq!(cut("\n"), Vec::<&str>::new());
+        assert_eq!(cut("a"), ["a"]);
+        assert_eq!(cut("a\nb\n"), ["a", "b"]);
+        assert_eq!(cut("a\r\n\r\nb"), ["a", "", "b"]);
+        assert_eq!(cut("a\n\n"), ["a", ""], "an empty line is a line");
+    }
+
+    #[test]
+    fn results_are_in_order_of_lines_and_unknown_is_said() {
+        let queue = QueueName::new("q").unwrap();
+        let text: Vec<&[u8]> = vec![
+            br#"{"body": "a", "delay_ms": 0, "key": "k"}"#,
+            br#"{"body": "a", "delay": "soon"}"#,
+            b"",
+            br#"{"body": "a", "delay": "1s"}"#,
+            br#"{"body": "a", "delay": "200000d"}"#,
+        ];
+        let slice = Slice::parse(&text, &queue);
+        assert_eq!(slice.ops.len(), 3);
+        let done = duewheel::core::engine::Enqueued {
+            id: duewheel::core::MessageId(7),
+            due_at: duewheel::core::WallMs(0),
+            generation: 1,
+            created: duewheel::core::record::Created::New,
+        };
+        let answers = vec![
+            Ok(Reply::Enqueue(Ok(done))),
+            Err(CallError::Closed("gone")),
+            Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::TooFar(5)))),
+        ];
+        let out = slice.write(answers, &queue, Level::Fsync);
+        let results: Vec<serde_json::Value> =
+            lines(&out).into_iter().map(|l| serde_json::from_slice(l).unwrap()).collect();
+        assert_eq!(
+            results[0],
+            serde_json::json!({
+                "id": "7", "queue": "q", "key": "k", "due_at": "1970-01-01T00:00:00.000Z", "generation": 1,
+                "created": true, "durability": "fsync", "status": 201,
+            })
+        );
+        assert_eq!(results[1]["field"], "delay");
+        assert_eq!(results[2]["code"], "bad_request");
+        assert_eq!((&results[3]["status"], &results[3]["code"]), (&503.into(), &"unknown".into()));
+        assert_eq!((&results[4]["code"], &results[4]["field"]), (&"bad_request".into(), &"delay".into()));
+        assert!(results[1..].iter().all(|r| r.get("id").is_none()));
+    }
+}

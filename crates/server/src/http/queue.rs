@@ -1,0 +1,248 @@
+//! A queue: look, set, pause, resume, purge, redrive.
+
+use axum::http::StatusCode;
+use duewheel::core::WallMs;
+use duewheel::core::engine::{Attended, Op, QueueView, Reply};
+use duewheel::core::message::MaxAttempts;
+use duewheel::core::policy::{QueueSettings, ReadyOrder};
+use duewheel::core::record::Pause;
+use serde::Deserialize;
+
+use super::call::Call;
+use super::cancel::of_queue;
+use super::line::BackoffFields;
+use super::message::Nothing;
+use super::reserve::at_most;
+use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
+use super::{Answer, App, Json, check_batch, object};
+use crate::error::Problem;
+use crate::span::Span;
+
+pub(crate) async fn show(call: Call) -> Answer {
+    let queue = call.queue()?;
+    let view = match call.app.ask(Op::Queue { queue: queue.clone() }).await? {
+        Reply::Queues(mut found) => found.pop(),
+        _ => return Err(Problem::internal()),
+    };
+    // Queues need no creation, so one that nobody uses is no error: it is empty.
+    let view = view.unwrap_or_else(|| QueueView {
+        name: queue,
+        counts: Default::default(),
+        oldest_ready: None,
+        waiters: 0,
+        attended: Attended::No,
+        totals: Default::default(),
+        rates: Default::default(),
+        settings: QueueSettings::default(),
+        pause: Pause::Running,
+        pause_left_ms: None,
+    });
+    Ok(object(StatusCode::OK, |out| write(out, &view, call.app.client.now().wall)))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    lease_ms: Option<Positive>,
+    max_attempts: Option<Whole<1, U32_MAX>>,
+    priority: Option<Whole<0, U32_MAX>>,
+    backoff: Option<Object<BackoffFields>>,
+    dedupe_window_ms: Option<Whole>,
+    dead_ttl_ms: Option<Whole>,
+    order: Option<OrderWord>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OrderWord {
+    Due,
+    Arrival,
+}
+
+pub(crate) async fn configure(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+    let asked: Settings = strict::parse(&bytes)?;
+    let settings = QueueSettings {
+        lease_ms: asked.lease_ms.map(|n| n.0),
+        max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
+        priority: asked.priority.map(Whole::get),
+        backoff: asked.backoff.map(|b| b.0.check()).transpose()?,
+        dedupe_window_ms: asked.dedupe_window_ms.map(|n| n.0),
+        dead_ttl_ms: asked.dead_ttl_ms.map(|n| n.0),
+        order: asked.order.map(|word| match word {
+            OrderWord::Due => ReadyOrder::Due,
+            OrderWord::Arrival => ReadyOrder::Arrival,
+        }),
+    };
+    match call.app.ask(Op::Configure { queue, settings }).await? {
+        Reply::Queues(views) => match views.first() {
+            Some(view) => Ok(object(StatusCode::OK, |out| write(out, view, call.app.client.now().wall))),
+            // Settings that set nothing leave nothing behind.
+            None => Box::pin(show(call)).await,
+        },
+        Reply::Configure(refusal) => Err(Problem::from_settings(refusal)),
+        _ => Err(Problem::internal()),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseFor<'a> {
+    for_ms: Option<Whole>,
+    #[serde(borrow)]
+    r#for: Option<Text<'a>>,
+}
+
+pub(crate) async fn pause(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+    let limit = call.app.policy.max_delay_ms;
+    let for_ms = match strict::parse_optional::<PauseFor<'_>>(&bytes)? {
+        PauseFor { for_ms: Some(_), r#for: Some(_) } => {
+            return Err(Problem::field("for", "only one of for_ms and for may be given"));
+        }
+        PauseFor { for_ms: Some(ms), r#for: None } => Some(at_most("for_ms", ms.0, limit)?),
+        PauseFor { for_ms: None, r#for: Some(text) } => {
+            let Span(ms) = text.0.parse().map_err(|what| Problem::field("for", what))?;
+            Some(at_most("for", ms, limit)?)
+        }
+        PauseFor { for_ms: None, r#for: None } => None,
+    };
+    call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await?;
+    Ok(object(StatusCode::OK, |out| {
+        out.text("queue", queue.as_str());
+        out.truth("paused", true);
+        out.number_or_null("for_ms", for_ms);
+    }))
+}
+
+pub(crate) async fn resume(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
+    call.app.ask(Op::Resume { queue: queue.clone() }).await?;
+    Ok(object(StatusCode::OK, |out| {
+        out.text("queue", queue.as_str());
+        out.truth("paused", false);
+    }))
+}
+
+pub(crate) async fn purge(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
+    count(&call.app, Op::Purge { queue }, "purged").await
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Redrive {
+    ids: Option<Vec<Id>>,
+    max: Option<Positive>,
+}
+
+pub(crate) async fn redrive(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let asked: Redrive = call.json(call.app.policy.max_batch_bytes).await?;
+    let ids = match (asked.ids, asked.max) {
+        (Some(_), Some(_)) => return Err(Problem::field("max", "only one of ids and max may be given")),
+        (Some(ids), None) => ids,
+        (None, max) => {
+            let max = max.map_or(usize::MAX, |n| usize::try_from(n.0).unwrap_or(usize::MAX));
+            return count(&call.app, Op::RedriveMany { queue, max }, "redriven").await;
+        }
+    };
+    check_batch(ids.len(), &call.app.policy)?;
+    let ids: Vec<_> = ids.into_iter().map(|id| id.0).collect();
+    let results = of_queue(&call.app, &queue, &ids, |id| Op::Redrive { id }).await?;
+    let redriven = results.iter().filter(|r| matches!(r, Ok(Reply::Change(Ok(_))))).count();
+    Ok(object(StatusCode::OK, |out| {
+        out.number("redriven", redriven as u64);
+        out.open_list("results");
+        for (id, result) in ids.iter().zip(results) {
+            out.open();
+            out.id("id", *id);
+            match result {
+                Ok(Reply::Change(Ok(_))) => out.plain("result", "redriven"),
+                Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at").write_line(out),
+                Ok(_) => Problem::internal().write_line(out),
+                Err(problem) => problem.write_line(out),
+            }
+            out.close();
+        }
+        out.close_list();
+    }))
+}
+
+async fn count(app: &App, op: Op, name: &'static str) -> Answer {
+    match app.ask(op).await? {
+        Reply::Count(n) => Ok(object(StatusCode::OK, |out| out.number(name, n))),
+        _ => Err(Problem::internal()),
+    }
+}
+
+/// The members of a queue.
+pub(crate) fn write(out: &mut Json, view: &QueueView, now: WallMs) {
+    out.text("queue", view.name.as_str());
+    out.open_member("counts");
+    out.number("scheduled", view.counts.scheduled);
+    out.number("ready", view.counts.ready);
+    out.number("leased", view.counts.leased);
+    out.number("dead", view.counts.dead);
+    out.close();
+    out.instant_or_null("oldest_overdue", view.oldest_ready);
+    out.number("oldest_overdue_ms", view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)));
+    out.number("waiters", view.waiters as u64);
+    out.truth("attended", view.attended == Attended::Yes);
+    out.open_member("rates");
+    out.thousandths("enqueued", view.rates.enqueued_milli);
+    out.thousandths("granted", view.rates.granted_milli);
+    out.thousandths("acked", view.rates.acked_milli);
+    out.close();
+    out.open_member("totals");
+    for (name, n) in totals(&view.totals) {
+        out.number(name, n);
+    }
+    out.close();
+    out.truth("paused", view.pause != Pause::Running);
+    out.number_or_null("pause_left_ms", view.pause_left_ms);
+    out.open_member("config");
+    write_settings(out, &view.settings);
+    out.close();
+}
+
+/// Names and values of all totals.
+pub(crate) fn totals(totals: &duewheel::core::record::Totals) -> [(&'static str, u64); 8] {
+    [
+        ("enqueued", totals.enqueued),
+        ("granted", totals.granted),
+        ("acked", totals.acked),
+        ("cancelled", totals.cancelled),
+        ("replaced", totals.replaced),
+        ("purged", totals.purged),
+        ("died", totals.died),
+        ("expired", totals.expired),
+    ]
+}
+
+/// What was set, so that it can be put again as it is.
+fn write_settings(out: &mut Json, settings: &QueueSettings) {
+    out.number_or_null("lease_ms", settings.lease_ms);
+    out.number_or_null("max_attempts", settings.max_attempts.map(|n| u64::from(n.count())));
+    out.number_or_null("priority", settings.priority.map(u64::from));
+    match settings.backoff {
+        None => out.null("backoff"),
+        Some(backoff) => {
+            out.open_member("backoff");
+            out.number("min_ms", backoff.min_ms);
+            out.number("max_ms", backoff.max_ms);
+            out.close();
+        }
+    }
+    out.number_or_null("dedupe_window_ms", settings.dedupe_window_ms);
+    out.number_or_null("dead_ttl_ms", settings.dead_ttl_ms);
+    match settings.order {
+        None => out.null("order"),
+        Some(ReadyOrder::Due) => out.plain("order", "due"),
+        Some(ReadyOrder::Arrival) => out.plain("order", "arrival"),
+    }
+}

@@ -1,0 +1,346 @@
+//! JSON in, strictly: what is not documented is refused, and the refusal names the field.
+//!
+//! The types here borrow from the request's bytes. A request that is right is read once; only one that is wrong is read
+//! again, to find out where.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use duewheel::core::MessageId;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
+
+use crate::error::{ErrorCode, Problem};
+
+/// Arrays and objects inside each other. Our own types never get near it; it only makes the refusal clear.
+const MAX_DEPTH: usize = 32;
+
+/// Reads one JSON object.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    // Only `{`: serde would take an array for a struct, member by member.
+    if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Problem::new(ErrorCode::BadRequest, "a JSON object is expected"));
+    }
+    serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
+}
+
+/// Reads one JSON object; nothing at all counts as an empty one.
+pub(crate) fn parse_optional<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
+    parse(if bytes.is_empty() { b"{}" } else { bytes })
+}
+
+/// Reads once more what could not be read, to say why.
+#[cold]
+fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
+    if let Err(e) = std::str::from_utf8(bytes) {
+        let detail = format!("the JSON text is not valid UTF-8 (byte {})", e.valid_up_to());
+        return Problem::new(ErrorCode::BadRequest, detail);
+    }
+    if depth(bytes) > MAX_DEPTH {
+        let detail = format!("the JSON text is nested deeper than {MAX_DEPTH} levels");
+        return Problem::new(ErrorCode::BadRequest, detail);
+    }
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let error = match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Err(error) => error,
+        Ok(_) => return Problem::new(ErrorCode::BadRequest, "there is more after the JSON object"),
+    };
+    let path = error.path().to_string();
+    let inner = error.into_inner();
+    let text = inner.to_string();
+    if !inner.is_data() {
+        return Problem::new(ErrorCode::BadRequest, format!("this is no JSON: {text}"));
+    }
+    let what = text.split(" at line ").next().unwrap_or_default().to_owned();
+    let named = ["unknown field `", "duplicate field `", "missing field `"]
+        .iter()
+        .find_map(|kind| what.strip_prefix(kind))
+        .and_then(|rest| rest.split('`').next());
+    let field = match (path.as_str(), named) {
+        (".", Some(name)) => name.to_owned(),
+        (".", None) => return Problem::new(ErrorCode::BadRequest, what),
+        // The path of an unknown field ends with it already, that of a duplicate or missing one does not.
+        (path, Some(name)) if path == name || path.ends_with(&format!(".{name}")) => path.to_owned(),
+        (path, Some(name)) => format!("{path}.{name}"),
+        (path, None) => path.to_owned(),
+    };
+    Problem::field(field, what)
+}
+
+/// How deep arrays and objects are nested.
+fn depth(bytes: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0usize, 0);
+    let mut in_string = false;
+    let mut escaped = false;
+    for b in bytes {
+        match b {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// A string, borrowed where JSON has no escapes in it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E: Error>(self, s: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(s)))
+            }
+            fn visit_str<E: Error>(self, s: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(s.to_owned())))
+            }
+        }
+        d.deserialize_str(V)
+    }
+}
+
+/// A whole number from `MIN` to `MAX`, written with digits alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Whole<const MIN: u64 = 0, const MAX: u64 = { u64::MAX }>(pub(crate) u64);
+
+/// A whole number from 1.
+pub(crate) type Positive = Whole<1>;
+
+impl<'de, const MIN: u64, const MAX: u64> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V<const MIN: u64, const MAX: u64>;
+        impl<const MIN: u64, const MAX: u64> Visitor<'_> for V<MIN, MAX> {
+            type Value = Whole<MIN, MAX>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number from ")?;
+                range::<MIN, MAX>(f)
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<Self::Value, E> {
+                if (MIN..=MAX).contains(&n) {
+                    Ok(Whole(n))
+                } else {
+                    Err(E::invalid_value(Unexpected::Unsigned(n), &self))
+                }
+            }
+            fn visit_i64<E: Error>(self, n: i64) -> Result<Self::Value, E> {
+                match u64::try_from(n) {
+                    Ok(n) => self.visit_u64(n),
+                    Err(_) => Err(E::custom(format_args!("must not be negative, and is {n}"))),
+                }
+            }
+            fn visit_f64<E: Error>(self, n: f64) -> Result<Self::Value, E> {
+                if n < 0.0 {
+                    return Err(E::custom(format_args!("must not be negative, and is {n}")));
+                }
+                Err(E::custom("must be a whole number of 64 bits, written with digits alone"))
+            }
+        }
+        d.deserialize_u64(V::<MIN, MAX>)
+    }
+}
+
+fn range<const MIN: u64, const MAX: u64>(f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if MAX == u64::MAX { write!(f, "{MIN} up") } else { write!(f, "{MIN} to {MAX}") }
+}
+
+impl<const MIN: u64> Whole<MIN, { U32_MAX }> {
+    /// The number, which fits by its type.
+    pub(crate) fn get(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
+
+/// The largest number of 32 bits.
+pub(crate) const U32_MAX: u64 = 4_294_967_295;
+
+/// An id: a decimal string, as it goes out, or a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Id(pub(crate) MessageId);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Id;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an id: a decimal string")
+            }
+            fn visit_u64<E: Error>(self, n: u64) -> Result<Id, E> {
+                Ok(Id(MessageId(n)))
+            }
+            fn visit_str<E: Error>(self, s: &str) -> Result<Id, E> {
+                id(s).map(Id).ok_or_else(|| E::invalid_value(Unexpected::Str(s), &self))
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// Reads an id. Digits beyond 64 bits are an id that was never issued.
+pub(crate) fn id(s: &str) -> Option<MessageId> {
+    if s.is_empty() || !s.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some(s.parse().unwrap_or(MessageId(u64::MAX)))
+}
+
+/// An object inside another one: never an array, whose members serde would take in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for V<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        d.deserialize_map(V(PhantomData))
+    }
+}
+
+/// An object of strings, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Strings(pub(crate) Vec<(Box<str>, Box<str>)>);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl<'de> Visitor<'de> for V {
+            type Value = Strings;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
+                let mut all: Vec<(Box<str>, Box<str>)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<Text<'_>, Text<'_>>()? {
+                    if name.0.is_empty() {
+                        return Err(A::Error::custom("a name must not be empty"));
+                    }
+                    all.push((name.0.into(), value.0.into()));
+                }
+                let mut names: Vec<&str> = all.iter().map(|(name, _)| &**name).collect();
+                names.sort_unstable();
+                if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+                    return Err(A::Error::custom(format_args!("the name {:?} is there twice", twice[0])));
+                }
+                Ok(Strings(all))
+            }
+        }
+        d.deserialize_map(V)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only read by Debug and serde")]
+    struct Sample<'a> {
+        #[serde(borrow)]
+        text: Option<Text<'a>>,
+        n: Option<Whole>,
+        small: Option<Whole<1, 10>>,
+        id: Option<Id>,
+        inner: Option<Object<Inner>>,
+        headers: Option<Strings>,
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only read by Debug and serde")]
+    struct Inner {
+        a: Whole,
+        b: Option<Whole>,
+    }
+
+    #[test]
+    fn a_refusal_names_the_field() {
+        for (json, field, says) in [
+            (r#"{"nope": 1}"#, Some("nope"), "unknown field"),
+            (r#"{"n": 1, "n": 2}"#, Some("n"), "duplicate field"),
+            (r#"{"n": -1}"#, Some("n"), "must not be negative"),
+            (r#"{"n": -1.5}"#, Some("n"), "must not be negative"),
+            (r#"{"n": 1.5}"#, Some("n"), "whole number"),
+            (r#"{"n": 1.0}"#, Some("n"), "whole number"),
+            (r#"{"n": 1e3}"#, Some("n"), "whole number"),
+            (r#"{"n": 18446744073709551616}"#, Some("n"), "whole number"),
+            (r#"{"n": "1"}"#, Some("n"), "invalid type: string"),
+            (r#"{"n": true}"#, Some("n"), "invalid type: boolean"),
+            (r#"{"small": 0}"#, Some("small"), "1 to 10"),
+            (r#"{"small": 11}"#, Some("small"), "1 to 10"),
+            (r#"{"text": 1}"#, Some("text"), "a string"),
+            (r#"{"text": ["a"]}"#, Some("text"), "a string"),
+            (r#"{"id": "x"}"#, Some("id"), "decimal string"),
+            (r#"{"id": -1}"#, Some("id"), "decimal string"),
+            (r#"{"inner": {}}"#, Some("inner.a"), "missing field"),
+            (r#"{"inner": [1, 2]}"#, Some("inner"), "an object"),
+            (r#"{"inner": {"a": 1, "c": 1}}"#, Some("inner.c"), "unknown field"),
+            (r#"{"inner": {"a": 1, "a": 1}}"#, Some("inner.a"), "duplicate field"),
+            (r#"{"inner": {"a": -1}}"#, Some("inner.a"), "negative"),
+            (r#"{"headers": {"a": 1}}"#, Some("headers.a"), "a string"),
+            (r#"{"headers": {"a": "1", "a": "2"}}"#, Some("headers"), "twice"),
+            (r#"{"headers": {"": "1"}}"#, Some("headers"), "empty"),
+            (r#"{"headers": []}"#, Some("headers"), "object of strings"),
+            (r#"{"n": 1} x"#, None, "more after"),
+            (r#"{"n": 1"#, None, "no JSON"),
+            (r#"{"n": 01}"#, None, "no JSON"),
+            (r#"{"n": NaN}"#, None, "no JSON"),
+            (r#"{'n': 1}"#, None, "no JSON"),
+            (r#"{"text": "\ud800"}"#, None, "no JSON"),
+            (r#"[1]"#, None, "object"),
+            ("", None, "object"),
+            ("null", None, "object"),
+        ] {
+            let problem = parse::<Sample<'_>>(json.as_bytes()).expect_err(json);
+            assert_eq!(problem.code, ErrorCode::BadRequest);
+            assert_eq!(problem.field.as_deref(), field, "{json}: {problem:?}");
+            assert!(problem.detail.contains(says), "{json}: {problem:?}");
+        }
+    }
+
+    #[test]
+    fn deep_and_broken_texts_are_refused_without_recursion() {
+        let deep = format!(r#"{{"text": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
+        let problem = parse::<Sample<'_>>(deep.as_bytes()).expect_err("deep");
+        assert!(problem.detail.contains("deeper"), "{problem:?}");
+        let problem = parse::<Sample<'_>>(b"{\"text\": \"\xff\"}").expect_err("UTF-8");
+        assert!(problem.detail.contains("UTF-8"), "{problem:?}");
+    }
+
+    #[test]
+    fn what_is_right_is_taken() {
+        let sample: Sample<'_> = parse(
+            br#" {"text": "a", "n": 18446744073709551615, "id": "7", "headers": {"b": "1", "a": "\n"}}"#,
+        )
+        .unwrap();
+        assert!(matches!(sample.text, Some(Text(Cow::Borrowed("a")))));
+        assert_eq!(sample.n, Some(Whole(u64::MAX)));
+        assert_eq!(sample.id, Some(Id(MessageId(7))));
+        let null: Sample<'_> = parse(br#"{"n": null}"#).unwrap();
+        assert_eq!(null.n, None);
+        assert_eq!(id("99999999999999999999"), Some(MessageId(u64::MAX)));
+        assert_eq!(id("+1"), None);
+        let _: Sample<'_> = parse_optional(b"").unwrap();
+    }
+}
