@@ -412,11 +412,57 @@ pub enum Moment {
     Recovering,
 }
 
+/// What the system under test has promised beyond the common rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rules {
+    /// Length of a lease if neither reserve nor message says otherwise.
+    pub lease_ms: u64,
+    /// Dead after so many grants if the message does not say otherwise.
+    pub max_attempts: u64,
+    /// Shortest delay after a nack without a delay, at the first attempt; doubles.
+    pub backoff_min_ms: u64,
+    /// Longest delay after a nack without a delay.
+    pub backoff_max_ms: u64,
+    /// An overdue message is offered within this time once the system is up and nobody else is in front of it.
+    pub offer_ms: u64,
+    /// What is allowed for rounding and scheduling wherever the system must do something *not later* than a time. Where
+    /// it must not do something *before* a time, nothing is allowed.
+    pub slack_ms: u64,
+    /// Whether tokens are comparable between messages: they are within one shard.
+    pub shards: Shards,
+}
+
+/// Whether tokens of different messages come from one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shards {
+    /// They do.
+    One,
+    /// They need not.
+    Many,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            lease_ms: 30_000,
+            max_attempts: 20,
+            backoff_min_ms: 1_000,
+            backoff_max_ms: 3_600_000,
+            offer_ms: 5_000,
+            slack_ms: 50,
+            shards: Shards::One,
+        }
+    }
+}
+
 /// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// Says how it came to be: seed, settings.
     pub title: String,
+    /// What was promised.
+    pub rules: Rules,
     /// What happened.
     pub events: Vec<Event>,
 }
@@ -426,12 +472,13 @@ pub struct History {
 struct Header {
     duewheel_history: u32,
     title: String,
+    rules: Rules,
 }
 
 impl History {
     /// Writes a header line, then one JSON line an event.
     pub fn save(&self, out: &mut dyn Write) -> io::Result<()> {
-        let header = Header { duewheel_history: 1, title: self.title.clone() };
+        let header = Header { duewheel_history: 1, title: self.title.clone(), rules: self.rules };
         serde_json::to_writer(&mut *out, &header)?;
         out.write_all(b"\n")?;
         for event in &self.events {
@@ -460,7 +507,7 @@ impl History {
                 Err(e) => cut = Some(io::Error::from(e)),
             }
         }
-        Ok(History { title: header.title, events })
+        Ok(History { title: header.title, rules: header.rules, events })
     }
 }
 
@@ -515,8 +562,8 @@ impl Recorder {
     }
 
     /// What was written so far.
-    pub fn history(&self, title: &str) -> History {
-        History { title: title.to_owned(), events: self.lock().events.clone() }
+    pub fn history(&self, title: &str, rules: Rules) -> History {
+        History { title: title.to_owned(), rules, events: self.lock().events.clone() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -620,14 +667,15 @@ mod tests {
         let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
         recorder.note(recorder.stamp(), 1, What::Ok { op, answer });
         recorder.note(recorder.stamp(), 0, What::Fault(Fault::Killed(Moment::Serving)));
-        let history = recorder.history("seed 1");
+        let history = recorder.history("seed 1", Rules::default());
         let mut file = Vec::new();
         history.save(&mut file).unwrap();
         assert_eq!(History::load(&file[..]).unwrap(), history);
         let cut = History::load(&file[..file.len() - 5]).unwrap();
         assert_eq!(cut.events.len(), 2);
         let mut middle = file.clone();
-        middle[100] = b'\n';
+        let second = file.iter().position(|b| *b == b'\n').unwrap() + 20;
+        middle[second] = b'\n';
         assert!(History::load(&middle[..]).is_err());
     }
 }

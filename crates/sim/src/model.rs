@@ -8,10 +8,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use crate::checker::Rules;
 use crate::history::{
     Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
-    Refusal, Seen, Stamp, State, Tag, Target, Token, Totals, What, When, body,
+    Refusal, Rules, Seen, Shards, Stamp, State, Tag, Target, Token, Totals, What, When, body,
 };
 use crate::rng::Rng;
 
@@ -115,7 +114,7 @@ pub const RULES: Rules = Rules {
     backoff_max_ms: 1_000,
     offer_ms: 400,
     slack_ms: 2,
-    shards: crate::checker::Shards::One,
+    shards: Shards::One,
 };
 
 const QUEUE: &str = "toy";
@@ -151,7 +150,7 @@ pub fn run(seed: u64, bug: Option<Bug>) -> History {
         done: false,
     };
     run.go();
-    History { title: format!("toy, seed {seed}, bug {bug:?}"), events: run.events }
+    History { title: format!("toy, seed {seed}, bug {bug:?}"), rules: RULES, events: run.events }
 }
 
 enum Action {

@@ -4,7 +4,7 @@
 //! 200 seeds, so that it is not blind.
 
 use duewheel_sim::checker::{Fact, check};
-use duewheel_sim::model::{Bug, RULES, run};
+use duewheel_sim::model::{Bug, run};
 
 const SEEDS: u64 = 200;
 
@@ -13,7 +13,7 @@ fn a_toy_without_a_bug_is_clean() {
     let mut grants = 0;
     for seed in 0..SEEDS {
         let history = run(seed, None);
-        let report = check(&history, &RULES);
+        let report = check(&history);
         for violation in &report.violations {
             eprintln!("{violation}");
         }
@@ -32,7 +32,7 @@ fn each_bug_of_the_toy_is_caught() {
     let mut blind = Vec::new();
     for bug in Bug::ALL {
         let caught = (0..SEEDS).find_map(|seed| {
-            let report = check(&run(seed, Some(bug)), &RULES);
+            let report = check(&run(seed, Some(bug)));
             (!report.violations.is_empty()).then(|| (seed, report.failed()))
         });
         match caught {

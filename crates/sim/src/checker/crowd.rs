@@ -1,10 +1,10 @@
 //! What can only be seen by looking at several messages: keys, the order of tokens, totals.
 
-use crate::history::{Answer, Call, IfExists, Refusal, Target, Token};
+use crate::history::{Answer, Call, IfExists, Refusal, Shards, Target, Token};
 
 use super::index::{End, How, Life, Op, Point, World};
 use super::life::may_be_leased;
-use super::{Check, Report, Shards, Violation};
+use super::{Check, Report, Violation};
 
 pub(super) fn check(world: &World<'_>, report: &mut Report) {
     if world.rules.shards == Shards::One {
@@ -96,6 +96,24 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
 /// Answers to operations that name a key.
 fn by_key(world: &World<'_>, op: &Op<'_>, report: &mut Report) {
     match (op.call, op.end) {
+        (Call::Enqueue(e), End::Fail(ret, Refusal::DedupeMismatch)) => {
+            report.applied(Check::Untruthful);
+            let other = world.ops.iter().any(|o| match o.call {
+                Call::Enqueue(x) => {
+                    x.dedupe_id == e.dedupe_id && x.queue == e.queue && x.body.tag != e.body.tag
+                }
+                _ => false,
+            });
+            if !other {
+                complain(
+                    world,
+                    op,
+                    ret,
+                    "refused with dedupe_mismatch, but nothing else has this dedupe_id",
+                    report,
+                );
+            }
+        }
         (Call::Enqueue(e), end) => {
             let Some(key) = &e.key else { return };
             let lives = lives_of(world, &e.queue, key);

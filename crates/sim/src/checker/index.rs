@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::history::{
     Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
-    Refusal, Seen, Stamp, Tag, Target, Token, Totals, What,
+    Refusal, Rules, Seen, Stamp, Tag, Target, Token, Totals, What,
 };
 
-use super::{Check, Report, Rules, Violation, story};
+use super::{Check, Report, Violation, story};
 
 pub(super) const NS: u64 = 1_000_000;
 
@@ -154,10 +154,10 @@ pub(super) struct World<'h> {
 }
 
 impl<'h> World<'h> {
-    pub(super) fn new(history: &'h History, rules: &Rules, report: &mut Report) -> Self {
+    pub(super) fn new(history: &'h History, report: &mut Report) -> Self {
         let mut world = World {
             events: &history.events,
-            rules: *rules,
+            rules: history.rules,
             ops: Vec::new(),
             lives: Vec::new(),
             keys: BTreeMap::new(),

@@ -23,49 +23,6 @@ pub use lateness::{Lateness, Percentiles};
 
 use crate::history::{Event, History, MsgId, Tag};
 
-/// What the system under test has promised beyond the common rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Length of a lease if neither reserve nor message says otherwise.
-    pub lease_ms: u64,
-    /// Dead after so many grants if the message does not say otherwise.
-    pub max_attempts: u64,
-    /// Shortest delay after a nack without a delay, at the first attempt; doubles.
-    pub backoff_min_ms: u64,
-    /// Longest delay after a nack without a delay.
-    pub backoff_max_ms: u64,
-    /// An overdue message is offered within this time once the system is up and nobody else is in front of it.
-    pub offer_ms: u64,
-    /// What is allowed for rounding and scheduling wherever the system must do something *not later* than a time. Where
-    /// it must not do something *before* a time, nothing is allowed.
-    pub slack_ms: u64,
-    /// Whether tokens are comparable between messages: they are within one shard.
-    pub shards: Shards,
-}
-
-/// Whether tokens of different messages come from one counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shards {
-    /// They do.
-    One,
-    /// They need not.
-    Many,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Rules {
-            lease_ms: 30_000,
-            max_attempts: 20,
-            backoff_min_ms: 1_000,
-            backoff_max_ms: 3_600_000,
-            offer_ms: 5_000,
-            slack_ms: 50,
-            shards: Shards::One,
-        }
-    }
-}
-
 /// A promise, as the checker looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
@@ -193,9 +150,9 @@ pub struct Report {
 }
 
 /// Judges a history.
-pub fn check(history: &History, rules: &Rules) -> Report {
+pub fn check(history: &History) -> Report {
     let mut report = Report::default();
-    let world = index::World::new(history, rules, &mut report);
+    let world = index::World::new(history, &mut report);
     report.operations = world.ops.len() as u64;
     for life in &world.lives {
         life::check(&world, life, &mut report);
