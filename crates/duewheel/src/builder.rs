@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use duewheel_core::engine::{Config, GeometryError};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{MemoryStore, Store, StoreError};
-use duewheel_store_log::{LogStore, Options as LogOptions};
+use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 
 use crate::Duewheel;
 use crate::client::Client;
@@ -130,7 +130,10 @@ impl Builder {
             Durability::Memory => Box::new(|_| Ok(Box::new(MemoryStore::new()) as Box<dyn Store>)),
             Durability::Fsync | Durability::Buffered => {
                 let (data, mut log) = (self.data, self.log);
-                log.buffered = self.durability == Durability::Buffered;
+                log.sync = match self.durability {
+                    Durability::Buffered => SyncMode::Buffered,
+                    Durability::Fsync | Durability::Memory => SyncMode::Fsync,
+                };
                 Box::new(move |waker| {
                     LogStore::open(&data, log.clone(), waker).map(|s| Box::new(s) as Box<dyn Store>)
                 })

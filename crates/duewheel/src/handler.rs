@@ -5,7 +5,6 @@
 
 use std::error::Error;
 use std::num::NonZeroUsize;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +13,11 @@ use duewheel_core::engine::{Op, Reply, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::{BadName, QueueName};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::client::{Client, Demand};
+use crate::error::CallError;
 use crate::message::Message;
 use crate::queue::Queue;
 use crate::shard::panic_text;
@@ -95,8 +94,8 @@ impl HandlerBuilder {
         self
     }
 
-    /// For how long a running handler's lease is extended; 30 minutes by default. After it the lease runs out, and the
-    /// message goes to another: a handler that hangs does not keep it for ever.
+    /// For how long one run may take, its lease being extended meanwhile; 30 minutes by default. After it the attempt has
+    /// failed and the future is dropped. (A thread that blocks cannot be ended; it is left to itself.)
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
@@ -131,10 +130,11 @@ impl HandlerBuilder {
             run: Arc::new(run),
             activity: Arc::new(Activity::default()),
             stop: wheel.stop_signal(),
+            abort: wheel.abort_signal(),
         };
         let registered =
             Registered { queue: name, activity: worker.activity.clone(), hands: worker.hands.clone(), concurrency: worker.concurrency };
-        wheel.register(registered, || runtime.spawn(worker.work()))
+        wheel.register(registered, || drop(runtime.spawn(worker.work())))
     }
 }
 
@@ -153,6 +153,16 @@ impl Registered {
         self.activity.running.load(Ordering::SeqCst) == 0
     }
 
+    /// Runs begun so far.
+    pub(crate) fn started(&self) -> usize {
+        self.activity.started.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a run has ended or the loop waits again; not for long, as a change before the call is not seen.
+    pub(crate) async fn changed(&self) {
+        let _ = tokio::time::timeout(Duration::from_millis(2), self.activity.changed.notified()).await;
+    }
+
     /// Waits until no message is running.
     pub(crate) async fn rested(&self) {
         let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
@@ -164,6 +174,9 @@ impl Registered {
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     running: AtomicUsize,
+    started: AtomicUsize,
+    /// Called when a run has ended, and when the loop waits for messages again.
+    changed: Notify,
 }
 
 struct Worker<F> {
@@ -177,6 +190,8 @@ struct Worker<F> {
     run: Arc<F>,
     activity: Arc<Activity>,
     stop: watch::Receiver<bool>,
+    /// The time of a shutdown is over: running futures are dropped.
+    abort: watch::Receiver<bool>,
 }
 
 /// How long a reserve of the loop waits; it only bounds how often an idle loop comes round.
@@ -209,18 +224,20 @@ where
             let reserved = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
-                reserved = this.client.reserve(demand) => reserved,
+                reserved = this.wait_for_grants(demand) => reserved,
             };
             match reserved {
                 Ok(Reserved::Grants(grants)) => {
                     pause = Duration::from_millis(10);
                     for (grant, hand) in grants.into_iter().zip(hands) {
+                        this.activity.started.fetch_add(1, Ordering::SeqCst);
                         this.activity.running.fetch_add(1, Ordering::SeqCst);
                         let (this, message) = (this.clone(), Message::new(grant));
                         tokio::spawn(async move {
                             this.run_one(message).await;
-                            this.activity.running.fetch_sub(1, Ordering::SeqCst);
                             drop(hand);
+                            this.activity.running.fetch_sub(1, Ordering::SeqCst);
+                            this.activity.changed.notify_waiters();
                         });
                     }
                 }
@@ -235,34 +252,29 @@ where
         }
     }
 
+    async fn wait_for_grants(&self, demand: Demand) -> Result<Reserved, CallError> {
+        let reserve = self.client.reserve(demand);
+        tokio::pin!(reserve);
+        let mut waiting = false;
+        std::future::poll_fn(|cx| {
+            let polled = reserve.as_mut().poll(cx);
+            if !std::mem::replace(&mut waiting, true) {
+                // The first poll has put the demand in.
+                self.activity.changed.notify_waiters();
+            }
+            polled
+        })
+        .await
+    }
+
     /// Runs one message and settles it.
     async fn run_one(&self, message: Message) {
         let (id, token) = (message.id(), message.lease_token());
-        let lease = message.lease_length();
-        let mut running = self.start(message);
-        let deadline = Instant::now() + self.time_limit;
-        let outcome = loop {
-            tokio::select! {
-                outcome = &mut running => break outcome,
-                () = tokio::time::sleep((lease / 3).max(Duration::from_millis(10))) => {
-                    if Instant::now() >= deadline {
-                        // It hangs. The lease runs out, and the attempt has failed.
-                        continue;
-                    }
-                    let extend = Op::Extend { id, token, lease_ms: None };
-                    if let Ok(Reply::Extend(Err(_))) = self.client.call(extend).await {
-                        tracing::warn!(queue = %self.queue, %id, "the lease was lost while its handler ran");
-                    }
-                }
-            }
-        };
-        let op = match outcome {
-            Ok(Ok(())) => Op::Ack { id, token },
-            Ok(Err(error)) => nack(id, token, &error.to_string()),
-            Err(join) => match join.try_into_panic() {
-                Ok(panic) => nack(id, token, &format!("panic: {}", panic_text(&*panic))),
-                Err(_) => nack(id, token, "the runtime was shut down"),
-            },
+        let op = match self.outcome(message).await {
+            Some(Ok(())) => Op::Ack { id, token },
+            Some(Err(note)) => nack(id, token, &note),
+            // Nothing is known of it: its lease belongs to this process, and is released at the next start.
+            None => return,
         };
         if let Op::Nack { note, .. } = &op {
             tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
@@ -277,17 +289,58 @@ where
         }
     }
 
-    fn start(&self, message: Message) -> JoinHandle<HandlerResult> {
+    /// How one run ended: well, or with a note. `None`: it was dropped by a shutdown.
+    async fn outcome(&self, message: Message) -> Option<Result<(), String>> {
+        let (id, token) = (message.id(), message.lease_token());
+        let between = (message.lease_length() / 3).max(Duration::from_millis(10));
+        // Dropping the sender ends the run at its next await.
+        let (keep, kept) = oneshot::channel::<()>();
+        let mut running = self.start(message, kept);
+        let mut abort = self.abort.clone();
+        let time_limit = tokio::time::sleep(self.time_limit);
+        tokio::pin!(time_limit);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut running => break outcome,
+                () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
+                () = &mut time_limit => return Some(Err(format!("took longer than {:?}", self.time_limit))),
+                () = tokio::time::sleep(between) => {
+                    let extend = Op::Extend { id, token, lease_ms: None };
+                    if let Ok(Reply::Extend(Err(_))) = self.client.call(extend).await {
+                        tracing::warn!(queue = %self.queue, %id, "the lease was lost while its handler ran");
+                    }
+                }
+            }
+        };
+        drop(keep);
+        match outcome {
+            Ok(Some(Ok(()))) => Some(Ok(())),
+            Ok(Some(Err(error))) => Some(Err(error.to_string())),
+            Ok(None) => None,
+            Err(join) => {
+                let panic = join.try_into_panic().ok()?;
+                Some(Err(format!("panic: {}", panic_text(&*panic))))
+            }
+        }
+    }
+
+    /// Starts a run that ends early, with `None`, when `kept`'s sender is dropped.
+    fn start(&self, message: Message, kept: oneshot::Receiver<()>) -> JoinHandle<Option<HandlerResult>> {
         let run = self.run.clone();
+        let bounded = async move {
+            tokio::select! {
+                biased;
+                result = async move { run(message).await } => Some(result),
+                _ = kept => None,
+            }
+        };
         match self.isolation {
             Isolation::Thread => {
                 let runtime = Handle::current();
-                tokio::task::spawn_blocking(move || runtime.block_on(async { run(message).await }))
+                tokio::task::spawn_blocking(move || runtime.block_on(bounded))
             }
-            Isolation::Task => tokio::spawn(async move {
-                let run = AssertUnwindSafe(run);
-                (run.0)(message).await
-            }),
+            Isolation::Task => tokio::spawn(bounded),
         }
     }
 }

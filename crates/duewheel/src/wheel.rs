@@ -8,7 +8,6 @@ use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::builder::{Builder, OpenError};
 use crate::client::Client;
@@ -33,12 +32,12 @@ struct Inner {
     session: SessionId,
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
+    abort: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Handlers {
     registered: Vec<Registered>,
-    loops: Vec<JoinHandle<()>>,
     stopping: bool,
 }
 
@@ -62,6 +61,7 @@ impl Duewheel {
                 session,
                 handlers: Mutex::default(),
                 stop: watch::Sender::new(false),
+                abort: watch::Sender::new(false),
             }),
         }
     }
@@ -144,27 +144,28 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn idle(&self) -> Result<(), CallError> {
-        let mut pause = Duration::from_micros(20);
-        loop {
+        'look: loop {
             let registered = self.handlers().registered.clone();
-            let mut idle = true;
+            let started = |all: &[Registered]| all.iter().map(Registered::started).sum::<usize>();
+            let before = started(&registered);
             for handler in &registered {
-                // Asked first: between the answer and this look, a message may only have been finished, not begun.
                 let view = match self.client().call(Op::Queue { queue: handler.queue.clone() }).await? {
                     Reply::Queues(mut views) => views.pop(),
                     _ => return Err(CallError::WRONG_ANSWER),
                 };
-                // Our loop either waits in the queue's line, or has just been given something.
-                let waits = view.as_ref().is_some_and(|v| {
+                // The handler's loop either waits in the queue's line, or has just been given something.
+                let waits = view.is_some_and(|v| {
                     v.waiters > 0 && (v.counts.ready == 0 || v.pause != duewheel_core::record::Pause::Running)
                 });
-                idle &= waits && handler.is_resting();
+                if !waits || !handler.is_resting() {
+                    handler.changed().await;
+                    continue 'look;
+                }
             }
-            if idle {
+            // One handler may have scheduled for another that had been looked at already.
+            if started(&registered) == before {
                 return Ok(());
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_millis(5));
         }
     }
 
@@ -198,6 +199,7 @@ impl Duewheel {
             }
         };
         let rested = tokio::time::timeout(deadline, resting).await;
+        self.inner.abort.send_replace(true);
         shared.wish(Wish::Stop, inbox);
         match shared.ended().await {
             End::Failed(why) => Err(ShutdownError::Failed(why)),
@@ -223,10 +225,14 @@ impl Duewheel {
         self.inner.stop.subscribe()
     }
 
+    pub(crate) fn abort_signal(&self) -> watch::Receiver<bool> {
+        self.inner.abort.subscribe()
+    }
+
     pub(crate) fn register(
         &self,
         handler: Registered,
-        start: impl FnOnce() -> JoinHandle<()>,
+        start: impl FnOnce(),
     ) -> Result<(), HandlerError> {
         let mut handlers = self.handlers();
         if handlers.stopping {
@@ -236,7 +242,7 @@ impl Duewheel {
             return Err(HandlerError::Taken(handler.queue));
         }
         handlers.registered.push(handler);
-        handlers.loops.push(start());
+        start();
         Ok(())
     }
 
@@ -248,6 +254,7 @@ impl Duewheel {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.stop.send_replace(true);
+        self.abort.send_replace(true);
         self.client.shared.wish(Wish::Stop, &self.client.inbox);
     }
 }

@@ -1,0 +1,170 @@
+//! The driver, stepped by hand: when answers leave, and what a failing store means.
+
+use std::sync::Arc;
+
+use duewheel::core::engine::{Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
+use duewheel::core::id::SessionId;
+use duewheel::core::name::{Key, QueueName};
+use duewheel::core::store::{ErrorKind, MemoryDisk, MemoryStore, Room, Store, StoreError};
+use duewheel::core::time::Now;
+use duewheel::{Answers, CallError, Driver, Outcome, Submission};
+use tokio::sync::oneshot;
+
+struct Rig {
+    disk: MemoryDisk,
+    driver: Driver<MemoryStore>,
+    now: Now,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let disk = MemoryDisk::default();
+        Rig { driver: open(&disk, Now::whole(0, 1_000)), disk, now: Now::whole(0, 1_000) }
+    }
+
+    fn submit(&mut self, ops: Vec<Op>) -> oneshot::Receiver<Answers> {
+        let (answer, answers) = oneshot::channel();
+        self.driver.step(self.now, &mut vec![Submission { ops, answer }]).unwrap();
+        answers
+    }
+
+    fn step(&mut self) {
+        self.driver.step(self.now, &mut Vec::new()).unwrap();
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now = Now::whole(self.now.engine.0 + ms, self.now.wall.0 + ms);
+    }
+}
+
+fn open(disk: &MemoryDisk, now: Now) -> Driver<MemoryStore> {
+    let mut store = MemoryStore::open(disk, Arc::new(|| {}));
+    let recovered = store.recovered();
+    let mut driver = Driver::new(store, recovered, Config::default(), now).unwrap();
+    while !driver.is_open() {
+        driver.step(now, &mut Vec::new()).unwrap();
+    }
+    driver
+}
+
+fn queue() -> QueueName {
+    QueueName::new("q").unwrap()
+}
+
+fn put(delay: u64) -> Op {
+    Op::Enqueue(Box::new(Enqueue { when: When::After(delay), ..Enqueue::new(queue(), "b") }))
+}
+
+fn keyed() -> Op {
+    let key = Some(Key::new("k").unwrap());
+    Op::Enqueue(Box::new(Enqueue { key, when: When::After(60_000), ..Enqueue::new(queue(), "b") }))
+}
+
+fn reserve(wait_ms: u64) -> Op {
+    Op::Reserve(Reserve {
+        waiter: WaiterId(1),
+        queues: vec![queue()],
+        max: 10,
+        wait_ms,
+        lease_ms: None,
+        session: SessionId::NONE,
+        deadline_margin_ms: None,
+    })
+}
+
+fn grants(answers: Answers) -> usize {
+    match &answers[0] {
+        Ok(Reply::Reserve(Reserved::Grants(grants))) => grants.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_enqueue_is_answered_when_it_is_durable_and_not_before() {
+    let mut rig = Rig::new();
+    rig.disk.sync_by_hand();
+    // The memory store answers at level `memory`, where written is enough; its disk knows both.
+    let mut answers = rig.submit(vec![put(5)]);
+    assert!(matches!(answers.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
+    assert_eq!(rig.disk.groups().len(), 1);
+}
+
+#[test]
+fn a_batch_is_one_group_and_its_answers_come_in_order() {
+    let mut rig = Rig::new();
+    let mut answers = rig.submit(vec![keyed(), keyed(), put(5)]);
+    let answers = answers.try_recv().unwrap();
+    let accepted: Vec<bool> = answers.iter().map(|a| matches!(a, Ok(Reply::Enqueue(Ok(_))))).collect();
+    assert_eq!(accepted, [true, false, true], "the second sees the first");
+    assert_eq!(rig.disk.groups().len(), 1);
+}
+
+#[test]
+fn m9_what_is_due_while_nothing_runs_is_granted_at_once_after_the_restart() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(5_000)]);
+    rig.pass(60_000);
+    rig.driver = open(&rig.disk, rig.now);
+    assert_eq!(grants(rig.submit(vec![reserve(0)]).try_recv().unwrap()), 1);
+}
+
+#[test]
+fn grants_that_nobody_receives_go_back_and_do_not_count() {
+    let mut rig = Rig::new();
+    drop(rig.submit(vec![reserve(60_000)])); // its consumer goes away while it waits
+    rig.submit(vec![put(0)]);
+    rig.step();
+    let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
+    let Ok(Reply::Reserve(Reserved::Grants(grants))) = &answers[0] else { panic!("{answers:?}") };
+    assert_eq!(grants[0].attempt, 1);
+}
+
+#[test]
+fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
+    let mut rig = Rig::new();
+    let waiting = rig.submit(vec![reserve(60_000)]);
+    rig.disk.fail(StoreError::new(ErrorKind::Unavailable, "the disk is gone"));
+    let (answer, mut answers) = oneshot::channel();
+    let error = rig.driver.step(rig.now, &mut vec![Submission { ops: vec![put(0)], answer }]).unwrap_err();
+    let disk = rig.disk.clone();
+    let failed = std::mem::replace(&mut rig.driver, open(&disk, rig.now));
+    failed.fail(&error);
+    for mut answers in [waiting, std::mem::replace(&mut answers, oneshot::channel().1)] {
+        match &answers.try_recv().unwrap()[0] {
+            Err(error @ CallError::Store { .. }) => assert_eq!(error.outcome(), Outcome::Unknown),
+            other => panic!("{other:?}"),
+        }
+    }
+    rig.submit(vec![put(0)]);
+    assert_eq!(grants(rig.submit(vec![reserve(0)]).try_recv().unwrap()), 1);
+}
+
+#[test]
+fn a_full_disk_is_known_before_the_engine_decides() {
+    let mut rig = Rig::new();
+    rig.disk.set_room(Room::SettleOnly);
+    let before = rig.disk.groups().len();
+    let answers = rig.submit(vec![put(0)]).try_recv().unwrap();
+    assert!(matches!(
+        answers[0],
+        Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::DiskFull)))
+    ));
+    assert_eq!(rig.disk.groups().len(), before);
+    rig.disk.set_room(Room::Enough);
+    assert!(matches!(rig.submit(vec![put(0)]).try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
+}
+
+#[test]
+fn the_driver_sleeps_until_something_is_due() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(500)]);
+    rig.pass(200); // past the note that follows an append
+    rig.step();
+    assert_eq!(rig.driver.next_wakeup(rig.now).map(|t| t.0), Some(500));
+    rig.submit(vec![Op::Cancel {
+        target: Target::Id(duewheel::MessageId(1)),
+    }]);
+    rig.pass(200);
+    rig.step();
+    assert_eq!(rig.driver.next_wakeup(rig.now), None);
+}

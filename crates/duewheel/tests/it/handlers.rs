@@ -1,0 +1,203 @@
+//! Handlers (rows M3, M6, M14): nothing a handler does delays another.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duewheel::core::message::{DeadReason, State};
+use duewheel::{HandlerError, Message, MINUTE, SECOND};
+
+use crate::{count, until, virtual_wheel};
+
+#[tokio::test]
+async fn m3_a_handler_that_blocks_or_panics_delays_no_other() {
+    // On a runtime with a single thread: a handler that blocked it would stop everything.
+    let (wheel, _clock) = virtual_wheel().await;
+    let (release, blocked) = mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let started = Arc::new(AtomicUsize::new(0));
+    let seen = started.clone();
+    wheel
+        .queue("blocks")
+        .handler(move |_| {
+            let (blocked, seen) = (blocked.clone(), seen.clone());
+            async move {
+                seen.fetch_add(1, Ordering::SeqCst);
+                let _ = blocked.lock().unwrap().recv(); // blocks its thread, as bad handlers do
+                Ok(())
+            }
+        })
+        .unwrap();
+    wheel.queue("panics").handler(|_| async { panic!("as bad handlers do") }).unwrap();
+    let done = Arc::new(AtomicUsize::new(0));
+    let seen = done.clone();
+    wheel
+        .queue("good")
+        .handler(move |_| {
+            let seen = seen.clone();
+            async move {
+                seen.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+        })
+        .unwrap();
+    for _ in 0..3 {
+        wheel.queue("blocks").body("").enqueue().await.unwrap();
+        wheel.queue("panics").body("").enqueue().await.unwrap();
+    }
+    until("the blocking ones run", || count(&started) == 3).await;
+    for _ in 0..20 {
+        wheel.queue("good").body("").enqueue().await.unwrap();
+    }
+    until("the good ones are done", || count(&done) == 20).await;
+    assert_eq!(wheel.queue("blocks").info().await.unwrap().unwrap().counts.leased, 3);
+    for _ in 0..3 {
+        release.send(()).unwrap();
+    }
+    wheel.shutdown(10 * SECOND).await.unwrap();
+}
+
+#[tokio::test]
+async fn m14_retries_with_backoff_then_dead_with_the_reason() {
+    let (wheel, clock) = virtual_wheel().await;
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let seen = attempts.clone();
+    let now = clock.clone();
+    wheel
+        .queue("pay")
+        .handler(move |msg: Message| {
+            let (seen, now) = (seen.clone(), now.clone());
+            async move {
+                seen.lock().unwrap().push((msg.attempt(), now.now()));
+                if msg.attempt() == 2 { panic!("out of luck") }
+                Err("the bank is closed".into())
+            }
+        })
+        .unwrap();
+    let draft = wheel.queue("pay").message(&42).key("order-1").max_attempts(3);
+    draft.backoff(10 * SECOND, MINUTE).enqueue().await.unwrap();
+    for _ in 0..100 {
+        wheel.idle().await.unwrap();
+        clock.advance(SECOND);
+    }
+    let attempts = attempts.lock().unwrap().clone();
+    assert_eq!(attempts.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [1, 2, 3]);
+    let gap = |i: usize| attempts[i + 1].1.duration_since(attempts[i].1).unwrap();
+    assert!((10 * SECOND..=16 * SECOND).contains(&gap(0)), "{:?}", gap(0));
+    assert!((20 * SECOND..=31 * SECOND).contains(&gap(1)), "{:?}", gap(1));
+    let dead = wheel.queue("pay").get_key("order-1").await.unwrap().expect("kept");
+    assert_eq!(dead.state, State::Dead);
+    assert_eq!(dead.dead.map(|(reason, _)| reason), Some(DeadReason::MaxAttempts));
+    let notes: Vec<&str> = dead.history.iter().map(|p| &*p.note).collect();
+    assert_eq!(notes, ["the bank is closed", "panic: out of luck", "the bank is closed"]);
+}
+
+#[tokio::test]
+async fn m6_an_unknown_type_is_kept_and_reported_and_runs_when_its_handler_comes() {
+    let (wheel, _clock) = virtual_wheel().await;
+    wheel.queue("close-reveiw").message(&"misspelt").enqueue().await.unwrap();
+    let unattended = wheel.unattended().await.unwrap();
+    assert_eq!(unattended.len(), 1);
+    assert_eq!((unattended[0].name.as_str(), unattended[0].counts.ready), ("close-reveiw", 1));
+    let (sent, mut got) = tokio::sync::mpsc::unbounded_channel();
+    wheel
+        .queue("close-reveiw")
+        .handler(move |msg: Message| {
+            let sent = sent.clone();
+            async move {
+                sent.send(msg.json::<String>()?)?;
+                Ok(())
+            }
+        })
+        .unwrap();
+    assert_eq!(got.recv().await.unwrap(), "misspelt");
+    wheel.idle().await.unwrap();
+    assert!(wheel.unattended().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn m6_parameters_of_any_type_and_a_body_that_does_not_fit_is_a_failed_attempt() {
+    #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
+    struct Order {
+        id: u64,
+        lines: Vec<(String, u32)>,
+    }
+    let (wheel, clock) = virtual_wheel().await;
+    let (sent, mut got) = tokio::sync::mpsc::unbounded_channel();
+    wheel
+        .queue("orders")
+        .handler(move |msg: Message| {
+            let sent = sent.clone();
+            async move {
+                let order: Order = msg.json()?;
+                sent.send((order, msg.header("trace").map(str::to_owned)))?;
+                Ok(())
+            }
+        })
+        .unwrap();
+    let order = Order { id: 7, lines: vec![("tea".into(), 2)] };
+    wheel.queue("orders").message(&order).header("trace", "abc").delay(SECOND).enqueue().await.unwrap();
+    wheel.queue("orders").body("no json").key("bad").max_attempts(1).enqueue().await.unwrap();
+    clock.advance(SECOND);
+    assert_eq!(got.recv().await.unwrap(), (order, Some("abc".into())));
+    wheel.idle().await.unwrap();
+    let bad = wheel.queue("orders").get_key("bad").await.unwrap().unwrap();
+    assert_eq!(bad.state, State::Dead);
+    assert!(bad.history[0].note.contains("expected"), "{:?}", bad.history[0].note);
+}
+
+#[tokio::test]
+async fn a_queue_has_one_handler_and_a_bad_name_is_said() {
+    let (wheel, _clock) = virtual_wheel().await;
+    let nothing = |_| async { Ok(()) };
+    wheel.queue("q").handler(nothing).unwrap();
+    assert!(matches!(wheel.queue("q").handler(nothing), Err(HandlerError::Taken(_))));
+    assert!(matches!(wheel.queue("-q").handler(nothing), Err(HandlerError::Name(_))));
+    let error = wheel.queue("a b").body("").enqueue().await.unwrap_err();
+    assert!(error.to_string().contains("queue name"), "{error}");
+    let error = wheel.queue("a").body("").key("").enqueue().await.unwrap_err();
+    assert!(error.to_string().contains("key"), "{error}");
+}
+
+#[tokio::test]
+async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
+    // Real time: leases of 60 ms, work of 300 ms.
+    let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = runs.clone();
+    wheel
+        .queue("slow")
+        .handler(move |_| {
+            let seen = seen.clone();
+            async move {
+                seen.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                Ok(())
+            }
+        })
+        .unwrap();
+    wheel.queue("slow").body("").lease(Duration::from_millis(60)).enqueue().await.unwrap();
+    until("it runs", || count(&runs) == 1).await;
+    wheel.idle().await.unwrap();
+    assert_eq!(count(&runs), 1, "nobody else got it meanwhile");
+
+    let hangs = Arc::new(AtomicUsize::new(0));
+    let seen = hangs.clone();
+    wheel
+        .queue("hangs")
+        .handle_with()
+        .time_limit(Duration::from_millis(1))
+        .run(move |_| {
+            let first = seen.fetch_add(1, Ordering::SeqCst) == 0;
+            async move {
+                if first {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            }
+        })
+        .unwrap();
+    wheel.queue("hangs").body("").lease(Duration::from_millis(60)).enqueue().await.unwrap();
+    until("another hand takes it", || count(&hangs) == 2).await;
+}

@@ -1,0 +1,221 @@
+//! Opening, closing, sharing (rows M4, M5, M7, M9, M10, M11).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use duewheel::core::record::Created;
+use duewheel::{
+    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Message, Queue, SECOND, ShutdownError,
+    VirtualClock,
+};
+
+use crate::{count, until, virtual_wheel};
+
+fn counter(queue: &Queue) -> Arc<AtomicUsize> {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = runs.clone();
+    queue
+        .handler(move |_| {
+            let seen = seen.clone();
+            async move {
+                seen.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+        })
+        .unwrap();
+    runs
+}
+
+#[tokio::test]
+async fn m9_messages_survive_a_restart_and_downtime_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = VirtualClock::at_2026();
+    let open = || Duewheel::builder().data(dir.path().join("data")).clock(clock.clone()).open();
+    let wheel = open().await.unwrap();
+    for (key, delay) in [("a", HOUR), ("b", 15 * DAY), ("c", 48 * HOUR)] {
+        wheel.queue("close").message(&key).delay(delay).key(key).enqueue().await.unwrap();
+    }
+    assert_eq!(wheel.queue("close").cancel_key("c").await.unwrap(), Cancel::Cancelled);
+    wheel.shutdown(SECOND).await.unwrap();
+    drop(wheel);
+
+    clock.advance(3 * HOUR); // nothing runs
+    let wheel = open().await.unwrap();
+    let runs = counter(&wheel.queue("close"));
+    wheel.idle().await.unwrap();
+    assert_eq!(count(&runs), 1, "what came due meanwhile runs at once");
+    clock.advance(15 * DAY - 3 * HOUR - Duration::from_millis(1));
+    wheel.idle().await.unwrap();
+    assert_eq!(count(&runs), 1, "never early");
+    clock.advance(Duration::from_millis(1));
+    wheel.idle().await.unwrap();
+    assert_eq!(count(&runs), 2, "and not late by the downtime");
+    wheel.shutdown(SECOND).await.unwrap();
+}
+
+#[tokio::test]
+async fn m4_absolute_and_relative_past_and_taken_keys() {
+    let (wheel, clock) = virtual_wheel().await;
+    let queue = wheel.queue("q");
+    let past = clock.now() - SECOND;
+    let refused = queue.body("").at(past).enqueue().await;
+    assert!(matches!(refused, Err(EnqueueError::Refused(_))), "{refused:?}");
+    queue.body("").at_or_now(past).enqueue().await.unwrap();
+    let overdue = queue.reserve(9, Duration::ZERO).await.unwrap().remove(0);
+    queue.ack(&overdue).await.unwrap();
+
+    let first = queue.body("1").key("k").at(clock.now() + HOUR).enqueue().await.unwrap();
+    let second = queue.body("2").key("k").delay(HOUR);
+    let error = second.enqueue().await.unwrap_err();
+    assert!(error.to_string().contains("has this key"), "{error}");
+    let kept = queue.body("3").key("k").delay(HOUR).if_exists(IfExists::Keep).enqueue().await.unwrap();
+    assert_eq!((kept.id, kept.created), (first.id, Created::Kept));
+    let new = queue.body("4").key("k").delay(HOUR).if_exists(IfExists::Replace).enqueue().await.unwrap();
+    assert_eq!(new.created, Created::Replacing(first.id));
+    clock.advance(HOUR);
+    let got = queue.reserve(9, Duration::ZERO).await.unwrap();
+    assert_eq!(got.iter().map(|m| &m.body()[..]).collect::<Vec<_>>(), [b"4"]);
+}
+
+#[tokio::test]
+async fn m5_cancel_by_id_and_key_with_a_truthful_answer() {
+    let (wheel, _clock) = virtual_wheel().await;
+    let queue = wheel.queue("q");
+    let id = queue.body("").delay(HOUR).enqueue().await.unwrap().id;
+    assert_eq!(queue.cancel_id(id).await.unwrap(), Cancel::Cancelled);
+    assert_eq!(queue.cancel_id(id).await.unwrap(), Cancel::NotFound);
+    queue.body("").key("k").enqueue().await.unwrap();
+    let message = queue.reserve(1, Duration::ZERO).await.unwrap().remove(0);
+    assert_eq!(queue.cancel_key("k").await.unwrap(), Cancel::Leased);
+    queue.ack(&message).await.unwrap();
+    assert_eq!(queue.cancel_key("k").await.unwrap(), Cancel::NotFound);
+    assert!(queue.ack(&message).await.is_err(), "and its token is worth nothing any more");
+}
+
+#[tokio::test]
+async fn m10_purge_and_views() {
+    let (wheel, _clock) = virtual_wheel().await;
+    for i in 0..10u64 {
+        wheel.queue("q").message(&i).delay(Duration::from_secs(i)).enqueue().await.unwrap();
+    }
+    let info = wheel.queue("q").info().await.unwrap().unwrap();
+    assert_eq!((info.counts.scheduled, info.counts.ready), (9, 1));
+    assert_eq!(wheel.queue("q").purge().await.unwrap(), 10);
+    assert!(wheel.queues().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn m11_a_reserve_waits_and_is_cancel_safe() {
+    let (wheel, _clock) = virtual_wheel().await;
+    let queue = wheel.queue("q");
+    {
+        let waiting = queue.reserve(1, HOUR);
+        tokio::pin!(waiting);
+        let polled = tokio::time::timeout(Duration::from_millis(5), &mut waiting).await;
+        assert!(polled.is_err(), "nothing there");
+    } // dropped while it waits
+    queue.body("x").enqueue().await.unwrap();
+    let got = queue.reserve(1, HOUR).await.unwrap();
+    assert_eq!(got[0].attempt(), 1, "the dropped one took nothing with it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn m11_shutdown_waits_for_running_handlers_and_may_be_called_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
+    let (started, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (s, d) = (started.clone(), done.clone());
+    wheel
+        .queue("q")
+        .handler(move |_: Message| {
+            let (s, d) = (s.clone(), d.clone());
+            async move {
+                s.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                d.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+        })
+        .unwrap();
+    wheel.queue("q").body("").enqueue().await.unwrap();
+    until("it runs", || count(&started) == 1).await;
+    let waiting = tokio::spawn({
+        let queue = wheel.queue("empty");
+        async move { queue.reserve(1, HOUR).await.map(|m| m.len()) }
+    });
+    while wheel.queue("empty").info().await.unwrap().is_none_or(|q| q.waiters == 0) {
+        tokio::task::yield_now().await;
+    }
+    let clone = wheel.clone();
+    let (a, b) = tokio::join!(wheel.shutdown(10 * SECOND), clone.shutdown(10 * SECOND));
+    a.unwrap();
+    b.unwrap();
+    wheel.shutdown(SECOND).await.unwrap();
+    assert_eq!(count(&done), 1);
+    assert!(matches!(waiting.await.unwrap(), Ok(0) | Err(_)), "no reserve hangs");
+    let late = wheel.queue("q").body("").enqueue().await.unwrap_err();
+    assert!(late.to_string().contains("closed") || late.to_string().contains("shutting"), "{late}");
+
+    let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
+    assert!(wheel.queues().await.unwrap().is_empty(), "its ack was kept");
+    wheel.shutdown(SECOND).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn m11_a_handler_that_does_not_end_bounds_the_shutdown_and_its_message_comes_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
+    let started = Arc::new(AtomicUsize::new(0));
+    let s = started.clone();
+    wheel
+        .queue("q")
+        .handler(move |_| {
+            s.fetch_add(1, Ordering::SeqCst);
+            async { std::future::pending().await }
+        })
+        .unwrap();
+    wheel.queue("q").body("").enqueue().await.unwrap();
+    until("it runs", || count(&started) == 1).await;
+    let ended = wheel.shutdown(Duration::from_millis(50)).await;
+    assert_eq!(ended, Err(ShutdownError::HandlersRunning));
+
+    let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
+    let again = wheel.queue("q").reserve(1, SECOND).await.unwrap();
+    assert_eq!(again[0].attempt(), 2, "at once: the lease belonged to a process that is gone");
+    wheel.shutdown(SECOND).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m11_many_threads_share_one_handle() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Duewheel::builder().data(dir.path().join("data")).durability(Durability::Buffered);
+    let wheel = builder.open().await.unwrap();
+    let runs = counter(&wheel.queue("q"));
+    let mut producers = Vec::new();
+    for p in 0..8 {
+        let queue = wheel.queue("q");
+        producers.push(tokio::spawn(async move {
+            for i in 0..50 {
+                queue.message(&(p, i)).key(&format!("{p}/{i}")).enqueue().await.unwrap();
+            }
+        }));
+    }
+    for producer in producers {
+        producer.await.unwrap();
+    }
+    until("all have run", || count(&runs) == 400).await;
+    wheel.shutdown(10 * SECOND).await.unwrap();
+}
+
+#[tokio::test]
+async fn m7_a_folder_that_is_in_use_or_no_folder_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
+    let second = Duewheel::open(dir.path().join("data")).await.unwrap_err().to_string();
+    assert!(second.contains("use") || second.contains("process"), "{second}");
+    let file = dir.path().join("file");
+    std::fs::write(&file, "x").unwrap();
+    assert!(Duewheel::open(&file).await.is_err());
+    wheel.shutdown(SECOND).await.unwrap();
+}

@@ -1,0 +1,31 @@
+//! Tests of the library, in one binary.
+#![allow(unreachable_pub)] // one binary of several modules
+
+mod driver;
+mod handlers;
+mod lifecycle;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use duewheel::{Duewheel, VirtualClock};
+
+/// A wheel in memory whose time stands still.
+pub async fn virtual_wheel() -> (Duewheel, VirtualClock) {
+    let clock = VirtualClock::at_2026();
+    let wheel = Duewheel::builder().in_memory().clock(clock.clone()).seed(1).open().await.unwrap();
+    (wheel, clock)
+}
+
+/// Polls until `done`, with a deadline.
+pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+pub fn count(of: &AtomicUsize) -> usize {
+    of.load(Ordering::SeqCst)
+}
