@@ -367,7 +367,8 @@ impl Reader {
         Ok(s)
     }
 
-    fn queue_name(&mut self) -> Decoded<QueueName> {
+    /// A queue's name.
+    pub fn queue_name(&mut self) -> Decoded<QueueName> {
         QueueName::new(&self.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
     }
 

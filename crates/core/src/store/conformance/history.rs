@@ -134,8 +134,13 @@ impl History {
                 Record::Changed { id, life }
             }
             55..=69 => {
-                let attempt = self.small();
-                Record::Granted { id: self.some_id(), attempt, lease: self.lease() }
+                let id = self.some_id();
+                // A grant of a dead message could bring a key back that another one has taken.
+                let is_dead = |life: &Life| matches!(life.stage, Stage::Dead { .. });
+                if self.model.row(id).is_some_and(|(row, _)| is_dead(&row.life)) {
+                    return Record::Removed { id, why: Gone::Expired };
+                }
+                Record::Granted { id, attempt: self.small(), lease: self.lease() }
             }
             70..=89 => {
                 let why = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired][self.dice.index(4)];
