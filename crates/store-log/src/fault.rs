@@ -1,0 +1,69 @@
+//! What can be wrong with a data folder, with file and offset.
+
+use std::fmt;
+use std::io;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+/// Damage: where, and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The file, relative to the data folder.
+    pub file: String,
+    /// The byte where it starts.
+    pub offset: u64,
+    /// What is wrong there.
+    pub what: String,
+}
+
+impl Problem {
+    pub(crate) fn new(file: impl Into<String>, offset: u64, what: impl Into<String>) -> Self {
+        Problem { file: file.into(), offset, what: what.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at byte {}: {}", self.file, self.offset, self.what)
+    }
+}
+
+/// Why something could not be read: it is damaged, or the disk said no.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    Damaged(Problem),
+    Failed(StoreError),
+}
+
+impl From<Problem> for Trouble {
+    fn from(problem: Problem) -> Self {
+        Trouble::Damaged(problem)
+    }
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Trouble::Failed(error)
+    }
+}
+
+impl From<Trouble> for StoreError {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Damaged(problem) => StoreError::new(ErrorKind::Corrupt, problem),
+            Trouble::Failed(error) => error,
+        }
+    }
+}
+
+/// Names what was done to which file when the disk said no.
+pub(crate) fn failed<'a>(doing: &'a str, name: &'a str) -> impl FnOnce(io::Error) -> StoreError + 'a {
+    move |error| {
+        let kind = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+            _ => ErrorKind::Unavailable,
+        };
+        let name = if name.is_empty() { "the data folder" } else { name };
+        StoreError::new(kind, format_args!("cannot {doing} {name}: {error}"))
+    }
+}

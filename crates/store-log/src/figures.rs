@@ -1,0 +1,57 @@
+//! Figures for people.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What has been done since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) groups: AtomicU64,
+    pub(crate) records: AtomicU64,
+    pub(crate) marks: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) rotations: AtomicU64,
+    /// How often the owner had to wait for the next segment.
+    pub(crate) rotation_waits: AtomicU64,
+    pub(crate) segments_made: AtomicU64,
+    pub(crate) segments_reused: AtomicU64,
+    pub(crate) prepare_failures: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) checkpoint_failures: AtomicU64,
+    pub(crate) checkpoint_micros: AtomicU64,
+    pub(crate) checkpoint_bytes: AtomicU64,
+    syncs: AtomicU64,
+    sync_micros: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn synced(&self, took: Duration) {
+        self.syncs.fetch_add(1, Relaxed);
+        self.sync_micros.fetch_add(micros(took), Relaxed);
+    }
+
+    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        vec![
+            ("groups_total", of(&self.groups)),
+            ("records_total", of(&self.records)),
+            ("marks_total", of(&self.marks)),
+            ("journal_written_bytes_total", of(&self.bytes)),
+            ("syncs_total", of(&self.syncs)),
+            ("sync_microseconds_total", of(&self.sync_micros)),
+            ("segment_rotations_total", of(&self.rotations)),
+            ("segment_waits_total", of(&self.rotation_waits)),
+            ("segments_made_total", of(&self.segments_made)),
+            ("segments_reused_total", of(&self.segments_reused)),
+            ("segment_failures_total", of(&self.prepare_failures)),
+            ("checkpoints_total", of(&self.checkpoints)),
+            ("checkpoint_failures_total", of(&self.checkpoint_failures)),
+            ("checkpoint_microseconds_total", of(&self.checkpoint_micros)),
+            ("checkpoint_written_bytes_total", of(&self.checkpoint_bytes)),
+        ]
+    }
+}
+
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,220 @@
+//! The segments that come next, made before they are needed; and room, which is decided here.
+//!
+//! Two segments are kept prepared: allocated, filled with zeros or with the remains of an earlier life, synced, named and
+//! listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: as long as there is
+//! room the other one is made again before the ballast is touched, and when there is none
+//! ([`Space::Short`]), the store asks its owner to settle only, and the ballast takes what acks, cancels and purges
+//! write. So a full disk shows here, and never inside an append.
+//!
+//! Room is short too when less is free than the next checkpoint may take: messages that no checkpoint can take over
+//! any more would keep the journal from ever being cut. That is why the ballast need not be given up for a checkpoint.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+use super::segment::Prepared;
+use crate::disk::{Access, Disk, DiskFile};
+use crate::fault::failed;
+use crate::folder::{FileNo, Incarnation, JOURNAL, RESERVE, RESERVE_BYTES};
+use crate::manifest::SegmentEntry;
+use crate::shared::{Shared, Space, Worked, lock};
+
+/// Prepared segments that are kept back for settling.
+pub(crate) const BALLAST: usize = 1;
+const TARGET: usize = BALLAST + 1;
+
+/// Zeros are written and synced in pieces of this size, so that a sync of the journal never queues behind all of them.
+const PIECE: usize = 4 * 1024 * 1024;
+
+/// The preparer's life.
+pub(crate) fn run(shared: &Shared) {
+    loop {
+        let worked = step(shared);
+        if shared.is_stopping() {
+            return;
+        }
+        match worked {
+            Worked::Done => {}
+            Worked::Nothing => shared.preparer_bell.wait(None),
+            Worked::Later => shared.preparer_bell.wait(Some(shared.options.retry_after)),
+        }
+    }
+}
+
+/// Makes one segment if one is missing, and finds out about room.
+pub(crate) fn step(shared: &Shared) -> Worked {
+    let _preparing = lock(&shared.preparing);
+    if shared.is_stopping() {
+        return Worked::Nothing;
+    }
+    let missing = shared.journal().prepared.len() < TARGET;
+    let made = if missing { prepare_one(shared) } else { Ok(()) };
+    let upkeep = made.as_ref().map_or(Ok(()), |()| keep_reserve(&*shared.disk));
+    let short = made.is_err() || upkeep.is_err() || !room_for_checkpoint(shared);
+    let space = if short { Space::Short } else { Space::Enough };
+    let before = shared.change_journal(|journal| std::mem::replace(&mut journal.space, space));
+    remove_surplus(shared, space);
+    if before != space {
+        // Whoever waits for room hears of it; and a checkpoint may make some.
+        (shared.waker)();
+    }
+    if short {
+        shared.counters.prepare_failures.fetch_add(u64::from(made.is_err()), Relaxed);
+        shared.checkpointer_bell.ring();
+        return Worked::Later;
+    }
+    if missing { Worked::Done } else { Worked::Nothing }
+}
+
+/// A segment for a group that fits in no other. Those prepared before have lower numbers and would come after it: they
+/// are unlisted and made again.
+pub(crate) fn make_to_measure(shared: &Shared, bytes: u64) -> Result<Prepared, StoreError> {
+    let _preparing = lock(&shared.preparing);
+    let early = shared.change_journal(|journal| std::mem::take(&mut journal.prepared));
+    let is_early = |segment: &SegmentEntry| early.iter().any(|p| p.entry == *segment);
+    let made = make(shared, bytes, |segments| segments.retain(|s| !is_early(s)));
+    shared.change_journal(|journal| match &made {
+        Ok(_) => journal.spares.extend(early.iter().map(|p| p.entry)),
+        Err(_) => journal.prepared = early,
+    });
+    shared.preparer_bell.ring();
+    made
+}
+
+fn prepare_one(shared: &Shared) -> Result<(), StoreError> {
+    let prepared = make(shared, shared.options.segment_bytes, |_| {})?;
+    shared.change_journal(|journal| journal.prepared.push_back(prepared));
+    Ok(())
+}
+
+/// Makes a segment and lists it.
+fn make(
+    shared: &Shared,
+    bytes: u64,
+    unlist: impl FnOnce(&mut Vec<SegmentEntry>),
+) -> Result<Prepared, StoreError> {
+    let disk = &*shared.disk;
+    let no = shared.new_file();
+    let spare = shared.change_journal(|journal| {
+        let fitting = journal.spares.iter().position(|spare| spare.bytes == bytes);
+        fitting.map(|i| journal.spares.swap_remove(i))
+    });
+    let counters = &shared.counters;
+    let file = match spare {
+        Some(spare) => {
+            counters.segments_reused.fetch_add(1, Relaxed);
+            reuse(disk, spare, no)?
+        }
+        None => {
+            counters.segments_made.fetch_add(1, Relaxed);
+            create(disk, no, bytes, &|| shared.is_stopping())?
+        }
+    };
+    let entry = SegmentEntry { no, incarnation: Incarnation(disk.unique()), bytes };
+    let listed = shared.change_manifest(|manifest| {
+        unlist(&mut manifest.segments);
+        manifest.segments.push(entry);
+    });
+    if let Err(error) = listed {
+        if shared.check().is_ok() {
+            shared.change_journal(|journal| journal.spares.push(entry)); // named, but not listed
+        }
+        return Err(error);
+    }
+    Ok(Prepared { entry, file })
+}
+
+/// Gives a file that is not listed any more its next number. Its bytes stay: frames of an earlier life do not have the
+/// incarnation of this one.
+fn reuse(disk: &dyn Disk, spare: SegmentEntry, no: FileNo) -> Result<Arc<dyn DiskFile>, StoreError> {
+    let (old, new) = (spare.no.segment(), no.segment());
+    disk.rename(&old, &new).map_err(failed("rename", &old))?;
+    disk.sync_dir(JOURNAL).map_err(failed("sync the names of", JOURNAL))?;
+    disk.open(&new, Access::Write).map_err(failed("open", &new))
+}
+
+/// Makes a file of full size under a temporary name, and gives it its own once it is complete and durable.
+///
+/// The zeros are really written: into a file that is only allocated, each sync would first have to convert extents.
+pub(crate) fn create(
+    disk: &dyn Disk,
+    no: FileNo,
+    bytes: u64,
+    stop: &dyn Fn() -> bool,
+) -> Result<Arc<dyn DiskFile>, StoreError> {
+    let (temp, name) = (no.segment_temp(), no.segment());
+    let made = fill(disk, &temp, bytes, stop).and_then(|file| {
+        disk.rename(&temp, &name).map_err(failed("rename", &temp))?;
+        disk.sync_dir(JOURNAL).map_err(failed("sync the names of", JOURNAL))?;
+        Ok(file)
+    });
+    if made.is_err() {
+        let _ = disk.remove(&temp); // or it is removed by the next owner
+    }
+    made
+}
+
+fn fill(
+    disk: &dyn Disk,
+    name: &str,
+    bytes: u64,
+    stop: &dyn Fn() -> bool,
+) -> Result<Arc<dyn DiskFile>, StoreError> {
+    let file = disk.create(name).map_err(failed("create", name))?;
+    file.allocate(bytes).map_err(failed("allocate", name))?;
+    let zeros = vec![0; PIECE.min(usize::try_from(bytes).unwrap_or(PIECE))];
+    let mut at = 0;
+    while at < bytes {
+        if stop() {
+            return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
+        }
+        let piece = zeros.len().min(usize::try_from(bytes - at).unwrap_or(PIECE));
+        file.write_at(&zeros[..piece], at).map_err(failed("fill", name))?;
+        file.sync_data().map_err(failed("sync", name))?;
+        at += piece as u64;
+    }
+    Ok(file)
+}
+
+/// Keeps a few blocks aside for the next manifest.
+fn keep_reserve(disk: &dyn Disk) -> Result<(), StoreError> {
+    if disk.open(RESERVE, Access::Read).is_ok() {
+        return Ok(());
+    }
+    let file = disk.create(RESERVE).map_err(failed("create", RESERVE))?;
+    let kept = file.allocate(RESERVE_BYTES).and_then(|()| file.write_at(&vec![0; 64 * 1024], 0));
+    if let Err(error) = kept {
+        let _ = disk.remove(RESERVE);
+        return Err(failed("allocate", RESERVE)(error));
+    }
+    Ok(())
+}
+
+fn room_for_checkpoint(shared: &Shared) -> bool {
+    // A disk that cannot say how much is free says so when it is full.
+    shared.disk.free_bytes().is_ok_and(|free| free >= shared.live_bytes.load(Relaxed))
+}
+
+/// Removes files that will not be needed: as many spares are kept as the journal takes between two checkpoints.
+fn remove_surplus(shared: &Shared, space: Space) {
+    let segment = shared.options.segment_bytes;
+    let keep = match space {
+        Space::Enough => usize::try_from(shared.options.journal_bytes / segment).unwrap_or(usize::MAX),
+        Space::Short => 0,
+    };
+    loop {
+        let surplus = shared.change_journal(|journal| {
+            let misfit = journal.spares.iter().position(|spare| spare.bytes != segment);
+            let too_many = (journal.spares.len() > keep).then_some(0);
+            misfit.or(too_many).map(|i| journal.spares.swap_remove(i))
+        });
+        match surplus {
+            Some(spare) => {
+                let _ = shared.disk.remove(&spare.no.segment());
+            }
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! How a new owner starts where the last one stopped.
+//!
+//! 1. The folder is read ([`replay`]); damage ends it here, and nothing has been changed.
+//! 2. Files that no manifest lists are removed.
+//! 3. If nothing in the last segment is proven, its header may be in the page cache only: it is written again and
+//!    synced, so that it cannot be missing once a later segment is in use.
+//! 4. A manifest with the new epoch lists one more segment, the one that this owner will write to: a prepared one if
+//!    there is any, under a new incarnation, so that nothing an earlier attempt left in it counts.
+//! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment it
+//!    overrides the end of the segment before: its first LSN is the one after the proven ones.
+//! 6. Segments that hold nothing that counts are unlisted, to be used again.
+//!
+//! A crash at any point leaves either the old end of the journal or the new one, and step 1 finds the same records.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use duewheel_core::record::Writer;
+use duewheel_core::store::{ErrorKind, StoreError, Table};
+use duewheel_core::{Epoch, Lsn};
+
+use super::frame::{self, Head};
+use super::preparer;
+use super::replay::{self, Replayed, Unproven};
+use super::segment::{BLOCK, Header, Prepared};
+use super::writer::Active;
+use crate::disk::{Access, Disk, DiskFile};
+use crate::fault::{Problem, Trouble, failed};
+use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS};
+use crate::manifest::{Manifest, SegmentEntry};
+use crate::options::Options;
+use crate::shared::{Journal, Space};
+
+/// A folder that has been taken over.
+#[derive(Debug)]
+pub(crate) struct Reign {
+    pub(crate) manifest: Manifest,
+    pub(crate) table: Table,
+    pub(crate) active: Active,
+    pub(crate) journal: Journal,
+}
+
+/// Takes a folder over. The caller has its lock.
+pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreError> {
+    disk.make_dir(JOURNAL).map_err(failed("make", JOURNAL))?;
+    disk.make_dir(RUNS).map_err(failed("make", RUNS))?;
+    let old = match Manifest::read(disk)? {
+        Some(manifest) => manifest,
+        None => start_folder(disk)?,
+    };
+    let replayed = replay::replay(disk, &old)?;
+    remove_unlisted(disk, &old)?;
+    if let Some((entry, header)) = replayed.doubtful_header() {
+        write_header(disk, &entry, &header)?;
+    }
+
+    let rewritten = Rewritten::new(&replayed);
+    let least = BLOCK + rewritten.bytes + frame::HEAD;
+    let mut manifest = old;
+    let epoch = replayed.epoch.0.checked_add(1);
+    manifest.epoch =
+        Epoch(epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?);
+    let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
+    manifest.replace(disk)?;
+
+    let name: Arc<str> = entry.no.segment().into();
+    let frames = rewritten.frames(entry.incarnation);
+    if !frames.is_empty() {
+        file.write_at(&frames, BLOCK as u64).map_err(failed("write", &name))?;
+        file.sync_data().map_err(failed("sync", &name))?;
+    }
+    let header = Header {
+        first: replayed.proven.next(),
+        watermark: replayed.table.applied(),
+        epoch: manifest.epoch,
+        clock: replayed.table.clock(),
+    };
+    file.write_at(&header.encode(&entry), 0).map_err(failed("write", &name))?;
+    file.sync_data().map_err(failed("sync", &name))?;
+
+    let (empty, sealed): (Vec<_>, Vec<_>) = replayed.used.into_iter().partition(|s| s.records() == 0);
+    if !empty.is_empty() {
+        manifest.segments.retain(|listed| !empty.iter().any(|s| s.entry == *listed));
+        manifest.replace(disk)?;
+    }
+    let mut prepared = VecDeque::new();
+    for entry in manifest.segments.iter().filter(|listed| listed.no > entry.no) {
+        let name = entry.no.segment();
+        let file = disk.open(&name, Access::Write).map_err(failed("open", &name))?;
+        prepared.push_back(Prepared { entry: *entry, file });
+    }
+    let at = (BLOCK + frames.len()) as u64;
+    Ok(Reign {
+        active: Active { entry, file, name, first: header.first, at },
+        journal: Journal {
+            prepared,
+            sealed,
+            spares: empty.iter().map(|s| s.entry).chain(dropped).collect(),
+            space: Space::Enough,
+            run: manifest.run,
+            run_rows: replayed.run_rows,
+        },
+        table: replayed.table,
+        manifest,
+    })
+}
+
+fn write_header(disk: &dyn Disk, entry: &SegmentEntry, header: &Header) -> Result<(), StoreError> {
+    let name = entry.no.segment();
+    let file = disk.open(&name, Access::Write).map_err(failed("open", &name))?;
+    file.write_at(&header.encode(entry), 0).map_err(failed("write", &name))?;
+    file.sync_data().map_err(failed("sync", &name))
+}
+
+/// A folder without a manifest is new, if it has no data either.
+fn start_folder(disk: &dyn Disk) -> Result<Manifest, Trouble> {
+    for (dir, ending) in [(JOURNAL, ".log"), (RUNS, ".run")] {
+        let names = disk.list(dir).map_err(failed("list", dir))?;
+        if let Some(name) = names.iter().find(|name| name.ends_with(ending)) {
+            let what = format!("the manifest is missing, and {dir}/{name} is there");
+            return Err(Problem::new(MANIFEST, 0, what).into());
+        }
+    }
+    let manifest = Manifest::empty();
+    manifest.replace(disk).map_err(StoreError::from)?;
+    Ok(manifest)
+}
+
+/// What a crash has left half-made or not yet removed. Nothing of it counts.
+fn remove_unlisted(disk: &dyn Disk, manifest: &Manifest) -> Result<(), StoreError> {
+    let listed: Vec<String> = manifest
+        .segments
+        .iter()
+        .map(|s| s.no.segment())
+        .chain(manifest.run.map(|run| run.no.run()))
+        .collect();
+    for (dir, endings) in [(JOURNAL, [".log", ".tmp"]), (RUNS, [".run", ".tmp"])] {
+        for name in disk.list(dir).map_err(failed("list", dir))? {
+            let path = format!("{dir}/{name}");
+            if endings.iter().any(|ending| name.ends_with(ending)) && !listed.contains(&path) {
+                disk.remove(&path).map_err(failed("remove", &path))?;
+            }
+        }
+    }
+    match disk.remove(MANIFEST_TEMP) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", MANIFEST_TEMP)(error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The segment that the new owner writes to, and those that are listed no more.
+struct Chosen {
+    entry: SegmentEntry,
+    file: Arc<dyn DiskFile>,
+    dropped: Vec<SegmentEntry>,
+}
+
+/// Chooses a prepared segment or makes one, and lists it in `manifest`.
+fn choose(
+    disk: &dyn Disk,
+    options: &Options,
+    manifest: &mut Manifest,
+    replayed: &Replayed,
+    least: u64,
+) -> Result<Chosen, StoreError> {
+    let mut prepared: VecDeque<SegmentEntry> = replayed.unused.iter().copied().collect();
+    let mut dropped: Vec<SegmentEntry> = Vec::new();
+    while let Some(entry) = prepared.front().filter(|entry| entry.bytes < least) {
+        dropped.push(*entry);
+        prepared.pop_front();
+    }
+    let (no, bytes, file) = match prepared.pop_front() {
+        Some(entry) => {
+            let name = entry.no.segment();
+            (entry.no, entry.bytes, disk.open(&name, Access::Write).map_err(failed("open", &name))?)
+        }
+        None => {
+            let no = manifest.next_file;
+            manifest.next_file = no.next();
+            let bytes = options.segment_bytes.max(least.next_multiple_of(BLOCK as u64));
+            (no, bytes, preparer::create(disk, no, bytes, &|| false)?)
+        }
+    };
+    let (fit, misfit): (Vec<_>, Vec<_>) =
+        prepared.into_iter().partition(|entry| entry.bytes == options.segment_bytes);
+    dropped.extend(misfit);
+    let fresh = |no: FileNo, bytes| SegmentEntry { no, incarnation: Incarnation(disk.unique()), bytes };
+    let entry = fresh(no, bytes);
+    manifest.segments = replayed.used.iter().map(|s| s.entry).collect();
+    manifest.segments.push(entry);
+    manifest.segments.extend(fit.iter().map(|entry| fresh(entry.no, entry.bytes)));
+    Ok(Chosen { entry, file, dropped })
+}
+
+/// The unproven groups, as they will stand in the new segment.
+struct Rewritten<'a> {
+    groups: &'a [Unproven],
+    watermark: Lsn,
+    bytes: usize,
+}
+
+impl<'a> Rewritten<'a> {
+    fn new(replayed: &'a Replayed) -> Self {
+        let bytes =
+            replayed.unproven.iter().map(|g| (frame::HEAD + g.payload.len()).next_multiple_of(8)).sum();
+        Rewritten { groups: &replayed.unproven, watermark: replayed.proven, bytes }
+    }
+
+    fn frames(&self, incarnation: Incarnation) -> Vec<u8> {
+        let mut frames = Vec::with_capacity(self.bytes);
+        let mut buffer = Writer::default();
+        for group in self.groups {
+            frame::begin(&mut buffer);
+            buffer.bytes.extend_from_slice(&group.payload);
+            frame::finish(&mut buffer, Head { incarnation, watermark: self.watermark, ..group.head });
+            frames.extend_from_slice(&buffer.bytes);
+        }
+        frames
+    }
+}

@@ -1,0 +1,176 @@
+//! How far the journal is durable.
+//!
+//! The owner writes and asks; one worker syncs. Whatever was written before a sync starts is covered by it, so asks made
+//! while one runs are joined into the next. After a failed sync nothing is synced any more: the kernel may have dropped
+//! the pages, and a second sync that "succeeds" would be a lie.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use duewheel_core::Lsn;
+use duewheel_core::store::StoreError;
+
+use crate::disk::DiskFile;
+use crate::fault::failed;
+use crate::options::{SyncMode, Workers};
+use crate::shared::{Shared, Worked, lock};
+
+#[derive(Debug)]
+pub(crate) struct Syncer {
+    state: Mutex<State>,
+    work: Condvar,
+    done: Condvar,
+    /// `state.synced.lsn`, for readers that need not wait.
+    synced: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    file: Arc<dyn DiskFile>,
+    name: Arc<str>,
+    written: Position,
+    /// A sync up to this write is wanted.
+    asked: u64,
+    synced: Position,
+    /// When the oldest unsynced write was made; only in buffered mode.
+    since: Option<Instant>,
+}
+
+/// How far, in writes and in records. A mark is a write without a record.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    writes: u64,
+    lsn: Lsn,
+}
+
+impl Syncer {
+    /// Everything up to `synced` is durable; `file` takes what follows.
+    pub(crate) fn new(file: Arc<dyn DiskFile>, name: Arc<str>, synced: Lsn) -> Self {
+        let position = Position { writes: 0, lsn: synced };
+        Syncer {
+            state: Mutex::new(State {
+                file,
+                name,
+                written: position,
+                asked: 0,
+                synced: position,
+                since: None,
+            }),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            synced: AtomicU64::new(synced.0),
+        }
+    }
+
+    /// The highest LSN that is durable.
+    pub(crate) fn synced(&self) -> Lsn {
+        Lsn(self.synced.load(Ordering::Acquire))
+    }
+
+    /// Notes a write; `last` is the highest LSN written.
+    pub(crate) fn wrote(&self, last: Lsn, mode: SyncMode) {
+        let mut state = lock(&self.state);
+        state.written = Position { writes: state.written.writes + 1, lsn: last };
+        if mode == SyncMode::Buffered && state.since.is_none() {
+            state.since = Some(Instant::now());
+            drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// Asks for everything written so far.
+    pub(crate) fn ask(&self) {
+        let mut state = lock(&self.state);
+        if state.asked < state.written.writes {
+            state.asked = state.written.writes;
+            drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits until everything written so far is durable.
+    pub(crate) fn wait(&self, shared: &Shared) -> Result<(), StoreError> {
+        self.ask();
+        if shared.options.workers == Workers::ByHand {
+            while step(shared) == Worked::Done {}
+        }
+        let mut state = lock(&self.state);
+        loop {
+            shared.check()?;
+            if state.synced.writes >= state.written.writes {
+                return Ok(());
+            }
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Goes on with another file; the one before is durable.
+    pub(crate) fn switch(&self, file: Arc<dyn DiskFile>, name: Arc<str>) {
+        let mut state = lock(&self.state);
+        debug_assert_eq!(state.synced.writes, state.written.writes);
+        state.file = file;
+        state.name = name;
+    }
+
+    pub(crate) fn tell_everybody(&self) {
+        drop(lock(&self.state));
+        self.work.notify_all();
+        self.done.notify_all();
+    }
+
+    /// Waits until a sync is wanted.
+    fn wait_for_work(&self, shared: &Shared) {
+        let mut state = lock(&self.state);
+        while !shared.is_stopping() && state.asked <= state.synced.writes {
+            let Some(since) = state.since else {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = shared.options.buffered_for.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            state = self.work.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The syncer's life.
+pub(crate) fn run(shared: &Shared) {
+    loop {
+        shared.syncer.wait_for_work(shared);
+        if shared.is_stopping() {
+            return;
+        }
+        step(shared);
+    }
+}
+
+/// Syncs once, if there is something to sync.
+pub(crate) fn step(shared: &Shared) -> Worked {
+    let syncer = &shared.syncer;
+    let (file, name, target) = {
+        let mut state = lock(&syncer.state);
+        if shared.is_stopping() || (state.asked <= state.synced.writes && state.since.is_none()) {
+            return Worked::Nothing;
+        }
+        state.since = None;
+        (Arc::clone(&state.file), Arc::clone(&state.name), state.written)
+    };
+    let began = Instant::now();
+    let result = file.sync_data().map_err(failed("sync", &name));
+    shared.counters.synced(began.elapsed());
+    if let Err(error) = result {
+        shared.poison(error);
+        return Worked::Done;
+    }
+    {
+        let mut state = lock(&syncer.state);
+        state.synced = target;
+        syncer.synced.store(target.lsn.0, Ordering::Release);
+    }
+    syncer.done.notify_all();
+    (shared.waker)();
+    Worked::Done
+}

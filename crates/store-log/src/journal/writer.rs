@@ -1,0 +1,271 @@
+//! Where the next frame goes. Belongs to the owner's thread; a group costs it one write.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use duewheel_core::Lsn;
+use duewheel_core::record::{ClockPair, Group, Writer};
+use duewheel_core::store::{ErrorKind, Room, StoreError};
+
+use super::frame::{self, Head};
+use super::preparer;
+use super::segment::{BLOCK, Header, Prepared, Sealed};
+use crate::disk::DiskFile;
+use crate::fault::failed;
+use crate::manifest::SegmentEntry;
+use crate::options::{SyncMode, Workers};
+use crate::shared::{Shared, Space, Worked};
+
+#[derive(Debug)]
+pub(crate) struct JournalWriter {
+    shared: Arc<Shared>,
+    active: Active,
+    /// The frame that is being made, kept for its memory.
+    buffer: Writer,
+    /// LSN of the next record.
+    next: Lsn,
+    /// The highest watermark that stands in the journal.
+    evidence: Lsn,
+    /// The clocks as written last, in a group, a mark or a header.
+    noted: Option<ClockPair>,
+    /// The clock of the last group: since when the journal rests.
+    last_group: Option<ClockPair>,
+}
+
+/// The segment that takes frames.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) entry: SegmentEntry,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) name: Arc<str>,
+    pub(crate) first: Lsn,
+    /// Where the next frame goes.
+    pub(crate) at: u64,
+}
+
+/// A frame buffer larger than this is given back after use.
+const KEEP_BUFFER: usize = 8 * 1024 * 1024;
+/// A step of the wall clock by more than this is noted at once, so that little of it is lost with a crash.
+const CLOCK_STEP_MS: u64 = 100;
+
+impl Active {
+    fn fits(&self, bytes: usize) -> bool {
+        self.at + bytes as u64 <= self.entry.bytes
+    }
+}
+
+impl JournalWriter {
+    pub(crate) fn new(shared: Arc<Shared>, active: Active, next: Lsn, clock: Option<ClockPair>) -> Self {
+        JournalWriter {
+            shared,
+            active,
+            buffer: Writer::default(),
+            next,
+            evidence: Lsn(next.0 - 1), // stands in the header
+            noted: clock,
+            last_group: None,
+        }
+    }
+
+    /// The highest LSN written.
+    pub(crate) fn written(&self) -> Lsn {
+        Lsn(self.next.0 - 1)
+    }
+
+    /// Bytes of frames in the segment in use.
+    pub(crate) fn active_bytes(&self) -> u64 {
+        self.active.at - BLOCK as u64
+    }
+
+    /// Writes a group.
+    pub(crate) fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        if group.first != self.next || group.records.is_empty() {
+            let what = format_args!(
+                "a group of {} records starts with LSN {}, LSN {} is due",
+                group.records.len(),
+                group.first.0,
+                self.next.0
+            );
+            return Err(StoreError::new(ErrorKind::Unavailable, what));
+        }
+        frame::begin(&mut self.buffer);
+        for record in &group.records {
+            self.buffer.record(record);
+        }
+        // A mark must fit behind every group.
+        let needed = self.buffer.bytes.len() + 8 + frame::HEAD;
+        if !self.active.fits(needed) {
+            self.rotate(needed)?;
+        }
+        let records = u32::try_from(group.records.len())
+            .map_err(|_| StoreError::new(ErrorKind::Full, "a group has at most 2^32 records"))?;
+        self.write(group.first, records, group.clock)?;
+        self.last_group = Some(group.clock);
+        self.shared.counters.groups.fetch_add(1, Relaxed);
+        self.shared.counters.records.fetch_add(u64::from(records), Relaxed);
+        if self.buffer.bytes.capacity() > KEEP_BUFFER {
+            self.buffer = Writer::default();
+        }
+        Ok(())
+    }
+
+    /// Notes the clocks, and how far the journal is durable, if the journal rests and this is news.
+    pub(crate) fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let rests = self
+            .last_group
+            .is_none_or(|last| clock.engine.0.saturating_sub(last.engine.0) >= self.shared.options.idle_ms);
+        if !rests {
+            return Ok(());
+        }
+        if self.shared.syncer.synced() < self.written() {
+            self.shared.syncer.ask(); // there is nothing to prove yet
+            return Ok(());
+        }
+        let clocks_are_news = self.noted.is_none_or(|noted| {
+            let ran = clock.engine.0.saturating_sub(noted.engine.0);
+            let expected = noted.wall.0.saturating_add(ran);
+            ran >= self.shared.options.clock_ms || expected.abs_diff(clock.wall.0) > CLOCK_STEP_MS
+        });
+        if self.evidence < self.written() || clocks_are_news {
+            self.mark(clock)?;
+            self.shared.syncer.ask();
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, and proves it.
+    pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.shared.syncer.wait(&self.shared)?;
+        self.mark(clock)?;
+        self.shared.syncer.wait(&self.shared)
+    }
+
+    /// Whether the next group will find its place; see [`preparer`] for what is kept back.
+    pub(crate) fn room(&mut self) -> Room {
+        let shared = Arc::clone(&self.shared);
+        let group = shared.options.max_group_bytes;
+        let fits = self.active.fits(usize::try_from(group).unwrap_or(usize::MAX / 2) + frame::HEAD);
+        let mut journal = shared.journal();
+        loop {
+            if journal.space == Space::Short || shared.is_stopping() {
+                return Room::SettleOnly;
+            }
+            if fits || journal.prepared.len() > preparer::BALLAST {
+                return Room::Enough;
+            }
+            // Rare: the disk is slower at preparing segments than at filling them.
+            if shared.options.workers == Workers::ByHand {
+                drop(journal);
+                if preparer::step(&shared) != Worked::Done {
+                    return Room::SettleOnly;
+                }
+                journal = shared.journal();
+            } else {
+                shared.preparer_bell.ring();
+                journal = shared.wait_for_journal(journal);
+            }
+        }
+    }
+
+    /// A frame without records. Left out when it does not fit and the next segment is not at hand.
+    fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        if !self.active.fits(frame::HEAD) {
+            let at_hand = {
+                let journal = self.shared.journal();
+                journal.space == Space::Enough && journal.prepared.len() > preparer::BALLAST
+            };
+            if !at_hand {
+                return Ok(());
+            }
+            self.noted = Some(clock); // for the header
+            return self.rotate(frame::HEAD);
+        }
+        frame::begin(&mut self.buffer);
+        self.shared.counters.marks.fetch_add(1, Relaxed);
+        self.write(self.next, 0, clock)
+    }
+
+    /// Writes the frame in the buffer.
+    fn write(&mut self, first: Lsn, records: u32, clock: ClockPair) -> Result<(), StoreError> {
+        let watermark = self.shared.syncer.synced();
+        let incarnation = self.active.entry.incarnation;
+        frame::finish(&mut self.buffer, Head { incarnation, first, records, watermark, clock });
+        let bytes = &self.buffer.bytes;
+        self.active.file.write_at(bytes, self.active.at).map_err(failed("write", &self.active.name))?;
+        self.active.at += bytes.len() as u64;
+        self.shared.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
+        self.next.0 += u64::from(records);
+        self.evidence = watermark;
+        self.noted = Some(clock);
+        self.shared.syncer.wrote(self.written(), self.shared.options.sync);
+        Ok(())
+    }
+
+    /// Goes on in the next segment. The one in use is made durable first: a crash may then cut frames off the end of the
+    /// journal, and nowhere else.
+    fn rotate(&mut self, needed: usize) -> Result<(), StoreError> {
+        self.shared.syncer.wait(&self.shared)?;
+        let next = self.next_segment(needed)?;
+        let header = Header {
+            first: self.next,
+            watermark: self.written(),
+            epoch: self.shared.epoch,
+            clock: self.noted,
+        };
+        let name: Arc<str> = next.entry.no.segment().into();
+        next.file.write_at(&header.encode(&next.entry), 0).map_err(failed("write", &name))?;
+        let active = Active {
+            entry: next.entry,
+            file: Arc::clone(&next.file),
+            name: Arc::clone(&name),
+            first: self.next,
+            at: BLOCK as u64,
+        };
+        let full = std::mem::replace(&mut self.active, active);
+        self.shared.syncer.switch(next.file, name);
+        self.shared.syncer.wrote(self.written(), SyncMode::Fsync); // the header
+        self.evidence = self.written();
+        self.shared.counters.rotations.fetch_add(1, Relaxed);
+        let frames = full.at - BLOCK as u64;
+        let sealed = Sealed { entry: full.entry, first: full.first, end: self.next, frames };
+        self.shared.change_journal(|journal| journal.sealed.push(sealed));
+        self.shared.preparer_bell.ring();
+        self.shared.checkpointer_bell.ring();
+        Ok(())
+    }
+
+    /// The next prepared segment; a group larger than a segment gets one made to its measure.
+    fn next_segment(&self, needed: usize) -> Result<Prepared, StoreError> {
+        let shared = &*self.shared;
+        let least = (BLOCK + needed) as u64;
+        if least > shared.options.segment_bytes {
+            return preparer::make_to_measure(shared, least.next_multiple_of(BLOCK as u64));
+        }
+        let mut journal = shared.journal();
+        let mut waited = false;
+        loop {
+            shared.check()?;
+            if let Some(next) = journal.prepared.pop_front() {
+                return Ok(next);
+            }
+            if !waited {
+                waited = true;
+                shared.counters.rotation_waits.fetch_add(1, Relaxed);
+            }
+            if journal.space == Space::Short || shared.is_stopping() {
+                return Err(StoreError::new(
+                    ErrorKind::Full,
+                    "there is no room for the next journal segment",
+                ));
+            }
+            if shared.options.workers == Workers::ByHand {
+                drop(journal);
+                preparer::step(shared);
+                journal = shared.journal();
+            } else {
+                shared.preparer_bell.ring();
+                journal = shared.wait_for_journal(journal);
+            }
+        }
+    }
+}

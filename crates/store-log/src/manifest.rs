@@ -1,0 +1,228 @@
+//! Which files make up the store; replaced as a whole, so that a change of several files is one change.
+
+use std::io;
+
+use crc32c::{crc32c, crc32c_append};
+use duewheel_core::store::StoreError;
+use duewheel_core::{Epoch, Lsn};
+
+use crate::disk::{Access, Disk};
+use crate::fault::{Problem, Trouble, failed};
+use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
+use crate::le::{set_u32, set_u64, u32_at, u64_at};
+
+/// The version of the format that this program writes, the only one it knows. It stands in the manifest, in each
+/// segment and in each run.
+pub(crate) const FORMAT: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"dw-manif";
+const HEAD: usize = 40;
+const SEGMENT: usize = 24;
+const RUN: usize = 32;
+
+/// What the store consists of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    /// The highest epoch given so far.
+    pub(crate) epoch: Epoch,
+    /// The next file gets this number.
+    pub(crate) next_file: FileNo,
+    /// Ascending; those that hold frames first, then those prepared for later.
+    pub(crate) segments: Vec<SegmentEntry>,
+    /// The newest checkpoint, if there is one.
+    pub(crate) run: Option<RunEntry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentEntry {
+    pub(crate) no: FileNo,
+    pub(crate) incarnation: Incarnation,
+    /// Size of the file.
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunEntry {
+    pub(crate) no: FileNo,
+    pub(crate) incarnation: Incarnation,
+    /// Size of the file.
+    pub(crate) bytes: u64,
+    /// The last record that it includes.
+    pub(crate) last: Lsn,
+}
+
+/// A manifest was not replaced, or perhaps it was.
+#[derive(Debug)]
+pub(crate) enum NotReplaced {
+    /// The old one counts.
+    Kept(StoreError),
+    /// Either may be found after a crash: nothing that either needs may be touched any more.
+    Unsure(StoreError),
+}
+
+impl Manifest {
+    pub(crate) fn empty() -> Self {
+        Manifest { epoch: Epoch(0), next_file: FileNo(1), segments: Vec::new(), run: None }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let runs = self.run.as_slice();
+        let mut bytes = vec![0; HEAD + self.segments.len() * SEGMENT + runs.len() * RUN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        set_u32(&mut bytes, 8, FORMAT);
+        set_u32(&mut bytes, 16, self.epoch.0);
+        set_u32(&mut bytes, 20, count(self.segments.len()));
+        set_u32(&mut bytes, 24, count(runs.len()));
+        set_u64(&mut bytes, 32, self.next_file.0);
+        let mut at = HEAD;
+        for segment in &self.segments {
+            for n in [segment.no.0, segment.incarnation.0, segment.bytes] {
+                set_u64(&mut bytes, at, n);
+                at += 8;
+            }
+        }
+        for run in runs {
+            for n in [run.no.0, run.incarnation.0, run.bytes, run.last.0] {
+                set_u64(&mut bytes, at, n);
+                at += 8;
+            }
+        }
+        let crc = checksum(&bytes);
+        set_u32(&mut bytes, 12, crc);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Problem> {
+        let bad = |offset, what: &str| Err(Problem::new(MANIFEST, offset, what));
+        if bytes.len() < HEAD {
+            return bad(0, "the file is shorter than a manifest's head");
+        }
+        if bytes[..8] != MAGIC {
+            return bad(0, "this is no manifest of duewheel");
+        }
+        let version = u32_at(bytes, 8);
+        if version != FORMAT {
+            return bad(8, &unknown_format(version));
+        }
+        if u32_at(bytes, 12) != checksum(bytes) {
+            return bad(12, "the checksum does not match");
+        }
+        let (segments, runs) = (u32_at(bytes, 20) as usize, u32_at(bytes, 24) as usize);
+        let fits =
+            segments.saturating_mul(SEGMENT).saturating_add(runs.saturating_mul(RUN)).saturating_add(HEAD);
+        if fits != bytes.len() || runs > 1 {
+            return bad(20, "the file is not as long as its counts say");
+        }
+        let (entries, run) = bytes[HEAD..].split_at(segments * SEGMENT);
+        let manifest = Manifest {
+            epoch: Epoch(u32_at(bytes, 16)),
+            next_file: FileNo(u64_at(bytes, 32)),
+            segments: entries
+                .chunks_exact(SEGMENT)
+                .map(|e| SegmentEntry {
+                    no: FileNo(u64_at(e, 0)),
+                    incarnation: Incarnation(u64_at(e, 8)),
+                    bytes: u64_at(e, 16),
+                })
+                .collect(),
+            run: run.chunks_exact(RUN).next().map(|e| RunEntry {
+                no: FileNo(u64_at(e, 0)),
+                incarnation: Incarnation(u64_at(e, 8)),
+                bytes: u64_at(e, 16),
+                last: Lsn(u64_at(e, 24)),
+            }),
+        };
+        if !manifest.segments.is_sorted_by(|a, b| a.no < b.no) {
+            return bad(HEAD as u64, "the segments are out of order");
+        }
+        Ok(manifest)
+    }
+
+    /// Reads the manifest of a folder; `None` if it has none.
+    pub(crate) fn read(disk: &dyn Disk) -> Result<Option<Self>, Trouble> {
+        let file = match disk.open(MANIFEST, Access::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("open", MANIFEST)(error).into()),
+        };
+        let size = file.size().map_err(failed("measure", MANIFEST))?;
+        let size =
+            usize::try_from(size).map_err(|_| Problem::new(MANIFEST, 0, "the file is absurdly long"))?;
+        let mut bytes = vec![0; size];
+        file.read_at(&mut bytes, 0).map_err(failed("read", MANIFEST))?;
+        Ok(Some(Self::decode(&bytes)?))
+    }
+
+    /// Puts this manifest in the place of the one before.
+    pub(crate) fn replace(&self, disk: &dyn Disk) -> Result<(), NotReplaced> {
+        use duewheel_core::store::ErrorKind::Full;
+        match self.write_temp(disk) {
+            Ok(()) => {}
+            // That little has been set aside.
+            Err(error) if error.kind() == Full && disk.remove(RESERVE).is_ok() => {
+                self.write_temp(disk).map_err(NotReplaced::Kept)?;
+            }
+            Err(error) => return Err(NotReplaced::Kept(error)),
+        }
+        disk.rename(MANIFEST_TEMP, MANIFEST)
+            .map_err(failed("replace", MANIFEST))
+            .map_err(NotReplaced::Unsure)?;
+        disk.sync_dir("").map_err(failed("sync the names of", "")).map_err(NotReplaced::Unsure)
+    }
+
+    fn write_temp(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        let file = disk.create(MANIFEST_TEMP).map_err(failed("create", MANIFEST_TEMP))?;
+        file.write_at(&self.encode(), 0).map_err(failed("write", MANIFEST_TEMP))?;
+        file.sync_data().map_err(failed("sync", MANIFEST_TEMP))
+    }
+}
+
+impl From<NotReplaced> for StoreError {
+    fn from(not: NotReplaced) -> Self {
+        match not {
+            NotReplaced::Kept(error) | NotReplaced::Unsure(error) => error,
+        }
+    }
+}
+
+pub(crate) fn unknown_format(version: u32) -> String {
+    format!("format version {version} is unknown to this program, which knows version {FORMAT}")
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("there are never 2^32 files")
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&bytes[..12]), &bytes[16..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_comes_back_and_every_flipped_bit_shows() {
+        let manifest = Manifest {
+            epoch: Epoch(7),
+            next_file: FileNo(19),
+            segments: (3..9)
+                .map(|no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(no * 7919), bytes: 65_536 })
+                .collect(),
+            run: Some(RunEntry { no: FileNo(2), incarnation: Incarnation(5), bytes: 4_711, last: Lsn(99) }),
+        };
+        let bytes = manifest.encode();
+        assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+        for bit in 0..bytes.len() * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::decode(&bytes).is_err(), "bit {bit}");
+        }
+        for cut in 0..bytes.len() {
+            assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+        let mut newer = bytes.clone();
+        newer[8] = 2;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 2 is unknown"));
+    }
+}

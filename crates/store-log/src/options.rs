@@ -1,0 +1,67 @@
+//! What can be set.
+
+use std::time::Duration;
+
+const MIB: u64 = 1024 * 1024;
+
+/// Settings of a log store. `Options::default()` is what the server and the library use.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What "durable" means.
+    pub sync: SyncMode,
+    /// Size of a journal segment, in bytes. A group that is larger gets a segment of its own.
+    pub segment_bytes: u64,
+    /// Checkpoint when the journal holds so many bytes in full segments; later when the last checkpoint was larger than
+    /// twice that, so that checkpoints write at most about three times what the journal takes in.
+    pub journal_bytes: u64,
+    /// The same for records: with [`Options::journal_bytes`] it bounds the time that opening takes.
+    pub journal_records: u64,
+    /// A group of at most so many bytes is sure of its place after `Room::Enough`.
+    pub max_group_bytes: u64,
+    /// After so long without a group a mark is written that proves the last one durable, in ms.
+    pub idle_ms: u64,
+    /// The clocks are noted at least so often while nothing is written, in ms.
+    pub clock_ms: u64,
+    /// In buffered mode nothing stays unsynced longer than this.
+    pub buffered_for: Duration,
+    /// How long to wait before something that failed for want of room is tried again.
+    pub retry_after: Duration,
+    /// Who does the background work.
+    pub workers: Workers,
+}
+
+/// What "durable" means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// `fdatasync` has returned: survives a power loss.
+    Fsync,
+    /// `write` has returned: survives kill -9; synced within [`Options::buffered_for`].
+    Buffered,
+}
+
+/// Who does the background work: syncing, preparing segments, checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// Threads of the store's own.
+    Threads,
+    /// Nobody but [`Hands`](crate::Hands), step by step; for simulations. What the owner would have to wait for is done
+    /// on the spot.
+    ByHand,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            sync: SyncMode::Fsync,
+            segment_bytes: 64 * MIB,
+            journal_bytes: 256 * MIB,
+            journal_records: 2_000_000,
+            max_group_bytes: 16 * MIB,
+            idle_ms: 100,
+            clock_ms: 60_000,
+            buffered_for: Duration::from_millis(50),
+            retry_after: Duration::from_secs(1),
+            workers: Workers::Threads,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What the driver's side of the store and its workers share.
+//!
+//! Locks, in the order in which they are taken: `preparing`, `manifest`, `journal`, then the syncer's own. The driver
+//! takes only the last two (a group larger than a segment apart), and nobody holds those during a call to the disk.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::Epoch;
+use duewheel_core::store::{StoreError, Waker};
+
+use crate::disk::Disk;
+use crate::figures::Counters;
+use crate::folder::FileNo;
+use crate::journal::segment::{Prepared, Sealed};
+use crate::journal::syncer::Syncer;
+use crate::manifest::{Manifest, NotReplaced, RunEntry, SegmentEntry};
+use crate::options::Options;
+
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: Options,
+    pub(crate) epoch: Epoch,
+    pub(crate) waker: Waker,
+    pub(crate) syncer: Syncer,
+    pub(crate) counters: Counters,
+    /// Roughly the bytes of everything pending: what the next checkpoint will take at most.
+    pub(crate) live_bytes: AtomicU64,
+    pub(crate) preparer_bell: Bell,
+    pub(crate) checkpointer_bell: Bell,
+    /// Held while a segment is made, so that they are listed in the order of their numbers.
+    pub(crate) preparing: Mutex<()>,
+    next_file: AtomicU64,
+    /// Held while the manifest is replaced.
+    manifest: Mutex<Manifest>,
+    journal: Mutex<Journal>,
+    journal_changed: Condvar,
+    poison: OnceLock<StoreError>,
+    stopping: AtomicBool,
+}
+
+/// Which segments there are besides the one in use.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    /// Listed and ready to take frames. The last one is the ballast: see [`crate::journal::preparer`].
+    pub(crate) prepared: VecDeque<Prepared>,
+    /// Full and durable, oldest first.
+    pub(crate) sealed: Vec<Sealed>,
+    /// Not listed any more; prepared again, or removed.
+    pub(crate) spares: Vec<SegmentEntry>,
+    pub(crate) space: Space,
+    pub(crate) run: Option<RunEntry>,
+    pub(crate) run_rows: u64,
+}
+
+/// What the disk said when room was last asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// There is room, or nobody has asked since there was.
+    Enough,
+    /// None for the next segment, or not enough for the next checkpoint.
+    Short,
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worked {
+    /// There was something to do, and it is done; there may be more.
+    Done,
+    /// There was nothing to do.
+    Nothing,
+    /// It could not be done now; try again after [`Options::retry_after`](crate::Options::retry_after).
+    Later,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("disk", &self.disk).field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        waker: Waker,
+        syncer: Syncer,
+        manifest: Manifest,
+        journal: Journal,
+    ) -> Self {
+        Shared {
+            disk,
+            options,
+            epoch: manifest.epoch,
+            waker,
+            syncer,
+            counters: Counters::default(),
+            live_bytes: AtomicU64::new(0),
+            preparer_bell: Bell::default(),
+            checkpointer_bell: Bell::default(),
+            preparing: Mutex::new(()),
+            next_file: AtomicU64::new(manifest.next_file.0),
+            manifest: Mutex::new(manifest),
+            journal: Mutex::new(journal),
+            journal_changed: Condvar::new(),
+            poison: OnceLock::new(),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn journal(&self) -> MutexGuard<'_, Journal> {
+        lock(&self.journal)
+    }
+
+    /// Changes the journal, and tells those who wait for it.
+    pub(crate) fn change_journal<T>(&self, change: impl FnOnce(&mut Journal) -> T) -> T {
+        let changed = change(&mut self.journal());
+        self.journal_changed.notify_all();
+        changed
+    }
+
+    /// Waits until the journal is changed by another.
+    pub(crate) fn wait_for_journal<'a>(&self, journal: MutexGuard<'a, Journal>) -> MutexGuard<'a, Journal> {
+        self.journal_changed.wait(journal).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces the manifest by a changed one. When it cannot be told which of the two counts, the store is poisoned, so
+    /// that no file of either is touched again.
+    pub(crate) fn change_manifest<T>(
+        &self,
+        change: impl FnOnce(&mut Manifest) -> T,
+    ) -> Result<T, StoreError> {
+        let mut manifest = lock(&self.manifest);
+        self.check()?;
+        let mut next = manifest.clone();
+        let changed = change(&mut next);
+        next.next_file = FileNo(self.next_file.load(Ordering::Relaxed));
+        match next.replace(&*self.disk) {
+            Ok(()) => {
+                *manifest = next;
+                Ok(changed)
+            }
+            Err(NotReplaced::Kept(error)) => Err(error),
+            Err(NotReplaced::Unsure(error)) => {
+                self.poison(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    /// A number for a new file.
+    pub(crate) fn new_file(&self) -> FileNo {
+        FileNo(self.next_file.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The error that ended this store, if one has.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        self.poison.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Ends the store: from now on every call fails with the first such error.
+    pub(crate) fn poison(&self, error: StoreError) {
+        let _ = self.poison.set(error);
+        self.tell_everybody();
+        (self.waker)();
+    }
+
+    /// Whether the workers should go home.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire) || self.poison.get().is_some()
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.tell_everybody();
+    }
+
+    fn tell_everybody(&self) {
+        drop(self.journal()); // whoever has seen the old state under the lock is waiting by now
+        self.journal_changed.notify_all();
+        self.syncer.tell_everybody();
+        self.preparer_bell.ring();
+        self.checkpointer_bell.ring();
+    }
+}
+
+/// Wakes one worker; rings that come while it works are kept as one.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Mutex<bool>,
+    ring: Condvar,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        *lock(&self.rung) = true;
+        self.ring.notify_one();
+    }
+
+    /// Waits for a ring, or so long.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) {
+        let rung = lock(&self.rung);
+        let mut rung = match at_most {
+            None => self.ring.wait_while(rung, |rung| !*rung).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => {
+                let waited = self.ring.wait_timeout_while(rung, time, |rung| !*rung);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        *rung = false;
+    }
+}
+
+/// A panic of a worker poisons the store, not its locks: what they guard is whole between any two lines.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

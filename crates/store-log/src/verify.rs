@@ -1,0 +1,179 @@
+//! Checks every byte of a data folder that counts, and writes nothing.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use duewheel_core::store::StoreError;
+
+use crate::disk::{Disk, Hold, RealDisk};
+use crate::fault::{Problem, Trouble};
+use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS};
+use crate::journal::frame;
+use crate::journal::replay::{self, Replayed, Walk};
+use crate::journal::segment::{self, BLOCK, Header};
+use crate::manifest::{Manifest, SegmentEntry};
+use crate::run::reader::{Entry, RunReader};
+use crate::store::take_lock;
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Files that the manifest lists, and the manifest itself.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Records in the journal.
+    pub records: u64,
+    /// Unsettled messages; only if there is no problem.
+    pub messages: u64,
+    /// Groups at the end of the journal that a crash may have kept from the disk. The next owner writes them again.
+    pub unproven_groups: u64,
+    /// Damage. Empty: the folder opens, and nothing that was durable is missing.
+    pub problems: Vec<Problem>,
+}
+
+/// Checks a data folder.
+///
+/// Works while no process has the folder open: a server's files change under the reader's hands. Several may verify at
+/// the same time. A folder without a `LOCK` (a copy) is taken as it is.
+///
+/// # Errors
+/// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a server has the folder open,
+/// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is no error but a
+/// [`Report::problems`].
+pub fn verify(dir: impl AsRef<Path>) -> Result<Report, StoreError> {
+    verify_on(&RealDisk::new(dir.as_ref()))
+}
+
+/// Checks a data folder on a disk of the caller's own.
+///
+/// # Errors
+/// As [`verify`].
+pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
+    let names = disk.list("").map_err(crate::fault::failed("list", ""))?;
+    let _lock =
+        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, Hold::Shared)?) } else { None };
+    let mut report = Report::default();
+    let manifest = match Manifest::read(disk) {
+        Ok(Some(manifest)) => manifest,
+        Ok(None) => {
+            report.problems.extend(missing_manifest(disk));
+            return Ok(report);
+        }
+        Err(Trouble::Damaged(problem)) => {
+            report.problems.push(problem);
+            return Ok(report);
+        }
+        Err(Trouble::Failed(error)) => return Err(error),
+    };
+    report.files = 1 + manifest.segments.len() as u64 + u64::from(manifest.run.is_some());
+    report.bytes = manifest.encode().len() as u64
+        + manifest.segments.iter().map(|s| s.bytes).sum::<u64>()
+        + manifest.run.map_or(0, |run| run.bytes);
+    check_run(disk, &manifest, &mut report)?;
+    check_segments(disk, &manifest, &mut report)?;
+    // What an owner would do has the last word: records that cannot be read, gaps between files, counts.
+    match replay::replay(disk, &manifest) {
+        Ok(replayed) => note(&replayed, &mut report),
+        Err(Trouble::Damaged(problem)) => {
+            if !report.problems.iter().any(|p| p.file == problem.file && p.offset == problem.offset) {
+                report.problems.push(problem);
+            }
+        }
+        Err(Trouble::Failed(error)) => return Err(error),
+    }
+    Ok(report)
+}
+
+fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
+    let data = [(JOURNAL, ".log"), (RUNS, ".run")].into_iter().any(|(dir, ending)| {
+        disk.list(dir).is_ok_and(|names| names.iter().any(|name| name.ends_with(ending)))
+    });
+    let what = if data { "the manifest is missing" } else { "this is no data folder of duewheel" };
+    Some(Problem::new(MANIFEST, 0, what))
+}
+
+fn note(replayed: &Replayed, report: &mut Report) {
+    report.messages = replayed.table.len() as u64;
+    report.unproven_groups = replayed.unproven.len() as u64;
+    let unproven: u64 = replayed.unproven.iter().map(|group| u64::from(group.head.records)).sum();
+    report.records = replayed.used.iter().map(|s| s.records()).sum::<u64>() + unproven;
+}
+
+/// Every block of the run: the first that is damaged hides those behind it.
+fn check_run(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Result<(), StoreError> {
+    let Some(run) = &manifest.run else { return Ok(()) };
+    let checked = RunReader::open(disk, run).and_then(|mut reader| {
+        while let Some(entry) = reader.entry()? {
+            if let Entry::Message(raw) = entry {
+                raw.decode().map_err(|e| reader.problem(&format!("a message cannot be read: {e}")))?;
+            }
+        }
+        Ok(())
+    });
+    keep_problem(checked, report)
+}
+
+/// Every segment by itself, also behind a damaged one, so that the report names all that are.
+fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Result<(), StoreError> {
+    let mut headers: Vec<Option<Header>> = Vec::new();
+    for entry in &manifest.segments {
+        match segment::read_header(disk, entry) {
+            Ok(header) => headers.push(header),
+            Err(trouble) => {
+                headers.push(None);
+                keep_problem(Err(trouble), report)?;
+            }
+        }
+    }
+    for (i, entry) in manifest.segments.iter().enumerate() {
+        let Some(end) = headers[i + 1..].iter().find_map(|h| h.map(|h| h.first)) else { break };
+        let Some(header) = headers[i] else { continue };
+        match segment::read(disk, entry) {
+            Ok(bytes) => check_frames(&bytes, entry, &header, end, report),
+            Err(trouble) => keep_problem(Err(trouble), report)?,
+        }
+    }
+    Ok(())
+}
+
+/// Every frame of a segment that is followed by another; behind damage it goes on with the next whole frame.
+fn check_frames(
+    bytes: &Bytes,
+    entry: &SegmentEntry,
+    header: &Header,
+    end: duewheel_core::Lsn,
+    report: &mut Report,
+) {
+    let mut walk = Walk::new(bytes, *entry, header.first);
+    while walk.next < end {
+        match walk.frame() {
+            Ok(frame) => {
+                let read = replay::records(bytes, entry, &frame, |_, _| {});
+                report.problems.extend(read.err());
+            }
+            Err(what) => {
+                report.problems.push(Problem::new(entry.no.segment(), walk.at as u64, what));
+                let further = (walk.at + 8..bytes.len()).step_by(8).find_map(|at| {
+                    frame::Frame::read(bytes, at, entry.incarnation)
+                        .ok()
+                        .filter(|f| f.head.first >= walk.next)
+                });
+                let Some(frame) = further else { return };
+                (walk.at, walk.next) = (frame.at, frame.head.first);
+            }
+        }
+    }
+    debug_assert!(walk.at >= BLOCK);
+}
+
+fn keep_problem(checked: Result<(), Trouble>, report: &mut Report) -> Result<(), StoreError> {
+    match checked {
+        Ok(()) => Ok(()),
+        Err(Trouble::Damaged(problem)) => {
+            report.problems.push(problem);
+            Ok(())
+        }
+        Err(Trouble::Failed(error)) => Err(error),
+    }
+}
