@@ -60,15 +60,8 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
     for &l in lives {
         let life = &world.lives[l];
         let Some(exists) = life.exists else { continue };
-        if life.may_be_dead(world, usize::MAX)
-            && life.grants.iter().all(|g| g.grant.attempt < life.max_attempts)
-        {
-            continue;
-        }
         let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
-        let dying =
-            life.grants.iter().filter(|g| g.grant.attempt >= life.max_attempts).map(|g| g.inv.idx).min();
-        let end = ended.min(dying.unwrap_or(usize::MAX));
+        let end = ended.min(life.may_die_at(world));
         if exists.idx < end {
             spans.push((exists.idx, end, life));
         }

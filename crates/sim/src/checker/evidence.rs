@@ -168,7 +168,7 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
     {
         // Down before the earliest and still down at the latest moment at which it can have come due.
         let inside = |(down, up): &(super::index::Point, super::index::Point)| {
-            down.ns <= due.earliest && due.latest + NS <= up.ns && up.idx < first.ret.idx
+            down.ns <= due.earliest && due.latest.saturating_add(NS) <= up.ns && up.idx < first.ret.idx
         };
         evidence.add(Fact::OverdueFromDowntime, u64::from(world.downs.iter().any(inside)));
     }

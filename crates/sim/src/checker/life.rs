@@ -65,6 +65,18 @@ impl Life<'_> {
         known + world.lost_between(&self.queue, self.born(world), before) >= self.max_attempts
     }
 
+    /// The first place at which it may have died.
+    pub(super) fn may_die_at(&self, world: &World<'_>) -> usize {
+        if !self.may_be_dead(world, usize::MAX) {
+            return usize::MAX;
+        }
+        let mut places: Vec<usize> = self.grants.iter().map(|g| g.inv.idx).collect();
+        places.extend(world.lost_reserves(&self.queue, self.born(world), usize::MAX).map(|op| op.inv.idx));
+        places.extend(self.settles.iter().map(|&s| world.ops[s].inv.idx));
+        places.sort_unstable();
+        places.into_iter().find(|at| self.may_be_dead(world, at + 1)).unwrap_or(usize::MAX)
+    }
+
     fn buried(&self, world: &World<'_>, before: usize) -> bool {
         self.settles.iter().any(|&s| {
             let op = &world.ops[s];

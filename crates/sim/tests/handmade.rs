@@ -1,0 +1,679 @@
+//! The checker on histories made by hand: for each check one that is right, and the same with one thing wrong.
+
+use duewheel_sim::checker::{Check, Fact, check};
+use duewheel_sim::history::{
+    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
+    Refusal, Rules, Stamp, State, Tag, Target, Token, Totals, What, When, body,
+};
+
+const Q: &str = "q";
+const WALL: u64 = 1_000_000;
+
+/// A history under construction; the clock stands still until it is moved.
+struct Script {
+    history: History,
+    ms: u64,
+    ops: u64,
+    bad: bool,
+}
+
+impl Script {
+    fn new(bad: bool) -> Self {
+        let mut script = Script { history: History::default(), ms: 0, ops: 0, bad };
+        script.history.rules = Rules {
+            lease_ms: 100,
+            max_attempts: 3,
+            backoff_min_ms: 50,
+            backoff_max_ms: 1_000,
+            ..Rules::default()
+        };
+        script.fault(Fault::Started);
+        script
+    }
+
+    fn push(&mut self, what: What) {
+        let at = Stamp { mono_ns: self.ms * 1_000_000, wall_ms: WALL + self.ms };
+        self.history.events.push(Event { at, client: 1, what });
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        self.push(What::Fault(fault));
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.ms += ms;
+    }
+
+    fn invoke(&mut self, call: Call) -> OpId {
+        let op = OpId(self.ops);
+        self.ops += 1;
+        self.push(What::Invoke { op, call });
+        op
+    }
+
+    fn ok(&mut self, op: OpId, answer: Answer) {
+        self.push(What::Ok { op, answer });
+    }
+
+    fn fail(&mut self, op: OpId, refusal: Refusal) {
+        self.push(What::Fail { op, refusal });
+    }
+
+    /// An operation that takes one ms.
+    fn done(&mut self, call: Call, answer: Answer) {
+        let op = self.invoke(call);
+        self.wait(1);
+        self.ok(op, answer);
+    }
+
+    fn refused(&mut self, call: Call, refusal: Refusal) {
+        let op = self.invoke(call);
+        self.wait(1);
+        self.fail(op, refusal);
+    }
+
+    fn unknown(&mut self, call: Call) {
+        let op = self.invoke(call);
+        self.wait(1);
+        self.push(What::Info { op, why: "cut".to_owned() });
+    }
+
+    fn kill(&mut self) {
+        self.fault(Fault::Killed(Moment::Serving));
+        self.wait(5);
+        self.fault(Fault::Started);
+    }
+
+    /// Message `n` has tag `n` and id `n`.
+    fn enqueue(&mut self, n: u64, key: Option<&str>, delay: u64) {
+        let answer = Answer::Enqueued { id: MsgId(n), created: true, replaced: None };
+        self.done(enqueue(n, key, delay), answer);
+    }
+
+    fn grant(&mut self, n: u64, key: Option<&str>, attempt: u64, token: u64) {
+        self.done(reserve(), Answer::Grants(vec![grant(n, key, attempt, token)]));
+    }
+
+    fn empty(&mut self) {
+        self.done(reserve(), Answer::Grants(Vec::new()));
+    }
+
+    fn ack(&mut self, n: u64, token: u64) {
+        self.done(Call::Ack(proof(n, token)), Answer::Settled);
+    }
+
+    fn cancel(&mut self, n: u64) {
+        self.done(Call::Cancel(Target::Id(MsgId(n))), Answer::Cancelled(Some(MsgId(n))));
+    }
+
+    fn dump(&mut self, rows: Vec<Held>) {
+        self.push(What::Dump { queue: Q.to_owned(), rows });
+    }
+}
+
+fn enqueue(n: u64, key: Option<&str>, delay: u64) -> Call {
+    Call::Enqueue(Enqueue {
+        queue: Q.to_owned(),
+        key: key.map(str::to_owned),
+        body: payload(n),
+        when: When::DelayMs(delay),
+        if_exists: IfExists::Replace,
+        dedupe_id: None,
+        max_attempts: None,
+        lease_ms: None,
+    })
+}
+
+fn payload(n: u64) -> Payload {
+    Payload::of(Tag(n), body(Tag(n), 50).as_bytes())
+}
+
+fn reserve() -> Call {
+    Call::Reserve { queue: Q.to_owned(), max: 10, wait_ms: 0, lease_ms: None }
+}
+
+fn token(n: u64) -> Token {
+    Token(format!("{n:04}"))
+}
+
+fn proof(n: u64, t: u64) -> Proof {
+    Proof { id: MsgId(n), token: token(t) }
+}
+
+fn grant(n: u64, key: Option<&str>, attempt: u64, t: u64) -> Grant {
+    let key = key.map(str::to_owned);
+    Grant { id: MsgId(n), token: token(t), attempt, key, body: payload(n).seen(), lateness_ms: 0 }
+}
+
+fn row(n: u64, state: State, attempt: u64) -> Held {
+    Held { id: MsgId(n), key: None, state, attempt, body: Some(payload(n).seen()) }
+}
+
+/// Runs a script right and wrong; wrong it must fail the check, and right nothing at all.
+fn case(wanted: Check, script: impl Fn(&mut Script)) {
+    for bad in [false, true] {
+        let mut s = Script::new(bad);
+        script(&mut s);
+        let report = check(&s.history);
+        let shown: String = report.violations.iter().map(ToString::to_string).collect();
+        if bad {
+            assert!(report.failed().contains(&wanted), "{wanted:?} was not found, but:\n{shown}");
+        } else {
+            assert!(report.violations.is_empty(), "{wanted:?}: a false alarm\n{shown}");
+        }
+    }
+}
+
+#[test]
+fn lost() {
+    case(Check::Lost, |s| {
+        s.enqueue(1, None, 5_000);
+        s.dump(if s.bad { vec![] } else { vec![row(1, State::Scheduled, 0)] });
+    });
+    // Granted but not settled is lost just as well.
+    case(Check::Lost, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        if !s.bad {
+            s.ack(1, 1);
+        }
+        s.dump(vec![]);
+    });
+    // An ack of which nobody knows whether it came may have ended it; a stale one has not.
+    case(Check::Lost, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(200);
+        s.grant(1, None, 2, 2);
+        s.unknown(Call::Ack(proof(1, if s.bad { 1 } else { 2 })));
+        s.kill();
+        s.dump(vec![]);
+    });
+    // So may a cancel by key, and a replacement that was never answered.
+    case(Check::Lost, |s| {
+        s.enqueue(1, Some("k"), 9_000);
+        s.unknown(enqueue(2, Some(if s.bad { "other" } else { "k" }), 0));
+        s.kill();
+        s.dump(vec![]);
+    });
+}
+
+#[test]
+fn early() {
+    case(Check::Early, |s| {
+        s.enqueue(1, None, 100);
+        // From the invocation 100 ms must pass; one of them has.
+        s.wait(if s.bad { 97 } else { 98 });
+        s.grant(1, None, 1, 1);
+        s.ack(1, 1);
+    });
+    // By the wall clock; a millisecond more or less counts.
+    case(Check::Early, |s| {
+        let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
+        e.when = When::AtMs(WALL + if s.bad { 51 } else { 50 });
+        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        s.wait(48);
+        s.grant(1, None, 1, 1);
+    });
+    // A postpone counts when it was answered before the reserve began, else both times are possible.
+    case(Check::Early, |s| {
+        s.enqueue(1, None, 10);
+        s.wait(10);
+        let reserve_op = (!s.bad).then(|| s.invoke(reserve()));
+        let call = Call::Postpone { target: Target::Id(MsgId(1)), when: When::DelayMs(500), body: None };
+        s.done(call, Answer::Changed(Some(MsgId(1))));
+        let reserve_op = reserve_op.unwrap_or_else(|| s.invoke(reserve()));
+        s.wait(1);
+        s.ok(reserve_op, Answer::Grants(vec![grant(1, None, 1, 1)]));
+    });
+    // A nack's delay, and the backoff when it names none.
+    for delay_ms in [Some(50), None] {
+        case(Check::Early, |s| {
+            s.enqueue(1, None, 0);
+            s.grant(1, None, 1, 1);
+            s.done(Call::Nack { proof: proof(1, 1), delay_ms }, Answer::Settled);
+            s.wait(if s.bad { 30 } else { 49 });
+            s.grant(1, None, 2, 2);
+        });
+    }
+    // A fire takes the delay away.
+    case(Check::Early, |s| {
+        s.enqueue(1, None, 500);
+        let call = Call::Fire(Target::Id(MsgId(1)));
+        if s.bad {
+            s.refused(call, Refusal::Leased)
+        } else {
+            s.done(call, Answer::Changed(Some(MsgId(1))))
+        }
+        s.grant(1, None, 1, 1);
+    });
+}
+
+#[test]
+fn after_an_ack() {
+    // Asked for after the answer.
+    case(Check::GrantAfterAck, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.ack(1, 1);
+        s.wait(200);
+        if s.bad { s.grant(1, None, 2, 2) } else { s.empty() }
+    });
+    // At the same time: an older token is no proof, a newer one is.
+    case(Check::GrantAfterAck, |s| {
+        s.enqueue(1, None, 0);
+        let first = s.invoke(reserve());
+        s.wait(1);
+        s.grant(1, None, 1, if s.bad { 1 } else { 2 });
+        s.ok(first, Answer::Grants(if s.bad { vec![grant(1, None, 2, 2)] } else { vec![] }));
+        s.done(Call::Ack(proof(1, if s.bad { 1 } else { 2 })), Answer::Settled);
+    });
+}
+
+#[test]
+fn after_a_cancel() {
+    case(Check::GrantAfterCancel, |s| {
+        s.enqueue(1, None, 0);
+        s.cancel(1);
+        if s.bad { s.grant(1, None, 1, 1) } else { s.empty() }
+    });
+    // They overlap, and the lease cannot have run out before the cancel was answered: no order of the two is right.
+    // Where it can, the grant may have been first.
+    case(Check::GrantAfterCancel, |s| {
+        s.enqueue(1, None, 0);
+        let grant_op = s.invoke(reserve());
+        let cancel_op = s.invoke(Call::Cancel(Target::Id(MsgId(1))));
+        s.wait(if s.bad { 50 } else { 101 });
+        s.ok(cancel_op, Answer::Cancelled(Some(MsgId(1))));
+        s.ok(grant_op, Answer::Grants(vec![grant(1, None, 1, 1)]));
+    });
+    // A replacement ends the old message like a cancel.
+    case(Check::GrantAfterCancel, |s| {
+        s.enqueue(1, Some("k"), 0);
+        let answer = Answer::Enqueued { id: MsgId(2), created: true, replaced: Some(MsgId(1)) };
+        s.done(enqueue(2, Some("k"), 0), answer);
+        s.grant(if s.bad { 1 } else { 2 }, Some("k"), 1, 1);
+    });
+}
+
+#[test]
+fn ends_once() {
+    case(Check::EndedTwice, |s| {
+        s.enqueue(1, None, 0);
+        s.cancel(1);
+        let again = Call::Cancel(Target::Id(MsgId(1)));
+        if s.bad {
+            s.done(again, Answer::Cancelled(Some(MsgId(1))))
+        } else {
+            s.refused(again, Refusal::NotFound)
+        }
+    });
+}
+
+#[test]
+fn resurrected() {
+    case(Check::Resurrected, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.ack(1, 1);
+        s.kill();
+        s.dump(if s.bad { vec![row(1, State::Ready, 1)] } else { vec![] });
+    });
+    case(Check::Resurrected, |s| {
+        s.enqueue(1, None, 9_000);
+        s.cancel(1);
+        let get = Call::Get(Target::Id(MsgId(1)));
+        let found = Answer::Found(row(1, State::Scheduled, 0));
+        if s.bad { s.done(get, found) } else { s.refused(get, Refusal::NotFound) }
+    });
+}
+
+#[test]
+fn tokens() {
+    for second in [1, 2] {
+        case(Check::TokenOrder, |s| {
+            s.enqueue(1, None, 0);
+            s.grant(1, None, 1, 2);
+            s.wait(200);
+            s.kill();
+            s.grant(1, None, 2, if s.bad { second } else { 3 });
+        });
+    }
+    // Tokens of one shard grow whatever the message.
+    case(Check::TokenOrder, |s| {
+        s.enqueue(1, None, 0);
+        s.enqueue(2, None, 0);
+        s.grant(1, None, 1, 5);
+        s.grant(2, None, 1, if s.bad { 4 } else { 6 });
+    });
+}
+
+#[test]
+fn stale_settles() {
+    case(Check::StaleSettle, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(200);
+        s.grant(1, None, 2, 2);
+        let call = Call::Nack { proof: proof(1, 1), delay_ms: Some(0) };
+        if s.bad { s.done(call, Answer::Settled) } else { s.refused(call, Refusal::LeaseLost) }
+    });
+    case(Check::LateExtend, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(if s.bad { 200 } else { 50 });
+        s.done(Call::Extend { proof: proof(1, 1), lease_ms: 100 }, Answer::Settled);
+    });
+}
+
+#[test]
+fn wrong_refusals() {
+    // The lease still runs.
+    case(Check::WronglyRefused, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        let call = Call::Nack { proof: proof(1, 1), delay_ms: Some(0) };
+        if s.bad { s.refused(call, Refusal::LeaseLost) } else { s.done(call, Answer::Settled) }
+    });
+    // It ran out, but nobody can have got the message since; or somebody may have.
+    case(Check::WronglyRefused, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(200);
+        if !s.bad {
+            s.unknown(reserve());
+        }
+        s.refused(Call::Ack(proof(1, 1)), Refusal::LeaseLost);
+    });
+}
+
+#[test]
+fn leases() {
+    // Over a kill, downtime counted.
+    case(Check::LeaseBroken, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.kill();
+        s.wait(if s.bad { 90 } else { 95 });
+        s.grant(1, None, 2, 2);
+    });
+    // An extended one.
+    case(Check::LeaseBroken, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.done(Call::Extend { proof: proof(1, 1), lease_ms: 300 }, Answer::Settled);
+        s.wait(if s.bad { 150 } else { 300 });
+        s.grant(1, None, 2, 2);
+    });
+    case(Check::ChangedWhileLeased, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        let call = Call::Postpone { target: Target::Id(MsgId(1)), when: When::DelayMs(0), body: None };
+        if s.bad { s.done(call, Answer::Changed(Some(MsgId(1)))) } else { s.refused(call, Refusal::Leased) }
+    });
+}
+
+#[test]
+fn bodies() {
+    case(Check::WrongBody, |s| {
+        s.enqueue(1, None, 0);
+        s.enqueue(2, None, 0);
+        let mut g = grant(1, None, 1, 1);
+        if s.bad {
+            g.body = payload(2).seen();
+        }
+        s.done(reserve(), Answer::Grants(vec![g]));
+    });
+    case(Check::WrongBody, |s| {
+        s.enqueue(1, None, 0);
+        let mut g = grant(1, None, 1, 1);
+        g.body.hash ^= u64::from(s.bad);
+        s.done(reserve(), Answer::Grants(vec![g]));
+    });
+    // A postpone may bring a new body.
+    case(Check::WrongBody, |s| {
+        s.enqueue(1, None, 0);
+        s.enqueue(2, None, 0);
+        let target = Target::Id(MsgId(if s.bad { 2 } else { 1 }));
+        let call = Call::Postpone { target, when: When::DelayMs(0), body: Some(payload(9)) };
+        s.done(call, Answer::Changed(Some(MsgId(if s.bad { 2 } else { 1 }))));
+        let mut g = grant(1, None, 1, 1);
+        g.body = payload(9).seen();
+        s.done(reserve(), Answer::Grants(vec![g]));
+    });
+}
+
+#[test]
+fn ghosts() {
+    // Refused, and there nevertheless; of an unknown outcome it may be.
+    case(Check::Ghost, |s| {
+        s.enqueue(1, Some("k"), 9_000);
+        if s.bad {
+            s.refused(enqueue(2, None, 0), Refusal::Other("overloaded".to_owned()));
+        } else {
+            s.unknown(enqueue(2, None, 0));
+        }
+        s.grant(2, None, 1, 1);
+    });
+    // One request, two messages.
+    case(Check::Ghost, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        let mut twin = grant(1, None, 1, 2);
+        twin.id = MsgId(7);
+        s.done(reserve(), Answer::Grants(if s.bad { vec![twin] } else { vec![] }));
+    });
+    // Nobody has sent this.
+    case(Check::Ghost, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(if s.bad { 8 } else { 1 }, None, 1, 1);
+    });
+}
+
+#[test]
+fn keys() {
+    case(Check::DoubleKey, |s| {
+        s.enqueue(1, Some("k"), 9_000);
+        if !s.bad {
+            s.cancel(1);
+        }
+        s.enqueue(2, Some("k"), 9_000);
+    });
+    // An unknown cancel may have freed the key.
+    case(Check::DoubleKey, |s| {
+        s.enqueue(1, Some("k"), 9_000);
+        let key = if s.bad { "other" } else { "k" };
+        s.unknown(Call::Cancel(Target::Key { queue: Q.to_owned(), key: key.to_owned() }));
+        s.kill();
+        s.enqueue(2, Some("k"), 9_000);
+    });
+}
+
+#[test]
+fn attempts() {
+    case(Check::Attempts, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(200);
+        s.grant(1, None, if s.bad { 1 } else { 2 }, 2);
+    });
+    // A gap needs a lost grant.
+    case(Check::Attempts, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(200);
+        if s.bad {
+            s.empty()
+        } else {
+            s.unknown(reserve())
+        }
+        s.kill();
+        s.wait(200);
+        s.grant(1, None, 3, 3);
+    });
+    case(Check::DeadInexact, |s| {
+        s.enqueue(1, None, 0);
+        for n in 1..=3 {
+            s.grant(1, None, n, n);
+            s.done(Call::Nack { proof: proof(1, n), delay_ms: Some(0) }, Answer::Settled);
+            if s.bad && n == 2 {
+                s.dump(vec![row(1, State::Dead, 2)]);
+                return;
+            }
+        }
+        s.dump(vec![row(1, State::Dead, 3)]);
+    });
+    case(Check::DeadInexact, |s| {
+        s.enqueue(1, None, 0);
+        for n in 1..=3 {
+            s.grant(1, None, n, n);
+            s.done(Call::Nack { proof: proof(1, n), delay_ms: Some(0) }, Answer::Settled);
+        }
+        if s.bad {
+            s.grant(1, None, 4, 4);
+        }
+    });
+}
+
+#[test]
+fn truth() {
+    let get = || Call::Get(Target::Id(MsgId(1)));
+    case(Check::Untruthful, |s| {
+        s.enqueue(1, None, 9_000);
+        if !s.bad {
+            s.unknown(Call::Cancel(Target::Id(MsgId(1))));
+        }
+        s.refused(get(), Refusal::NotFound);
+    });
+    case(Check::Untruthful, |s| {
+        s.enqueue(1, None, 0);
+        if !s.bad {
+            s.grant(1, None, 1, 1);
+        }
+        s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::Leased);
+    });
+    case(Check::Untruthful, |s| {
+        s.enqueue(1, Some("k"), 0);
+        s.grant(1, Some("k"), 1, 1);
+        if s.bad {
+            s.ack(1, 1);
+        }
+        s.refused(enqueue(2, Some("k"), 0), Refusal::KeyExists);
+    });
+}
+
+#[test]
+fn not_offered() {
+    case(Check::NotOffered, |s| {
+        s.enqueue(1, None, 100);
+        s.wait(if s.bad { 5_300 } else { 4_000 });
+        s.empty();
+        s.grant(1, None, 1, 1);
+    });
+    // The time counts from the last start.
+    case(Check::NotOffered, |s| {
+        s.enqueue(1, None, 100);
+        s.fault(Fault::Killed(Moment::Serving));
+        s.wait(20_000);
+        s.fault(Fault::Started);
+        s.wait(if s.bad { 6_000 } else { 1_000 });
+        s.empty();
+    });
+}
+
+#[test]
+fn totals() {
+    case(Check::Totals, |s| {
+        s.enqueue(1, None, 0);
+        s.enqueue(2, None, 0);
+        s.grant(1, None, 1, 1);
+        s.ack(1, 1);
+        s.unknown(Call::Cancel(Target::Id(MsgId(2))));
+        let totals =
+            Totals { enqueued: 2, acked: 1 - u64::from(s.bad), cancelled: 1, replaced: 0, purged: 0 };
+        s.dump(vec![]);
+        s.push(What::Totals { queue: Q.to_owned(), totals });
+    });
+}
+
+#[test]
+fn a_power_loss_may_forget_the_last_grants_but_not_those_behind_a_durable_answer() {
+    case(Check::LeaseBroken, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        if s.bad {
+            s.enqueue(2, None, 9_000);
+        }
+        s.fault(Fault::PowerLoss);
+        s.wait(5);
+        s.fault(Fault::Started);
+        s.grant(1, None, if s.bad { 2 } else { 1 }, 2);
+    });
+}
+
+#[test]
+fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_matter() {
+    case(Check::Early, |s| {
+        s.enqueue(1, None, 1_000);
+        s.fault(Fault::Killed(Moment::Serving));
+        let jump = if s.bad { 100 } else { 2_000 };
+        s.fault(Fault::ClockStep { before_ms: WALL + s.ms, after_ms: WALL + s.ms + jump });
+        s.fault(Fault::Started);
+        s.grant(1, None, 1, 1);
+    });
+    // By the wall clock: it had shown the time before it was put back.
+    case(Check::Early, |s| {
+        let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
+        e.when = When::AtMs(WALL + 500);
+        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        let shown = if s.bad { 400 } else { 500 };
+        s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
+        s.grant(1, None, 1, 1);
+    });
+}
+
+#[test]
+fn evidence_is_counted_and_required() {
+    let mut s = Script::new(false);
+    s.enqueue(1, None, 0);
+    s.unknown(enqueue(2, None, 10));
+    s.grant(1, None, 1, 1);
+    s.fault(Fault::Killed(Moment::Serving));
+    s.wait(50);
+    s.fault(Fault::Killed(Moment::Recovering));
+    s.wait(50);
+    s.fault(Fault::Started);
+    s.done(reserve(), Answer::Grants(vec![grant(1, None, 2, 2), grant(2, None, 1, 3)]));
+    s.refused(Call::Ack(proof(1, 1)), Refusal::LeaseLost);
+    s.done(Call::Ack(proof(1, 2)), Answer::Settled);
+    let report = check(&s.history);
+    assert!(report.violations.is_empty(), "{report}");
+    let facts = [
+        (Fact::KillsServing, 1),
+        (Fact::KillsRecovering, 1),
+        (Fact::UnknownOutcomes, 1),
+        (Fact::UnansweredButAccepted, 1),
+        (Fact::ExpiredLeasesGrantedAgain, 1),
+        (Fact::StaleSettlesRefused, 1),
+        (Fact::Redeliveries, 1),
+    ];
+    for (fact, n) in facts {
+        assert_eq!(report.evidence.count(fact), n, "{fact:?}");
+    }
+    assert_eq!(report.evidence.require(&facts), Ok(()));
+    let missing = report.evidence.require(&[(Fact::Dead, 1), (Fact::KillsServing, 2)]).unwrap_err();
+    assert!(missing.contains("Dead: 0") && missing.contains("KillsServing: 1"), "{missing}");
+    assert_eq!(
+        (report.balance.accepted, report.balance.acked, report.balance.accepted_unanswered),
+        (2, 1, 1)
+    );
+}
+
+#[test]
+fn every_check_has_a_case() {
+    // Each check is named in this file; a new one must not be forgotten.
+    let text = include_str!("handmade.rs");
+    for check in Check::ALL {
+        assert!(text.contains(&format!("case(Check::{check:?}")), "{check:?} has no case");
+    }
+}
