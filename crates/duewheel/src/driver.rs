@@ -195,7 +195,8 @@ impl<S: Store> Driver<S> {
     pub fn fail(mut self, error: &StoreError) {
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
         for call in self.open.calls.iter_mut().filter_map(Option::take) {
-            let answers = call.answers.into_iter().map(|a| a.unwrap_or_else(|| Err(unknown.clone()))).collect();
+            let answers =
+                call.answers.into_iter().map(|a| a.unwrap_or_else(|| Err(unknown.clone()))).collect();
             if let Some(to) = call.to {
                 // Nobody there any more: nothing to tell.
                 let _ = to.send(answers);
@@ -237,7 +238,9 @@ impl<S: Store> Driver<S> {
             return Ok(());
         }
         self.carry_out();
-        if self.records.len() >= self.policy.max_group_records || self.record_bytes >= self.policy.max_group_bytes {
+        if self.records.len() >= self.policy.max_group_records
+            || self.record_bytes >= self.policy.max_group_bytes
+        {
             self.append(now)?;
         }
         Ok(())
@@ -254,7 +257,11 @@ impl<S: Store> Driver<S> {
                 }
                 Effect::Respond { to, reply, after } => {
                     let held = Held { to, reply, after };
-                    if after.written > Lsn(0) { self.held_grants.push(held) } else { self.held.push_back(held) }
+                    if after.written > Lsn(0) {
+                        self.held_grants.push(held)
+                    } else {
+                        self.held.push_back(held)
+                    }
                 }
                 Effect::Load(load) => {
                     // An error shows again, and for good, in `progress`.

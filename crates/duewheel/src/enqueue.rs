@@ -80,7 +80,11 @@ fn refusal_text(refusal: &EnqueueRefusal) -> String {
 }
 
 impl Draft {
-    pub(crate) fn new(client: Client, queue: Result<QueueName, BadName>, body: Result<Bytes, String>) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        queue: Result<QueueName, BadName>,
+        body: Result<Bytes, String>,
+    ) -> Self {
         let content = match (queue, body) {
             (Err(bad), _) => Err(EnqueueError::Queue(bad)),
             (Ok(_), Err(why)) => Err(EnqueueError::Json(why)),
@@ -214,11 +218,6 @@ impl Draft {
 
 impl From<Enqueued> for Receipt {
     fn from(e: Enqueued) -> Self {
-        Receipt {
-            id: e.id,
-            due_at: e.due_at.to_system_time(),
-            generation: e.generation,
-            created: e.created,
-        }
+        Receipt { id: e.id, due_at: e.due_at.to_system_time(), generation: e.generation, created: e.created }
     }
 }

@@ -5,8 +5,8 @@
 
 use std::error::Error;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duewheel_core::engine::{Op, Reply, Reserved};
@@ -132,8 +132,12 @@ impl HandlerBuilder {
             stop: wheel.stop_signal(),
             abort: wheel.abort_signal(),
         };
-        let registered =
-            Registered { queue: name, activity: worker.activity.clone(), hands: worker.hands.clone(), concurrency: worker.concurrency };
+        let registered = Registered {
+            queue: name,
+            activity: worker.activity.clone(),
+            hands: worker.hands.clone(),
+            concurrency: worker.concurrency,
+        };
         wheel.register(registered, || drop(runtime.spawn(worker.work())))
     }
 }

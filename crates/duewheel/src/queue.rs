@@ -3,19 +3,21 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{ChangeRefusal, Op, Past, QueueView, Reply, Reserved, Settled, Target, View, When};
+use duewheel_core::engine::{
+    ChangeRefusal, Op, Past, QueueView, Reply, Reserved, Settled, Target, View, When,
+};
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
 use duewheel_core::time::{WallMs, ceil_ms};
 use serde::Serialize;
 
+use crate::Duewheel;
 use crate::client::Demand;
 use crate::enqueue::Draft;
 use crate::error::CallError;
 use crate::handler::{HandlerBuilder, HandlerError, HandlerResult};
 use crate::message::Message;
-use crate::Duewheel;
 
 /// A queue by its name. Cheap; make one wherever it is needed. A name that is not one shows when it is used.
 #[derive(Clone, Debug)]
@@ -161,7 +163,12 @@ impl Queue {
     }
 
     /// Not done: again after `delay`, or after its backoff.
-    pub async fn nack(&self, message: &Message, delay: Option<Duration>, note: &str) -> Result<Settled, QueueError> {
+    pub async fn nack(
+        &self,
+        message: &Message,
+        delay: Option<Duration>,
+        note: &str,
+    ) -> Result<Settled, QueueError> {
         let op = Op::Nack {
             id: message.id(),
             token: message.lease_token(),

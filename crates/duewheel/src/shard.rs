@@ -187,7 +187,8 @@ impl Thread {
         let engine = engine.max(self.shared.now().engine);
         *lock(&self.shared.keeper) = Timekeeper::start(engine, reading);
         let now = self.shared.now();
-        let mut driver = Driver::new(store, recovered, self.config.clone(), now).map_err(StartError::Policy)?;
+        let mut driver =
+            Driver::new(store, recovered, self.config.clone(), now).map_err(StartError::Policy)?;
         while !driver.is_open() {
             driver.step(now, &mut Vec::new()).map_err(StartError::Store)?;
             if !driver.is_open() {
@@ -277,7 +278,9 @@ impl Thread {
         let mut pause = Duration::from_millis(50);
         loop {
             *lock(&self.shared.trouble) = Some(error.to_string());
-            if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed) || self.shared.wished(Wish::Stop) {
+            if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed)
+                || self.shared.wished(Wish::Stop)
+            {
                 return Err(End::Failed(error.to_string()));
             }
             self.refuse_waiting(&error);

@@ -229,11 +229,7 @@ impl Duewheel {
         self.inner.abort.subscribe()
     }
 
-    pub(crate) fn register(
-        &self,
-        handler: Registered,
-        start: impl FnOnce(),
-    ) -> Result<(), HandlerError> {
+    pub(crate) fn register(&self, handler: Registered, start: impl FnOnce()) -> Result<(), HandlerError> {
         let mut handlers = self.handlers();
         if handlers.stopping {
             return Err(HandlerError::ShuttingDown);

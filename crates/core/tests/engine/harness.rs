@@ -90,7 +90,10 @@ impl Rig {
                 Effect::Append(record) => self.apply(record.clone()),
                 Effect::Respond { to, reply, after } => {
                     let applied = self.table.applied();
-                    assert!(after.durable <= applied && after.written <= applied, "waits for what never comes");
+                    assert!(
+                        after.durable <= applied && after.written <= applied,
+                        "waits for what never comes"
+                    );
                     match reply {
                         Reply::Reserve(Reserved::Grants(g)) if !g.is_empty() => {}
                         Reply::ReserveOne(Ok(_)) => {}

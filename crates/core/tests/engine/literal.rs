@@ -196,7 +196,10 @@ fn m9_a_lease_and_its_token_survive_a_restart_and_downtime_counts() {
     rig.pass(10_000);
     rig.restart();
     assert!(rig.reserve("q", 1).is_empty(), "the lease runs on");
-    assert!(matches!(rig.call(Op::Extend { id, token: grant.token, lease_ms: Some(5_000) }), Reply::Extend(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Extend { id, token: grant.token, lease_ms: Some(5_000) }),
+        Reply::Extend(Ok(_))
+    ));
     rig.pass(5_000);
     rig.restart();
     assert_eq!(rig.reserve("q", 1)[0].attempt, 2, "it ran out while nothing ran");
@@ -234,7 +237,8 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
     rig.call(Op::Enqueue(Box::new(e)));
     let id = MessageId(1);
     let first = rig.reserve("q", 1).remove(0);
-    let nack = |t, note: &str| Op::Nack { id, token: t, delay_ms: Some(0), priority: None, note: note.into() };
+    let nack =
+        |t, note: &str| Op::Nack { id, token: t, delay_ms: Some(0), priority: None, note: note.into() };
     assert!(matches!(rig.call(nack(first.token, "smtp down")), Reply::Settle(Ok(Settled::Again(_)))));
     rig.reserve("q", 1);
     rig.pass(30_000); // the second attempt's lease runs out
@@ -251,7 +255,10 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
     assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(v)) if v.state == State::Ready));
     let third = rig.reserve("q", 1).remove(0);
     assert_eq!(third.attempt, 3, "attempts never fall");
-    assert!(matches!(rig.call(nack(third.token, "")), Reply::Settle(Ok(Settled::Again(_)))), "and it has two more");
+    assert!(
+        matches!(rig.call(nack(third.token, "")), Reply::Settle(Ok(Settled::Again(_)))),
+        "and it has two more"
+    );
 }
 
 #[test]
@@ -326,7 +333,11 @@ fn deadline_soon_instead_of_waiting_past_a_lease_of_ones_own() {
     rig.timeout();
     assert_eq!(rig.reply(to), Some(Reply::Reserve(Reserved::DeadlineSoon)));
     let demand = own(&mut rig, 60_000);
-    assert_eq!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::DeadlineSoon), "and at once from then on");
+    assert_eq!(
+        rig.call(Op::Reserve(demand)),
+        Reply::Reserve(Reserved::DeadlineSoon),
+        "and at once from then on"
+    );
 }
 
 #[test]
@@ -369,7 +380,8 @@ fn one_reserve_takes_the_best_of_several_queues() {
 #[test]
 fn m4_a_past_time_is_refused_unless_it_shall_fire_and_a_far_one_is_never_now() {
     let mut rig = rig();
-    let at = |due_at, past| Op::Enqueue(Box::new(Enqueue { when: When::At { due_at, past }, ..message("q", 0) }));
+    let at =
+        |due_at, past| Op::Enqueue(Box::new(Enqueue { when: When::At { due_at, past }, ..message("q", 0) }));
     let past = rig.call(at(WallMs(WALL - 1), Past::Refuse));
     assert_eq!(past, Reply::Enqueue(Err(EnqueueRefusal::InThePast)));
     let far = Reply::Enqueue(Err(EnqueueRefusal::TooFar(rig.policy.max_delay_ms)));
@@ -435,13 +447,21 @@ fn purge_is_one_record_and_spares_what_is_leased() {
         ]
     );
     let kept = rig.raw(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 9_000) })));
-    assert!(matches!(rig.reply(kept.0), Some(Reply::Enqueue(Ok(_)))), "its key is free before anything is swept");
+    assert!(
+        matches!(rig.reply(kept.0), Some(Reply::Enqueue(Ok(_)))),
+        "its key is free before anything is swept"
+    );
     assert_eq!(rig.call(Op::Get { target: Target::Id(MessageId(2)) }), Reply::View(None));
     let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
     assert_eq!(views[0].counts, Counts { scheduled: 1, ready: 0, leased: 1, dead: 0 });
     assert_eq!(rig.table.len(), 2, "the store forgets the same");
-    let nack =
-        Op::Nack { id: MessageId(1), token: leased.token, delay_ms: Some(0), priority: None, note: "".into() };
+    let nack = Op::Nack {
+        id: MessageId(1),
+        token: leased.token,
+        delay_ms: Some(0),
+        priority: None,
+        note: "".into(),
+    };
     rig.call(nack);
     assert_eq!(rig.reserve("q", 9).len(), 1);
     rig.pass(100_000);
@@ -631,10 +651,16 @@ fn limits_are_refusals_that_name_the_part() {
         other => panic!("{other:?}"),
     };
     let e = || message("q", 5);
-    assert_eq!(refused(Enqueue { body: vec![0; 11].into(), ..e() }), EnqueueRefusal::TooLarge(Part::Body, 10));
+    assert_eq!(
+        refused(Enqueue { body: vec![0; 11].into(), ..e() }),
+        EnqueueRefusal::TooLarge(Part::Body, 10)
+    );
     let headers = vec![("abc".into(), "de".into())];
     assert_eq!(refused(Enqueue { headers, ..e() }), EnqueueRefusal::TooLarge(Part::Headers, 4));
-    assert_eq!(refused(Enqueue { dedupe_id: Some("".into()), ..e() }), EnqueueRefusal::OutOfRange(Part::DedupeId));
+    assert_eq!(
+        refused(Enqueue { dedupe_id: Some("".into()), ..e() }),
+        EnqueueRefusal::OutOfRange(Part::DedupeId)
+    );
     let options = Options { lease_ms: Some(0), ..Options::default() };
     assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(Part::Lease));
     let options = Options { backoff: Some(Backoff { min_ms: 2, max_ms: 1 }), ..Options::default() };

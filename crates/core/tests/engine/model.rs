@@ -166,7 +166,9 @@ fn ten_thousand_random_histories_agree_with_the_model() {
                 died += d;
             }
             Err(panic) => {
-                eprintln!("replay: DUEWHEEL_SEED={seed} DUEWHEEL_HISTORIES=1 cargo test -p duewheel-core --test engine model");
+                eprintln!(
+                    "replay: DUEWHEEL_SEED={seed} DUEWHEEL_HISTORIES=1 cargo test -p duewheel-core --test engine model"
+                );
                 std::panic::resume_unwind(panic);
             }
         }
@@ -175,13 +177,7 @@ fn ten_thousand_random_histories_agree_with_the_model() {
 }
 
 fn history(seed: u64) -> (u64, u64) {
-    let policy = Policy {
-        wheel_slots: 8,
-        wheel_tick_ms: 10,
-        max_step: 3,
-        load_rows: 2,
-        ..Policy::default()
-    };
+    let policy = Policy { wheel_slots: 8, wheel_tick_ms: 10, max_step: 3, load_rows: 2, ..Policy::default() };
     let mut case = Case {
         rig: Rig::new(policy),
         model: Model::default(),
@@ -514,12 +510,8 @@ impl Case {
         let (target, when) = (self.target(), self.when());
         let if_generation = self.rng.chance(30).then(|| 1 + self.rng.below(2) as u32);
         let body = self.rng.chance(30).then(|| self.rng.below(256) as u8);
-        let op = Op::Postpone {
-            target: target.clone(),
-            when,
-            body: body.map(|b| vec![b].into()),
-            if_generation,
-        };
+        let op =
+            Op::Postpone { target: target.clone(), when, body: body.map(|b| vec![b].into()), if_generation };
         let reply = self.change(op);
         let Some(at) = self.model.resolve(&target) else {
             return assert_eq!(reply, Err(ChangeRefusal::NotFound));
@@ -603,8 +595,11 @@ impl Case {
     fn pause_or_resume(&mut self) {
         let q = self.rng.below(2) as usize;
         let name = queue(QUEUES[q]);
-        let op =
-            if self.model.paused[q] { Op::Resume { queue: name } } else { Op::Pause { queue: name, for_ms: None } };
+        let op = if self.model.paused[q] {
+            Op::Resume { queue: name }
+        } else {
+            Op::Pause { queue: name, for_ms: None }
+        };
         assert_eq!(self.rig.call(op), Reply::Done);
         self.model.paused[q] = !self.model.paused[q];
     }
@@ -701,7 +696,10 @@ impl Case {
         assert_eq!(self.rig.table.len(), self.model.live.len(), "the store holds the same messages");
         for row in self.rig.table.rows() {
             let m = &self.model.live[self.model.by_id(row.message.id).expect("held by both")];
-            assert_eq!((row.life.due, row.life.attempt, row.life.generation), (m.due, m.attempt, m.generation));
+            assert_eq!(
+                (row.life.due, row.life.attempt, row.life.generation),
+                (m.due, m.attempt, m.generation)
+            );
         }
     }
 }

@@ -9,8 +9,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
@@ -68,7 +68,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<(), Failure> {
-    let file = args.file.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/examples/nudge/commits.csv").into());
+    let file = args
+        .file
+        .unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/examples/nudge/commits.csv").into());
     let events = read(&file)?;
     let first = events.first().ok_or("no events")?.at;
     let dir = tempfile::tempdir()?;
@@ -192,7 +194,8 @@ fn read(file: &PathBuf) -> Result<Vec<Event>, Failure> {
     let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
     let mut events: Vec<Event> = Vec::new();
     for (n, line) in text.lines().enumerate().skip(1) {
-        let event = parse(line).ok_or_else(|| format!("{}:{}: not \"time,project,author\"", file.display(), n + 1))?;
+        let event = parse(line)
+            .ok_or_else(|| format!("{}:{}: not \"time,project,author\"", file.display(), n + 1))?;
         if events.last().is_some_and(|last| last.at > event.at) {
             return Err(format!("{}:{}: earlier than the line before", file.display(), n + 1).into());
         }

@@ -145,10 +145,7 @@ fn a_full_disk_is_known_before_the_engine_decides() {
     rig.disk.set_room(Room::SettleOnly);
     let before = rig.disk.groups().len();
     let answers = rig.submit(vec![put(0)]).try_recv().unwrap();
-    assert!(matches!(
-        answers[0],
-        Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::DiskFull)))
-    ));
+    assert!(matches!(answers[0], Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::DiskFull)))));
     assert_eq!(rig.disk.groups().len(), before);
     rig.disk.set_room(Room::Enough);
     assert!(matches!(rig.submit(vec![put(0)]).try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
@@ -161,9 +158,7 @@ fn the_driver_sleeps_until_something_is_due() {
     rig.pass(200); // past the note that follows an append
     rig.step();
     assert_eq!(rig.driver.next_wakeup(rig.now).map(|t| t.0), Some(500));
-    rig.submit(vec![Op::Cancel {
-        target: Target::Id(duewheel::MessageId(1)),
-    }]);
+    rig.submit(vec![Op::Cancel { target: Target::Id(duewheel::MessageId(1)) }]);
     rig.pass(200);
     rig.step();
     assert_eq!(rig.driver.next_wakeup(rig.now), None);

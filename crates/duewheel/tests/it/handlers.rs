@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel::core::message::{DeadReason, State};
-use duewheel::{HandlerError, Message, MINUTE, SECOND};
+use duewheel::{HandlerError, MINUTE, Message, SECOND};
 
 use crate::{count, until, virtual_wheel};
 
@@ -70,7 +70,9 @@ async fn m14_retries_with_backoff_then_dead_with_the_reason() {
             let (seen, now) = (seen.clone(), now.clone());
             async move {
                 seen.lock().unwrap().push((msg.attempt(), now.now()));
-                if msg.attempt() == 2 { panic!("out of luck") }
+                if msg.attempt() == 2 {
+                    panic!("out of luck")
+                }
                 Err("the bank is closed".into())
             }
         })

@@ -4,6 +4,7 @@
 mod driver;
 mod handlers;
 mod lifecycle;
+mod shapes;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
