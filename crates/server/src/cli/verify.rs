@@ -1,14 +1,17 @@
 //! `duewheel verify DATA-DIR`.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use duewheel_store_log::{Report, verify};
+use serde_json::json;
 
 use super::Failure;
 
 #[derive(Args, Debug)]
 pub(super) struct Verify {
-    /// The data folder; it may be in use
+    /// The data folder; no server may have it open
     #[arg(value_name = "DATA-DIR")]
     data: PathBuf,
     /// Print the result as JSON
@@ -18,7 +21,40 @@ pub(super) struct Verify {
 
 impl Verify {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let _ = (self.data, self.json);
-        Err(Failure::failed("verify waits for the store"))
+        let data = self.data.display();
+        let report =
+            verify(&self.data).map_err(|error| Failure::Failed(format!("cannot check {data}: {error}")))?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", as_json(&report))?;
+        } else {
+            for problem in &report.problems {
+                writeln!(out, "{problem}")?;
+            }
+            let Report { files, bytes, records, messages, unproven_groups, .. } = report;
+            write!(out, "{files} files, {bytes} bytes, {records} records in the journal")?;
+            if report.problems.is_empty() {
+                write!(out, ", {messages} messages pending")?;
+            }
+            writeln!(out)?;
+            if unproven_groups > 0 {
+                writeln!(
+                    out,
+                    "{unproven_groups} groups at the end may not be on the disk; the next start writes them again"
+                )?;
+            }
+        }
+        match report.problems.len() {
+            0 => Ok(()),
+            n => Err(Failure::Failed(format!("{data} is damaged: {n} problems"))),
+        }
     }
+}
+
+fn as_json(report: &Report) -> serde_json::Value {
+    let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    json!({
+        "files": report.files, "bytes": report.bytes, "records": report.records, "messages": report.messages,
+        "unproven_groups": report.unproven_groups, "problems": problems,
+    })
 }

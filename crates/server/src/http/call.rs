@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::header;
@@ -19,6 +20,9 @@ use crate::error::{ErrorCode, Problem, body_too_large, overloaded};
 
 /// Bytes that are set aside before any of the body has arrived.
 const FIRST_BYTES: usize = 64 * 1024;
+/// How much of a body that is too large is read beside its refusal, and for how long.
+const DISCARD_BYTES: usize = 64 * 1024 * 1024;
+const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// One request on its way to its handler.
 #[derive(Debug)]
@@ -178,7 +182,13 @@ impl Call {
         let body = std::mem::take(&mut self.body);
         let announced =
             self.parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|n| n > limit as u64) {
+        if let Some(n) = announced
+            && n > limit as u64
+        {
+            // A client that expects to be asked for the body sends none; one that announces far too much gets no help.
+            if n <= DISCARD_BYTES as u64 && !self.parts.headers.contains_key(header::EXPECT) {
+                discard(body);
+            }
             return Err(body_too_large(limit));
         }
         if body.is_end_stream() {
@@ -250,6 +260,7 @@ async fn collect(
         let Ok(data) = frame.into_data() else { continue };
         let so_far = first.len() + all.len();
         if so_far + data.len() > limit {
+            discard(body);
             return Err(body_too_large(limit));
         }
         share.grow(data.len())?;
@@ -269,10 +280,22 @@ async fn collect(
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-async fn within<T>(
-    limit: std::time::Duration,
-    reading: impl Future<Output = Result<T, Problem>>,
-) -> Result<T, Problem> {
+/// Reads on for a while and forgets it, beside the refusal: closing a connection with unread bytes would take the
+/// refusal back before a client that is still sending has seen it.
+fn discard(mut body: Body) {
+    let reading = async move {
+        let mut left = DISCARD_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    tokio::spawn(tokio::time::timeout(DISCARD_TIME, reading));
+}
+
+async fn within<T>(limit: Duration, reading: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
     match tokio::time::timeout(limit, reading).await {
         Ok(result) => result,
         Err(_) => Err(Problem::new(ErrorCode::RequestTimeout, "the request's body did not arrive in time")),

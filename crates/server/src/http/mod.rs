@@ -17,6 +17,8 @@ use duewheel::core::engine::{Op, Reply};
 
 mod call;
 mod cancel;
+#[cfg(test)]
+mod contract;
 mod enqueue;
 mod health;
 mod histogram;

@@ -1,5 +1,7 @@
 //! `ack`, `nack`, `extend`, and `POST /v1/ack` for many.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
 use duewheel::core::engine::{Op, Reply, Settled};
 use duewheel::core::{LeaseToken, MessageId};
@@ -21,7 +23,7 @@ struct Ack<'a> {
 pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let token = token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, "lease_token")?;
+    let token = token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?;
     settled(call.app.ask(Op::Ack { id, token }).await?)
 }
 
@@ -42,7 +44,7 @@ pub(crate) async fn nack(mut call: Call) -> Answer {
         let limit = call.app.policy.max_delay_ms;
         Op::Nack {
             id,
-            token: token(&asked.lease_token, "lease_token")?,
+            token: token(&asked.lease_token, || "lease_token".into())?,
             delay_ms: asked.delay_ms.map(|n| at_most("delay_ms", n.0, limit)).transpose()?,
             priority: None,
             note: asked.reason.map(|text| text.0.into()).unwrap_or_default(),
@@ -64,7 +66,7 @@ pub(crate) async fn extend(mut call: Call) -> Answer {
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let op = {
         let asked: Extend<'_> = strict::parse(&bytes)?;
-        let token = token(&asked.lease_token, "lease_token")?;
+        let token = token(&asked.lease_token, || "lease_token".into())?;
         Op::Extend { id, token, lease_ms: asked.lease_ms.map(|n| n.0) }
     };
     match call.app.ask(op).await? {
@@ -98,9 +100,7 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
         let asked: AckMany<'_> = strict::parse(&bytes)?;
         check_batch(asked.messages.len(), &call.app.policy)?;
         let one = |(n, Object(leased)): (usize, &Object<Leased<'_>>)| {
-            let token = token(&leased.lease_token, "lease_token")
-                .map_err(|p| Problem { field: Some(format!("messages[{n}].lease_token").into()), ..p })?;
-            Ok((leased.id.0, token))
+            Ok((leased.id.0, token(&leased.lease_token, || format!("messages[{n}].lease_token").into())?))
         };
         asked
             .messages
@@ -129,8 +129,8 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
     }))
 }
 
-fn token(text: &Text<'_>, field: &'static str) -> Result<LeaseToken, Problem> {
-    text.0.parse().map_err(|what| Problem::field(field, what))
+fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> Result<LeaseToken, Problem> {
+    text.0.parse().map_err(|what| Problem::field(field(), what))
 }
 
 fn settled(reply: Reply) -> Answer {

@@ -1,0 +1,83 @@
+//! The table of routes and `openapi.json` say the same.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{home, routes};
+use crate::error::ErrorCode;
+
+fn spec() -> Value {
+    serde_json::from_str(home::OPENAPI).expect("openapi.json")
+}
+
+fn resolve<'a>(spec: &'a Value, value: &'a Value) -> &'a Value {
+    match value.get("$ref").and_then(Value::as_str) {
+        Some(reference) => spec.pointer(reference.trim_start_matches('#')).expect(reference),
+        None => value,
+    }
+}
+
+#[test]
+fn routes_and_description_are_the_same_both_ways() {
+    let spec = spec();
+    let mut described = BTreeSet::new();
+    for (path, item) in spec["paths"].as_object().expect("paths") {
+        let shared = item.get("parameters").and_then(Value::as_array).into_iter().flatten();
+        let in_path: BTreeSet<&str> =
+            shared.map(|p| resolve(&spec, p)["name"].as_str().expect("name")).collect();
+        let in_template: BTreeSet<&str> =
+            path.split('/').filter_map(|s| s.strip_prefix('{')?.strip_suffix('}')).collect();
+        assert_eq!(in_path, in_template, "{path}");
+        for (method, operation) in item.as_object().expect("item").iter().filter(|(m, _)| *m != "parameters")
+        {
+            let parameters = operation.get("parameters").and_then(Value::as_array).into_iter().flatten();
+            let query: Vec<String> =
+                parameters.map(|p| p["name"].as_str().expect("name").to_owned()).collect();
+            assert!(
+                operation["responses"].get("default").is_some(),
+                "{method} {path}: problems are described"
+            );
+            described.insert((path.clone(), method.to_uppercase(), query));
+        }
+    }
+    let routed: BTreeSet<_> = routes::table()
+        .into_iter()
+        .map(|r| (r.path.to_owned(), r.method.to_string(), r.query.iter().map(|q| (*q).to_owned()).collect()))
+        .collect();
+    assert_eq!(routed, described);
+}
+
+#[test]
+fn operation_ids_are_unique_and_references_lead_somewhere() {
+    fn walk(spec: &Value, value: &Value, ids: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => {
+                if let Some(Value::String(id)) = members.get("operationId") {
+                    ids.push(id.clone());
+                }
+                resolve(spec, value);
+                members.values().for_each(|v| walk(spec, v, ids));
+            }
+            Value::Array(elements) => elements.iter().for_each(|v| walk(spec, v, ids)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let spec = spec();
+    let mut ids = Vec::new();
+    walk(&spec, &spec, &mut ids);
+    let unique: BTreeSet<&String> = ids.iter().collect();
+    assert_eq!((unique.len(), ids.len()), (ids.len(), routes::table().len()));
+}
+
+#[test]
+fn http_md_names_every_route_and_every_code() {
+    let page = include_str!("../../../../docs/http.md");
+    for route in routes::table() {
+        assert!(page.contains(route.path), "docs/http.md does not name {}", route.path);
+        for parameter in route.query {
+            assert!(page.contains(&format!("`{parameter}")), "docs/http.md does not name {parameter}");
+        }
+    }
+    assert!(page.contains("errors.md"), "codes are in docs/errors.md: {:?}", ErrorCode::ALL);
+}

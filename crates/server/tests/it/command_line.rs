@@ -1,0 +1,272 @@
+//! The client commands against a real server process.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture::PATIENCE;
+use crate::process::{BINARY, Process};
+
+struct Shell {
+    server: Process,
+    dir: TempDir,
+}
+
+impl Shell {
+    fn new() -> Shell {
+        let dir = TempDir::new().expect("dir");
+        let server = Process::start(&dir.path().join("data"), &["--durability", "memory"]);
+        Shell { server, dir }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(BINARY);
+        command.args(args).env("DUEWHEEL_SERVER", &self.server.url).current_dir(self.dir.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.run_with(args, b"")
+    }
+
+    fn run_with(&self, args: &[&str], input: &[u8]) -> Output {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("spawn");
+        let mut stdin = child.stdin.take().expect("stdin");
+        let input = input.to_vec();
+        // A command may end without reading.
+        let writer = std::thread::spawn(move || stdin.write_all(&input));
+        let output = child.wait_with_output().expect("output");
+        let _ = writer.join().expect("writer");
+        output
+    }
+
+    /// Runs a command that must succeed; its standard output.
+    fn ok(&self, args: &[&str]) -> String {
+        self.ok_with(args, b"")
+    }
+
+    fn ok_with(&self, args: &[&str], input: &[u8]) -> String {
+        let output = self.run_with(args, input);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(args)).expect("json")
+    }
+
+    /// Runs a command that must fail; its standard error.
+    fn fails(&self, args: &[&str], code: i32) -> String {
+        let output = self.run(args);
+        let stderr = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        stderr
+    }
+}
+
+#[test]
+fn enqueue_get_postpone_fire_cancel() {
+    let shell = Shell::new();
+    let said = shell.ok(&["enqueue", "orders/close", "order 42", "--delay", "48h", "--key", "a/b c"]);
+    assert!(said.starts_with("1  enqueued, due "), "{said}");
+    let seen = shell.json(&["get", "orders/close", "--key", "a/b c", "--json"]);
+    assert_eq!(
+        (&seen["body"], &seen["state"], &seen["key"]),
+        (&json!("order 42"), &json!("scheduled"), &json!("a/b c"))
+    );
+    let shown = shell.ok(&["get", "1"]);
+    assert!(
+        shown.contains("state        scheduled\n") && shown.contains("body         order 42\n"),
+        "{shown}"
+    );
+    let taken = shell.fails(&["enqueue", "orders/close", "x", "--key", "a/b c"], 1);
+    assert_eq!(taken.trim(), "duewheel: key_exists: another message has this key (id 1)");
+    let kept = shell.ok(&["enqueue", "orders/close", "x", "--key", "a/b c", "--if-exists", "keep"]);
+    assert!(kept.starts_with("1  kept, due "), "{kept}");
+    let replaced = shell.ok(&[
+        "enqueue",
+        "orders/close",
+        "x",
+        "--delay",
+        "1h",
+        "--key",
+        "a/b c",
+        "--if-exists",
+        "replace",
+    ]);
+    assert!(replaced.starts_with("2  enqueued in place of 1, due "), "{replaced}");
+    let postponed = shell.json(&["postpone", "2", "--at", "2099-01-01T00:00:00Z", "--body", "-y", "--json"]);
+    assert_eq!(
+        (&postponed["due_at"], &postponed["body"]),
+        (&json!("2099-01-01T00:00:00.000Z"), &json!("-y"))
+    );
+    let wrong = shell.fails(&["postpone", "2", "--delay", "1h", "--if-generation", "77"], 1);
+    assert!(wrong.contains("generation_mismatch"), "{wrong}");
+    let fired = shell.ok(&["fire", "orders/close", "--key", "a/b c"]);
+    assert!(fired.starts_with("2  fired, ready, due "), "{fired}");
+    assert_eq!(shell.ok(&["cancel", "2"]), "2  cancelled\n");
+    assert!(shell.fails(&["cancel", "2"], 1).contains("message_not_found"));
+    assert!(shell.fails(&["get", "2"], 1).contains("message_not_found"));
+}
+
+#[test]
+fn bodies_come_from_the_argument_or_standard_input() {
+    let shell = Shell::new();
+    shell.ok_with(&["enqueue", "q", "-"], b"from stdin\n");
+    shell.ok_with(&["enqueue", "q"], b"\xff\x00");
+    shell.ok(&["enqueue", "q", "--priority", "1", "-5 degrees", "--dedupe-id", "d"]);
+    let listed = shell.json(&["list", "q", "--json"]);
+    let messages = listed["messages"].as_array().expect("messages");
+    assert_eq!(messages.len(), 3);
+    assert_eq!(messages[0]["body"], "from stdin\n");
+    assert_eq!(messages[1]["body_base64"], "/wA=");
+    assert_eq!((&messages[2]["body"], &messages[2]["priority"]), (&json!("-5 degrees"), &json!(1)));
+    let again = shell.ok(&["enqueue", "q", "--priority", "1", "-5 degrees", "--dedupe-id", "d"]);
+    assert!(again.starts_with("3  enqueued"), "{again}");
+}
+
+#[test]
+fn each_line_becomes_a_message() {
+    let shell = Shell::new();
+    let lines: String = (0..2_500).map(|n| format!("line {n}\n")).collect();
+    let said = shell.ok_with(&["enqueue", "q", "--lines", "--delay", "1h"], lines.as_bytes());
+    assert_eq!(said, "2500 enqueued\n");
+    let queue = shell.json(&["queues", "--json"]);
+    assert_eq!(queue["queues"][0]["counts"]["scheduled"], 2_500);
+    let listed = shell.json(&["list", "q", "--limit", "2500", "--json"]);
+    let bodies: Vec<&str> =
+        listed["messages"].as_array().expect("messages").iter().filter_map(|m| m["body"].as_str()).collect();
+    assert_eq!((bodies.len(), bodies[0], bodies[2_499]), (2_500, "line 0", "line 2499"));
+    let large = format!("short\n{}\nshort\n", "x".repeat(300_000));
+    let output = shell.run_with(&["enqueue", "q", "--lines"], large.as_bytes());
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("line 2: body_too_large") && stderr.contains("1 lines were refused"), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 enqueued\n");
+    let summary = shell.ok_with(&["enqueue", "q", "--lines", "--json"], b"a\nb");
+    assert_eq!(serde_json::from_str::<Value>(&summary).expect("json"), json!({"accepted": 2, "failed": 0}));
+}
+
+#[test]
+fn tables_for_people() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "alpha", "one\nline", "--delay", "1h", "--key", "k"]);
+    shell.ok(&["enqueue", "beta", "two"]);
+    let listed = shell.ok(&["list", "alpha"]);
+    let rows: Vec<Vec<&str>> = listed.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["ID", "STATE", "DUE", "KEY", "ATTEMPT", "BODY"]);
+    assert_eq!((rows[1][0], rows[1][1], rows[1][3], rows[1][5]), ("1", "scheduled", "k", "one\\nline"));
+    assert_eq!(shell.ok(&["list", "alpha", "--state", "dead"]).lines().count(), 1);
+    assert!(shell.ok(&["list", "beta", "--limit", "1"]).contains("two"));
+    let queues = shell.ok(&["queues"]);
+    let rows: Vec<Vec<&str>> = queues.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..5], ["QUEUE", "SCHEDULED", "READY", "LEASED", "DEAD"]);
+    assert_eq!(
+        (&rows[1][..5], &rows[2][..5]),
+        (&["alpha", "1", "0", "0", "0"][..], &["beta", "0", "1", "0", "0"][..])
+    );
+}
+
+#[test]
+fn wrong_use_exits_2_and_a_missing_server_1_with_a_hint() {
+    let shell = Shell::new();
+    for args in [
+        &["get", "not-an-id"][..],
+        &["get"],
+        &["postpone", "1"],
+        &["postpone", "1", "--delay", "1h", "--at", "2099-01-01T00:00:00Z"],
+        &["enqueue", "q", "b", "--if-exists", "keep"],
+        &["enqueue", "q", "b", "--lines"],
+        &["enqueue", "q", "--lines", "--key", "k"],
+        &["list", "q", "--state", "pending"],
+        &["work", "q"],
+        &["unknown"],
+        &["get", "1", "--server", "https://localhost"],
+        &["get", "1", "--server", "localhost:7788"],
+    ] {
+        shell.fails(args, 2);
+    }
+    for later in ["top", "backup", "restore"] {
+        shell.fails(&[later], 2);
+    }
+    let bad = shell.fails(&["enqueue", "q", "b", "--delay", "1 hour"], 1);
+    assert!(bad.contains("bad_request: delay: "), "{bad}");
+    let past = shell.fails(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z"], 1);
+    assert!(past.contains("in_the_past"), "{past}");
+    shell.ok(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z", "--past", "fire"]);
+    let nobody = shell.fails(&["queues", "--server", "http://127.0.0.1:9"], 1);
+    assert!(nobody.contains("duewheel serve") && nobody.lines().count() == 1, "{nobody}");
+}
+
+#[test]
+fn work_runs_the_command_for_each_message() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "hello", "--key", "k"]);
+    let script = "cat > body; echo $DUEWHEEL_ID $DUEWHEEL_KEY $DUEWHEEL_QUEUE $DUEWHEEL_ATTEMPT > env";
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", script]);
+    let file = |name: &str| std::fs::read_to_string(shell.dir.path().join(name)).expect(name);
+    assert_eq!((file("body").as_str(), file("env").as_str()), ("hello", "1 k q 1\n"));
+    assert!(shell.fails(&["get", "1"], 1).contains("message_not_found"), "acked");
+
+    shell.ok(&["enqueue", "q", "bad"]);
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "exit 3"]);
+    let seen = shell.json(&["get", "2", "--json"]);
+    assert_eq!(
+        (&seen["history"][0]["how"], &seen["history"][0]["note"]),
+        (&json!("nacked"), &json!("exit status 3"))
+    );
+
+    shell.ok(&["enqueue", "other", "x"]);
+    let none = shell.fails(&["work", "other", "--", "./no-such-command"], 1);
+    assert!(none.contains("cannot run ./no-such-command"), "{none}");
+}
+
+#[test]
+fn work_extends_the_lease_while_the_command_runs() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "slow"]);
+    // A queue without messages vanishes with its totals.
+    shell.ok(&["enqueue", "q", "later", "--delay", "1h"]);
+    // Five leases long; without extending, the message would come again and be at attempt 2 or lost.
+    shell.ok(&["work", "q", "--count", "1", "--lease", "200ms", "--", "sleep", "1"]);
+    assert!(shell.fails(&["get", "1"], 1).contains("message_not_found"), "acked under the first lease");
+    let (_, queue) = shell.server.call("GET", "/v1/queues/q", "");
+    assert_eq!((&queue["totals"]["granted"], &queue["totals"]["acked"]), (&json!(1), &json!(1)));
+}
+
+#[test]
+fn a_signal_lets_the_current_message_finish() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "a"]);
+    let script = "touch begun; sleep 0.5; touch finished";
+    let mut worker =
+        shell.command(&["work", "q", "--", "sh", "-c", script]).stderr(Stdio::null()).spawn().expect("spawn");
+    let begun = Instant::now();
+    while !shell.dir.path().join("begun").exists() {
+        assert!(begun.elapsed() < PATIENCE, "it does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Command::new("kill").args(["-INT", &worker.id().to_string()]).status().expect("kill");
+    assert_eq!(worker.wait().expect("wait").code(), Some(0));
+    assert!(shell.dir.path().join("finished").exists());
+    assert!(shell.fails(&["get", "1"], 1).contains("message_not_found"), "acked");
+
+    let mut idle = shell.command(&["work", "q", "--", "true"]).spawn().expect("spawn");
+    let begun = Instant::now();
+    while shell.server.call("GET", "/v1/queues/q", "").1["waiters"] != 1 {
+        assert!(begun.elapsed() < PATIENCE, "it does not wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Command::new("kill").args(["-TERM", &idle.id().to_string()]).status().expect("kill");
+    assert_eq!(idle.wait().expect("wait").code(), Some(0), "at once when nothing is under way");
+}

@@ -1,0 +1,184 @@
+//! Limits and timeouts of the listener.
+
+use std::time::{Duration, Instant};
+
+use duewheel::Policy;
+use duewheel_server::http::Limits;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::fixture::{PATIENCE, Server, read_answer};
+
+fn short() -> Limits {
+    Limits {
+        header_timeout: Duration::from_millis(200),
+        body_timeout: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_ten_gibibytes_is_refused_before_it_comes() {
+    let server = Server::start().await;
+    for path in ["/v1/queues/q/messages", "/v1/queues/q/reserve", "/v1/ack"] {
+        let begun = Instant::now();
+        let answer = server.raw("POST", path, "content-length: 10737418240\r\n", b"").await;
+        assert_eq!((answer.status, &answer.json()["code"]), (413, &json!("body_too_large")), "{path}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "at once");
+    }
+    let head = "content-type: application/x-ndjson\r\ncontent-length: 18446744073709551615\r\n";
+    assert!(server.raw("POST", "/v1/queues/q/messages", head, b"").await.status >= 400);
+}
+
+/// A client that sends all it has before it reads must still see the refusal, not a broken connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_still_sending_sees_the_refusal() {
+    let server = Server::start().await;
+    let body = vec![b'a'; 20 * 1024 * 1024];
+    let length = format!("content-type: application/x-ndjson\r\ncontent-length: {}\r\n", body.len());
+    let answer = server.raw("POST", "/v1/queues/q/messages", &length, &body).await;
+    assert_eq!(answer.status, 413);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chunked_body_is_cut_off_at_the_limit() {
+    let policy = Policy { max_batch_bytes: 1_000, ..Policy::default() };
+    let server = Server::start_with(policy, Limits::default()).await;
+    let chunk = format!("100\r\n{}\r\n", "a".repeat(256));
+    let body = format!("{}0\r\n\r\n", chunk.repeat(5));
+    let head = "content-type: application/x-ndjson\r\ntransfer-encoding: chunked\r\n";
+    let answer = server.raw("POST", "/v1/queues/q/messages", head, body.as_bytes()).await;
+    assert_eq!(answer.status, 413);
+    let line = r#"{"body": "a", "delay_ms": 0}"#;
+    let pieces = format!("5\r\n{}\r\n{:x}\r\n{}\r\n0\r\n\r\n", &line[..5], line.len() - 5, &line[5..]);
+    let answer = server
+        .raw("POST", "/v1/queues/q/messages", "transfer-encoding: chunked\r\n", pieces.as_bytes())
+        .await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_headers_are_cut_off() {
+    let server = Server::start_with(Policy::default(), short()).await;
+    for sent in ["", "POST /v1/queues/q/messages HTTP/1.1\r\nhost: x\r\nx-slow:"] {
+        let mut stream = server.connect().await;
+        stream.write_all(sent.as_bytes()).await.expect("write");
+        let mut rest = Vec::new();
+        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await;
+        read.expect("the server hangs up").expect("read");
+        let rest = String::from_utf8_lossy(&rest);
+        assert!(rest.is_empty() || rest.starts_with("HTTP/1.1 408"), "{rest}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_body_times_out() {
+    let server = Server::start_with(Policy::default(), short()).await;
+    let mut stream = server.connect().await;
+    let head = "POST /v1/queues/q/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{\"body\":";
+    stream.write_all(head.as_bytes()).await.expect("write");
+    let answer = read_answer(&mut stream).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (408, &json!("request_timeout")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_headers_are_refused() {
+    let server = Server::start().await;
+    let head = format!("x-large: {}\r\n", "a".repeat(17 * 1024));
+    let answer = server.raw("GET", "/healthz", &head, b"").await;
+    assert_eq!((answer.status, &answer.json()["code"]), (431, &json!("headers_too_large")));
+    let head = format!("x-large: {}\r\n", "a".repeat(15 * 1024));
+    assert_eq!(server.raw("GET", "/healthz", &head, b"").await.status, 200);
+    // Far above the limit the connection ends, and a client that is still sending may not even see the status.
+    let mut stream = server.connect().await;
+    let request = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-large: {}\r\n\r\n", "a".repeat(200 * 1024));
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut rest = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("the server hangs up");
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 431"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_are_limited_and_the_surplus_is_told() {
+    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let server = Server::start_with(Policy::default(), limits).await;
+    let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut stream = server.connect().await;
+        stream.write_all(request).await.expect("write");
+        let mut some = [0; 1024];
+        assert!(stream.read(&mut some).await.expect("read") > 0);
+        held.push(stream);
+    }
+    let mut third = server.connect().await;
+    third.write_all(request).await.expect("write");
+    let answer = read_answer(&mut third).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("overloaded")));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    held.clear();
+    let again = async {
+        loop {
+            let mut stream = server.connect().await;
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .await
+                .expect("write");
+            if read_answer(&mut stream).await.status == 200 {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("places become free");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_that_are_being_read_are_limited_over_all_connections() {
+    let limits = Limits { max_reading_bytes: 1_000, ..Limits::default() };
+    let server = Server::start_with(Policy::default(), limits).await;
+    let body = json!({"body": "a".repeat(2_000), "delay_ms": 0}).to_string();
+    let answer = server.call("POST", "/v1/queues/q/messages", &body).await;
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+    assert_eq!(
+        server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay_ms": 0}"#).await.status,
+        201
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_limit_of_messages_it_is_overloaded() {
+    let policy = Policy { max_messages: 2, ..Policy::default() };
+    let server = Server::start_with(policy, Limits::default()).await;
+    for _ in 0..2 {
+        server.enqueue("q", r#"{"body": "a", "delay": "1h"}"#).await;
+    }
+    let answer = server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay": "1h"}"#).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("overloaded")));
+    assert_eq!(answer.header("retry-after"), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_limit_of_waiting_reserves_it_is_overloaded() {
+    let policy = Policy { max_waiters: 0, ..Policy::default() };
+    let server = Server::start_with(policy, Limits::default()).await;
+    let answer = server.call("POST", "/v1/queues/q/reserve", r#"{"wait_ms": 1000}"#).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("overloaded")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_serves_many_requests_also_pipelined() {
+    let server = Server::start().await;
+    let mut stream = server.connect().await;
+    let body = r#"{"body": "a", "delay_ms": 0}"#;
+    let one = format!(
+        "POST /v1/queues/q/messages HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let last = one.replace("host: x", "host: x\r\nconnection: close");
+    stream.write_all(format!("{}{last}", one.repeat(9)).as_bytes()).await.expect("write");
+    let mut all = Vec::new();
+    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut all)).await.expect("in time").expect("read");
+    assert_eq!(String::from_utf8_lossy(&all).matches("HTTP/1.1 201 Created").count(), 10);
+    let queue = server.ok("GET", "/v1/queues/q", "").await;
+    assert_eq!(queue["counts"]["ready"], 10);
+}

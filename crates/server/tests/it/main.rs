@@ -1,0 +1,12 @@
+//! The server from outside: over real sockets in this process with virtual time, and as a real process.
+
+mod bad_input;
+mod batch;
+mod command_line;
+mod fixture;
+mod limits;
+mod long_poll;
+mod operations;
+mod process;
+mod queues;
+mod schema;

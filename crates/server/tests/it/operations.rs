@@ -1,0 +1,351 @@
+//! The table of states and operations, over HTTP; and everything a message can carry.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Answer, Server};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Before {
+    Scheduled,
+    Ready,
+    Leased,
+    /// The lease ran out; nobody has had the message since.
+    Lapsed,
+    Dead,
+    Acked,
+    Cancelled,
+}
+
+/// A message in a state, under a key of its own, with the token of its last lease.
+struct Case {
+    queue: String,
+    id: String,
+    token: String,
+}
+
+const NO_TOKEN: &str = "000000010000000000000000";
+
+async fn bring(server: &Server, n: usize, before: Before) -> Case {
+    let queue = format!("q{n}");
+    let delay = if before == Before::Scheduled || before == Before::Cancelled { 3_600_000 } else { 0 };
+    let body = json!({"body": "b", "delay_ms": delay, "key": "k", "max_attempts": if before == Before::Dead { 1 } else { 20 }});
+    let id = server.enqueue(&queue, &body.to_string()).await;
+    let mut token = NO_TOKEN.to_owned();
+    if matches!(before, Before::Leased | Before::Lapsed | Before::Dead | Before::Acked) {
+        let grants = server.reserve(&queue, r#"{"lease_ms": 1000}"#).await;
+        token = grants[0]["lease_token"].as_str().expect("token").to_owned();
+    }
+    let settle = format!("/v1/messages/{id}");
+    let proof = json!({"lease_token": token}).to_string();
+    match before {
+        Before::Scheduled | Before::Ready | Before::Leased => {}
+        Before::Lapsed => server.advance(1_000),
+        Before::Dead => {
+            let answer = server.ok("POST", &format!("{settle}/nack"), &proof).await;
+            assert_eq!(answer["result"], "dead");
+        }
+        Before::Acked => {
+            server.ok("POST", &format!("{settle}/ack"), &proof).await;
+        }
+        Before::Cancelled => {
+            server.ok("DELETE", &settle, "").await;
+        }
+    }
+    let wanted = match before {
+        Before::Scheduled => "scheduled",
+        Before::Ready | Before::Lapsed => "ready",
+        Before::Leased => "leased",
+        Before::Dead => "dead",
+        Before::Acked | Before::Cancelled => return Case { queue, id, token },
+    };
+    server.until(wanted, &format!("/v1/messages/{id}"), |m| m["state"] == wanted).await;
+    Case { queue, id, token }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_of_states_and_operations() {
+    use Before::*;
+    let server = Server::start().await;
+    // What is asked, in which state, and status and code (or `result` or `state`) of the answer.
+    let rows: &[(&str, Before, u16, &str)] = &[
+        ("cancel", Scheduled, 200, "cancelled"),
+        ("cancel", Ready, 200, "cancelled"),
+        ("cancel", Leased, 409, "leased"),
+        ("cancel", Lapsed, 200, "cancelled"),
+        ("cancel", Dead, 200, "cancelled"),
+        ("cancel", Acked, 404, "message_not_found"),
+        ("cancel", Cancelled, 404, "message_not_found"),
+        ("postpone", Scheduled, 200, "scheduled"),
+        ("postpone", Ready, 200, "scheduled"),
+        ("postpone", Leased, 409, "leased"),
+        ("postpone", Lapsed, 200, "scheduled"),
+        ("postpone", Dead, 409, "dead"),
+        ("postpone", Acked, 404, "message_not_found"),
+        ("fire", Scheduled, 200, "ready"),
+        ("fire", Ready, 200, "ready"),
+        ("fire", Leased, 409, "leased"),
+        ("fire", Dead, 409, "dead"),
+        ("fire", Cancelled, 404, "message_not_found"),
+        ("reject", Scheduled, 409, "key_exists"),
+        ("reject", Ready, 409, "key_exists"),
+        ("reject", Leased, 409, "key_exists"),
+        ("reject", Dead, 201, "new"),
+        ("reject", Acked, 201, "new"),
+        ("keep", Scheduled, 200, "kept"),
+        ("keep", Ready, 200, "kept"),
+        ("keep", Leased, 200, "kept"),
+        ("keep", Dead, 201, "new"),
+        ("keep", Cancelled, 201, "new"),
+        ("replace", Scheduled, 201, "replaced"),
+        ("replace", Ready, 201, "replaced"),
+        ("replace", Leased, 409, "leased"),
+        ("replace", Lapsed, 201, "replaced"),
+        ("replace", Dead, 201, "new"),
+        ("replace", Acked, 201, "new"),
+        ("ack", Leased, 200, "acked"),
+        ("ack", Lapsed, 200, "acked"),
+        ("ack", Dead, 409, "lease_lost"),
+        ("ack", Acked, 409, "lease_lost"),
+        ("nack", Leased, 200, "again"),
+        ("nack", Lapsed, 200, "again"),
+        ("nack", Dead, 409, "lease_lost"),
+        ("nack", Acked, 409, "lease_lost"),
+        ("extend", Leased, 200, "extended"),
+        ("extend", Lapsed, 409, "lease_lost"),
+        ("extend", Dead, 409, "lease_lost"),
+        ("extend", Acked, 409, "lease_lost"),
+        ("stale ack", Leased, 409, "lease_lost"),
+        ("stale ack", Scheduled, 409, "lease_lost"),
+        ("redrive", Dead, 200, "redriven"),
+        ("redrive", Ready, 409, "not_dead"),
+        ("redrive with its key taken", Dead, 409, "key_exists"),
+    ];
+    for (n, (operation, before, status, word)) in rows.iter().enumerate() {
+        let case = bring(&server, n, *before).await;
+        let (got_status, got) = apply(&server, &case, operation).await;
+        assert_eq!((got_status, &*got), (*status, *word), "{operation} of a message that is {before:?}");
+    }
+}
+
+/// Applies an operation; gives the status and the word that tells what happened.
+async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
+    let Case { queue, id, token } = case;
+    let by_id = format!("/v1/messages/{id}");
+    let by_key = format!("/v1/queues/{queue}/keys/k");
+    let messages = format!("/v1/queues/{queue}/messages");
+    let proof = json!({"lease_token": token}).to_string();
+    let enqueue = |how: &str| json!({"body": "c", "delay_ms": 5, "key": "k", "if_exists": how}).to_string();
+    let answer = match operation {
+        "cancel" => server.call("DELETE", &by_id, "").await,
+        "postpone" => {
+            let answer = server.call("PATCH", &by_id, r#"{"delay": "2h"}"#).await;
+            if answer.status == 200 {
+                let now = answer.json();
+                assert_eq!(
+                    (&now["id"], &now["generation"]),
+                    (&json!(id), &json!(2)),
+                    "same id, generation + 1"
+                );
+            }
+            answer
+        }
+        "fire" => {
+            let answer = server.call("POST", &format!("{by_key}/fire"), "").await;
+            // By id it must be the same.
+            let again = server.call("POST", &format!("{by_id}/fire"), "{}").await;
+            let dead_key = answer.status == 404 && again.status == 409;
+            assert!(answer.status == again.status || dead_key, "{answer:?} {again:?}");
+            again
+        }
+        "reject" | "keep" | "replace" => {
+            let answer = server.call("POST", &messages, &enqueue(operation)).await;
+            let done = answer.json();
+            match (answer.status, operation) {
+                (409, _) => assert_eq!(done["existing_id"], json!(id), "the holder is named"),
+                (200, "keep") => assert_eq!((&done["id"], &done["created"]), (&json!(id), &json!(false))),
+                (201, _) => assert!(done["id"] != json!(id) && done["created"] == true, "{done}"),
+                other => panic!("{other:?} {done}"),
+            }
+            if let Some(old) = done.get("replaced") {
+                assert_eq!((old, &done["generation"]), (&json!(id), &json!(2)));
+                return (answer.status, "replaced".into());
+            }
+            let word = match answer.status {
+                201 => "new".to_owned(),
+                200 => "kept".to_owned(),
+                _ => word(&answer),
+            };
+            return (answer.status, word);
+        }
+        "ack" => server.call("POST", &format!("{by_id}/ack"), &proof).await,
+        "nack" => server.call("POST", &format!("{by_id}/nack"), &proof).await,
+        "extend" => {
+            let body = json!({"lease_token": token, "lease_ms": 60_000}).to_string();
+            server.call("POST", &format!("{by_id}/extend"), &body).await
+        }
+        "stale ack" => {
+            let body = json!({"lease_token": NO_TOKEN}).to_string();
+            server.call("POST", &format!("{by_id}/ack"), &body).await
+        }
+        "redrive" | "redrive with its key taken" => {
+            if operation != "redrive" {
+                server.enqueue(queue, &enqueue("reject")).await;
+            }
+            let body = json!({"ids": [id]}).to_string();
+            let answer = server.ok("POST", &format!("/v1/queues/{queue}/redrive"), &body).await;
+            let result = &answer["results"][0];
+            assert_eq!(answer["redriven"], u64::from(result["result"] == "redriven"));
+            let status = result["status"].as_u64().unwrap_or(200).try_into().expect("status");
+            let word = result.get("code").or(result.get("result")).and_then(Value::as_str).expect("word");
+            return (status, word.to_owned());
+        }
+        other => panic!("{other}"),
+    };
+    let word = word(&answer);
+    (answer.status, word)
+}
+
+fn word(answer: &Answer) -> String {
+    let json = answer.json();
+    let found =
+        ["code", "result", "state"].into_iter().find_map(|name| json.get(name)?.as_str().map(str::to_owned));
+    found.unwrap_or_else(|| panic!("{json}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_carries_everything_and_comes_back_byte_for_byte() {
+    let server = Server::start().await;
+    let all = json!({
+        "body": "tschüß \u{0} \"✓\"\n", "due_at": "2026-01-01T02:00:00.0001+01:00", "key": "a/b c%ü?",
+        "priority": 7, "lease_ms": 5_000, "max_attempts": 3, "headers": {"b": "1", "a": "ü"},
+        "backoff": {"min_ms": 10, "max_ms": 10},
+    });
+    let done = server.ok("POST", "/v1/queues/orders%2Fclose/messages", &all.to_string()).await;
+    assert_eq!(
+        done,
+        json!({"id": "1", "queue": "orders/close", "key": "a/b c%ü?", "due_at": "2026-01-01T01:00:00.001Z",
+            "generation": 1, "created": true, "durability": "memory"}),
+        "an instant finer than a millisecond is rounded up"
+    );
+    let by_key = "/v1/queues/orders%2Fclose/keys/a%2Fb%20c%25%C3%BC%3F";
+    let seen = server.ok("GET", by_key, "").await;
+    for (name, value) in [
+        ("id", json!("1")),
+        ("queue", json!("orders/close")),
+        ("state", json!("scheduled")),
+        ("attempt", json!(0)),
+        ("generation", json!(1)),
+        ("priority", json!(7)),
+        ("lease_ms", json!(5_000)),
+        ("max_attempts", json!(3)),
+        ("body", all["body"].clone()),
+        ("headers", all["headers"].clone()),
+        ("due_in_ms", json!(3_600_001)),
+        ("enqueued_at", json!("2026-01-01T00:00:00.000Z")),
+        ("due_at", json!("2026-01-01T01:00:00.001Z")),
+    ] {
+        assert_eq!(seen[name], value, "{name}");
+    }
+    server.advance(3_600_000);
+    assert!(server.reserve("orders%2Fclose", "{}").await.is_empty(), "a millisecond early");
+    server.advance(1);
+    let grants = server.reserve("orders%2Fclose", r#"{"max": 10}"#).await;
+    let grant = &grants[0];
+    for (name, value) in [
+        ("id", json!("1")),
+        ("key", json!("a/b c%ü?")),
+        ("body", all["body"].clone()),
+        ("attempt", json!(1)),
+        ("headers", all["headers"].clone()),
+        ("lateness_ms", json!(0)),
+        ("lease_ms", json!(5_000)),
+        ("lease_until", json!("2026-01-01T01:00:05.001Z")),
+        ("due_at", json!("2026-01-01T01:00:00.001Z")),
+    ] {
+        assert_eq!(grant[name], value, "{name}");
+    }
+    let nack = json!({"lease_token": grant["lease_token"], "delay_ms": 1_000, "reason": "not today"});
+    let again = server.ok("POST", "/v1/messages/1/nack", &nack.to_string()).await;
+    assert_eq!(again, json!({"result": "again", "due_at": "2026-01-01T01:00:01.001Z"}));
+    let seen = server.ok("GET", "/v1/messages/1", "").await;
+    assert_eq!(
+        (&seen["history"][0]["how"], &seen["history"][0]["note"]),
+        (&json!("nacked"), &json!("not today"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn binary_bodies_travel_in_base64_and_text_comes_back_as_text() {
+    let server = Server::start().await;
+    server.enqueue("q", r#"{"body_base64": "//4AgA==", "delay_ms": 0}"#).await;
+    server.enqueue("q", r#"{"body_base64": "aGk=", "delay_ms": 0}"#).await;
+    server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;
+    let grants = server.reserve("q", r#"{"max": 10}"#).await;
+    assert_eq!((grants[0].get("body"), &grants[0]["body_base64"]), (None, &json!("//4AgA==")));
+    assert_eq!((&grants[1]["body"], grants[1].get("body_base64")), (&json!("hi"), None));
+    assert_eq!(grants[2]["body"], "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_enqueue_gets_the_first_answer_with_its_status() {
+    let server = Server::start().await;
+    let path = "/v1/queues/q/messages";
+    let body = r#"{"body": "a", "delay": "1h", "key": "k", "dedupe_id": "d1"}"#;
+    let first = server.call("POST", path, body).await;
+    server.ok("DELETE", &format!("/v1/messages/{}", first.json()["id"].as_str().expect("id")), "").await;
+    let second = server.call("POST", path, body).await;
+    assert_eq!((first.status, second.status), (201, 201));
+    assert_eq!(first.json(), second.json(), "also after the message is gone");
+    let other =
+        server.call("POST", path, r#"{"body": "b", "delay": "1h", "key": "k", "dedupe_id": "d1"}"#).await;
+    assert_eq!((other.status, &other.json()["code"]), (409, &json!("dedupe_mismatch")));
+    assert_eq!(other.json()["existing_id"], first.json()["id"]);
+    let again =
+        server.call("POST", path, r#"{"body": "b", "delay": "1h", "key": "k", "dedupe_id": "d2"}"#).await;
+    assert_eq!(again.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postpone_with_a_generation_and_another_body() {
+    let server = Server::start().await;
+    let id = server.enqueue("q", r#"{"body": "a", "delay": "1h", "key": "k"}"#).await;
+    let path = "/v1/queues/q/keys/k";
+    let wrong = server.call("PATCH", path, r#"{"delay": "2h", "if_generation": 2}"#).await;
+    assert_eq!((wrong.status, &wrong.json()["code"]), (409, &json!("generation_mismatch")));
+    assert_eq!(wrong.json()["generation"], 1);
+    let now = server.ok("PATCH", path, r#"{"delay": "2h", "if_generation": 1, "body": "b"}"#).await;
+    assert_eq!((&now["id"], &now["generation"], &now["body"]), (&json!(id), &json!(2), &json!("b")));
+    assert_eq!((&now["due_at"], &now["state"]), (&json!("2026-01-01T02:00:00.000Z"), &json!("scheduled")));
+    let past = server.call("PATCH", path, r#"{"due_at": "2025-01-01T00:00:00Z"}"#).await;
+    assert_eq!((past.status, &past.json()["code"]), (422, &json!("in_the_past")));
+    let now = server.ok("PATCH", path, r#"{"due_at": "2025-01-01T00:00:00Z", "past": "fire"}"#).await;
+    assert_eq!(now["state"], "ready");
+    let far = server.call("PATCH", path, r#"{"delay_ms": 3155760000001}"#).await;
+    assert_eq!((far.status, &far.json()["field"]), (400, &json!("delay_ms")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instant_that_has_passed_can_be_fired_at_once() {
+    let server = Server::start().await;
+    let body = r#"{"body": "a", "due_at": "2020-01-01T00:00:00Z", "past": "fire"}"#;
+    let answer = server.call("POST", "/v1/queues/q/messages", body).await;
+    assert_eq!(answer.status, 201);
+    assert_eq!(server.reserve("q", "").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extend_pushes_the_deadline() {
+    let server = Server::start().await;
+    let id = server.enqueue("q", r#"{"body": "a", "delay_ms": 0, "lease_ms": 1000}"#).await;
+    let token = server.reserve("q", "{}").await[0]["lease_token"].clone();
+    server.advance(900);
+    let path = format!("/v1/messages/{id}/extend");
+    let body = json!({"lease_token": token, "lease_ms": 5_000}).to_string();
+    let extended = server.ok("POST", &path, &body).await;
+    assert_eq!(extended["lease_until"], "2026-01-01T00:00:05.900Z");
+    let extended = server.ok("POST", &path, &json!({"lease_token": token}).to_string()).await;
+    assert_eq!(extended["lease_until"], "2026-01-01T00:00:01.900Z", "as the message says");
+    let long = json!({"lease_token": token, "lease_ms": u64::MAX}).to_string();
+    let answer = server.call("POST", &path, &long).await;
+    assert_eq!((answer.status, &answer.json()["field"]), (400, &json!("lease_ms")));
+}

@@ -1,0 +1,333 @@
+//! The real binary as a server: settings in layers, ready lines, signals, clear failures.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture::PATIENCE;
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_duewheel");
+
+/// A running server process on a folder of its own. Killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+    pub(crate) url: String,
+}
+
+impl Process {
+    pub(crate) fn start(data: &Path, more: &[&str]) -> Process {
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(data).args(more);
+        Process::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Process {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("spawn");
+        let mut out = BufReader::new(child.stdout.take().expect("stdout"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("line");
+        let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
+        Process { child, _out: out, url }
+    }
+
+    fn signal(&self, name: &str) {
+        let killed = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        wait(&mut self.child)
+    }
+
+    pub(crate) fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// One request; status and JSON.
+    pub(crate) fn call(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let mut stream = self.send(method, path, body);
+        read(&mut stream)
+    }
+
+    fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address).expect("connect");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).expect("write");
+        stream
+    }
+
+    fn until(&self, path: &str, so: impl Fn(&Value) -> bool) {
+        let begun = Instant::now();
+        while !so(&self.call("GET", path, "").1) {
+            assert!(begun.elapsed() < PATIENCE, "never: {path}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(stream: &mut TcpStream) -> (u16, Value) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("read");
+    let status = text.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{text:?}"));
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    (status, serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+fn wait(child: &mut Child) -> ExitStatus {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            return status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the process does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs to the end; for commands that are expected to.
+fn run(command: &mut Command) -> Output {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn");
+    wait(&mut child);
+    child.wait_with_output().expect("output")
+}
+
+fn serve() -> Command {
+    let mut command = Command::new(BINARY);
+    command.arg("serve");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("duewheel.toml");
+    // For each option: what the file, the environment and the flag say.
+    let options = [
+        ("data", "\"f\"", "e", "a"),
+        ("http", "\"127.0.0.1:1\"", "127.0.0.1:2", "127.0.0.1:3"),
+        ("beanstalk", "\"unix:/f\"", "unix:/e", "unix:/a"),
+        ("store", "\"f\"", "e", "a"),
+        ("durability", "\"buffered\"", "memory", "fsync"),
+        ("insecure", "true", "false", "true"),
+        ("drain_timeout", "\"1s\"", "2s", "3s"),
+        ("log", "\"warn\"", "error", "debug"),
+        ("log_format", "\"json\"", "text", "json"),
+        ("wheel_slots", "1", "2", "3"),
+        ("wheel_tick", "\"1ms\"", "2ms", "3ms"),
+        ("max_body", "1", "2", "3"),
+        ("max_messages", "1", "2", "3"),
+        ("max_message_bytes", "1", "2", "3"),
+        ("max_connections", "1", "2", "3"),
+        ("header_timeout", "\"1s\"", "2s", "3s"),
+        ("body_timeout", "\"1s\"", "2s", "3s"),
+    ];
+    let lines: String = options.iter().map(|(name, in_file, ..)| format!("{name} = {in_file}\n")).collect();
+    std::fs::write(&file, lines).expect("file");
+    let settings = |command: &mut Command| -> toml::Table {
+        let output = run(command.arg("--print-config"));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).parse().expect("toml")
+    };
+    let value = |text: &str| -> toml::Value {
+        text.parse::<i64>()
+            .map(toml::Value::Integer)
+            .or(text.parse::<bool>().map(toml::Value::Boolean))
+            .unwrap_or_else(|_| toml::Value::String(text.trim_matches('"').to_owned()))
+    };
+    let defaults = settings(&mut serve());
+    assert_eq!(defaults["http"].as_str(), Some("127.0.0.1:7788"));
+    assert_eq!(defaults["durability"].as_str(), Some("fsync"));
+    assert_eq!(defaults.len(), options.len(), "an option without a row above");
+    let from_file = settings(serve().arg("--config").arg(&file));
+    for (name, in_file, in_env, as_flag) in options {
+        let flag = format!("--{}", name.replace('_', "-"));
+        let variable = format!("DUEWHEEL_{}", name.to_uppercase());
+        assert_eq!(from_file[name], value(in_file), "{name} from the file");
+        let got = settings(serve().env("DUEWHEEL_CONFIG", &file).env(&variable, in_env));
+        assert_eq!(got[name], value(in_env), "{name} from the environment");
+        let got = settings(serve().arg("--config").arg(&file).env(&variable, in_env).args([&flag, as_flag]));
+        assert_eq!(got[name], value(as_flag), "{name} from the flag");
+    }
+}
+
+#[test]
+fn wrong_settings_are_one_clear_line() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("duewheel.toml");
+    std::fs::write(&file, "data = 'x'\nhtpp = 'off'\n").expect("file");
+    let file = file.to_str().expect("path");
+    let missing = dir.path().join("none.toml");
+    for (args, code, says) in [
+        (vec!["--config", file], 2, "htpp"),
+        (vec!["--config", missing.to_str().expect("path")], 2, "cannot read"),
+        (vec!["--http", "7788"], 2, "HOST:PORT"),
+        (vec!["--durability", "maybe"], 2, "maybe"),
+        (vec!["--nope"], 2, "--nope"),
+        (vec!["--max-body", "0"], 2, "must not be 0"),
+        (vec!["--log", "a=b=c"], 2, "--log"),
+        (vec!["--http", "off"], 2, "off"),
+        (vec!["--store", "redis://localhost"], 2, "redis://localhost"),
+        (vec!["--http", "0.0.0.0:0"], 1, "--insecure"),
+        (vec!["--http", "192.0.2.1:7788", "--insecure"], 1, "cannot listen on 192.0.2.1:7788"),
+        (vec!["--data", file], 1, "cannot open"),
+    ] {
+        let output = run(serve().current_dir(dir.path()).args(&args));
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(says) && !stderr.contains("panicked"), "{args:?}: {stderr}");
+        assert!(
+            code == 2 || stderr.lines().filter(|l| l.starts_with("duewheel: ")).count() == 1,
+            "{args:?}: {stderr}"
+        );
+        assert!(output.stdout.is_empty(), "{args:?} said it is ready");
+    }
+}
+
+#[test]
+fn options_of_the_later_listener_are_taken_with_a_notice() {
+    let dir = TempDir::new().expect("dir");
+    let args =
+        ["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--beanstalk-max-job-size", "1000", "--data"];
+    let mut child = serve()
+        .args(args)
+        .arg(dir.path().join("d"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("spawn");
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut ready).expect("line");
+    assert!(ready.starts_with("listening on http://127.0.0.1:"), "{ready}");
+    child.kill().expect("kill");
+    let output = child.wait_with_output().expect("output");
+    assert!(text(&output.stderr).contains("not in this version"));
+}
+
+#[test]
+fn a_second_process_on_the_folder_is_refused_with_a_clear_line() {
+    let dir = TempDir::new().expect("dir");
+    let data = dir.path().join("data");
+    let first = Process::start(&data, &[]);
+    let output = run(serve().args(["--http", "127.0.0.1:0", "--data"]).arg(&data));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot open") && stderr.contains("process"), "{stderr}");
+    assert_eq!(first.call("GET", "/healthz", "").0, 200);
+    let verify = run(Command::new(BINARY).arg("verify").arg(&data));
+    assert_eq!(verify.status.code(), Some(1), "{}", text(&verify.stderr));
+}
+
+#[test]
+fn signals_drain_and_exit_0_and_waiting_reserves_end_empty() {
+    for name in ["-TERM", "-INT"] {
+        let dir = TempDir::new().expect("dir");
+        let mut server = Process::start(&dir.path().join("data"), &[]);
+        let (status, done) =
+            server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay": "1h", "key": "k"}"#);
+        assert_eq!((status, &done["durability"]), (201, &json!("fsync")));
+        let mut waiting = server.send("POST", "/v1/queues/other/reserve", r#"{"wait_ms": 60000}"#);
+        server.until("/v1/queues/other", |q| q["waiters"] == 1);
+        let mut idle = TcpStream::connect(server.url.trim_start_matches("http://")).expect("connect");
+        server.signal(name);
+        assert_eq!(read(&mut waiting), (200, json!({"messages": []})), "{name}");
+        assert_eq!(server.wait().code(), Some(0), "{name}");
+        let mut rest = Vec::new();
+        assert_eq!(
+            idle.read_to_end(&mut rest).unwrap_or(0),
+            0,
+            "an idle connection does not hold the end up"
+        );
+
+        let again = Process::start(&dir.path().join("data"), &[]);
+        let (status, seen) = again.call("GET", "/v1/queues/q/keys/k", "");
+        assert_eq!((status, &seen["id"], &seen["due_at"]), (200, &done["id"], &seen["due_at"]));
+    }
+}
+
+#[test]
+fn what_was_accepted_survives_kill_9() {
+    let dir = TempDir::new().expect("dir");
+    let data = dir.path().join("data");
+    let server = Process::start(&data, &[]);
+    let lines: String =
+        (0..500).map(|n| format!("{{\"body\": \"b{n}\", \"delay_ms\": 0, \"key\": \"k{n}\"}}\n")).collect();
+    let length = lines.len();
+    let mut stream = TcpStream::connect(server.url.trim_start_matches("http://")).expect("connect");
+    let head = format!(
+        "POST /v1/queues/q/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(format!("{head}{lines}").as_bytes()).expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("read");
+    assert_eq!(answer.matches("\"status\":201").count(), 500);
+    let (_, grants) = server.call("POST", "/v1/queues/q/reserve", r#"{"max": 100}"#);
+    for grant in grants["messages"].as_array().expect("messages").iter().take(50) {
+        let path = format!("/v1/messages/{}/ack", grant["id"].as_str().expect("id"));
+        assert_eq!(
+            server.call("POST", &path, &json!({"lease_token": grant["lease_token"]}).to_string()).0,
+            200
+        );
+    }
+    server.kill();
+    let verify = run(Command::new(BINARY).args(["verify", "--json"]).arg(&data));
+    let report: Value = serde_json::from_slice(&verify.stdout).expect("report");
+    assert_eq!((verify.status.code(), &report["problems"]), (Some(0), &json!([])), "{report}");
+    assert_eq!(report["messages"], 450);
+    let server = Process::start(&data, &[]);
+    let (_, queue) = server.call("GET", "/v1/queues/q", "");
+    assert_eq!(queue["counts"], json!({"scheduled": 0, "ready": 400, "leased": 50, "dead": 0}));
+}
+
+#[test]
+fn a_damaged_folder_is_refused_and_verify_says_where() {
+    let dir = TempDir::new().expect("dir");
+    let data = dir.path().join("data");
+    let mut server = Process::start(&data, &[]);
+    for _ in 0..20 {
+        server.call("POST", "/v1/queues/q/messages", r#"{"body": "0123456789", "delay": "1h"}"#);
+    }
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let mut damaged = 0;
+    for folder in ["journal", "runs"] {
+        for entry in std::fs::read_dir(data.join(folder)).into_iter().flatten().flatten() {
+            let mut bytes = std::fs::read(entry.path()).expect("read");
+            if let Some(at) = bytes.windows(10).position(|w| w == b"0123456789") {
+                bytes[at] ^= 1;
+                std::fs::write(entry.path(), bytes).expect("write");
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged > 0, "no body found to damage");
+    let verify = run(Command::new(BINARY).arg("verify").arg(&data));
+    assert_eq!(verify.status.code(), Some(1));
+    assert!(text(&verify.stdout).contains("at byte"), "{}", text(&verify.stdout));
+    let serve = run(serve().args(["--http", "127.0.0.1:0", "--data"]).arg(&data));
+    assert_eq!(serve.status.code(), Some(1));
+    assert!(text(&serve.stderr).contains("cannot open"), "{}", text(&serve.stderr));
+}

@@ -1,0 +1,149 @@
+//! Every exchange of these tests is compared with `openapi.json`, by as much of JSON Schema as that uses.
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+static SPEC: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("../../openapi.json")).expect("openapi.json"));
+
+/// Compares one exchange with the description. Unknown paths and methods have none.
+pub(crate) fn check(
+    method: &str,
+    path: &str,
+    request: &[u8],
+    status: u16,
+    content_type: &str,
+    response: &[u8],
+) {
+    let path = path.split('?').next().unwrap_or_default();
+    let Some(operation) = operation(method, path) else { return };
+    let media = content_type.split(';').next().unwrap_or_default();
+    let key = status.to_string();
+    let described = match operation["responses"].get(&key) {
+        Some(response) => response,
+        None => resolve(&operation["responses"]["default"]),
+    };
+    let at = format!("{method} {path} -> {status}");
+    let schema = &described["content"][media]["schema"];
+    assert!(!schema.is_null(), "{at}: {media} is not described");
+    let bodies: Vec<&[u8]> = match media {
+        "application/json" | "application/problem+json" => vec![response],
+        "application/x-ndjson" => response.split(|b| *b == b'\n').filter(|line| !line.is_empty()).collect(),
+        _ => return,
+    };
+    for body in bodies {
+        let value: Value = serde_json::from_slice(body).unwrap_or_else(|e| panic!("{at}: {e}"));
+        validate(schema, &value).unwrap_or_else(|e| panic!("{at}: {e}\n{value:#}"));
+    }
+    if status < 300 && media == "application/json" && !request.is_empty() {
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let value: Value = serde_json::from_slice(request).expect("request");
+        validate(schema, &value)
+            .unwrap_or_else(|e| panic!("{at}: the request that was taken: {e}\n{value:#}"));
+    }
+}
+
+fn operation(method: &str, path: &str) -> Option<&'static Value> {
+    let paths = SPEC["paths"].as_object()?;
+    let fits = |template: &str| {
+        let (a, b): (Vec<&str>, Vec<&str>) = (template.split('/').collect(), path.split('/').collect());
+        a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a == b || (a.starts_with('{') && !b.is_empty()))
+    };
+    let (_, item) = paths.iter().find(|(template, _)| fits(template))?;
+    item.get(method.to_lowercase())
+}
+
+fn resolve(schema: &'static Value) -> &'static Value {
+    match schema.get("$ref").and_then(Value::as_str) {
+        Some(reference) => SPEC.pointer(reference.trim_start_matches('#')).expect(reference),
+        None => schema,
+    }
+}
+
+/// The part of JSON Schema that `openapi.json` uses.
+pub(crate) fn validate(schema: &'static Value, value: &Value) -> Result<(), String> {
+    let schema = resolve(schema);
+    if let Some(kinds) = schema.get("type") {
+        let fits = |kind: &Value| match kind.as_str() {
+            Some("object") => value.is_object(),
+            Some("array") => value.is_array(),
+            Some("string") => value.is_string(),
+            Some("boolean") => value.is_boolean(),
+            Some("null") => value.is_null(),
+            Some("integer") => value.is_u64() || value.is_i64(),
+            Some("number") => value.is_number(),
+            other => panic!("unknown type {other:?}"),
+        };
+        let any = match kinds {
+            Value::Array(kinds) => kinds.iter().any(fits),
+            kind => fits(kind),
+        };
+        if !any {
+            return Err(format!("{value} is not of type {kinds}"));
+        }
+    }
+    if let Some(Value::Array(words)) = schema.get("enum")
+        && !words.contains(value)
+    {
+        return Err(format!("{value} is none of {words:?}"));
+    }
+    if let (Some(low), Some(n)) = (schema.get("minimum").and_then(Value::as_f64), value.as_f64())
+        && n < low
+    {
+        return Err(format!("{value} is below {low}"));
+    }
+    if let (Some(high), Some(n)) = (schema.get("maximum").and_then(Value::as_f64), value.as_f64())
+        && n > high
+    {
+        return Err(format!("{value} is above {high}"));
+    }
+    if let Some(Value::Array(all)) = schema.get("allOf") {
+        all.iter().try_for_each(|one| validate(one, value))?;
+    }
+    if let Some(Value::Array(some)) = schema.get("oneOf") {
+        let results: Vec<_> = some.iter().map(|one| validate(one, value)).collect();
+        if results.iter().filter(|r| r.is_ok()).count() != 1 {
+            return Err(format!("not exactly one of the alternatives: {results:?}"));
+        }
+    }
+    if let (Some(items), Some(elements)) = (schema.get("items"), value.as_array()) {
+        elements.iter().try_for_each(|element| validate(items, element))?;
+    }
+    let Some(members) = value.as_object() else { return Ok(()) };
+    for name in schema.get("required").and_then(Value::as_array).into_iter().flatten() {
+        if !members.contains_key(name.as_str().expect("name")) {
+            return Err(format!("{name} is missing"));
+        }
+    }
+    for (name, member) in members {
+        match (schema.get("properties").and_then(|p| p.get(name)), schema.get("additionalProperties")) {
+            (Some(schema), _) => validate(schema, member).map_err(|e| format!("{name}: {e}"))?,
+            (None, Some(Value::Bool(false))) => return Err(format!("{name} is not described")),
+            (None, Some(schema @ Value::Object(_))) => {
+                validate(schema, member).map_err(|e| format!("{name}: {e}"))?
+            }
+            (None, _) => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_validator_refuses_what_it_should() {
+    let schema = &SPEC["components"]["schemas"]["Enqueue"];
+    let ok = |text: &str| validate(schema, &serde_json::from_str(text).unwrap());
+    ok(r#"{"body": "a", "delay_ms": 0}"#).unwrap();
+    for bad in [
+        r#"{"body": "a"}"#,
+        r#"{"delay_ms": 0}"#,
+        r#"{"body": "a", "delay_ms": 0, "due_at": "x"}"#,
+        r#"{"body": "a", "delay_ms": -1}"#,
+        r#"{"body": "a", "delay_ms": 1.5}"#,
+        r#"{"body": "a", "delay_ms": 0, "nope": 1}"#,
+        r#"{"body": "a", "delay_ms": 0, "if_exists": "maybe"}"#,
+        r#"{"body": "a", "delay_ms": 0, "headers": {"a": 1}}"#,
+    ] {
+        assert!(ok(bad).is_err(), "{bad}");
+    }
+}
