@@ -160,8 +160,7 @@ impl Engine {
         if self.room == Room::SettleOnly {
             return Err(Refusal::DiskFull);
         }
-        let queues_full =
-            self.queues.len() >= self.policy.max_queues && self.queues.find(&e.queue).is_none();
+        let queues_full = self.queues.len() >= self.policy.max_queues && self.queues.find(&e.queue).is_none();
         let full = self.rows.len() >= self.policy.max_messages
             || self.rows.bytes().saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64
             || (e.dedupe_id.is_some() && self.dedupe.len() >= self.policy.max_dedupe_entries);
@@ -205,5 +204,4 @@ impl Engine {
     pub(super) fn has_room(&self) -> bool {
         self.room == Room::Enough
     }
-
 }

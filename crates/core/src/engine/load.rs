@@ -123,6 +123,9 @@ impl Engine {
         for row in found.rows.values() {
             self.take_row(now, row.clone(), self.last, &mut none);
         }
-        debug_assert!(none.iter().all(|fx| matches!(fx, Effect::Notice(_))), "taking a row in decides nothing");
+        debug_assert!(
+            none.iter().all(|fx| matches!(fx, Effect::Notice(_))),
+            "taking a row in decides nothing"
+        );
     }
 }

@@ -44,8 +44,8 @@ pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use input::{Enqueue, IfExists, Input, ListCursor, Op, Past, Reserve, Target, WaiterId, When};
 pub use reply::{
-    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part, QueueView,
-    Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part,
+    QueueView, Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
@@ -211,7 +211,9 @@ impl Engine {
             Op::RedriveMany { queue, max } => Reply::Count(self.redrive_many(now, &queue, max, fx)),
             Op::Get { target } => Reply::View(self.look(now, &target)),
             Op::Peek { queue, state } => Reply::View(self.peek(now, &queue, state)),
-            Op::List { queue, state, after, limit } => Reply::Page(self.list(now, &queue, state, after, limit)),
+            Op::List { queue, state, after, limit } => {
+                Reply::Page(self.list(now, &queue, state, after, limit))
+            }
             Op::Queue { queue } => Reply::Queues(self.queue_view(now, &queue).into_iter().collect()),
             Op::Queues { after, limit } => Reply::Queues(self.queue_views(now, after.as_ref(), limit)),
             Op::Histogram { queue, from, to, columns } => {

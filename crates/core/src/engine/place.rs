@@ -17,7 +17,14 @@ use super::{Engine, push_history};
 
 impl Engine {
     /// Takes a row into memory and puts it in its place.
-    pub(super) fn insert_row(&mut self, now: Now, row: Row, born: Lsn, changed: Lsn, fx: &mut Effects) -> Slot {
+    pub(super) fn insert_row(
+        &mut self,
+        now: Now,
+        row: Row,
+        born: Lsn,
+        changed: Lsn,
+        fx: &mut Effects,
+    ) -> Slot {
         let queue = self.queues.find_or_make(&row.message.queue);
         let (due, id) = (row.life.due, row.message.id);
         let entry =
@@ -39,7 +46,9 @@ impl Engine {
                 self.became_ready(now, idx, fx);
                 (Place::Ready(rank), State::Ready)
             }
-            Stage::Waiting { .. } => (Place::Scheduled(self.schedule.insert(due, id, slot)), State::Scheduled),
+            Stage::Waiting { .. } => {
+                (Place::Scheduled(self.schedule.insert(due, id, slot)), State::Scheduled)
+            }
             Stage::Leased(lease) => {
                 let (until, session) = (lease.until, lease.session);
                 self.queues.get_mut(idx).leased.insert(id);
@@ -108,7 +117,13 @@ impl Engine {
 
     /// Changes a message's life: takes it out of its place, lets `change` work on it, puts it where it belongs then, and
     /// appends the record.
-    pub(super) fn change_life(&mut self, now: Now, slot: Slot, fx: &mut Effects, change: impl FnOnce(&mut Life)) {
+    pub(super) fn change_life(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        fx: &mut Effects,
+        change: impl FnOnce(&mut Life),
+    ) {
         self.take_out(slot);
         let mut life = self.rows.get(slot).life.clone();
         change(&mut life);

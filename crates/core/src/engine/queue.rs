@@ -78,7 +78,8 @@ impl Rate {
         let mut at = *self;
         at.turn(now);
         let into = now.engine.0 % RATE_WINDOW_MS;
-        let weighted = u64::from(at.previous) * (RATE_WINDOW_MS - into) + u64::from(at.current) * RATE_WINDOW_MS;
+        let weighted =
+            u64::from(at.previous) * (RATE_WINDOW_MS - into) + u64::from(at.current) * RATE_WINDOW_MS;
         weighted * 1_000 / RATE_WINDOW_MS / (RATE_WINDOW_MS / 1_000)
     }
 
@@ -169,7 +170,8 @@ impl Queues {
         if let Some(idx) = self.find(name) {
             return idx;
         }
-        let idx = QueueIdx::try_from(self.slab.insert(Queue::new(name.clone()))).expect("fewer than 2^32 queues");
+        let idx =
+            QueueIdx::try_from(self.slab.insert(Queue::new(name.clone()))).expect("fewer than 2^32 queues");
         self.by_name.insert(name.clone(), idx);
         idx
     }

@@ -353,5 +353,4 @@ pub struct Stats {
 }
 
 /// Upper edges of the lateness columns, in ms; one more column is for everything above.
-pub const LATENESS_MS: [u64; 14] =
-    [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 60_000, 3_600_000];
+pub const LATENESS_MS: [u64; 14] = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 5_000, 60_000, 3_600_000];

@@ -34,7 +34,8 @@ impl Engine {
         let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
         for name in &r.queues {
             // A reserve that does not wait leaves no trace of a queue that is not there.
-            let idx = if r.wait_ms > 0 { Some(self.queues.find_or_make(name)) } else { self.queues.find(name) };
+            let idx =
+                if r.wait_ms > 0 { Some(self.queues.find_or_make(name)) } else { self.queues.find(name) };
             if let Some(idx) = idx.filter(|idx| !queues.contains(idx)) {
                 self.queues.get_mut(idx).attended = Attended::Yes;
                 queues.push(idx);

@@ -108,10 +108,9 @@ impl Rows {
     /// Every slot whose message has this key in this queue, dead ones and purged ones included.
     pub(super) fn with_key<'a>(&'a self, queue: QueueIdx, key: &'a Key) -> impl Iterator<Item = Slot> + 'a {
         let entries = &self.entries;
-        self.by_key
-            .iter_hash(self.hash(queue, key))
-            .copied()
-            .filter(move |&s| entries[s as usize].queue == queue && entries[s as usize].message.key.as_ref() == Some(key))
+        self.by_key.iter_hash(self.hash(queue, key)).copied().filter(move |&s| {
+            entries[s as usize].queue == queue && entries[s as usize].message.key.as_ref() == Some(key)
+        })
     }
 
     pub(super) fn insert(&mut self, entry: Entry) -> Slot {

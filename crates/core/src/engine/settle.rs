@@ -14,7 +14,13 @@ use super::{Engine, push_history};
 type Refused<T> = Result<T, SettleRefusal>;
 
 impl Engine {
-    pub(super) fn ack(&mut self, now: Now, id: MessageId, token: LeaseToken, fx: &mut Effects) -> Refused<Settled> {
+    pub(super) fn ack(
+        &mut self,
+        now: Now,
+        id: MessageId,
+        token: LeaseToken,
+        fx: &mut Effects,
+    ) -> Refused<Settled> {
         let (slot, _) = self.held(id, token)?;
         let idx = self.rows.get(slot).queue;
         self.count_rate(now, idx, Event::Acked);

@@ -9,7 +9,9 @@ use bytes::Bytes;
 
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
-use crate::message::{DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage};
+use crate::message::{
+    DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+};
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, QueueSettings, ReadyOrder};
 use crate::time::{Class, Due, EngineMs, WallMs};

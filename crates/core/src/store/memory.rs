@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Table, Waker,
+    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Table,
+    Waker,
 };
 use crate::id::{Epoch, Lsn};
 use crate::record::{ClockPair, Group};
@@ -61,7 +62,10 @@ impl fmt::Debug for Waker2 {
 impl fmt::Debug for MemoryDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let disk = self.disk();
-        f.debug_struct("MemoryDisk").field("groups", &disk.groups.len()).field("durable", &disk.durable).finish()
+        f.debug_struct("MemoryDisk")
+            .field("groups", &disk.groups.len())
+            .field("durable", &disk.durable)
+            .finish()
     }
 }
 
