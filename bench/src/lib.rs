@@ -1,1 +1,3 @@
 //! Shared pieces of the benchmarks.
+
+pub mod machine;
