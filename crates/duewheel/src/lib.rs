@@ -1,22 +1,21 @@
 //! **duewheel**: durable delayed messages. "In 48 hours, close this order's review": said once, done when due, never
 //! early, never lost, cancellable by your own key.
 //!
-//! ```
+//! ```standalone_crate
 //! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
 //! # let dir = tempfile::tempdir()?;
-//! # let folder = dir.path().join("data");
+//! # std::env::set_current_dir(&dir)?;
 //! # let order = serde_json::json!({"order": 42});
 //! use duewheel::{Duewheel, HOUR, Message};
 //! use std::time::Duration;
 //!
-//! let wheel = Duewheel::open(&folder).await?; // the embedded log; `Duewheel::builder()` for everything else
+//! let wheel = Duewheel::open("data").await?; // the embedded log; `Duewheel::builder()` for everything else
 //! wheel.queue("close-review").handler(|msg: Message| async move {
 //!     let order: serde_json::Value = msg.json()?;
 //!     println!("closing the review of {order}");
 //!     Ok(()) // acks; an error retries with backoff
 //! })?;
-//! let receipt = wheel.queue("close-review").message(&order).delay(48 * HOUR).key("order-42").enqueue().await?;
-//! println!("message {} is due at {:?}", receipt.id, receipt.due_at);
+//! wheel.queue("close-review").message(&order).delay(48 * HOUR).key("order-42").enqueue().await?;
 //! wheel.queue("close-review").cancel_key("order-42").await?; // Cancelled | Leased | NotFound
 //! wheel.shutdown(Duration::from_secs(10)).await?;
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();

@@ -26,6 +26,7 @@ struct Disk {
     /// Up to where a sync was asked for.
     asked: Lsn,
     manual: SyncMode,
+    level: Option<Level>,
     room: Room,
     fail: Option<StoreError>,
     waker: Option<Waker>,
@@ -77,6 +78,11 @@ impl MemoryDisk {
     /// From now on a sync is done only when [`MemoryDisk::complete_sync`] says so.
     pub fn sync_by_hand(&self) {
         self.disk().manual = SyncMode::ByHand;
+    }
+
+    /// Claims another level than `memory`, so that a test sees how answers wait.
+    pub fn claim(&self, level: Level) {
+        self.disk().level = Some(level);
     }
 
     /// Completes all syncs asked for.
@@ -258,7 +264,8 @@ impl Store for MemoryStore {
     }
 
     fn level(&self) -> Level {
-        Level::Memory
+        let claimed = self.disk.as_ref().and_then(|d| d.disk().level);
+        claimed.unwrap_or(Level::Memory)
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {

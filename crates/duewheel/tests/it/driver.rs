@@ -5,7 +5,7 @@ use std::sync::Arc;
 use duewheel::core::engine::{Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{Key, QueueName};
-use duewheel::core::store::{ErrorKind, MemoryDisk, MemoryStore, Room, Store, StoreError};
+use duewheel::core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, Room, Store, StoreError};
 use duewheel::core::time::Now;
 use duewheel::{Answers, CallError, Driver, Outcome, Submission};
 use tokio::sync::oneshot;
@@ -80,13 +80,47 @@ fn grants(answers: Answers) -> usize {
 }
 
 #[test]
-fn an_enqueue_is_answered_when_it_is_durable_and_not_before() {
+fn an_answer_leaves_when_it_is_durable_and_not_before_and_refusals_and_reads_wait_too() {
     let mut rig = Rig::new();
+    rig.disk.claim(Level::Fsync);
     rig.disk.sync_by_hand();
-    // The memory store answers at level `memory`, where written is enough; its disk knows both.
-    let mut answers = rig.submit(vec![put(5)]);
-    assert!(matches!(answers.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
-    assert_eq!(rig.disk.groups().len(), 1);
+    let mut accepted = rig.submit(vec![keyed()]);
+    let mut refused = rig.submit(vec![keyed()]);
+    let mut read = rig.submit(vec![Op::Get { target: Target::Id(duewheel::MessageId(1)) }]);
+    rig.step();
+    assert!(accepted.try_recv().is_err() && refused.try_recv().is_err() && read.try_recv().is_err());
+    assert_eq!(rig.disk.groups().len(), 1, "although it is written");
+    rig.disk.complete_sync();
+    rig.step();
+    assert!(matches!(accepted.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
+    assert!(matches!(refused.try_recv().unwrap()[0], Ok(Reply::Enqueue(Err(_)))));
+    assert!(matches!(read.try_recv().unwrap()[0], Ok(Reply::View(Some(_)))));
+}
+
+#[test]
+fn a_grant_waits_for_its_message_and_not_for_what_others_do() {
+    let mut rig = Rig::new();
+    rig.disk.claim(Level::Fsync);
+    rig.disk.sync_by_hand();
+    let mut put_first = rig.submit(vec![put(0)]);
+    let mut early = rig.submit(vec![reserve(0)]);
+    assert!(early.try_recv().is_err(), "its message may be gone after a power loss");
+    rig.disk.complete_sync();
+    rig.step();
+    assert!(put_first.try_recv().is_ok());
+    assert_eq!(grants(early.try_recv().unwrap()), 1);
+
+    rig.submit(vec![put(0)]);
+    rig.disk.complete_sync();
+    rig.step();
+    let mut others = rig.submit(vec![put(60_000)]); // not durable
+    let mut grant = rig.submit(vec![reserve(0)]);
+    assert_eq!(
+        grants(grant.try_recv().unwrap()),
+        1,
+        "at once: its own message is durable, the grant is written"
+    );
+    assert!(others.try_recv().is_err());
 }
 
 #[test]

@@ -219,3 +219,17 @@ async fn m7_a_folder_that_is_in_use_or_no_folder_is_said() {
     assert!(Duewheel::open(&file).await.is_err());
     wheel.shutdown(SECOND).await.unwrap();
 }
+
+#[test]
+fn the_readme_shows_the_example_that_runs_as_a_doc_test() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
+    let (_, rest) = readme.split_once("```rust\n").expect("a Rust example");
+    let (shown, _) = rest.split_once("```").unwrap();
+    let source = include_str!("../../src/lib.rs");
+    let visible =
+        source.lines().filter_map(|l| l.strip_prefix("//!")).map(|l| l.strip_prefix(' ').unwrap_or(l));
+    let visible: Vec<&str> = visible.filter(|l| !l.starts_with("# ")).collect();
+    let shown: Vec<&str> = shown.lines().collect();
+    assert!(visible.windows(shown.len()).any(|w| w == shown), "README and doc test differ");
+}
