@@ -71,11 +71,13 @@ pub enum Bug {
     ReadyNotFound,
     /// Totals are not restored.
     TotalsForgotten,
+    /// Time stands still while the system is down.
+    DowntimeForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 27] = [
+    pub const ALL: [Bug; 28] = [
         Bug::EnqueueBeforeSync,
         Bug::AckBeforeSync,
         Bug::CancelBeforeSync,
@@ -103,6 +105,7 @@ impl Bug {
         Bug::DedupeForgotten,
         Bug::ReadyNotFound,
         Bug::TotalsForgotten,
+        Bug::DowntimeForgotten,
     ];
 }
 
@@ -415,6 +418,7 @@ struct Toy {
     last_id: u64,
     epoch: u64,
     counter: u64,
+    crashed_at: u64,
     totals: Totals,
 }
 
@@ -478,6 +482,9 @@ impl Toy {
             if bug == Some(Bug::LeasesDropped) && matches!(m.stage, Stage::Leased(_)) {
                 m.stage = Stage::Waiting;
             }
+            if bug == Some(Bug::DowntimeForgotten) {
+                m.due += now - self.crashed_at;
+            }
             if bug == Some(Bug::DelayFromStart) {
                 m.due = now + m.delay;
             }
@@ -485,6 +492,7 @@ impl Toy {
     }
 
     fn crash(&mut self, now: u64, bug: Option<Bug>) {
+        self.crashed_at = now;
         let synced = now.saturating_sub(UNSYNCED);
         match bug {
             Some(Bug::EnqueueBeforeSync) => {

@@ -15,11 +15,13 @@ struct Script {
     ms: u64,
     ops: u64,
     bad: bool,
+    /// What the next grants say.
+    late_ms: u64,
 }
 
 impl Script {
     fn new(bad: bool) -> Self {
-        let mut script = Script { history: History::default(), ms: 0, ops: 0, bad };
+        let mut script = Script { history: History::default(), ms: 0, ops: 0, bad, late_ms: 0 };
         script.history.rules = Rules {
             lease_ms: 100,
             max_attempts: 3,
@@ -91,7 +93,8 @@ impl Script {
     }
 
     fn grant(&mut self, n: u64, key: Option<&str>, attempt: u64, token: u64) {
-        self.done(reserve(), Answer::Grants(vec![grant(n, key, attempt, token)]));
+        let lateness_ms = self.late_ms;
+        self.done(reserve(), Answer::Grants(vec![Grant { lateness_ms, ..grant(n, key, attempt, token) }]));
     }
 
     fn empty(&mut self) {
@@ -568,6 +571,7 @@ fn not_offered() {
         s.enqueue(1, None, 100);
         s.wait(if s.bad { 5_300 } else { 4_000 });
         s.empty();
+        s.late_ms = s.ms - 101;
         s.grant(1, None, 1, 1);
     });
     // The time counts from the last start.
@@ -578,6 +582,20 @@ fn not_offered() {
         s.fault(Fault::Started);
         s.wait(if s.bad { 6_000 } else { 1_000 });
         s.empty();
+    });
+}
+
+#[test]
+fn lateness() {
+    // Two seconds down, due after one of them.
+    case(Check::Lateness, |s| {
+        s.enqueue(1, None, 1_000);
+        s.fault(Fault::Killed(Moment::Serving));
+        s.wait(2_000);
+        s.fault(Fault::Started);
+        let mut g = grant(1, None, 1, 1);
+        g.lateness_ms = if s.bad { 0 } else { 1_000 };
+        s.done(reserve(), Answer::Grants(vec![g]));
     });
 }
 
@@ -643,7 +661,10 @@ fn evidence_is_counted_and_required() {
     s.fault(Fault::Killed(Moment::Recovering));
     s.wait(50);
     s.fault(Fault::Started);
-    s.done(reserve(), Answer::Grants(vec![grant(1, None, 2, 2), grant(2, None, 1, 3)]));
+    s.done(
+        reserve(),
+        Answer::Grants(vec![grant(1, None, 2, 2), Grant { lateness_ms: 90, ..grant(2, None, 1, 3) }]),
+    );
     s.refused(Call::Ack(proof(1, 1)), Refusal::LeaseLost);
     s.done(Call::Ack(proof(1, 2)), Answer::Settled);
     let report = check(&s.history);

@@ -47,6 +47,7 @@ const MUTATIONS: &[(&str, Mutation, &[Check], usize)] = &[
     ("a get of a living message finds nothing", get_nothing, &[Check::Untruthful], 50),
     ("a refused enqueue was granted", refused_enqueue, &[Check::Ghost], 100),
     ("one enqueue has two ids", two_ids, &[Check::Ghost], 100),
+    ("a grant says a wrong lateness", wrong_lateness, &[Check::Lateness], 90),
     ("totals miss an ack", wrong_totals, &[Check::Totals], 50),
 ];
 
@@ -623,6 +624,15 @@ fn two_ids(h: &mut History, rng: &mut Rng) -> Option<()> {
     grant_at(h, place)?.id = MsgId(1_000_000);
     // The rest of its life keeps the old id; without any the enqueue's answer does.
     enqueue_of(h, place.2).map(|_| ())
+}
+
+fn wrong_lateness(h: &mut History, rng: &mut Rng) -> Option<()> {
+    let free = untouched(h);
+    let mut all: Vec<_> = grants(h).into_iter().filter(|g| free.contains(&g.2)).collect();
+    all.retain(|g| grant_at(h, *g).is_some_and(|g| g.attempt == 1));
+    let place = *rng.pick(&all)?;
+    grant_at(h, place)?.lateness_ms += 1_000;
+    Some(())
 }
 
 fn wrong_totals(h: &mut History, _: &mut Rng) -> Option<()> {

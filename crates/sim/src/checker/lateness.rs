@@ -86,7 +86,8 @@ pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
         }
         When::AtMs(ms) => {
             let at = op.inv.ns.saturating_add(ms.saturating_sub(op.inv.wall).saturating_mul(NS));
-            Due { earliest: at.saturating_sub(NS), latest: at }
+            // An instant that has passed when the enqueue arrives counts from then.
+            Due { earliest: at.saturating_sub(NS), latest: at.max(op.latest.ns) }
         }
     })
 }

@@ -17,6 +17,7 @@ pub(super) fn check(world: &World<'_>, life: &Life<'_>, report: &mut Report) {
     judge.gets();
     judge.held();
     judge.offered();
+    judge.lateness();
     judge.balance();
 }
 
@@ -686,6 +687,30 @@ impl<'h> Judge<'_, 'h> {
             }
         }
         Some(ready)
+    }
+
+    /// The grant happened between reserve and answer, and the message came due at a time that is known, too; what the
+    /// system says of the difference must lie between.
+    fn lateness(&mut self) {
+        let (life, world) = (self.life, self.world);
+        let (Some(first), [send]) = (life.grants.first(), &life.sends[..]) else { return };
+        if first.grant.attempt != 1 || !life.changes.is_empty() || !life.loose.is_empty() {
+            return;
+        }
+        let Some(due) = super::lateness::due(world, *send) else { return };
+        if due.latest == u64::MAX || world.stepped(life.born(world), first.ret.idx) {
+            return;
+        }
+        self.report.applied(Check::Lateness);
+        let least = first.inv.ns.saturating_sub(due.latest) / NS;
+        let most = first.ret.ns.saturating_sub(due.earliest).div_ceil(NS);
+        let (said, slack) = (first.grant.lateness_ms, world.rules.slack_ms);
+        if said + slack < least || said > most + slack {
+            self.blame(
+                Check::Lateness,
+                format!("said to be {said} ms late, but is {least} to {most} ms late"),
+            );
+        }
     }
 
     /// Each accepted message is in exactly one place.

@@ -64,13 +64,15 @@ pub enum Check {
     Untruthful,
     /// What is overdue is offered soon after the faults end (G3).
     NotOffered,
+    /// The lateness that a grant shows is true: downtime counts, and nothing else is added.
+    Lateness,
     /// The system's own totals agree with what the clients saw.
     Totals,
 }
 
 impl Check {
     /// All of them.
-    pub const ALL: [Check; 20] = [
+    pub const ALL: [Check; 21] = [
         Check::Lost,
         Check::Early,
         Check::GrantAfterAck,
@@ -90,6 +92,7 @@ impl Check {
         Check::DeadInexact,
         Check::Untruthful,
         Check::NotOffered,
+        Check::Lateness,
         Check::Totals,
     ];
 }
