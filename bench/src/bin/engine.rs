@@ -17,7 +17,8 @@ fn main() {
     let mut store = MemoryStore::new();
     let recovered = store.recovered();
     let mut now = Now::whole(0, 1_700_000_000_000);
-    let config = Config { seed: 1, policy: duewheel::Policy { max_messages: 100_000_000, ..Default::default() } };
+    let config =
+        Config { seed: 1, policy: duewheel::Policy { max_messages: 100_000_000, ..Default::default() } };
     let mut driver = Driver::new(store, recovered, config, now).expect("a ring");
     while !driver.is_open() {
         driver.step(now, &mut Vec::new()).expect("memory does not fail");
@@ -61,7 +62,9 @@ fn main() {
             });
             acks.push(demand);
             let answers = step(now, std::mem::take(&mut acks));
-            let Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) = answers.last() else { panic!("{answers:?}") };
+            let Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) = answers.last() else {
+                panic!("{answers:?}")
+            };
             granted += grants.len() as u64;
             acks = grants.iter().map(|g| Op::Ack { id: g.message.id, token: g.token }).collect();
         }

@@ -127,7 +127,7 @@ impl Backoff {
         let doublings = attempt.saturating_sub(1).min(63);
         let base = self.min_ms.saturating_mul(1u64 << doublings).min(max);
         let share = |whole: u64| {
-            let product = u128::from(whole) * u128::from(random) >> 64;
+            let product = (u128::from(whole) * u128::from(random)) >> 64;
             u64::try_from(product).unwrap_or(whole)
         };
         let up = base.saturating_add(share(base / 2));

@@ -61,7 +61,7 @@ struct Timekeeper {
 impl Timekeeper {
     fn now(&self, reading: Reading) -> Now {
         let engine_ns = self.base_ns.saturating_add(reading.elapsed_ns.saturating_sub(self.since_ns));
-        let partial = if engine_ns % 1_000_000 == 0 { Partial::Whole } else { Partial::Cut };
+        let partial = if engine_ns.is_multiple_of(1_000_000) { Partial::Whole } else { Partial::Cut };
         Now { engine: EngineMs(engine_ns / 1_000_000), wall: WallMs(reading.wall_ns / 1_000_000), partial }
     }
 

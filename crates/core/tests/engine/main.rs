@@ -1,5 +1,6 @@
 //! Tests of the engine: inputs in, literal effects out; and a model, over random histories.
 #![allow(unreachable_pub)] // one binary of several modules
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 mod harness;
 mod literal;

@@ -1,5 +1,6 @@
 //! Tests of the library, in one binary.
 #![allow(unreachable_pub)] // one binary of several modules
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 mod driver;
 mod handlers;

@@ -120,6 +120,16 @@ impl History {
         group
     }
 
+    /// Goes on with a group of the caller's own.
+    ///
+    /// # Panics
+    /// If it does not follow the last one.
+    pub fn adopt(&mut self, group: Group) {
+        assert_eq!(group.first, self.model.applied().next(), "groups follow each other");
+        self.model.apply(&group);
+        self.groups.push(group);
+    }
+
     /// Dice for the caller's own decisions, so that one seed replays everything.
     pub fn dice(&mut self) -> &mut Dice {
         &mut self.dice
