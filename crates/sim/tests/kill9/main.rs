@@ -5,7 +5,7 @@
 //! history of what the clients saw is judged. A run counts only if its faults provably happened.
 //!
 //! `DUEWHEEL_KILLS` (20) says how often (0: a run of 5 s without a fault), `DUEWHEEL_SEED` repeats the decisions of a run (not the scheduling of the machine),
-//! `DUEWHEEL_BIN` names the binary.
+//! `DUEWHEEL_BIN` names the binary, `DUEWHEEL_KEEP=1` keeps history and data of a good run, too.
 
 mod api;
 mod crew;
@@ -78,13 +78,17 @@ fn what_was_accepted_survives_kill_9() {
     {
         faults.push(format!("the run proves too little: {missing}"));
     }
-    if faults.is_empty() {
+    if faults.is_empty() && env("DUEWHEEL_KEEP").is_none() {
         return;
     }
     let kept = folder.keep();
     let file = kept.join("history.jsonl");
     let mut out = BufWriter::new(File::create(&file).expect("the history's file"));
     history.save(&mut out).expect("the history is written");
+    if faults.is_empty() {
+        println!("history {}", file.display());
+        return;
+    }
     panic!(
         "{}\n\n{} violations. History {}, server's log and data beside it.\n\
          judge it again: cargo run -p duewheel-sim --example judge -- {}\n\
