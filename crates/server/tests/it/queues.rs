@@ -165,7 +165,7 @@ async fn health_metrics_and_the_page() {
             name == family
                 || name.strip_prefix(family).is_some_and(|s| ["_bucket", "_sum", "_count"].contains(&s))
         };
-        assert!(names.iter().any(|t| described(t)), "{line} has no type");
+        assert!(names.iter().any(described), "{line} has no type");
         assert!(line.rsplit(' ').next().is_some_and(|v| v.parse::<f64>().is_ok()), "{line}");
     }
     let page = server.call("GET", "/", "").await;
