@@ -16,7 +16,7 @@ use crate::le::{set_u32, set_u64, u32_at, u64_at};
 pub(crate) const FORMAT: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"dw-manif";
-const HEAD: usize = 40;
+const HEAD: usize = 48;
 const SEGMENT: usize = 24;
 const RUN: usize = 32;
 
@@ -27,6 +27,8 @@ pub(crate) struct Manifest {
     pub(crate) epoch: Epoch,
     /// The next file gets this number.
     pub(crate) next_file: FileNo,
+    /// The highest LSN known durable when this manifest was written: evidence that does not lie in the journal.
+    pub(crate) proven: Lsn,
     /// Ascending; those that hold frames first, then those prepared for later.
     pub(crate) segments: Vec<SegmentEntry>,
     /// The newest checkpoint, if there is one.
@@ -62,7 +64,7 @@ pub(crate) enum NotReplaced {
 
 impl Manifest {
     pub(crate) fn empty() -> Self {
-        Manifest { epoch: Epoch(0), next_file: FileNo(1), segments: Vec::new(), run: None }
+        Manifest { epoch: Epoch(0), next_file: FileNo(1), proven: Lsn(0), segments: Vec::new(), run: None }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -74,6 +76,7 @@ impl Manifest {
         set_u32(&mut bytes, 20, count(self.segments.len()));
         set_u32(&mut bytes, 24, count(runs.len()));
         set_u64(&mut bytes, 32, self.next_file.0);
+        set_u64(&mut bytes, 40, self.proven.0);
         let mut at = HEAD;
         for segment in &self.segments {
             for n in [segment.no.0, segment.incarnation.0, segment.bytes] {
@@ -117,6 +120,7 @@ impl Manifest {
         let manifest = Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
+            proven: Lsn(u64_at(bytes, 40)),
             segments: entries
                 .chunks_exact(SEGMENT)
                 .map(|e| SegmentEntry {
@@ -206,6 +210,7 @@ mod tests {
         let manifest = Manifest {
             epoch: Epoch(7),
             next_file: FileNo(19),
+            proven: Lsn(120),
             segments: (3..9)
                 .map(|no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(no * 7919), bytes: 65_536 })
                 .collect(),

@@ -138,6 +138,7 @@ impl Shared {
         let mut next = manifest.clone();
         let changed = change(&mut next);
         next.next_file = FileNo(self.next_file.load(Ordering::Relaxed));
+        next.proven = self.syncer.synced();
         match next.replace(&*self.disk) {
             Ok(()) => {
                 *manifest = next;

@@ -201,7 +201,7 @@ fn room_for_checkpoint(shared: &Shared) -> bool {
 fn remove_surplus(shared: &Shared, space: Space) {
     let segment = shared.options.segment_bytes;
     let keep = match space {
-        Space::Enough => usize::try_from(shared.options.journal_bytes / segment).unwrap_or(usize::MAX),
+        Space::Enough => usize::try_from(shared.options.journal_bytes / segment + 1).unwrap_or(usize::MAX),
         Space::Short => 0,
     };
     loop {

@@ -61,6 +61,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let epoch = replayed.epoch.0.checked_add(1);
     manifest.epoch =
         Epoch(epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?);
+    manifest.proven = replayed.proven;
     let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
 
@@ -81,6 +82,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
 
     let (empty, sealed): (Vec<_>, Vec<_>) = replayed.used.into_iter().partition(|s| s.records() == 0);
     if !empty.is_empty() {
+        manifest.proven = replayed.table.applied();
         manifest.segments.retain(|listed| !empty.iter().any(|s| s.entry == *listed));
         manifest.replace(disk)?;
     }

@@ -21,6 +21,7 @@ use super::frame::{self, Frame, Head, NoFrame};
 use super::segment::{self, BLOCK, Header, Sealed};
 use crate::disk::Disk;
 use crate::fault::{Problem, Trouble};
+use crate::folder::MANIFEST;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::run::reader;
 
@@ -138,7 +139,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest) -> Result<Replayed, T
     let (with_frames, prepared) = manifest.segments.split_at(headers.len());
     let mut replayed = Replayed {
         epoch: headers.iter().map(|h| h.epoch).fold(manifest.epoch, Epoch::max),
-        proven: headers.iter().map(|h| h.watermark).fold(table.applied(), Lsn::max),
+        proven: headers.iter().map(|h| h.watermark).fold(table.applied().max(manifest.proven), Lsn::max),
         table,
         used: Vec::new(),
         unused: prepared.to_vec(),
@@ -161,6 +162,12 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest) -> Result<Replayed, T
     if let Some(entry) = prepared.first() {
         let bytes = segment::read(disk, entry)?;
         refuse_if_promised(&bytes, entry, BLOCK, replayed.table.applied().next(), "the header is damaged")?;
+    }
+    if replayed.proven > replayed.table.applied() {
+        let (proven, last) = (replayed.proven.0, replayed.table.applied().0);
+        let what = format!("the journal ends with LSN {last}, LSN {proven} was durable");
+        let file = prepared.first().map_or(MANIFEST.into(), |entry| entry.no.segment());
+        return Err(Problem::new(file, 0, what).into());
     }
     Ok(replayed)
 }

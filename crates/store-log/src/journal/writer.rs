@@ -137,7 +137,12 @@ impl JournalWriter {
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.shared.syncer.wait(&self.shared)?;
         self.mark(clock)?;
-        self.shared.syncer.wait(&self.shared)
+        self.shared.syncer.wait(&self.shared)?;
+        match self.shared.change_manifest(|_| {}) {
+            // The proof in the journal is enough.
+            Err(error) if error.kind() == ErrorKind::Full => Ok(()),
+            other => other,
+        }
     }
 
     /// Whether the next group will find its place; see [`preparer`] for what is kept back.

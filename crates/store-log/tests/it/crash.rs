@@ -1,0 +1,209 @@
+//! Crashes at every step: of appending, of preparing segments, of checkpoints, of opening itself.
+//!
+//! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill -9
+//! with everything that was written.
+
+use duewheel_core::Lsn;
+use duewheel_core::store::Store;
+use duewheel_core::store::conformance::{Dice, History};
+use duewheel_store_log::{Options, SyncMode, verify_on};
+
+use crate::rig::{assert_is, by_hand, open, times};
+use crate::sim_disk::{Plan, SimDisk, Survivors};
+
+/// What the owner knew when the machine stopped.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// Appends that returned.
+    written: Lsn,
+    /// Told durable.
+    durable: Lsn,
+}
+
+/// What has really happened: a test of crashes that meets none proves nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    rotations: u64,
+    reused: u64,
+    checkpoints: u64,
+    unproven: u64,
+    lost: usize,
+}
+
+impl Seen {
+    #[track_caller]
+    fn assert_worth_it(&self) {
+        assert!(
+            self.rotations > 50 && self.reused > 20 && self.checkpoints > 20 && self.unproven > 50,
+            "{self:?}"
+        );
+    }
+}
+
+/// Opens the store and works with it until `steps` are done or the machine stops.
+fn work(
+    disk: &SimDisk,
+    history: &mut History,
+    dice: &mut Dice,
+    steps: u64,
+    known: &mut Known,
+    seen: &mut Seen,
+) {
+    let sync = if dice.once_in(4) { SyncMode::Buffered } else { SyncMode::Fsync };
+    let Ok(mut store) = open(disk, Options { sync, ..by_hand() }) else { return };
+    let recovered = store.recovered();
+    let last = Lsn(recovered.next_lsn.0 - 1);
+    assert!(last >= known.durable, "opened at {last:?}, {:?} was durable", known.durable);
+    history.forget_after(last);
+    // What was recovered has been synced.
+    *known = Known { written: last, durable: last };
+    let hands = store.hands();
+    for _ in 0..steps {
+        let done = match dice.below(10) {
+            0..=3 => {
+                let group = history.group(12);
+                let appended = store.append(&group);
+                if appended.is_ok() {
+                    known.written = group.last();
+                }
+                appended
+            }
+            4 => store.sync().inspect(|()| {
+                hands.sync();
+            }),
+            5 => {
+                hands.prepare();
+                Ok(())
+            }
+            6 => {
+                hands.checkpoint();
+                Ok(())
+            }
+            7 => store.sync(),
+            _ => store.idle(history.tick()),
+        };
+        // What buffered calls durable survives kill -9, not a power loss.
+        if let (Ok(progress), SyncMode::Fsync) = (store.progress(), sync) {
+            known.durable = progress.durable;
+        }
+        if done.is_err() {
+            break;
+        }
+    }
+    let figure = |name| store.figures().into_iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value);
+    seen.rotations += figure("segment_rotations_total");
+    seen.reused += figure("segments_reused_total");
+    seen.checkpoints += figure("checkpoints_total");
+    if dice.once_in(3) && store.close(history.tick()).is_ok() {
+        known.durable = known.written;
+    }
+}
+
+/// Opens what a crash has left and compares.
+fn check(disk: &SimDisk, history: &History, known: Known, survivors: Survivors, what: &str) -> u64 {
+    let report = verify_on(disk).unwrap_or_else(|e| panic!("{what}: verify: {e:?}"));
+    if disk.names("MANIFEST").contains(&"MANIFEST".to_owned()) {
+        assert_eq!(report.problems, [], "{what}");
+    } else {
+        assert_eq!(known.durable, Lsn(0), "{what}: the folder was never complete");
+    }
+    let mut store = open(disk, by_hand()).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    let recovered = store.recovered();
+    let last = Lsn(recovered.next_lsn.0 - 1);
+    assert!(last >= known.durable, "{what}: {last:?}, {:?} was durable", known.durable);
+    if survivors == Survivors::All {
+        assert!(last >= known.written, "{what}: {last:?}, {:?} was written", known.written);
+    }
+    assert_is(&mut store, &recovered, history, what);
+    if !report.problems.is_empty() {
+        return 0;
+    }
+    assert_eq!(report.messages, recovered.messages, "{what}");
+    report.unproven_groups
+}
+
+fn survivors(dice: &mut Dice) -> Survivors {
+    match dice.below(4) {
+        0 => Survivors::None,
+        1 => Survivors::All,
+        _ => Survivors::Some,
+    }
+}
+
+#[test]
+fn the_machine_may_stop_at_every_call() {
+    let mut seen = Seen::default();
+    for seed in 0..times(2) {
+        for halt in 1.. {
+            let disk = SimDisk::new(seed);
+            let mut history = History::new(seed);
+            let mut dice = Dice::new(seed);
+            let mut known = Known::default();
+            disk.plan(Plan::HaltAt(halt));
+            // Two owners, so that the second one recovers what the first one left without closing.
+            work(&disk, &mut history, &mut dice, 120, &mut known, &mut seen);
+            work(&disk, &mut history, &mut dice, 120, &mut known, &mut seen);
+            if disk.calls() < halt {
+                assert!(halt > 200, "the work must be worth it: {halt} calls");
+                break;
+            }
+            for (name, survivors) in
+                [("none", Survivors::None), ("all", Survivors::All), ("some", Survivors::Some)]
+            {
+                let copy = disk.copy();
+                copy.restart(survivors);
+                let what = format!("seed {seed}, halt at {halt}, {name} survive");
+                seen.unproven += check(&copy, &history, known, survivors, &what);
+            }
+        }
+    }
+    seen.assert_worth_it();
+}
+
+/// Random crashes one after the other, a third of them while the folder is being opened.
+#[test]
+fn crashes_follow_each_other() {
+    let mut seen = Seen::default();
+    for seed in 0..times(100) {
+        let mut dice = Dice::new(seed);
+        let disk = SimDisk::new(seed);
+        let mut history = History::new(seed);
+        let mut known = Known::default();
+        for round in 0..8 {
+            let halt = disk.calls() + 1 + if dice.once_in(3) { dice.below(12) } else { dice.below(250) };
+            disk.plan(Plan::HaltAt(halt));
+            work(&disk, &mut history, &mut dice, 150, &mut known, &mut seen);
+            let survivors = survivors(&mut dice);
+            seen.lost += if survivors == Survivors::All { 0 } else { disk.unsynced() };
+            disk.restart(survivors);
+            if survivors != Survivors::All {
+                known.written = known.durable;
+            }
+            let what = format!("seed {seed}, round {round}");
+            seen.unproven += check(&disk.copy(), &history, known, survivors, &what);
+        }
+    }
+    seen.assert_worth_it();
+    assert!(seen.lost > 1_000, "unsynced bytes must really be lost: {seen:?}");
+}
+
+/// Story: each start takes a segment. A process that dies and is started again for a night must not fill the disk.
+#[test]
+fn a_crash_loop_does_not_eat_the_disk() {
+    let disk = SimDisk::new(1);
+    let mut history = History::new(1);
+    let mut largest = 0;
+    for round in 0..60 {
+        let mut store = open(&disk, by_hand()).expect("open");
+        let hands = store.hands();
+        while hands.prepare() == duewheel_store_log::Worked::Done {}
+        if round % 3 == 0 {
+            store.append(&history.group(3)).expect("append");
+        }
+        while hands.checkpoint() == duewheel_store_log::Worked::Done {}
+        drop(store);
+        disk.restart(Survivors::All);
+        largest = largest.max(disk.names("journal").len());
+    }
+    assert!(largest <= 8, "{largest} segments");
+}

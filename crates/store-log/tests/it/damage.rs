@@ -1,0 +1,354 @@
+//! Damage of every kind: never a wrong message, and never silent loss of what was durable.
+
+use std::collections::BTreeMap;
+
+use duewheel_core::Lsn;
+use duewheel_core::store::conformance::{Dice, History};
+use duewheel_core::store::{ErrorKind, Store};
+use duewheel_store_log::{Options, Worked};
+
+use crate::rig::{Rig, assert_is, by_hand, is_corrupt, open, times};
+use crate::sim_disk::{SimDisk, Survivors};
+
+/// A folder, the history in it, and what was durable.
+struct Healthy {
+    disk: SimDisk,
+    history: History,
+    durable: Lsn,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Closed: everything is proven.
+    Closed,
+    /// Killed with groups that nothing proves yet.
+    Killed,
+}
+
+/// About 8 KiB of frames in one segment.
+fn one_segment(end: End) -> Healthy {
+    let disk = SimDisk::new(5);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(5));
+    let before = rig.store.figures();
+    while figure(&rig, "journal_bytes") < 7_000 {
+        rig.append(6);
+        if rig.history.dice().once_in(3) {
+            rig.sync();
+        }
+    }
+    rig.sync();
+    assert_eq!(before.len(), rig.store.figures().len());
+    assert_eq!(figure(&rig, "segment_rotations_total"), 0, "all in one segment");
+    finish(disk, rig, end)
+}
+
+/// A run, sealed segments, one in use, and prepared ones that were used before.
+fn many_files(end: End) -> Healthy {
+    let disk = SimDisk::new(6);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(6));
+    let hands = rig.store.hands();
+    while figure(&rig, "checkpoints_total") < 3 || figure(&rig, "journal_segments") < 5 {
+        rig.append(9);
+        rig.sync();
+        if figure(&rig, "checkpoints_total") < 3 {
+            while hands.checkpoint() == Worked::Done {}
+        }
+        while hands.prepare() == Worked::Done {}
+    }
+    rig.append(9);
+    rig.append(9);
+    finish(disk, rig, end)
+}
+
+fn finish(disk: SimDisk, mut rig: Rig, end: End) -> Healthy {
+    let clock = rig.history.tick();
+    let mut durable = rig.store.progress().expect("progress").durable;
+    if end == End::Closed {
+        rig.store.close(clock).expect("close");
+        durable = rig.history.model().applied();
+    }
+    drop(rig.store);
+    disk.restart(Survivors::All);
+    Healthy { disk, history: rig.history, durable }
+}
+
+fn figure(rig: &Rig, name: &str) -> u64 {
+    rig.store.figures().into_iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value)
+}
+
+/// How often a damaged folder was refused, and how often it opened.
+#[derive(Debug, Default)]
+struct Tally {
+    refused: u64,
+    opened: u64,
+}
+
+impl Healthy {
+    /// Opens a damaged copy: refused as corrupt, or whole groups with everything that must be there.
+    fn check(&self, damaged: &SimDisk, must_have: Lsn, tally: &mut Tally, what: &str) {
+        match open(damaged, by_hand()) {
+            Err(error) => {
+                assert!(is_corrupt(&error), "{what}: {error:?}");
+                assert!(error.to_string().contains(" at byte "), "{what}: {error} names no place");
+                tally.refused += 1;
+            }
+            Ok(mut store) => {
+                let recovered = store.recovered();
+                assert!(recovered.next_lsn > must_have, "{what}: lost silently");
+                assert_is(&mut store, &recovered, &self.history, what);
+                tally.opened += 1;
+            }
+        }
+    }
+
+    fn segments(&self) -> Vec<String> {
+        self.disk.names("journal")
+    }
+
+    fn damaged(&self, name: &str, bytes: &[u8]) -> SimDisk {
+        let disk = self.disk.copy();
+        disk.overwrite(name, bytes);
+        disk
+    }
+}
+
+/// Where the frames of a segment end.
+fn frames_end(segment: &[u8]) -> usize {
+    let number = |at: usize| u32::from_le_bytes(segment[at..at + 4].try_into().expect("four bytes"));
+    let mut at = 4_096;
+    while at + 56 <= segment.len() && segment[at + 16..at + 24] == segment[24..32] && number(at) != 0 {
+        at += (56 + number(at + 4) as usize).next_multiple_of(8);
+    }
+    at
+}
+
+/// The segment that has frames in it.
+fn used(healthy: &Healthy) -> String {
+    let is_used = |name: &String| healthy.disk.read(name)[..8] == *b"dw-segmt";
+    healthy.segments().into_iter().find(is_used).expect("one is used")
+}
+
+#[test]
+fn a_journal_cut_at_any_byte_is_refused() {
+    let healthy = one_segment(End::Killed);
+    let name = used(&healthy);
+    let bytes = healthy.disk.read(&name);
+    let mut tally = Tally::default();
+    for cut in 0..bytes.len() {
+        let damaged = healthy.damaged(&name, &bytes[..cut]);
+        healthy.check(&damaged, healthy.durable, &mut tally, &format!("cut at {cut}"));
+    }
+    assert_eq!(tally.opened, 0);
+}
+
+/// As if the end had never been written. What is proven by a frame that is still there, or by the manifest of a clean
+/// close, is missed; the rest cannot be told from a crash, and then exactly whole groups are left.
+#[test]
+fn a_journal_zeroed_from_any_byte_is_a_prefix_or_refused() {
+    for end in [End::Closed, End::Killed] {
+        let healthy = one_segment(end);
+        let name = used(&healthy);
+        let bytes = healthy.disk.read(&name);
+        let mut tally = Tally::default();
+        let every = if end == End::Closed { 1 } else { 5 };
+        for cut in (0..bytes.len()).filter(|cut| !(100..4_096).contains(cut) && cut % every == 0) {
+            let mut zeroed = bytes[..cut].to_vec();
+            zeroed.resize(bytes.len(), 0);
+            let must_have = if end == End::Closed { healthy.durable } else { Lsn(0) };
+            let damaged = healthy.damaged(&name, &zeroed);
+            healthy.check(&damaged, must_have, &mut tally, &format!("zero from {cut}"));
+        }
+        assert!(tally.opened > 0 && (end == End::Killed || tally.refused > 6_000), "{tally:?}");
+    }
+}
+
+#[test]
+fn a_flipped_bit_anywhere_is_harmless_or_refused() {
+    // Every byte of 8 KiB, and bytes all over a larger folder.
+    for (healthy, step) in [(one_segment(End::Closed), 1), (many_files(End::Closed), 5)] {
+        let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+        for name in healthy.disk.names("") {
+            if name == "LOCK" || name == "RESERVE" {
+                continue;
+            }
+            let kind = name.split('/').next().unwrap_or_default().to_owned();
+            let bytes = healthy.disk.read(&name);
+            let end = frames_end(&bytes);
+            for at in (0..bytes.len()).step_by(step) {
+                let unused = name.starts_with("journal") && ((100..4_096).contains(&at) || at > end + 60);
+                if unused && at % 89 != 0 {
+                    continue;
+                }
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << (at % 8);
+                let damaged = healthy.damaged(&name, &bytes);
+                let tally = tallies.entry(kind.clone()).or_default();
+                healthy.check(&damaged, healthy.durable, tally, &format!("bit in byte {at} of {name}"));
+            }
+        }
+        assert_eq!(tallies["MANIFEST"].opened, 0, "{tallies:?}");
+        assert!(tallies["journal"].refused > 2_000, "{tallies:?}");
+        assert_eq!(tallies.get("runs").map_or(0, |t| t.opened), 0, "{tallies:?}");
+    }
+}
+
+/// Nothing but the groups after the last watermark can be lost by damage in them; the watermarks prove the others.
+#[test]
+fn damage_in_a_killed_journal_loses_at_most_what_nothing_proves() {
+    let disk = SimDisk::new(9);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(9));
+    for _ in 0..20 {
+        rig.append(4);
+        rig.sync();
+    }
+    let proven = rig.history.groups()[18].last(); // the 20th says so
+    let healthy = finish(disk, rig, End::Killed);
+    let name = used(&healthy);
+    let bytes = healthy.disk.read(&name);
+    let mut tally = Tally::default();
+    for at in 0..bytes.len() {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 0x10;
+        let damaged = healthy.damaged(&name, &bytes);
+        healthy.check(&damaged, proven, &mut tally, &format!("byte {at}"));
+    }
+    assert!(tally.refused > 1_000 && tally.opened > 100, "{tally:?}");
+}
+
+#[test]
+fn zeroed_stale_and_swapped_sectors_are_harmless_or_refused() {
+    const SECTOR: usize = 512;
+    for end in [End::Closed, End::Killed] {
+        let healthy = many_files(end);
+        // What the files held some time ago is what a lost write leaves.
+        let stale = many_files(end);
+        let must_have = if end == End::Closed { healthy.durable } else { Lsn(0) };
+        let mut tally = Tally::default();
+        let mut dice = Dice::new(1);
+        for name in healthy.disk.names("journal").into_iter().chain(healthy.disk.names("runs")) {
+            let bytes = healthy.disk.read(&name);
+            let old = stale.disk.read(&name);
+            for sector in 0..bytes.len().div_ceil(SECTOR) {
+                let range = sector * SECTOR..((sector + 1) * SECTOR).min(bytes.len());
+                let mut zeroed = bytes.clone();
+                zeroed[range.clone()].fill(0);
+                let mut filled = bytes.clone();
+                filled[range.clone()].fill(0xff);
+                let mut swapped = bytes.clone();
+                let other = usize::try_from(dice.below((bytes.len() / SECTOR) as u64)).expect("small");
+                if range.len() == SECTOR {
+                    let theirs: Vec<u8> = bytes[other * SECTOR..(other + 1) * SECTOR].to_vec();
+                    swapped[other * SECTOR..(other + 1) * SECTOR].copy_from_slice(&bytes[range.clone()]);
+                    swapped[range.clone()].copy_from_slice(&theirs);
+                }
+                let mut earlier = bytes.clone();
+                let from = (sector + 3) % (old.len() / SECTOR) * SECTOR;
+                earlier[range.clone()].copy_from_slice(&old[from..from + range.len()]);
+                for (kind, damage) in
+                    [("zeroed", zeroed), ("filled", filled), ("swapped", swapped), ("stale", earlier)]
+                {
+                    let damaged = healthy.damaged(&name, &damage);
+                    healthy.check(
+                        &damaged,
+                        must_have,
+                        &mut tally,
+                        &format!("{kind} sector {sector} of {name}"),
+                    );
+                }
+            }
+        }
+        assert!(tally.refused > 100, "{tally:?}");
+    }
+}
+
+#[test]
+fn a_missing_file_is_refused_by_name() {
+    let healthy = many_files(End::Closed);
+    for name in healthy.disk.names("") {
+        if name == "LOCK" || name == "RESERVE" {
+            continue;
+        }
+        let disk = healthy.disk.copy();
+        disk.remove_file(&name);
+        let error = open(&disk, by_hand()).expect_err("a file is missing");
+        assert!(is_corrupt(&error) && error.to_string().contains(&name), "{name}: {error}");
+    }
+}
+
+/// Story: a recycled segment holds whole frames of an earlier life, and their LSNs may even be the ones that come next.
+/// Only the incarnation tells them apart.
+#[test]
+fn frames_of_an_earlier_life_never_count() {
+    let mut reused = 0;
+    for seed in 0..times(20) {
+        let disk = SimDisk::new(seed);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+        let hands = rig.store.hands();
+        for _ in 0..120 {
+            rig.append(9);
+            rig.sync();
+            while hands.checkpoint() == Worked::Done {}
+            while hands.prepare() == Worked::Done {}
+        }
+        reused += figure(&rig, "segments_reused_total");
+        let healthy = finish(disk, rig, End::Closed);
+        // All frames that were ever written, at the place where the next one would be.
+        let mut tally = Tally::default();
+        let names = healthy.segments();
+        for name in &names {
+            let bytes = healthy.disk.read(name);
+            for other in &names {
+                let mut mixed = bytes.clone();
+                let theirs = healthy.disk.read(other);
+                let end = frames_end(&bytes);
+                let room = mixed.len() - end;
+                if room < 64 {
+                    continue;
+                }
+                mixed[end..].copy_from_slice(&theirs[4096..4096 + room]);
+                let damaged = healthy.damaged(name, &mixed);
+                healthy.check(
+                    &damaged,
+                    healthy.durable,
+                    &mut tally,
+                    &format!("seed {seed}: {other} behind {name}"),
+                );
+            }
+        }
+        assert_eq!(tally.refused, 0, "bytes behind the end are of no interest");
+    }
+    assert!(reused > 20, "{reused}");
+}
+
+#[test]
+fn an_unknown_format_is_refused_by_its_number() {
+    let healthy = one_segment(End::Closed);
+    let mut bytes = healthy.disk.read("MANIFEST");
+    bytes[8] = 7;
+    let damaged = healthy.damaged("MANIFEST", &bytes);
+    let error = open(&damaged, by_hand()).expect_err("a newer format");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("format version 7 is unknown"), "{error}");
+}
+
+/// Segments of another size than the options say now are read all the same.
+#[test]
+fn the_segment_size_may_be_changed() {
+    let disk = SimDisk::new(2);
+    let mut history = History::new(2);
+    for size in [12, 40, 8, 16, 12] {
+        let options = Options { segment_bytes: size * 1024, ..by_hand() };
+        let mut rig = Rig::open(&disk, options, history);
+        let what = format!("{size} KiB");
+        assert_is(&mut rig.store, &rig.recovered, &rig.history, &what);
+        for _ in 0..60 {
+            rig.append(9);
+            if rig.history.dice().once_in(4) {
+                rig.sync();
+                rig.store.hands().prepare();
+                rig.store.hands().checkpoint();
+            }
+        }
+        history = rig.history;
+    }
+}

@@ -1,0 +1,224 @@
+//! Writes and syncs that fail: the store ends, and the next one starts from what is certain.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use duewheel_core::Lsn;
+use duewheel_core::store::conformance::{Dice, History};
+use duewheel_core::store::{ErrorKind, Found, Level, Load, Lookups, Room, Sequence, Store, StoreError};
+use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
+
+use crate::rig::{Rig, assert_is, by_hand, open, small};
+use crate::sim_disk::{Plan, SimDisk, Survivors};
+
+/// Every call of the store, after it was poisoned.
+fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), StoreError>> {
+    let load = Load { sequence: Sequence::At, queue: None, after: None, until: 9, rows: 1, bytes: 1 };
+    vec![
+        store.append(&history.group(2)),
+        store.sync(),
+        store.progress().map(drop),
+        store.find_many(&Lookups::default(), &mut Found::default()),
+        store.load(load),
+        store.idle(history.tick()),
+        store.close(history.tick()),
+    ]
+}
+
+#[test]
+fn a_failed_write_ends_the_store() {
+    let disk = SimDisk::new(1);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(1));
+    rig.append(5);
+    rig.sync();
+    let durable = rig.history.model().applied();
+    disk.plan(Plan::FailNext("journal"));
+    let error = rig.store.append(&rig.history.group(5)).expect_err("the write fails");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("cannot write journal/0000000001.log"), "{error}");
+    for (n, result) in every_call(&mut rig.store, &mut rig.history).into_iter().enumerate() {
+        assert_eq!(result.expect_err("the store has ended").to_string(), error.to_string(), "call {n}");
+    }
+    assert_eq!(rig.store.room(), Room::SettleOnly);
+    drop(rig.store);
+    let mut rig = Rig::open(&disk, by_hand(), rig.history);
+    assert!(rig.recovered.next_lsn > durable);
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+}
+
+/// Story (PostgreSQL, 2018): after a failed fsync the kernel marks the pages clean; the next fsync succeeds and the data
+/// is nowhere. So no sync is tried twice, and what a new owner reads from the page cache it writes again elsewhere.
+#[test]
+fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
+    let disk = SimDisk::new(2);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(2));
+    rig.append(5);
+    rig.sync();
+    rig.append(5);
+    rig.append(5);
+    let written = rig.history.model().applied();
+    let hands = rig.store.hands();
+    rig.store.sync().expect("asking works");
+    disk.plan(Plan::FailNext("journal"));
+    hands.sync();
+    let error = rig.store.progress().expect_err("the sync failed");
+    assert!(error.to_string().contains("cannot sync journal/0000000001.log"), "{error}");
+    let calls = disk.calls();
+    assert_eq!(
+        (hands.sync(), hands.prepare(), hands.checkpoint()),
+        (Worked::Nothing, Worked::Nothing, Worked::Nothing)
+    );
+    assert!(rig.store.sync().is_err());
+    drop(rig.store);
+    assert_eq!(disk.calls(), calls, "nothing touches the disk any more");
+
+    // The page cache still has the tail, the disk never will: forget that it is dirty.
+    let name = "journal/0000000001.log";
+    assert_eq!(verify_on(&disk).expect("verify").unproven_groups, 2);
+    let rig = Rig::open(&disk, by_hand(), rig.history);
+    assert_eq!(rig.recovered.next_lsn, written.next());
+    drop(rig.store);
+    let zeros = vec![0; 12 * 1024 - 4096 - 500];
+    let mut bytes = disk.read(name);
+    bytes[4096 + 500..].copy_from_slice(&zeros);
+    disk.overwrite(name, &bytes);
+    disk.restart(Survivors::None);
+    let mut rig = Rig::open(&disk, by_hand(), rig.history);
+    assert_eq!(rig.recovered.next_lsn, written.next(), "the new segment has the tail");
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+}
+
+/// Each call that changes the disk fails once. The store goes on or ends; nothing durable is ever missing.
+#[test]
+fn every_call_may_fail() {
+    let (mut poisoned, mut refused, mut survived) = (0, 0, 0);
+    for n in 1.. {
+        let disk = SimDisk::new(3);
+        let mut history = History::new(3);
+        let mut dice = Dice::new(3);
+        disk.plan(Plan::FailAt(n));
+        let mut durable = Lsn(0);
+        for _owner in 0..3 {
+            let mut store = match open(&disk, by_hand()) {
+                Ok(store) => store,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "call {n}: {error:?}");
+                    refused += 1;
+                    continue;
+                }
+            };
+            let recovered = store.recovered();
+            assert!(recovered.next_lsn > durable, "call {n}");
+            history.forget_after(Lsn(recovered.next_lsn.0 - 1));
+            let hands = store.hands();
+            for _ in 0..60 {
+                if store.append(&history.group(9)).is_err() {
+                    poisoned += 1;
+                    break;
+                }
+                if dice.once_in(2) {
+                    let _ = store.sync();
+                    hands.sync();
+                    hands.prepare();
+                    hands.checkpoint();
+                }
+                if let Ok(progress) = store.progress() {
+                    durable = progress.durable;
+                }
+            }
+            drop(store);
+            disk.restart(Survivors::Some);
+            disk.plan(if disk.calls() < n { Plan::FailAt(n) } else { Plan::Fine });
+        }
+        let calls = disk.calls();
+        disk.plan(Plan::Fine);
+        let mut rig = Rig::open(&disk, by_hand(), history);
+        assert!(rig.recovered.next_lsn > durable, "call {n}: lost");
+        assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("call {n}"));
+        rig.history.forget_after(Lsn(rig.recovered.next_lsn.0 - 1));
+        rig.append(3);
+        survived += 1;
+        if calls < n {
+            break;
+        }
+    }
+    assert!(poisoned > 20 && refused > 20 && survived > 150, "{poisoned} {refused} {survived}");
+}
+
+/// A checkpoint that finds a sealed segment damaged must not make the damage final.
+#[test]
+fn damage_found_by_a_checkpoint_ends_the_store() {
+    let disk = SimDisk::new(4);
+    let options = Options { journal_bytes: 0, ..by_hand() };
+    let mut rig = Rig::open(&disk, options, History::new(4));
+    let hands = rig.store.hands();
+    while rig.store.figures().iter().any(|(name, n)| *name == "segment_rotations_total" && *n == 0) {
+        rig.append(9);
+        rig.sync();
+        hands.prepare();
+    }
+    let mut bytes = disk.read("journal/0000000001.log");
+    bytes[5_000] ^= 1;
+    disk.overwrite("journal/0000000001.log", &bytes);
+    assert_eq!(hands.checkpoint(), Worked::Nothing);
+    let error = rig.store.progress().expect_err("the journal is damaged");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("journal/0000000001.log at byte "), "{error}");
+    assert!(disk.names("journal").contains(&"journal/0000000001.log".to_owned()));
+}
+
+#[test]
+fn buffered_is_durable_when_written_and_synced_soon() {
+    let disk = SimDisk::new(5);
+    let options = Options {
+        sync: SyncMode::Buffered,
+        buffered_for: Duration::from_millis(5),
+        workers: Workers::Threads,
+        ..small()
+    };
+    let mut rig = Rig::open(&disk, options, History::new(5));
+    assert_eq!(rig.store.level(), Level::Buffered);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for _ in 0..5 {
+        let last = rig.append(5);
+        assert_eq!(rig.store.progress().expect("progress").durable, last, "at once, without asking");
+        while disk.unsynced_sectors("journal") > 0 {
+            assert!(Instant::now() < deadline, "nobody asked, and it is synced all the same");
+            std::thread::yield_now();
+        }
+    }
+    drop(rig.store);
+    disk.restart(Survivors::None);
+    let mut rig = Rig::open(&disk, by_hand(), rig.history);
+    assert_eq!(rig.recovered.next_lsn, rig.history.model().applied().next());
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+}
+
+#[test]
+fn the_waker_rings_when_something_became_durable() {
+    let disk = SimDisk::new(6);
+    let (rings, heard) = std::sync::mpsc::channel();
+    let waker = Arc::new(move || {
+        let _ = rings.send(());
+    });
+    let mut store = LogStore::open_on(Arc::new(disk), small(), waker).expect("open");
+    let mut history = History::new(6);
+    let group = history.group(4);
+    store.append(&group).expect("append");
+    store.sync().expect("sync");
+    while store.progress().expect("progress").durable < group.last() {
+        heard.recv_timeout(Duration::from_secs(20)).expect("a ring for each sync");
+    }
+}
+
+#[test]
+fn a_group_out_of_order_ends_the_store() {
+    let disk = SimDisk::new(7);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(7));
+    rig.append(5);
+    let mut group = rig.history.group(5);
+    group.first = group.first.next();
+    let error = rig.store.append(&group).expect_err("a hole in the journal");
+    assert!(error.to_string().contains("is due"), "{error}");
+    assert!(rig.store.progress().is_err());
+}

@@ -1,0 +1,273 @@
+//! The bytes, literally. `docs/format.md` draws them; whoever changes one of these changes the format.
+
+use std::sync::Arc;
+
+use duewheel_core::id::{Epoch, LeaseToken, SessionId};
+use duewheel_core::message::{
+    DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
+};
+use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
+use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Writer};
+use duewheel_core::store::Store;
+use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
+use duewheel_store_log::Worked;
+
+use crate::rig::{by_hand, open};
+use crate::sim_disk::SimDisk;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// A record is these bytes, and these bytes are the record. Blanks between fields are for the reader.
+#[track_caller]
+fn is(record: Record, bytes: &str) {
+    let mut writer = Writer::default();
+    writer.record(&record);
+    assert_eq!(hex(&writer.bytes), bytes.replace(' ', ""), "{record:?}");
+    assert_eq!(Reader::new(writer.bytes.into()).record(), Ok(record));
+}
+
+fn queue() -> QueueName {
+    QueueName::new("q").expect("a good name")
+}
+
+fn key() -> Option<Key> {
+    Some(Key::new("k").expect("a good key"))
+}
+
+fn lease() -> Lease {
+    Lease {
+        token: LeaseToken { epoch: Epoch(2), counter: 300 },
+        until: EngineMs(5_000),
+        session: SessionId(4),
+        granted_at: WallMs(1_000),
+    }
+}
+
+fn put() -> Record {
+    let message = Message {
+        id: MessageId(1),
+        queue: queue(),
+        key: key(),
+        body: "hi".into(),
+        headers: vec![("a".into(), "b".into())],
+        options: Options {
+            lease_ms: None,
+            max_attempts: MaxAttempts::new(3),
+            backoff: Some(Backoff { min_ms: 1_000, max_ms: 60_000 }),
+        },
+        enqueued_at: WallMs(1_000),
+    };
+    Record::Put { message: Arc::new(message), life: Life::new(Due::At(WallMs(5_000)), Some(7)) }
+}
+
+#[test]
+fn put_bytes() {
+    //          kind id queue key  enq. lease max  backoff       headers         body   at due  gen att forg prio stage hist
+    is(
+        put(),
+        "01   01 0171  016b e807 00    0103 01e807e0d403 01 0161 0162    026869 00 8827 01  00  00  0107 00    00",
+    );
+}
+
+#[test]
+fn changed_bytes() {
+    let mut life = Life::new(Due::After(EngineMs(128)), None);
+    life.generation = 2;
+    life.attempt = 3;
+    life.forgiven = 1;
+    life.stage = Stage::Waiting { token: Some(lease().token) };
+    life.history = vec![PastAttempt {
+        attempt: 3,
+        granted_at: WallMs(1_000),
+        ended_at: WallMs(5_000),
+        how: Ended::LeaseExpired,
+        note: "no".into(),
+    }];
+    let id = MessageId(300);
+    //     kind id   after due gen att forg prio  stage token
+    let head = "02 ac02 01 8001 02 03 01 00";
+    is(Record::Changed { id, life: life.clone() }, &format!("{head} 01 02ac02  01 03 e807 8827 01 026e6f"));
+    life.history = vec![];
+    life.stage = Stage::Leased(lease());
+    is(Record::Changed { id, life: life.clone() }, &format!("{head} 02 02ac02 8827 04 e807  00"));
+    life.stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5_000) };
+    is(Record::Changed { id, life: life.clone() }, &format!("{head} 03 01 8827  00"));
+    life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at: WallMs(5_000) };
+    is(Record::Changed { id, life }, &format!("{head} 03 00 8827  00"));
+}
+
+#[test]
+fn granted_bytes() {
+    //                                                                  kind id  att token  until session granted
+    is(Record::Granted { id: MessageId(9), attempt: 2, lease: lease() }, "03 09 02 02ac02 8827 04 e807");
+}
+
+#[test]
+fn removed_bytes() {
+    for (why, code) in [(Gone::Acked, 0), (Gone::Cancelled, 1), (Gone::Replaced, 2), (Gone::Expired, 3)] {
+        is(Record::Removed { id: MessageId(300), why }, &format!("04 ac02 {code:02x}"));
+    }
+}
+
+#[test]
+fn queue_bytes() {
+    let settings = QueueSettings::default();
+    is(Record::Queue { name: queue(), settings, pause: Pause::Running }, "05 0171 00 00 00 00 00 00 00  00");
+    let settings = QueueSettings {
+        lease_ms: Some(1_000),
+        max_attempts: MaxAttempts::new(5),
+        priority: Some(7),
+        backoff: Some(Backoff { min_ms: 1, max_ms: 2 }),
+        dedupe_window_ms: Some(5_000),
+        dead_ttl_ms: Some(300),
+        order: Some(ReadyOrder::Arrival),
+    };
+    is(
+        Record::Queue { name: queue(), settings: settings.clone(), pause: Pause::Paused },
+        "05 0171 01e807 0105 0107 010102 018827 01ac02 0101  01",
+    );
+    let settings = QueueSettings { order: Some(ReadyOrder::Due), ..settings };
+    is(
+        Record::Queue { name: queue(), settings, pause: Pause::Until(EngineMs(300)) },
+        "05 0171 01e807 0105 0107 010102 018827 01ac02 0100  02ac02",
+    );
+}
+
+#[test]
+fn purged_bytes() {
+    let keep = vec![MessageId(3), MessageId(300)];
+    //                                                            kind queue purged count ids
+    is(Record::Purged { queue: queue(), keep, purged: 1_000 }, "06 0171 e807 02 03 ac02");
+}
+
+#[test]
+fn deduped_bytes() {
+    let row = DedupeRow {
+        queue: queue(),
+        dedupe_id: "once".into(),
+        content: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+        until: EngineMs(5_000),
+        id: MessageId(300),
+        key: key(),
+        due_at: WallMs(1_000),
+        generation: 1,
+        created: Created::New,
+    };
+    //          kind queue id         content (little-endian)          until id   key  due  gen
+    let head = "07 0171 046f6e6365 100f0e0d0c0b0a090807060504030201 8827 ac02 016b e807 01";
+    is(Record::Deduped(row.clone()), &format!("{head} 00"));
+    let created = Created::Replacing(MessageId(9));
+    is(Record::Deduped(DedupeRow { created, ..row.clone() }), &format!("{head} 01 09"));
+    is(
+        Record::Deduped(DedupeRow { created: Created::Kept, key: None, ..row }),
+        &format!("{} 02", head.replace("016b", "00")),
+    );
+}
+
+/// A new folder after two groups, a sync between them, and a close.
+#[test]
+fn journal_and_manifest_bytes() {
+    let disk = SimDisk::new(0);
+    let mut store = open(&disk, by_hand()).expect("open");
+    let clock = |ms| ClockPair { engine: EngineMs(ms), wall: WallMs(0x0001_0000 + ms) };
+    store.append(&Group { first: Lsn(1), clock: clock(1), records: vec![put()] }).expect("append");
+    store.sync().expect("sync");
+    store.hands().sync();
+    let acked = Record::Removed { id: MessageId(1), why: Gone::Acked };
+    let two = vec![acked.clone(), acked];
+    store.append(&Group { first: Lsn(2), clock: clock(2), records: two }).expect("append");
+    store.close(clock(3)).expect("close");
+
+    let segment = disk.read("journal/0000000001.log");
+    assert_eq!(segment.len(), 12 * 1024);
+    let number = |at: usize| hex(&segment[at..at + 8]);
+    assert_eq!(
+        hex(&segment[..16]),
+        "64772d7365676d74 01000000 8b3ae1f1".replace(' ', ""),
+        "magic, version, checksum"
+    );
+    assert_eq!(number(16), "0100000000000000", "file number");
+    let incarnation = number(24);
+    assert_eq!(incarnation, "afcd1d7b39a820e2", "the first number that this disk draws");
+    assert_eq!(number(32), "0030000000000000", "size");
+    assert_eq!(number(40), "0100000000000000", "first LSN");
+    assert_eq!(number(48), "0000000000000000", "watermark");
+    assert_eq!(number(56), "0100000000000000", "epoch 1, no clock pair");
+    assert!(segment[64..4096].iter().all(|b| *b == 0));
+
+    let frames = [
+        // A group: sum, length, kind, records, incarnation, first LSN, watermark, clocks; payload, zeros up to 8.
+        "c43f1517 23000000 01000000 01000000 INC 0100000000000000 0000000000000000 0100000000000000 0100010000000000",
+        "01 010171016be80700010301e807e0d403010161016202686900882701000001070000 0000000000",
+        // The next one knows that LSN 1 is durable.
+        "407260da 06000000 01000000 02000000 INC 0200000000000000 0100000000000000 0200000000000000 0200010000000000",
+        "040100 040100 0000",
+        // A mark: LSN 4 comes next, everything up to 3 is durable.
+        "04516b34 00000000 02000000 00000000 INC 0400000000000000 0300000000000000 0300000000000000 0300010000000000",
+    ];
+    let expected = frames.join("").replace(' ', "").replace("INC", &incarnation);
+    assert_eq!(hex(&segment[4096..4096 + expected.len() / 2]), expected);
+    assert!(segment[4096 + expected.len() / 2..].iter().all(|b| *b == 0));
+
+    assert_eq!(
+        hex(&disk.read("MANIFEST")),
+        // magic, version, sum, epoch, segments, runs, zero, next file, proven LSN; file, incarnation, size
+        "64772d6d616e6966 01000000 f0825569 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+         0100000000000000 INC 0030000000000000"
+            .replace(' ', "")
+            .replace("INC", &incarnation)
+    );
+}
+
+#[test]
+fn run_bytes() {
+    let disk = SimDisk::new(0);
+    let options = duewheel_store_log::Options { journal_bytes: 0, ..by_hand() };
+    let mut store = open(&disk, options).expect("open");
+    let clock = ClockPair { engine: EngineMs(1), wall: WallMs(2) };
+    let dedupe = Record::Deduped(DedupeRow {
+        queue: queue(),
+        dedupe_id: "once".into(),
+        content: 1,
+        until: EngineMs(5_000),
+        id: MessageId(1),
+        key: None,
+        due_at: WallMs(3),
+        generation: 1,
+        created: Created::New,
+    });
+    store.append(&Group { first: Lsn(1), clock, records: vec![put(), dedupe] }).expect("append");
+    // Fill the segment, so that it is sealed and folded.
+    let mut lsn = 3;
+    while store.hands().checkpoint() == Worked::Nothing {
+        let nothing = Record::Removed { id: MessageId(9), why: Gone::Acked };
+        store.append(&Group { first: Lsn(lsn), clock, records: vec![nothing; 100] }).expect("append");
+        lsn += 100;
+    }
+    let name = disk.names("runs").pop().expect("a run");
+    let run = disk.read(&name);
+    assert_eq!(name, "runs/0000000003.run");
+    let last = run[32..40].to_vec();
+    let incarnation = hex(&run[24..32]);
+    let parts = [
+        // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
+        "64772d72756e666c 01000000 ec68f294 0300000000000000 INC LAST 000000000000000000000000000000000000000000000000",
+        // A block: sum, length, kind 1, entries, incarnation, its place; one queue: name, settings, pause, totals,
+        // messages.
+        "ba618061 14000000 01000000 01000000 INC 4000000000000000",
+        "13 0171 00000000000000 00 0100000000000000 01 00000000",
+        // Messages.
+        "2f0f6f90 23000000 02000000 01000000 INC 7800000000000000",
+        "22 010171016be80700010301e807e0d403010161016202686900882701000001070000 0000000000",
+        // Remembered answers.
+        "194ac3c7 1f000000 03000000 01000000 INC c000000000000000",
+        "1e 0171 046f6e6365 01000000000000000000000000000000 8827 01 00 03 01 00 00",
+        // The end: next id, the clock pair, and how many queues, messages and answers there were.
+        "a6565585 08000000 04000000 01000000 INC 0001000000000000",
+        "07 02 01 01 02 01 01 01",
+    ];
+    let expected = parts.join("").replace(' ', "").replace("INC", &incarnation).replace("LAST", &hex(&last));
+    assert_eq!(hex(&run), expected);
+}

@@ -1,0 +1,13 @@
+//! The log store from outside: what it promises, on the real file system and on a simulated disk.
+
+mod checkpoint;
+mod conformance;
+mod crash;
+mod damage;
+mod failure;
+mod folder;
+mod golden;
+mod rig;
+mod room;
+mod sim_disk;
+mod verify;

@@ -1,0 +1,166 @@
+//! A full disk shows in `room()`, never inside an append; and room comes back by itself.
+
+use std::time::{Duration, Instant};
+
+use duewheel_core::record::{Gone, Group, Record};
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{ErrorKind, Room, Store};
+use duewheel_core::{Lsn, MessageId};
+use duewheel_store_log::{LogStore, Options, Worked, Workers};
+
+use crate::rig::{Rig, assert_is, by_hand, open};
+use crate::sim_disk::SimDisk;
+
+/// No checkpoint gets in the way.
+fn lazy() -> Options {
+    Options { journal_bytes: u64::MAX / 4, journal_records: u64::MAX, ..by_hand() }
+}
+
+fn figure(store: &LogStore, name: &str) -> u64 {
+    store.figures().into_iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value)
+}
+
+/// Settles something that is not there: the smallest group that puts no message.
+fn settle(rig: &mut Rig) {
+    let first = rig.history.model().applied().next();
+    let removed = Record::Removed { id: MessageId(u64::MAX), why: Gone::Acked };
+    let clock = rig.history.tick();
+    let group = Group { first, clock, records: vec![removed] };
+    rig.store.append(&group).expect("settling goes on");
+    rig.history.adopt(group);
+}
+
+#[test]
+fn a_full_disk_keeps_the_ballast_for_settling() {
+    let disk = SimDisk::new(1);
+    let mut rig = Rig::open(&disk, lazy(), History::new(1));
+    let hands = rig.store.hands();
+    while hands.prepare() == Worked::Done {}
+    disk.set_free(5_000);
+    // New messages are taken as long as there is a segment besides the ballast.
+    while rig.store.room() == Room::Enough {
+        rig.append(9);
+    }
+    assert!(figure(&rig.store, "segment_rotations_total") <= 1, "the ballast is untouched");
+    assert!(figure(&rig.store, "segment_failures_total") > 0);
+    // A whole segment of settling fits behind that.
+    for _ in 0..80 {
+        settle(&mut rig);
+        assert_eq!(rig.store.room(), Room::SettleOnly);
+        assert_eq!(hands.prepare(), Worked::Later, "it is tried again");
+    }
+    disk.set_free(1_000_000);
+    assert_eq!(hands.prepare(), Worked::Done);
+    assert_eq!(rig.store.room(), Room::Enough, "room came back by itself");
+    for _ in 0..100 {
+        assert_eq!(rig.store.room(), Room::Enough);
+        rig.append(9);
+    }
+    drop(rig.store);
+    let mut rig = Rig::open(&disk, lazy(), rig.history);
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+}
+
+/// The owner that ignores `room()` gets an error that says what to do, and nothing written before is lost.
+#[test]
+fn an_append_that_ignores_room_fails_as_full() {
+    let disk = SimDisk::new(2);
+    let mut rig = Rig::open(&disk, lazy(), History::new(2));
+    while rig.store.hands().prepare() == Worked::Done {}
+    disk.set_free(0);
+    let error = loop {
+        let group = rig.history.group(9);
+        match rig.store.append(&group) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Full);
+    let written = Lsn(rig.history.groups().last().expect("some").first.0 - 1);
+    drop(rig.store);
+    rig.history.forget_after(written);
+    // Nothing is prepared any more: a full disk cannot be opened, and says so.
+    assert_eq!(open(&disk, lazy()).expect_err("no room for a segment").kind(), ErrorKind::Full);
+    disk.set_free(100_000);
+    let mut rig = Rig::open(&disk, lazy(), rig.history);
+    assert_eq!(rig.recovered.next_lsn, written.next());
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+}
+
+/// A process that is restarted on a full disk finds its prepared segments.
+#[test]
+fn a_full_disk_can_be_opened_again() {
+    let disk = SimDisk::new(3);
+    let mut rig = Rig::open(&disk, lazy(), History::new(3));
+    while rig.store.hands().prepare() == Worked::Done {}
+    rig.append(9);
+    drop(rig.store);
+    disk.set_free(0);
+    let mut rig = Rig::open(&disk, lazy(), rig.history);
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    assert_eq!(rig.store.hands().prepare(), Worked::Later);
+    assert_eq!(rig.store.room(), Room::SettleOnly);
+    for _ in 0..60 {
+        settle(&mut rig);
+    }
+    rig.sync();
+}
+
+/// Messages that no checkpoint could take over any more would keep the journal from being cut, for ever.
+#[test]
+fn room_is_short_when_the_next_checkpoint_would_not_fit() {
+    let disk = SimDisk::new(4);
+    let mut rig = Rig::open(&disk, lazy(), History::new(4));
+    let hands = rig.store.hands();
+    while hands.prepare() == Worked::Done {}
+    while figure(&rig.store, "message_bytes") < 5_000 {
+        rig.append(9);
+    }
+    disk.set_free(4_000);
+    assert_eq!(hands.prepare(), Worked::Later);
+    assert_eq!(rig.store.room(), Room::SettleOnly);
+    disk.set_free(50_000);
+    while hands.prepare() == Worked::Done {}
+    assert_eq!(rig.store.room(), Room::Enough);
+}
+
+/// When the disk is full, a checkpoint that gives more back than it takes is made at once, budget or not.
+#[test]
+fn a_full_disk_is_helped_by_a_checkpoint() {
+    let disk = SimDisk::new(5);
+    let options = Options { workers: Workers::Threads, ..lazy() };
+    let mut rig = Rig::open(&disk, options, History::new(5));
+    while figure(&rig.store, "journal_segments") < 7 {
+        rig.append(9);
+    }
+    assert_eq!(figure(&rig.store, "checkpoints_total"), 0, "the budget is large");
+    disk.set_free(11_000); // enough for the run, not for a segment
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while figure(&rig.store, "checkpoints_total") == 0 || rig.store.room() == Room::SettleOnly {
+        assert!(Instant::now() < deadline, "{:?}", rig.store.figures());
+        if rig.store.room() == Room::Enough {
+            rig.append(9);
+        }
+    }
+    assert_eq!(rig.store.room(), Room::Enough);
+    drop(rig.store);
+    let mut rig = Rig::open(&disk, lazy(), rig.history);
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+}
+
+/// A group larger than a segment gets one of its own, and order is kept among the prepared ones.
+#[test]
+fn a_group_larger_than_a_segment_finds_its_place() {
+    let disk = SimDisk::new(6);
+    let mut rig = Rig::open(&disk, lazy(), History::new(6));
+    for round in 0..6 {
+        rig.append(2_000); // far more than 12 KiB
+        rig.append(3);
+        while rig.store.hands().prepare() == Worked::Done {}
+        rig.append(9);
+        drop(rig.store);
+        rig = Rig::open(&disk, lazy(), rig.history);
+        assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("round {round}"));
+    }
+    assert!(figure(&rig.store, "journal_bytes") > 100_000);
+}
