@@ -10,7 +10,7 @@ use crate::id::{Lsn, MessageId};
 use crate::message::{Lease, Life, Message, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
-use crate::time::{EngineMs, WallMs};
+use crate::time::{EngineMs, Now, Partial, WallMs};
 
 mod codec;
 
@@ -180,6 +180,9 @@ pub enum Known {
 }
 
 /// The two clocks at one moment; written with each group, so that downtime counts.
+///
+/// Engine time is rounded down and the wall clock up, so that the downtime computed from it is never longer than the
+/// real one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockPair {
     /// Engine time.
@@ -189,6 +192,15 @@ pub struct ClockPair {
 }
 
 impl ClockPair {
+    /// The pair of a reading.
+    pub fn of(now: Now) -> Self {
+        let up = match now.partial {
+            Partial::Whole => 0,
+            Partial::Cut => 1,
+        };
+        ClockPair { engine: now.engine, wall: WallMs(now.wall.0.saturating_add(up)) }
+    }
+
     /// Engine time when a shard is opened at `wall_now`: downtime counts, a wall clock that went back does not.
     ///
     /// ```
@@ -217,5 +229,19 @@ impl Group {
     /// Position of the last record.
     pub fn last(&self) -> Lsn {
         Lsn(self.first.0 + self.records.len() as u64 - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restart_gains_no_time_by_rounding() {
+        // Story: left at engine 100.0, wall 5000.9; opened at wall 6000.0. Both rounded down, the downtime of 999.1 ms
+        // became 1000, and a message could be 0.9 ms early for each restart.
+        let left = Now { engine: EngineMs(100), wall: WallMs(5_000), partial: Partial::Cut };
+        assert_eq!(ClockPair::of(left).engine_at(WallMs(6_000)), EngineMs(1_099));
+        assert_eq!(ClockPair::of(Now::whole(100, 5_000)).engine_at(WallMs(6_000)), EngineMs(1_100));
     }
 }

@@ -9,6 +9,8 @@
 //! * a clock reading is rounded **down** ([`Now`]), so `due <= now` means the instant has really passed;
 //! * a delay is counted from the reading rounded **up** ([`Now::after`]), so that less than the delay never
 //!   passes between the caller's request and the delivery;
+//! * the pair of clocks that a store keeps has the wall clock rounded **up** ([`crate::record::ClockPair`]), so that a
+//!   restart gains no time;
 //! * a [`std::time::Duration`] or [`std::time::SystemTime`] from a caller is rounded **up** to a millisecond.
 
 use std::fmt;
@@ -101,7 +103,7 @@ pub struct Now {
     pub engine: EngineMs,
     /// Wall clock.
     pub wall: WallMs,
-    /// Whether the exact engine time lies between `engine` and the next millisecond.
+    /// Whether the exact times lie between these and the next millisecond.
     pub partial: Partial,
 }
 

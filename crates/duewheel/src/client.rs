@@ -70,7 +70,7 @@ impl Future for Pending {
         let ops = self.ops;
         Pin::new(&mut self.answers).poll(cx).map(|answers| {
             answers.unwrap_or_else(|_| {
-                (0..ops).map(|_| Err(CallError::Closed("the driver ended before it answered"))).collect()
+                (0..ops).map(|_| Err(CallError::Lost("the driver ended before it answered"))).collect()
             })
         })
     }
@@ -97,7 +97,7 @@ impl Client {
     /// Dropping the future does not take the operation back; whether it was applied is then unknown.
     pub async fn call(&self, op: Op) -> Result<Reply, CallError> {
         let mut answers = self.submit(vec![op])?.await;
-        answers.pop().unwrap_or(Err(CallError::Closed("the driver gave no answer")))
+        answers.pop().unwrap_or(Err(CallError::Lost("the driver gave no answer")))
     }
 
     /// Leases messages, waiting for the first if asked to.
@@ -126,7 +126,7 @@ impl Client {
         match answers.pop() {
             Some(Ok(Reply::Reserve(reserved))) => Ok(reserved),
             Some(Err(error)) => Err(error),
-            Some(Ok(_)) | None => Err(CallError::Closed("the driver gave another answer")),
+            Some(Ok(_)) | None => Err(CallError::Lost("the driver gave another answer")),
         }
     }
 

@@ -396,7 +396,7 @@ fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
 }
 
 fn clock(now: Now) -> ClockPair {
-    ClockPair { engine: now.engine, wall: now.wall }
+    ClockPair::of(now)
 }
 
 /// About how many bytes a record takes; only to bound a group.

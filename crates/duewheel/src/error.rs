@@ -19,9 +19,12 @@ pub enum CallError {
         /// Whether the call may have been applied.
         outcome: Outcome,
     },
-    /// The handle was shut down, or a bug of ours ended its driver.
+    /// The driver ended before the call: its store cannot be had any more, or a bug of ours. Nothing was applied.
     #[error("closed: {0}")]
     Closed(&'static str),
+    /// The driver ended before it answered; the call may have been applied.
+    #[error("no answer: {0}")]
+    Lost(&'static str),
 }
 
 /// Whether a failed call may have been applied.
@@ -35,15 +38,14 @@ pub enum Outcome {
 
 impl CallError {
     /// The driver answered with another operation's answer: a bug of ours.
-    pub(crate) const WRONG_ANSWER: CallError = CallError::Closed("the driver gave another answer");
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
 
     /// Whether the call may have been applied.
     pub fn outcome(&self) -> Outcome {
         match self {
-            CallError::Overloaded | CallError::Draining => Outcome::NotApplied,
+            CallError::Overloaded | CallError::Draining | CallError::Closed(_) => Outcome::NotApplied,
             CallError::Store { outcome, .. } => *outcome,
-            // The driver may have ended between the decision and the answer.
-            CallError::Closed(_) => Outcome::Unknown,
+            CallError::Lost(_) => Outcome::Unknown,
         }
     }
 
@@ -55,7 +57,7 @@ impl CallError {
                 ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Fenced => true,
                 ErrorKind::Corrupt | ErrorKind::Closed => false,
             },
-            CallError::Closed(_) => false,
+            CallError::Closed(_) | CallError::Lost(_) => false,
         }
     }
 }

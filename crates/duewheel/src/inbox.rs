@@ -39,7 +39,19 @@ struct State {
     requests: usize,
     bytes: usize,
     woken: Woken,
+    sleep: Sleep,
     door: Door,
+}
+
+/// What the driver's thread sleeps for, so that nobody wakes it in vain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sleep {
+    #[default]
+    Awake,
+    /// For anything.
+    Waiting,
+    /// For a call of [`Inbox::wake`].
+    Gathering,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,9 +111,13 @@ impl Inbox {
         state.requests += requests;
         state.bytes += bytes;
         state.waiting.push(submission);
-        let first = state.waiting.len() == 1;
+        // The first one wakes the driver; the others find it awake.
+        let asleep = state.sleep == Sleep::Waiting;
+        if asleep {
+            state.sleep = Sleep::Awake;
+        }
         drop(state);
-        if first {
+        if asleep {
             self.changed.notify_one();
         }
         Ok(())
@@ -109,8 +125,13 @@ impl Inbox {
 
     /// Makes the driver run its loop once more.
     pub fn wake(&self) {
-        self.state().woken = Woken::Yes;
-        self.changed.notify_one();
+        let mut state = self.state();
+        state.woken = Woken::Yes;
+        let asleep = std::mem::take(&mut state.sleep) != Sleep::Awake;
+        drop(state);
+        if asleep {
+            self.changed.notify_one();
+        }
     }
 
     /// Closes the door, or a part of it. A door that is closed does not open again.
@@ -134,20 +155,24 @@ impl Inbox {
 
     /// Waits until somebody calls [`Inbox::wake`], whatever is put in meanwhile, or the time is over.
     pub(crate) fn wait_for_wake(&self, at_most: Duration) {
-        let state = self.state();
-        let waited = self.changed.wait_timeout_while(state, at_most, |s| s.woken == Woken::No);
-        waited.unwrap_or_else(PoisonError::into_inner).0.woken = Woken::No;
+        let mut state = self.state();
+        if state.woken == Woken::No {
+            state.sleep = Sleep::Gathering;
+            let waited = self.changed.wait_timeout_while(state, at_most, |s| s.woken == Woken::No);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.sleep = Sleep::Awake;
+        state.woken = Woken::No;
     }
 
     /// Waits until something is put in, somebody calls [`Inbox::wake`], or the time is over.
     pub fn wait(&self, at_most: Duration) {
-        let state = self.state();
-        if state.waiting.is_empty() && state.woken == Woken::No {
-            drop(
-                self.changed
-                    .wait_timeout_while(state, at_most, |s| s.woken == Woken::No && s.waiting.is_empty())
-                    .unwrap_or_else(PoisonError::into_inner),
-            );
+        let mut state = self.state();
+        let nothing = |s: &mut State| s.woken == Woken::No && s.waiting.is_empty();
+        if nothing(&mut state) {
+            state.sleep = Sleep::Waiting;
+            let waited = self.changed.wait_timeout_while(state, at_most, nothing);
+            waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
         }
     }
 }

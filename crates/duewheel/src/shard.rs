@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::engine::Config;
+use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
 use tokio::sync::watch;
@@ -24,7 +25,8 @@ pub(crate) type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreErr
 pub(crate) struct Shared {
     level: Level,
     clock: Arc<dyn Clock>,
-    keeper: Mutex<Timekeeper>,
+    /// `None` until the store was opened for the first time: before, there is no engine time.
+    keeper: Mutex<Option<Timekeeper>>,
     /// When the loop last came round, in ms of elapsed time, and in real time for clocks that stand still.
     tick: Mutex<Instant>,
     trouble: Mutex<Option<String>>,
@@ -60,14 +62,26 @@ struct Timekeeper {
 
 impl Timekeeper {
     fn now(&self, reading: Reading) -> Now {
-        let engine_ns = self.base_ns.saturating_add(reading.elapsed_ns.saturating_sub(self.since_ns));
-        let partial = if engine_ns.is_multiple_of(1_000_000) { Partial::Whole } else { Partial::Cut };
+        let engine_ns = self.engine_ns(reading);
+        let whole = engine_ns.is_multiple_of(1_000_000) && reading.wall_ns.is_multiple_of(1_000_000);
+        let partial = if whole { Partial::Whole } else { Partial::Cut };
         Now { engine: EngineMs(engine_ns / 1_000_000), wall: WallMs(reading.wall_ns / 1_000_000), partial }
     }
 
-    /// Goes on at `engine` from this reading.
-    fn start(engine: EngineMs, reading: Reading) -> Self {
-        Timekeeper { base_ns: engine.0.saturating_mul(1_000_000), since_ns: reading.elapsed_ns }
+    /// Goes on from where the store was left, at this reading: downtime counts. After a failure in mid-life, what was
+    /// shown `before` counts, too.
+    fn resume(before: Option<Timekeeper>, left: Option<ClockPair>, reading: Reading) -> Self {
+        let wall = WallMs(reading.wall_ns / 1_000_000);
+        let left = left.map_or(EngineMs(0), |pair| pair.engine_at(wall));
+        // The downtime up to this very instant: with the wall clock's own part of a millisecond. So both clocks tick
+        // together, and the instant shown for a delayed message is the same at every look.
+        let left_ns = left.0.saturating_mul(1_000_000).saturating_add(reading.wall_ns % 1_000_000);
+        let shown_ns = before.map_or(0, |keeper| keeper.engine_ns(reading));
+        Timekeeper { base_ns: left_ns.max(shown_ns), since_ns: reading.elapsed_ns }
+    }
+
+    fn engine_ns(&self, reading: Reading) -> u64 {
+        self.base_ns.saturating_add(reading.elapsed_ns.saturating_sub(self.since_ns))
     }
 }
 
@@ -77,7 +91,7 @@ impl Shared {
     }
 
     pub(crate) fn now(&self) -> Now {
-        let keeper = *lock(&self.keeper);
+        let keeper = lock(&self.keeper).unwrap_or_default();
         keeper.now(self.clock.read())
     }
 
@@ -139,7 +153,7 @@ impl Shard {
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;
         let shared = Arc::new(Shared {
             level: store.level(),
-            keeper: Mutex::default(),
+            keeper: Mutex::new(None),
             tick: Mutex::new(Instant::now()),
             trouble: Mutex::new(None),
             figures: Mutex::new(Vec::new()),
@@ -167,6 +181,9 @@ pub(crate) enum StartError {
 
 type ShardDriver = Driver<Box<dyn Store>>;
 
+/// How long requests gather while a sync is under way.
+const GATHER: Duration = Duration::from_micros(500);
+
 struct Thread {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
@@ -179,14 +196,10 @@ impl Thread {
     fn open(&mut self, mut store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
         let reading = self.shared.clock.read();
         let recovered = store.recovered();
-        let engine = match recovered.clock {
-            Some(pair) => pair.engine_at(WallMs(reading.wall_ns / 1_000_000)),
-            None => EngineMs(0),
-        };
-        // After a failure in mid-life the time that was shown before counts, too.
-        let engine = engine.max(self.shared.now().engine);
-        *lock(&self.shared.keeper) = Timekeeper::start(engine, reading);
-        let now = self.shared.now();
+        let before = *lock(&self.shared.keeper);
+        let keeper = Timekeeper::resume(before, recovered.clock, reading);
+        *lock(&self.shared.keeper) = Some(keeper);
+        let now = keeper.now(reading);
         let mut driver =
             Driver::new(store, recovered, self.config.clone(), now).map_err(StartError::Policy)?;
         while !driver.is_open() {
@@ -203,16 +216,15 @@ impl Thread {
             Ok(end) => end,
             Err(panic) => End::Failed(format!("a bug in duewheel: {}", panic_text(&*panic))),
         };
-        let why = match &end {
-            End::Stopped => "it was shut down",
+        let refusal = match &end {
+            End::Stopped => CallError::Draining,
             End::Failed(why) => {
                 tracing::error!(%why, "the driver ended");
-                "the driver ended; see the log"
+                CallError::Closed("the driver ended; see the log")
             }
         };
-        self.inbox.close_door(Door::Closed(CallError::Closed(why)));
-        // What came in meanwhile is dropped, which answers it with `Closed`.
-        self.inbox.take(&mut Vec::new());
+        self.inbox.close_door(Door::Closed(refusal.clone()));
+        self.refuse_waiting(&refusal);
         self.shared.ended.send_replace(Some(end));
     }
 
@@ -237,7 +249,7 @@ impl Thread {
                 };
                 continue;
             }
-            if self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
+            if waits_ended && self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
                 return match driver.close(now) {
                     Ok(()) => End::Stopped,
                     Err(error) => End::Failed(error.to_string()),
@@ -260,8 +272,15 @@ impl Thread {
             // At leisure: once a second, not in the rush.
             *lock(&self.shared.figures) = driver.store().figures();
         }
-        let nap = self.shared.clock.nap(wanted);
-        if driver.is_full() { self.inbox.wait_for_wake(nap) } else { self.inbox.wait(nap) }
+        if driver.is_full() {
+            self.inbox.wait_for_wake(self.shared.clock.nap(wanted));
+        } else if driver.is_waiting_for_store() {
+            // A sync is under way: what comes in meanwhile becomes one group, for one write and one sync. Grants do not
+            // need the sync, so this is not for long even where syncs are.
+            self.inbox.wait_for_wake(wanted.min(GATHER));
+        } else {
+            self.inbox.wait(self.shared.clock.nap(wanted));
+        }
     }
 
     /// The store failed. What was under way is unknown; then it is opened again, under a new epoch.
@@ -283,7 +302,7 @@ impl Thread {
             {
                 return Err(End::Failed(error.to_string()));
             }
-            self.refuse_waiting(&error);
+            self.refuse_waiting(&not_applied(&error));
             match (self.opener)(waker(&self.inbox)).map_err(StartError::Store).and_then(|s| self.open(s)) {
                 Ok(driver) => {
                     tracing::info!("the store is open again");
@@ -296,7 +315,7 @@ impl Thread {
             }
             let until = Instant::now() + pause;
             while Instant::now() < until && !self.shared.wished(Wish::Stop) {
-                self.refuse_waiting(&error);
+                self.refuse_waiting(&not_applied(&error));
                 self.inbox.wait(until.saturating_duration_since(Instant::now()));
             }
             *lock(&self.shared.tick) = Instant::now();
@@ -305,14 +324,17 @@ impl Thread {
     }
 
     /// Answers what waits while there is no store: it was not applied.
-    fn refuse_waiting(&self, error: &StoreError) {
+    fn refuse_waiting(&self, refusal: &CallError) {
         let mut waiting = Vec::new();
         self.inbox.take(&mut waiting);
         for Submission { ops, answer } in waiting {
-            let refused = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
-            let _ = answer.send(ops.iter().map(|_| Err(refused.clone())).collect());
+            let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
         }
     }
+}
+
+fn not_applied(error: &StoreError) -> CallError {
+    CallError::Store { error: error.clone(), outcome: Outcome::NotApplied }
 }
 
 fn waker(inbox: &Arc<Inbox>) -> Waker {
@@ -331,4 +353,34 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn engine_time_begins_where_the_store_was_left_whatever_the_uptime() {
+        // Story: the first open compared with a keeper that had not been set, which showed the machine's uptime. On a host
+        // that was up for longer than the folder was old, every delay would have ended at once; on any other, each
+        // restart gained the time between two readings, and messages came some ms early. Found by the kill -9 test.
+        let up_for_years = Reading { elapsed_ns: u64::from(u32::MAX) * 1_000 * MS, wall_ns: 70_000 * MS };
+        let new = Timekeeper::resume(None, None, up_for_years);
+        assert_eq!(new.now(up_for_years).engine, EngineMs(0));
+        let left = ClockPair { engine: EngineMs(500), wall: WallMs(60_000) };
+        let again = Timekeeper::resume(None, Some(left), up_for_years);
+        assert_eq!(again.now(up_for_years).engine, EngineMs(10_500), "downtime counts, uptime does not");
+    }
+
+    #[test]
+    fn opened_again_in_mid_life_time_does_not_go_back() {
+        let at = |ms: u64| Reading { elapsed_ns: ms * MS, wall_ns: 50_000 * MS };
+        let first = Timekeeper::resume(None, None, at(100));
+        let left = ClockPair { engine: EngineMs(10), wall: WallMs(50_000) };
+        let again = Timekeeper::resume(Some(first), Some(left), at(400));
+        assert_eq!(again.now(at(400)).engine, EngineMs(300));
+        assert_eq!(again.now(at(450)).engine, EngineMs(350));
+    }
 }

@@ -344,7 +344,7 @@ impl From<CallError> for Problem {
             CallError::Store { error, outcome: Outcome::NotApplied } if error.kind() == ErrorKind::Full => {
                 disk_full()
             }
-            CallError::Store { .. } | CallError::Closed(_) => {
+            CallError::Store { .. } | CallError::Closed(_) | CallError::Lost(_) => {
                 Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(outcome))
             }
         }
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_store_that_failed_says_whether_the_call_may_have_been_applied() {
-        let closed = Problem::from(CallError::Closed("over"));
+        let closed = Problem::from(CallError::Lost("over"));
         assert_eq!(closed.code, ErrorCode::StorageUnavailable);
         assert_eq!(closed.extra, Extra::Outcome(Outcome::Unknown));
         assert_eq!(Problem::from(CallError::Overloaded).code, ErrorCode::Overloaded);

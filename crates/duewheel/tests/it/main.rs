@@ -28,6 +28,7 @@ pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// What a counter shows.
 pub fn count(of: &AtomicUsize) -> usize {
     of.load(Ordering::SeqCst)
 }

@@ -150,7 +150,7 @@ impl Slice {
                     }
                     Some(Ok(_)) => Problem::internal().write_line(&mut out),
                     Some(Err(error)) => failed(error).write_line(&mut out),
-                    None => failed(CallError::Closed("no answer came")).write_line(&mut out),
+                    None => failed(CallError::Lost("no answer came")).write_line(&mut out),
                 },
             }
             out.close();
@@ -238,7 +238,7 @@ mod tests {
         };
         let answers = vec![
             Ok(Reply::Enqueue(Ok(done))),
-            Err(CallError::Closed("gone")),
+            Err(CallError::Lost("gone")),
             Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::TooFar(5)))),
         ];
         let out = slice.write(answers, &queue, Level::Fsync);
