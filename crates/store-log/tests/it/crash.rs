@@ -207,3 +207,40 @@ fn a_crash_loop_does_not_eat_the_disk() {
     }
     assert!(largest <= 8, "{largest} segments");
 }
+
+/// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on the
+/// disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header was
+/// gone, a later segment was in use, and the folder was refused as damaged.
+#[test]
+fn a_header_read_from_the_page_cache_is_made_durable() {
+    let disk = SimDisk::new(1);
+    let mut history = History::new(1);
+    let mut store = open(&disk, by_hand()).expect("open");
+    let rotations = |store: &duewheel_store_log::LogStore| {
+        store.figures().iter().find(|(name, _)| *name == "segment_rotations_total").map_or(0, |f| f.1)
+    };
+    while rotations(&store) == 0 {
+        store.append(&history.group(9)).expect("append");
+        store.hands().prepare();
+    }
+    let durable = store.progress().expect("progress").durable;
+    assert!(durable < history.model().applied(), "the last group is not synced, nor is the header before it");
+    drop(store);
+    for call in 1.. {
+        for survivors in [Survivors::None, Survivors::Some, Survivors::All] {
+            let disk = disk.copy();
+            let calls = disk.calls();
+            disk.plan(Plan::HaltAt(calls + call));
+            let opened = open(&disk, by_hand());
+            if opened.is_ok() {
+                assert!(call > 8, "opening changes something: {call}");
+                return;
+            }
+            disk.restart(survivors);
+            let mut store = open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}"));
+            let recovered = store.recovered();
+            assert!(recovered.next_lsn > durable, "call {call}");
+            assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
+        }
+    }
+}
