@@ -27,7 +27,7 @@ use super::segment::{BLOCK, Header, Prepared};
 use super::writer::Active;
 use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::{Problem, Trouble, failed};
-use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS};
+use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::options::Options;
 use crate::shared::{Journal, Space};
@@ -187,11 +187,10 @@ fn choose(
     let (fit, misfit): (Vec<_>, Vec<_>) =
         prepared.into_iter().partition(|entry| entry.bytes == options.segment_bytes);
     dropped.extend(misfit);
-    let fresh = |no: FileNo, bytes| SegmentEntry { no, incarnation: Incarnation(disk.unique()), bytes };
-    let entry = fresh(no, bytes);
+    let entry = SegmentEntry { no, incarnation: Incarnation(disk.unique()), bytes };
     manifest.segments = replayed.used.iter().map(|s| s.entry).collect();
     manifest.segments.push(entry);
-    manifest.segments.extend(fit.iter().map(|entry| fresh(entry.no, entry.bytes)));
+    manifest.segments.extend(fit);
     Ok(Chosen { entry, file, dropped })
 }
 

@@ -3,10 +3,11 @@
 //! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill -9
 //! with everything that was written.
 
-use duewheel_core::Lsn;
+use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
 use duewheel_core::store::Store;
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_store_log::{Options, SyncMode, verify_on};
+use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
+use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
 
 use crate::rig::{assert_is, by_hand, open, times};
 use crate::sim_disk::{Plan, SimDisk, Survivors};
@@ -196,11 +197,11 @@ fn a_crash_loop_does_not_eat_the_disk() {
     for round in 0..60 {
         let mut store = open(&disk, by_hand()).expect("open");
         let hands = store.hands();
-        while hands.prepare() == duewheel_store_log::Worked::Done {}
+        while hands.prepare() == Worked::Done {}
         if round % 3 == 0 {
             store.append(&history.group(3)).expect("append");
         }
-        while hands.checkpoint() == duewheel_store_log::Worked::Done {}
+        while hands.checkpoint() == Worked::Done {}
         drop(store);
         disk.restart(Survivors::All);
         largest = largest.max(disk.names("journal").len());
@@ -242,5 +243,55 @@ fn a_header_read_from_the_page_cache_is_made_durable() {
             assert!(recovered.next_lsn > durable, "call {call}");
             assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
         }
+    }
+}
+
+/// Story: an owner copies the unproven groups into the segment it has chosen, and the power fails before that segment's
+/// header is written. The old copies are lost, the new ones are not. The next owner chooses the same segment and writes a
+/// group of its own over the first copy; the second copy stands right behind it, whole, and with the LSN that is due.
+#[test]
+fn copies_of_an_attempt_that_failed_do_not_come_back() {
+    let group = |lsn: u64, id: u64| Group {
+        first: Lsn(lsn),
+        clock: ClockPair::default(),
+        records: vec![Record::Deduped(DedupeRow {
+            queue: QueueName::new("q").expect("a good name"),
+            dedupe_id: "once".into(),
+            content: 0,
+            until: EngineMs(1_000),
+            id: MessageId(id),
+            key: None,
+            due_at: WallMs(0),
+            generation: 1,
+            created: Created::New,
+        })],
+    };
+    let disk = SimDisk::new(1);
+    let mut store = open(&disk, by_hand()).expect("open");
+    while store.hands().prepare() == Worked::Done {}
+    store.append(&group(1, 1)).expect("append");
+    store.sync().expect("sync");
+    store.hands().sync();
+    for lsn in 2..6 {
+        store.append(&group(lsn, 2)).expect("append");
+    }
+    drop(store);
+    for call in 1.. {
+        let disk = disk.copy();
+        let calls = disk.calls();
+        disk.plan(Plan::HaltAt(calls + call));
+        if open(&disk, by_hand()).is_ok() {
+            assert!(call > 6, "opening changes something: {call}");
+            return;
+        }
+        disk.restart(Survivors::None);
+        let mut store = open(&disk, by_hand()).expect("open");
+        let next = store.recovered().next_lsn;
+        store.append(&group(next.0, 3)).expect("append");
+        drop(store);
+        let mut store = open(&disk, by_hand()).expect("open");
+        let recovered = store.recovered();
+        assert_eq!(recovered.next_lsn, next.next(), "call {call}");
+        assert_eq!(recovered.dedupe[0].id, MessageId(3), "call {call}");
     }
 }
