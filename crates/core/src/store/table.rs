@@ -22,7 +22,7 @@ use self::order::{Order, Walk};
 use self::slab::{Slab, Slot};
 use super::{Cursor, Found, Load, Loaded, Lookups, More, QueueRow, Recovered, Sequence};
 use crate::id::{Epoch, Lsn, MessageId};
-use crate::message::{Row, Stage};
+use crate::message::{Message, Row, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{ClockPair, DedupeRow, Group, Known, Pause, Record, Totals};
@@ -207,8 +207,18 @@ impl Table {
         }
     }
 
+    /// Applies a record that was read from somewhere and is nobody else's: names are shared instead of kept once for each
+    /// message.
+    pub fn apply_read(&mut self, lsn: Lsn, mut record: Record) {
+        if let Record::Put { message, .. } = &mut record {
+            self.share_name(message);
+        }
+        self.apply_record(lsn, &record);
+    }
+
     /// Takes a row in as a checkpoint holds it, without counting it as new. It counts as born at [`Table::applied`].
-    pub fn restore_row(&mut self, row: Row) {
+    pub fn restore_row(&mut self, mut row: Row) {
+        self.share_name(&mut row.message);
         self.next_id = self.next_id.max(row.message.id.0.saturating_add(1));
         self.remove(row.message.id);
         let queue = self.queues.number(&row.message.queue);
@@ -376,13 +386,15 @@ impl Table {
         self.insert(row, lsn, queue);
     }
 
-    fn insert(&mut self, mut row: Row, born: Lsn, queue: QueueNumber) {
-        let id = row.message.id;
-        let state = &mut self.queues.states[queue];
-        state.messages += 1;
-        if let Some(message) = Arc::get_mut(&mut row.message) {
-            message.queue = state.name.clone(); // decoded rows come with a copy of the name each
+    fn share_name(&self, message: &mut Arc<Message>) {
+        if let (Some(number), Some(message)) = (self.queues.find(&message.queue), Arc::get_mut(message)) {
+            message.queue = self.queues.states[number].name.clone();
         }
+    }
+
+    fn insert(&mut self, row: Row, born: Lsn, queue: QueueNumber) {
+        let id = row.message.id;
+        self.queues.states[queue].messages += 1;
         self.bytes += weight(&row);
         note_place(&mut self.order, self.ids.len(), &row);
         let hash = row.message.key.as_ref().map(|key| self.key_hash(&row.message.queue, key));

@@ -133,7 +133,7 @@ impl Fold {
                 if let Record::Purged { queue, .. } = &record {
                     self.swept.insert(queue.clone());
                 }
-                self.table.apply_record(lsn, &record);
+                self.table.apply_read(lsn, record);
             })?;
             self.table.note_clock(frame.head.clock);
             Ok(())

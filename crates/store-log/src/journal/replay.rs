@@ -263,7 +263,7 @@ fn replay_last(
 }
 
 fn apply(bytes: &Bytes, entry: &SegmentEntry, frame: &Frame, table: &mut Table) -> Result<(), Problem> {
-    records(bytes, entry, frame, |lsn, record| table.apply_record(lsn, &record))?;
+    records(bytes, entry, frame, |lsn, record| table.apply_read(lsn, record))?;
     table.note_clock(frame.head.clock);
     Ok(())
 }

@@ -111,6 +111,28 @@ fn the_journal_does_not_grow_with_settled_messages() {
     assert_eq!(recovered.queues, [], "a queue without messages, settings and pause is gone");
 }
 
+/// Nothing is left of a message but that its id was given, and only the run remembers that.
+#[test]
+fn an_id_is_not_given_twice_when_its_message_is_long_gone() {
+    let disk = SimDisk::new(6);
+    let mut store = open(&disk, eager()).expect("open");
+    let removed = |id| Record::Removed { id: MessageId(id), why: Gone::Acked };
+    store
+        .append(&Group { first: Lsn(1), clock: clock(1), records: vec![put(77, 9), removed(77)] })
+        .expect("append");
+    for lsn in 3.. {
+        store
+            .append(&Group { first: Lsn(lsn), clock: clock(lsn), records: vec![removed(1)] })
+            .expect("append");
+        if store.hands().checkpoint() == Worked::Done {
+            break;
+        }
+    }
+    drop(store);
+    let recovered = open(&disk, eager()).expect("open").recovered();
+    assert_eq!((recovered.next_id, recovered.messages), (78, 0));
+}
+
 /// The larger the run, the rarer the checkpoint: what checkpoints write stays within a few times what the journal takes.
 #[test]
 fn checkpoints_write_a_bounded_multiple_of_the_journal() {

@@ -222,3 +222,36 @@ fn a_group_out_of_order_ends_the_store() {
     assert!(error.to_string().contains("is due"), "{error}");
     assert!(rig.store.progress().is_err());
 }
+
+/// What is written while a sync runs is not covered by it; asks made meanwhile are joined into the next one.
+#[test]
+fn a_sync_covers_what_was_written_before_it_began() {
+    let disk = SimDisk::new(8);
+    let mut rig = Rig::open(&disk, small(), History::new(8));
+    let figure = |rig: &Rig, name| rig.store.figures().iter().find(|f| f.0 == name).map_or(0, |f| f.1);
+    // Segments are prepared first: their syncs would be held, too.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while figure(&rig, "journal_segments") < 3 {
+        assert!(Instant::now() < deadline, "segments are prepared");
+        std::thread::yield_now();
+    }
+    let syncs = figure(&rig, "syncs_total");
+    disk.hold_syncs();
+    let covered = rig.append(2);
+    rig.store.sync().expect("sync");
+    disk.wait_for_sync();
+    let mut last = covered;
+    for _ in 0..5 {
+        last = rig.append(2);
+        rig.store.sync().expect("asking does not block");
+    }
+    assert!(rig.store.progress().expect("progress").durable < covered);
+    disk.release_syncs();
+    let mut seen = Lsn(0);
+    while seen < last {
+        assert!(Instant::now() < deadline, "both syncs end");
+        seen = rig.store.progress().expect("progress").durable;
+        assert!([Lsn(0), covered, last].contains(&seen), "{seen:?} was never the end of a sync");
+    }
+    assert_eq!(figure(&rig, "syncs_total"), syncs + 2);
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::store::conformance::Dice;
 use duewheel_store_log::disk::{Access, Disk, DiskFile, Held, Hold};
@@ -11,7 +11,20 @@ const SECTOR: usize = 512;
 
 /// Clones are the same disk.
 #[derive(Clone, Debug)]
-pub(crate) struct SimDisk(Arc<Mutex<Inner>>);
+pub(crate) struct SimDisk(Arc<Mutex<Inner>>, Arc<Gate>);
+
+/// Where syncs of files wait while a test holds them.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct GateState {
+    held: bool,
+    waiting: usize,
+}
 
 #[derive(Clone, Debug)]
 struct Inner {
@@ -84,26 +97,29 @@ pub(crate) enum Survivors {
 
 impl SimDisk {
     pub(crate) fn new(seed: u64) -> Self {
-        SimDisk(Arc::new(Mutex::new(Inner {
-            inodes: BTreeMap::new(),
-            names: BTreeMap::new(),
-            durable_names: BTreeMap::new(),
-            unsynced_names: Vec::new(),
-            locks: BTreeMap::new(),
-            next: 1,
-            calls: 0,
-            plan: Plan::Fine,
-            free: u64::MAX,
-            power: Power::On,
-            dice: Dice::new(seed),
-        })))
+        SimDisk(
+            Arc::new(Mutex::new(Inner {
+                inodes: BTreeMap::new(),
+                names: BTreeMap::new(),
+                durable_names: BTreeMap::new(),
+                unsynced_names: Vec::new(),
+                locks: BTreeMap::new(),
+                next: 1,
+                calls: 0,
+                plan: Plan::Fine,
+                free: u64::MAX,
+                power: Power::On,
+                dice: Dice::new(seed),
+            })),
+            Arc::default(),
+        )
     }
 
     /// Another disk with the same content.
     pub(crate) fn copy(&self) -> SimDisk {
         let mut inner = self.inner().clone();
         inner.locks.clear();
-        SimDisk(Arc::new(Mutex::new(inner)))
+        SimDisk(Arc::new(Mutex::new(inner)), Arc::default())
     }
 
     pub(crate) fn plan(&self, plan: Plan) {
@@ -149,6 +165,27 @@ impl SimDisk {
         inner.plan = Plan::Fine;
         inner.power = Power::On;
         inner.locks.clear();
+    }
+
+    /// From now on a sync of a file does its work and does not return.
+    pub(crate) fn hold_syncs(&self) {
+        lock(&self.1.state).held = true;
+    }
+
+    /// Waits until a sync waits.
+    pub(crate) fn wait_for_sync(&self) {
+        let state = lock(&self.1.state);
+        drop(
+            self.1
+                .changed
+                .wait_while(state, |state| state.waiting == 0)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    pub(crate) fn release_syncs(&self) {
+        lock(&self.1.state).held = false;
+        self.1.changed.notify_all();
     }
 
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
@@ -223,6 +260,21 @@ impl Inode {
         }
         self.durable[range.clone()].copy_from_slice(&self.cached[range]);
     }
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = lock(&self.state);
+        state.waiting += 1;
+        self.changed.notify_all();
+        let mut state =
+            self.changed.wait_while(state, |state| state.held).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How a call comes out.
@@ -438,13 +490,17 @@ impl DiskFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut inner = self.disk.inner();
-        inner.checked(&self.name)?;
-        let inode = inner.inodes.get_mut(&self.inode).expect("inodes stay");
-        inode.durable.resize(inode.cached.len(), 0);
-        for sector in std::mem::take(&mut inode.dirty) {
-            inode.write_back(sector);
+        // What is written while a sync runs may or may not be covered by it: here it is not.
+        {
+            let mut inner = self.disk.inner();
+            inner.checked(&self.name)?;
+            let inode = inner.inodes.get_mut(&self.inode).expect("inodes stay");
+            inode.durable.resize(inode.cached.len(), 0);
+            for sector in std::mem::take(&mut inode.dirty) {
+                inode.write_back(sector);
+            }
         }
+        self.disk.1.pass();
         Ok(())
     }
 }

@@ -10,7 +10,8 @@ pub(super) type Slot = u32;
 /// Values at numbered places.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    blocks: Vec<Box<[Option<T>]>>,
+    /// All but the last are full.
+    blocks: Vec<Vec<Option<T>>>,
     free: Vec<Slot>,
     /// Places used so far, free ones included.
     used: Slot,
@@ -32,9 +33,9 @@ impl<T> Slab<T> {
         }
         let slot = self.used;
         if slot as usize / BLOCK == self.blocks.len() {
-            self.blocks.push((0..BLOCK).map(|_| None).collect());
+            self.blocks.push(Vec::with_capacity(BLOCK));
         }
-        self.blocks[slot as usize / BLOCK][slot as usize % BLOCK] = Some(value);
+        self.blocks[slot as usize / BLOCK].push(Some(value));
         self.used = slot.checked_add(1).expect("fewer than 2^32 rows fit in memory");
         slot
     }
@@ -42,7 +43,7 @@ impl<T> Slab<T> {
     /// Takes the value at a place out.
     #[inline]
     pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
-        let value = self.blocks.get_mut(slot as usize / BLOCK)?[slot as usize % BLOCK].take()?;
+        let value = self.blocks.get_mut(slot as usize / BLOCK)?.get_mut(slot as usize % BLOCK)?.take()?;
         self.free.push(slot);
         if self.free.len() == self.used as usize {
             *self = Self::default(); // nothing is left: give the memory back
