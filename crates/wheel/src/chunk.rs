@@ -83,7 +83,7 @@ impl<T> Chunk<T> {
     }
 
     /// Only if there is room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, Entry { due, tie, value, index }: Entry<T>) {
         let (high, low) = halves(due);
         if self.len == 0 {

@@ -137,7 +137,8 @@ impl<T> Current<T> {
     }
 }
 
-/// A slot in order. The entries stay in their chunks; what is sorted is their positions.
+/// A slot in order. The entries stay in their chunks; what is sorted is their positions, which go on from
+/// chunk to chunk: all but the last are full.
 #[derive(Clone, Debug)]
 struct Sorted<T> {
     chunks: Vec<Chunk<T>>,
@@ -157,13 +158,17 @@ impl<T> Sorted<T> {
             // This also brings the words into the cache that will be written when the entries are taken: many
             // at once in this short loop, instead of one by one then.
             let all_live = liveness.are_live(chunk.iter().map(|entry| entry.index));
-            for (position, at) in (self.next_position()..).zip(0..chunk.len()) {
-                let Some(entry) = chunk.peek(at) else { continue };
-                if !all_live && !liveness.is_live(entry.index) {
-                    liveness.release(entry.index);
-                    chunk.take(at);
-                } else {
-                    self.sorter.add(position, entry.key());
+            for at in 0..chunk.len() {
+                match chunk.peek(at) {
+                    Some(entry) if all_live || liveness.is_live(entry.index) => {
+                        self.sorter.add(entry.due, entry.tie);
+                    }
+                    Some(entry) => {
+                        liveness.release(entry.index);
+                        chunk.take(at);
+                        self.sorter.leave_out();
+                    }
+                    None => self.sorter.leave_out(),
                 }
             }
             self.chunks.push(chunk);
@@ -213,15 +218,11 @@ impl<T> Sorted<T> {
         }
         self.give_back_room(list.len(), pool);
         while let Some(chunk) = list.take_chunk() {
-            let first = self.next_position();
+            let first = self.chunks.len() * Chunk::<T>::SIZE;
+            let first = u32::try_from(first).expect("a list counts in 32 bits");
             self.order.extend((first..).zip(0..chunk.len()).map(|(position, _)| position));
             self.chunks.push(chunk);
         }
-    }
-
-    /// All chunks but the last are full, so positions count in 32 bits as lists do.
-    fn next_position(&self) -> u32 {
-        u32::try_from(self.chunks.len() * Chunk::<T>::SIZE).expect("a list counts in 32 bits")
     }
 }
 

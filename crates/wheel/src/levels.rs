@@ -67,17 +67,18 @@ impl<T> Levels<T> {
     }
 
     /// Stores an entry under `number`, which must be greater than `present`, the pointer's.
-    #[inline]
+    // Inlined all the way down to the chunk, because an entry that is handed over in memory stalls there: it is
+    // read in other pieces than it was written in.
+    #[inline(always)]
     pub(crate) fn push(&mut self, number: u64, present: u64, entry: Entry<T>, pool: &mut Pool<T>) {
         let (at, list) = locate(number, present);
+        self.occupied |= 1 << at;
         let level = &mut self.levels[at];
+        level.occupied |= 1 << list;
         if level.lists.is_empty() {
-            level.lists.resize_with(LISTS, List::new);
+            level.make_lists();
         }
-        if level.lists[list].push(entry, pool) {
-            level.occupied |= 1 << list;
-            self.occupied |= 1 << at;
-        }
+        level.lists[list].push(entry, pool);
     }
 
     /// An entry under `number` has been cancelled.
@@ -140,6 +141,13 @@ impl<T> Levels<T> {
         if self.levels[level].occupied == 0 {
             self.occupied &= !(1 << level);
         }
+    }
+}
+
+impl<T> Level<T> {
+    #[cold]
+    fn make_lists(&mut self) {
+        self.lists.resize_with(LISTS, List::new);
     }
 }
 

@@ -48,15 +48,13 @@ impl<T> List<T> {
         self.full.iter().chain([&self.tail]).flat_map(Chunk::iter)
     }
 
-    /// Says whether this is the first entry.
-    #[inline]
-    pub(crate) fn push(&mut self, entry: Entry<T>, pool: &mut Pool<T>) -> bool {
+    #[inline(always)]
+    pub(crate) fn push(&mut self, entry: Entry<T>, pool: &mut Pool<T>) {
         if self.tail.is_full() {
             self.make_room(pool);
         }
         self.tail.push(entry);
         self.len += 1;
-        self.len == 1
     }
 
     #[cold]

@@ -48,9 +48,13 @@ pub struct Wheel<T> {
     now: u64,
     /// The tick the pointer stands on; at most that of `now`.
     reached: u64,
+    /// When that tick starts.
+    reached_start: u64,
     /// The turn of `reached`, and that turn's first tick.
     turn: u64,
     turn_start: u64,
+    /// The slot of `reached`.
+    reached_slot: usize,
 
     current: Current<T>,
     /// By slot. The pointer's own slot is in `current`.
@@ -135,8 +139,10 @@ impl<T> Wheel<T> {
             geometry,
             now,
             reached: 0,
+            reached_start: 0,
             turn: 0,
             turn_start: 0,
+            reached_slot: 0,
             current: Current::new(),
             ring: Levels::new(geometry.slots() as u64 - 1),
             turns: Levels::new(geometry.turn_of_tick(geometry.tick_of(u64::MAX))),
@@ -182,7 +188,7 @@ impl<T> Wheel<T> {
             self.current.entry_cancelled(&mut self.liveness, &mut self.pool);
             self.geometry.slot_of_tick(tick)
         } else if let Some(slot) = self.slot_in_turn(tick) {
-            let present = self.reached - self.turn_start;
+            let present = self.reached_slot as u64;
             self.ring.entry_cancelled(slot as u64, present, &mut self.liveness, &mut self.pool);
             slot
         } else {
@@ -220,7 +226,10 @@ impl<T> Wheel<T> {
         self.now = self.now.max(to);
         loop {
             if let Some(Entry { due, tie, value, .. }) = self.current.pop(to, &mut self.liveness) {
-                self.one_less(self.geometry.slot_of(due));
+                // What comes out is mostly due in the pointer's own tick, and then needs no division.
+                let slot =
+                    if due < self.reached_start { self.geometry.slot_of(due) } else { self.reached_slot };
+                self.one_less(slot);
                 return Some(Expired { due, tie, value });
             }
             if !self.reach_next(self.geometry.tick_of(to)) {
@@ -387,7 +396,7 @@ impl<T> Wheel<T> {
             reached(self, entry);
             self.geometry.slot_of_tick(tick)
         } else if let Some(slot) = self.slot_in_turn(tick) {
-            self.ring.push(slot as u64, self.reached - self.turn_start, entry, &mut self.pool);
+            self.ring.push(slot as u64, self.reached_slot as u64, entry, &mut self.pool);
             slot
         } else {
             self.turns.push(self.geometry.turn_of_tick(tick), self.turn, entry, &mut self.pool);
@@ -398,7 +407,7 @@ impl<T> Wheel<T> {
     /// The next list after the pointer, and the first tick it stands for. A list that holds something holds
     /// something live.
     fn next(&self) -> Option<(Next, u64)> {
-        if let Some(at) = self.ring.first(self.reached - self.turn_start) {
+        if let Some(at) = self.ring.first(self.reached_slot as u64) {
             return Some((Next::Slots(at), self.turn_start + at.first));
         }
         let at = self.turns.first(self.turn)?;
@@ -430,7 +439,7 @@ impl<T> Wheel<T> {
             }
         };
         if !slot.is_empty() {
-            let start = self.geometry.start_of_tick(tick);
+            let start = self.reached_start;
             let last = start.saturating_add(self.geometry.tick() - 1);
             self.current.load(slot, start, last, &mut self.liveness, &mut self.pool);
         }
@@ -440,8 +449,10 @@ impl<T> Wheel<T> {
     fn move_pointer(&mut self, tick: u64) {
         if tick > self.reached {
             self.reached = tick;
+            self.reached_start = self.geometry.start_of_tick(tick);
             self.turn = self.geometry.turn_of_tick(tick);
             self.turn_start = self.geometry.first_tick_of_turn(self.turn);
+            self.reached_slot = self.geometry.slot_of_tick(tick);
         }
     }
 
