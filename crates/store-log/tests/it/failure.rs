@@ -255,3 +255,44 @@ fn a_sync_covers_what_was_written_before_it_began() {
     }
     assert_eq!(figure(&rig, "syncs_total"), syncs + 2);
 }
+
+/// Story: a manifest was renamed, and the sync of its folder failed. Taking that for "not replaced" would remove the run
+/// that the manifest on the disk already lists.
+#[test]
+fn background_work_may_fail_at_every_call() {
+    for work in ["checkpoint", "prepare"] {
+        let mut worked = 0;
+        for n in 1.. {
+            let disk = SimDisk::new(9);
+            let mut rig = Rig::open(&disk, Options { journal_bytes: 0, ..by_hand() }, History::new(9));
+            let hands = rig.store.hands();
+            while hands.prepare() == Worked::Done {}
+            while !rig.store.figures().contains(&("segment_rotations_total", 2)) {
+                rig.append(9);
+            }
+            let before = disk.calls();
+            disk.plan(Plan::FailAt(before + n));
+            if work == "checkpoint" {
+                hands.checkpoint()
+            } else {
+                hands.prepare()
+            };
+            let calls = disk.calls() - before;
+            drop(rig.store);
+            for survivors in [Survivors::All, Survivors::None, Survivors::Some] {
+                let disk = disk.copy();
+                disk.restart(survivors);
+                let report = verify_on(&disk).expect("verify");
+                assert_eq!(report.problems, [], "{work}, call {n}, {survivors:?}");
+                let mut store = open(&disk, by_hand()).expect("open");
+                let recovered = store.recovered();
+                assert_is(&mut store, &recovered, &rig.history, &format!("{work}, call {n}, {survivors:?}"));
+            }
+            if calls < n {
+                break;
+            }
+            worked += 1;
+        }
+        assert!(worked >= 5, "{work} changes something: {worked} calls");
+    }
+}
