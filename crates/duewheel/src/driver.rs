@@ -140,6 +140,14 @@ impl<S: Store> Driver<S> {
         } else if self.is_open() {
             self.store.idle(clock(now))?;
         }
+        self.answer()
+    }
+
+    /// Lets answers go whose condition holds by now, and does nothing else.
+    ///
+    /// # Errors
+    /// As [`Driver::step`].
+    pub fn answer(&mut self) -> Result<(), StoreError> {
         let progress = self.store.progress()?;
         self.release(progress);
         Ok(())

@@ -52,6 +52,8 @@ enum Sleep {
     Waiting,
     /// For a call of [`Inbox::wake`].
     Gathering,
+    /// For so many submissions.
+    Crowd(usize),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +114,11 @@ impl Inbox {
         state.bytes += bytes;
         state.waiting.push(submission);
         // The first one wakes the driver; the others find it awake.
-        let asleep = state.sleep == Sleep::Waiting;
+        let asleep = match state.sleep {
+            Sleep::Awake | Sleep::Gathering => false,
+            Sleep::Waiting => true,
+            Sleep::Crowd(n) => state.waiting.len() >= n,
+        };
         if asleep {
             state.sleep = Sleep::Awake;
         }
@@ -163,6 +169,17 @@ impl Inbox {
         }
         state.sleep = Sleep::Awake;
         state.woken = Woken::No;
+    }
+
+    /// Waits until so many submissions are there, somebody calls [`Inbox::wake`], or the time is over.
+    pub(crate) fn wait_for_crowd(&self, n: usize, at_most: Duration) {
+        let mut state = self.state();
+        let fewer = |s: &mut State| s.woken == Woken::No && s.waiting.len() < n;
+        if fewer(&mut state) {
+            state.sleep = Sleep::Crowd(n);
+            let waited = self.changed.wait_timeout_while(state, at_most, fewer);
+            waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
+        }
     }
 
     /// Waits until something is put in, somebody calls [`Inbox::wake`], or the time is over.

@@ -184,6 +184,21 @@ type ShardDriver = Driver<Box<dyn Store>>;
 /// How long requests gather while a sync is under way.
 const GATHER: Duration = Duration::from_micros(500);
 
+/// From so many callers on, the driver waits a moment for the others when the first of them comes: a sync for each
+/// handful would cost more than the moment. (PostgreSQL's `commit_delay` and `commit_siblings` do the same.)
+const CROWD: usize = 6;
+
+/// How long that moment is at most; it ends when as many have come as came lately.
+const GATHER_CROWD: Duration = Duration::from_micros(200);
+
+/// What the thread has slept for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slept {
+    No,
+    ForStore,
+    ForAnything,
+}
+
 struct Thread {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
@@ -231,9 +246,15 @@ impl Thread {
     fn drive(&mut self, mut driver: ShardDriver) -> End {
         let mut submissions = Vec::new();
         let mut waits_ended = false;
+        // About how many callers there are: as many as came together lately.
+        let mut crowd = 0;
         loop {
             if !driver.is_full() {
+                if crowd >= CROWD && self.shared.level != Level::Memory {
+                    self.inbox.wait_for_crowd(crowd, GATHER_CROWD);
+                }
                 self.inbox.take(&mut submissions);
+                crowd = submissions.len().max(crowd - crowd.div_ceil(8));
             }
             let now = self.shared.now();
             if !waits_ended && self.shared.wished(Wish::EndWaits) {
@@ -255,17 +276,20 @@ impl Thread {
                     Err(error) => End::Failed(error.to_string()),
                 };
             }
-            self.sleep(&driver);
+            if self.sleep(&driver) == Slept::ForStore {
+                // Whoever waited goes on while the next ones gather. An error shows again in the next step.
+                let _ = driver.answer();
+            }
         }
     }
 
-    fn sleep(&self, driver: &ShardDriver) {
+    fn sleep(&self, driver: &ShardDriver) -> Slept {
         let max = Duration::from_millis(self.config.policy.max_sleep_ms);
         // The clock again: the step may have taken long.
         let now = self.shared.now();
         let wanted = match driver.next_wakeup(now) {
             None => max,
-            Some(t) if t <= now.engine => return,
+            Some(t) if t <= now.engine => return Slept::No,
             Some(t) => max.min(Duration::from_millis(t.0 - now.engine.0)),
         };
         if wanted == max {
@@ -274,12 +298,15 @@ impl Thread {
         }
         if driver.is_full() {
             self.inbox.wait_for_wake(self.shared.clock.nap(wanted));
+            Slept::ForStore
         } else if driver.is_waiting_for_store() {
             // A sync is under way: what comes in meanwhile becomes one group, for one write and one sync. Grants do not
             // need the sync, so this is not for long even where syncs are.
             self.inbox.wait_for_wake(wanted.min(GATHER));
+            Slept::ForStore
         } else {
             self.inbox.wait(self.shared.clock.nap(wanted));
+            Slept::ForAnything
         }
     }
 
