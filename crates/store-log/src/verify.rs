@@ -2,16 +2,15 @@
 
 use std::path::Path;
 
-use bytes::Bytes;
+use duewheel_core::Lsn;
 use duewheel_core::store::StoreError;
 
 use crate::disk::{Disk, Hold, RealDisk};
 use crate::fault::{Problem, Trouble};
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS};
-use crate::journal::frame;
 use crate::journal::replay::{self, Replayed, Walk};
-use crate::journal::segment::{self, BLOCK, Header};
-use crate::manifest::{Manifest, SegmentEntry};
+use crate::journal::segment::{Header, SegmentReader};
+use crate::manifest::Manifest;
 use crate::run::reader::{Entry, RunReader};
 use crate::store::take_lock;
 
@@ -118,7 +117,7 @@ fn check_run(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Resul
 fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Result<(), StoreError> {
     let mut headers: Vec<Option<Header>> = Vec::new();
     for entry in &manifest.segments {
-        match segment::read_header(disk, entry) {
+        match SegmentReader::open(disk, entry).and_then(|segment| segment.header()) {
             Ok(header) => headers.push(header),
             Err(trouble) => {
                 headers.push(None);
@@ -129,42 +128,40 @@ fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> 
     for (i, entry) in manifest.segments.iter().enumerate() {
         let Some(end) = headers[i + 1..].iter().find_map(|h| h.map(|h| h.first)) else { break };
         let Some(header) = headers[i] else { continue };
-        match segment::read(disk, entry) {
-            Ok(bytes) => check_frames(&bytes, entry, &header, end, report),
-            Err(trouble) => keep_problem(Err(trouble), report)?,
-        }
+        let checked = SegmentReader::open(disk, entry);
+        let checked = checked.and_then(|segment| check_frames(segment, &header, end, &mut report.problems));
+        keep_problem(checked, report)?;
     }
     Ok(())
 }
 
 /// Every frame of a segment that is followed by another; behind damage it goes on with the next whole frame.
 fn check_frames(
-    bytes: &Bytes,
-    entry: &SegmentEntry,
+    segment: SegmentReader,
     header: &Header,
-    end: duewheel_core::Lsn,
-    report: &mut Report,
-) {
-    let mut walk = Walk::new(bytes, *entry, header.first);
+    end: Lsn,
+    problems: &mut Vec<Problem>,
+) -> Result<(), Trouble> {
+    let entry = segment.entry;
+    let mut walk = Walk::new(segment, header.first);
     while walk.next < end {
-        match walk.frame() {
-            Ok(frame) => {
-                let read = replay::records(bytes, entry, &frame, |_, _| {});
-                report.problems.extend(read.err());
-            }
+        match walk.frame()? {
+            Ok(frame) => problems.extend(replay::records(&entry, &frame, |_, _| {}).err()),
             Err(what) => {
-                report.problems.push(Problem::new(entry.no.segment(), walk.at as u64, what));
-                let further = (walk.at + 8..bytes.len()).step_by(8).find_map(|at| {
-                    frame::Frame::read(bytes, at, entry.incarnation)
-                        .ok()
-                        .filter(|f| f.head.first >= walk.next)
-                });
-                let Some(frame) = further else { return };
+                problems.push(walk.segment.problem(walk.at, what));
+                let mut from = walk.at + 8;
+                let further = loop {
+                    match walk.segment.find_frame(from)? {
+                        Some(frame) if frame.head.first < walk.next => from = frame.end,
+                        other => break other,
+                    }
+                };
+                let Some(frame) = further else { break };
                 (walk.at, walk.next) = (frame.at, frame.head.first);
             }
         }
     }
-    debug_assert!(walk.at >= BLOCK);
+    Ok(())
 }
 
 fn keep_problem(checked: Result<(), Trouble>, report: &mut Report) -> Result<(), StoreError> {

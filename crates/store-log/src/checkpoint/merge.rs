@@ -23,7 +23,7 @@ use crate::disk::Disk;
 use crate::fault::{Problem, Trouble};
 use crate::folder::{FileNo, Incarnation};
 use crate::journal::replay;
-use crate::journal::segment::{self, Header, Sealed};
+use crate::journal::segment::{Sealed, SegmentReader};
 use crate::manifest::RunEntry;
 use crate::run::reader::{self, Entry, RawRow, RunReader};
 use crate::run::writer::{Counts, RunWriter};
@@ -122,14 +122,13 @@ impl Fold {
     }
 
     fn apply(&mut self, disk: &dyn Disk, sealed: &Sealed) -> Result<(), Trouble> {
-        let segment = segment::read(disk, &sealed.entry)?;
-        let header = Header::decode(&segment, &sealed.entry)
-            .map_err(|_| Problem::new(sealed.entry.no.segment(), 0, "the header is damaged"))?;
+        let segment = SegmentReader::open(disk, &sealed.entry)?;
+        let header = segment.header()?.ok_or_else(|| segment.problem(0, "the header is damaged"))?;
         if let Some(clock) = header.clock {
             self.table.note_clock(clock);
         }
-        replay::sealed_frames(&segment, sealed, |frame| {
-            replay::records(&segment, &sealed.entry, frame, |lsn, record| {
+        replay::sealed_frames(segment, sealed, |frame| {
+            replay::records(&sealed.entry, frame, |lsn, record| {
                 if let Record::Purged { queue, .. } = &record {
                     self.swept.insert(queue.clone());
                 }
@@ -137,8 +136,7 @@ impl Fold {
             })?;
             self.table.note_clock(frame.head.clock);
             Ok(())
-        })?;
-        Ok(())
+        })
     }
 
     fn write_messages(
@@ -201,11 +199,9 @@ impl Fold {
 }
 
 fn visit(disk: &dyn Disk, sealed: &Sealed, mut see: impl FnMut(Lsn, &Record)) -> Result<(), Trouble> {
-    let segment = segment::read(disk, &sealed.entry)?;
-    replay::sealed_frames(&segment, sealed, |frame| {
-        replay::records(&segment, &sealed.entry, frame, |lsn, record| see(lsn, &record))
-    })?;
-    Ok(())
+    replay::sealed_frames(SegmentReader::open(disk, &sealed.entry)?, sealed, |frame| {
+        replay::records(&sealed.entry, frame, |lsn, record| see(lsn, &record))
+    })
 }
 
 fn decode(run: &RunReader, raw: &RawRow) -> Result<Row, Problem> {

@@ -14,8 +14,6 @@
 //! | 48 | 8 | wall ms |
 //! | 56 | | payload: the records, then zeros up to a multiple of 8 |
 
-use std::ops::Range;
-
 use bytes::Bytes;
 use crc32c::crc32c;
 use duewheel_core::Lsn;
@@ -47,10 +45,12 @@ pub(crate) struct Head {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) head: Head,
-    pub(crate) at: usize,
-    pub(crate) payload: Range<usize>,
+    /// Where it starts in the segment.
+    pub(crate) at: u64,
     /// Where the next one starts.
-    pub(crate) end: usize,
+    pub(crate) end: u64,
+    /// Its records.
+    pub(crate) payload: Bytes,
 }
 
 /// Why there is no frame.
@@ -103,15 +103,20 @@ pub(crate) fn finish(buffer: &mut Writer, head: Head) {
     set_u32(bytes, 0, crc);
 }
 
+/// The length of the frame whose head this is, if it is of this segment.
+pub(crate) fn length(head: &[u8], incarnation: Incarnation) -> Result<usize, NoFrame> {
+    if u64_at(head, 16) != incarnation.0 {
+        return Err(NoFrame::Foreign);
+    }
+    Ok(align8(HEAD + u32_at(head, 4) as usize))
+}
+
 impl Frame {
-    /// Reads the frame at an offset.
-    pub(crate) fn read(bytes: &[u8], at: usize, incarnation: Incarnation) -> Result<Frame, NoFrame> {
-        let Some(frame) = bytes.get(at..).filter(|rest| rest.len() >= HEAD) else { return Err(NoFrame::End) };
-        if u64_at(frame, 16) != incarnation.0 {
-            return Err(NoFrame::Foreign);
-        }
-        let payload = u32_at(frame, 4) as usize;
-        let Some(frame) = frame.get(..align8(HEAD + payload)) else { return Err(NoFrame::Length) };
+    /// Reads the frame in front of `bytes`, which start at `at` in the segment and hold it whole, as [`length`] says.
+    pub(crate) fn read(bytes: &Bytes, at: u64, incarnation: Incarnation) -> Result<Frame, NoFrame> {
+        let length = length(bytes, incarnation)?;
+        let payload = u32_at(bytes, 4) as usize;
+        let frame = &bytes[..length];
         if u32_at(frame, 0) != crc32c(&frame[4..]) {
             return Err(NoFrame::Checksum);
         }
@@ -130,7 +135,7 @@ impl Frame {
         if !sound || frame[9..12] != [0; 3] {
             return Err(NoFrame::Unknown);
         }
-        Ok(Frame { head, at, payload: at + HEAD..at + HEAD + payload, end: at + frame.len() })
+        Ok(Frame { head, at, end: at + length as u64, payload: bytes.slice(HEAD..HEAD + payload) })
     }
 
     /// The LSN that follows its records.
@@ -138,11 +143,16 @@ impl Frame {
         Lsn(self.head.first.0 + u64::from(self.head.records))
     }
 
+    /// Its length.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end - self.at
+    }
+
     /// Its records, one by one, with their positions. The error names the offset in the segment.
-    pub(crate) fn records(&self, segment: &Bytes) -> Records {
+    pub(crate) fn records(&self) -> Records {
         Records {
-            reader: Reader::new(segment.slice(self.payload.clone())),
-            base: self.payload.start,
+            reader: Reader::new(self.payload.clone()),
+            base: self.at + HEAD as u64,
             lsn: self.head.first,
             left: self.head.records,
         }
@@ -153,16 +163,16 @@ impl Frame {
 #[derive(Debug)]
 pub(crate) struct Records {
     reader: Reader,
-    base: usize,
+    base: u64,
     lsn: Lsn,
     left: u32,
 }
 
 impl Iterator for Records {
-    type Item = Result<(Lsn, Record), (usize, String)>;
+    type Item = Result<(Lsn, Record), (u64, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let at = self.base + self.reader.position();
+        let at = self.base + self.reader.position() as u64;
         if self.left == 0 {
             if self.reader.is_empty() {
                 return None;
@@ -186,42 +196,11 @@ impl Iterator for Records {
     }
 }
 
-/// The highest watermark of all whole frames from an offset on, and where it stands. This looks at every place where a
-/// frame could start: behind damage nothing says where the next one does.
-pub(crate) fn evidence(bytes: &[u8], from: usize, incarnation: Incarnation) -> Option<(Lsn, usize)> {
-    let mut best = None;
-    let mut at = align8(from);
-    while at + HEAD <= bytes.len() {
-        match Frame::read(bytes, at, incarnation) {
-            Ok(frame) => {
-                best = best.max(Some((frame.head.watermark, frame.at)));
-                at = frame.end;
-            }
-            Err(_) => at += 8,
-        }
-    }
-    best
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const HERE: Incarnation = Incarnation(0x1234_5678_9abc_def0);
-
-    fn mark(first: u64, watermark: u64) -> Vec<u8> {
-        let mut buffer = Writer::default();
-        begin(&mut buffer);
-        let head = Head {
-            incarnation: HERE,
-            first: Lsn(first),
-            records: 0,
-            watermark: Lsn(watermark),
-            clock: ClockPair { engine: EngineMs(5), wall: WallMs(6) },
-        };
-        finish(&mut buffer, head);
-        buffer.bytes
-    }
 
     #[test]
     fn every_flipped_bit_of_a_frame_shows() {
@@ -234,26 +213,21 @@ mod tests {
         let clock = ClockPair::default();
         finish(&mut buffer, Head { incarnation: HERE, first: Lsn(1), records: 1, watermark: Lsn(0), clock });
         let bytes = buffer.bytes;
-        assert_eq!(bytes.len() % 8, 0);
-        let frame = Frame::read(&bytes, 0, HERE).unwrap();
-        assert_eq!(frame.records(&Bytes::from(bytes.clone())).count(), 1);
+        let read = |bytes: Vec<u8>, incarnation| {
+            let bytes = Bytes::from(bytes);
+            match length(&bytes, incarnation) {
+                Ok(length) if length > bytes.len() => Err(NoFrame::Length),
+                Ok(_) => Frame::read(&bytes, 4096, incarnation),
+                Err(no) => Err(no),
+            }
+        };
+        let frame = read(bytes.clone(), HERE).unwrap();
+        assert_eq!((frame.at, frame.end, frame.records().count()), (4096, 4096 + bytes.len() as u64, 1));
         for bit in 0..bytes.len() * 8 {
             let mut bytes = bytes.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(Frame::read(&bytes, 0, HERE).is_err(), "bit {bit}");
+            assert!(read(bytes, HERE).is_err(), "bit {bit}");
         }
-        assert_eq!(Frame::read(&bytes, 0, Incarnation(1)), Err(NoFrame::Foreign));
-    }
-
-    #[test]
-    fn evidence_is_found_behind_damage() {
-        let mut bytes = vec![0; 24];
-        bytes.extend(mark(10, 9));
-        bytes.extend([0xff; 40]);
-        bytes.extend(mark(12, 11));
-        bytes.extend(mark(11, 10));
-        assert_eq!(evidence(&bytes, 0, HERE), Some((Lsn(11), 24 + HEAD + 40)));
-        assert_eq!(evidence(&bytes, 0, Incarnation(3)), None);
-        assert_eq!(evidence(&bytes[..60], 0, HERE), None);
+        assert_eq!(read(bytes, Incarnation(1)), Err(NoFrame::Foreign));
     }
 }

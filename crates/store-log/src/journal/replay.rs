@@ -12,13 +12,15 @@
 //!                                  or behind: refuse
 //! ```
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use duewheel_core::record::Record;
-use duewheel_core::store::Table;
+use duewheel_core::store::{StoreError, Table};
 use duewheel_core::{Epoch, Lsn};
 
-use super::frame::{self, Frame, Head, NoFrame};
-use super::segment::{self, BLOCK, Header, Sealed};
+use super::frame::{Frame, Head};
+use super::segment::{BLOCK, Header, Sealed, SegmentReader};
 use crate::disk::Disk;
 use crate::fault::{Problem, Trouble};
 use crate::folder::MANIFEST;
@@ -63,51 +65,55 @@ pub(crate) struct Unproven {
 
 /// The frames of one segment, in order.
 #[derive(Debug)]
-pub(crate) struct Walk<'a> {
-    segment: &'a Bytes,
-    entry: SegmentEntry,
+pub(crate) struct Walk {
+    pub(crate) segment: SegmentReader,
     /// Where the next frame starts.
-    pub(crate) at: usize,
+    pub(crate) at: u64,
     /// The LSN that comes next.
     pub(crate) next: Lsn,
 }
 
-impl<'a> Walk<'a> {
-    pub(crate) fn new(segment: &'a Bytes, entry: SegmentEntry, first: Lsn) -> Self {
-        Walk { segment, entry, at: BLOCK, next: first }
+impl Walk {
+    pub(crate) fn new(segment: SegmentReader, first: Lsn) -> Self {
+        Walk { segment, at: BLOCK as u64, next: first }
     }
 
     /// The next frame, or what is there instead; then the walk stays where it is.
-    pub(crate) fn frame(&mut self) -> Result<Frame, String> {
-        let frame = Frame::read(self.segment, self.at, self.entry.incarnation)
-            .map_err(|no: NoFrame| no.as_str().to_owned())?;
+    pub(crate) fn frame(&mut self) -> Result<Result<Frame, String>, StoreError> {
+        let frame = match self.segment.frame(self.at)? {
+            Ok(frame) => frame,
+            Err(no) => return Ok(Err(no.as_str().into())),
+        };
         if frame.head.first != self.next {
-            return Err(format!(
-                "the frame starts with LSN {}, LSN {} is due",
-                frame.head.first.0, self.next.0
-            ));
+            let (is, due) = (frame.head.first.0, self.next.0);
+            return Ok(Err(format!("the frame starts with LSN {is}, LSN {due} is due")));
         }
         self.at = frame.end;
         self.next = frame.next();
-        Ok(frame)
+        Ok(Ok(frame))
+    }
+
+    /// Damage where the walk stands.
+    fn problem(&self, what: impl Into<String>) -> Problem {
+        self.segment.problem(self.at, what)
     }
 }
 
 /// Visits the groups and marks of a sealed segment.
 pub(crate) fn sealed_frames(
-    segment: &Bytes,
+    segment: SegmentReader,
     sealed: &Sealed,
     mut visit: impl FnMut(&Frame) -> Result<(), Problem>,
-) -> Result<(), Problem> {
-    let mut walk = Walk::new(segment, sealed.entry, sealed.first);
+) -> Result<(), Trouble> {
+    let mut walk = Walk::new(segment, sealed.first);
     while walk.next < sealed.end {
-        let frame = walk.frame().map_err(|what| {
-            let what = format!("{what}; the journal goes on in the next segment with LSN {}", sealed.end.0);
-            Problem::new(sealed.entry.no.segment(), walk.at as u64, what)
+        let frame = walk.frame()?.map_err(|what| {
+            let goes_on = sealed.end.0;
+            walk.problem(format!("{what}; the journal goes on in the next segment with LSN {goes_on}"))
         })?;
         if frame.next() > sealed.end {
             let what = format!("the group goes beyond LSN {}, where the next segment starts", sealed.end.0);
-            return Err(Problem::new(sealed.entry.no.segment(), frame.at as u64, what));
+            return Err(walk.segment.problem(frame.at, what).into());
         }
         visit(&frame)?;
     }
@@ -116,13 +122,12 @@ pub(crate) fn sealed_frames(
 
 /// Visits the records of a frame.
 pub(crate) fn records(
-    segment: &Bytes,
     entry: &SegmentEntry,
     frame: &Frame,
     mut visit: impl FnMut(Lsn, Record),
 ) -> Result<(), Problem> {
-    for record in frame.records(segment) {
-        let (lsn, record) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at as u64, what))?;
+    for record in frame.records() {
+        let (lsn, record) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
         visit(lsn, record);
     }
     Ok(())
@@ -148,20 +153,21 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest) -> Result<Replayed, T
         last_header: headers.last().copied(),
     };
     for (i, (entry, header)) in with_frames.iter().zip(&headers).enumerate() {
-        let bytes = segment::read(disk, entry)?;
-        check_start(entry, header, replayed.table.applied())?;
+        let segment = SegmentReader::open(disk, entry)?;
+        check_start(&segment, header, replayed.table.applied())?;
         if let Some(clock) = header.clock {
             replayed.table.note_clock(clock);
         }
         match headers.get(i + 1) {
-            Some(next) => replay_sealed(&bytes, entry, header, next.first, &mut replayed)?,
-            None => replay_last(&bytes, entry, header, &mut replayed)?,
+            Some(next) => replay_sealed(segment, header, next.first, &mut replayed)?,
+            None => replay_last(segment, header, &mut replayed)?,
         }
     }
     // The header of the segment in use is the one thing whose loss would look like a segment never used.
     if let Some(entry) = prepared.first() {
-        let bytes = segment::read(disk, entry)?;
-        refuse_if_promised(&bytes, entry, BLOCK, replayed.table.applied().next(), "the header is damaged")?;
+        let mut segment = SegmentReader::open(disk, entry)?;
+        let next = replayed.table.applied().next();
+        refuse_if_promised(&mut segment, BLOCK as u64, next, "the header is damaged")?;
     }
     if replayed.proven > replayed.table.applied() {
         let (proven, last) = (replayed.proven.0, replayed.table.applied().0);
@@ -176,7 +182,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest) -> Result<Replayed, T
 fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Trouble> {
     let mut headers = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
-        match segment::read_header(disk, entry)? {
+        match SegmentReader::open(disk, entry)?.header()? {
             Some(header) if headers.len() == i => headers.push(header),
             Some(_) => {
                 let damaged = entries[headers.len()].no.segment();
@@ -191,98 +197,96 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Tro
 }
 
 /// A segment must start right behind the one before.
-fn check_start(entry: &SegmentEntry, header: &Header, applied: Lsn) -> Result<(), Problem> {
+fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn) -> Result<(), Problem> {
     if header.first == applied.next() && header.first.0 <= header.watermark.0.saturating_add(1) {
         return Ok(());
     }
-    let what = format!("the segment starts with LSN {}, LSN {} is due", header.first.0, applied.0 + 1);
-    Err(Problem::new(entry.no.segment(), 40, what))
+    let (is, due) = (header.first.0, applied.0 + 1);
+    Err(segment.problem(40, format!("the segment starts with LSN {is}, LSN {due} is due")))
 }
 
 fn replay_sealed(
-    bytes: &Bytes,
-    entry: &SegmentEntry,
+    segment: SegmentReader,
     header: &Header,
     end: Lsn,
     replayed: &mut Replayed,
-) -> Result<(), Problem> {
+) -> Result<(), Trouble> {
     if end < header.first {
-        let what = format!("the segment starts with LSN {}, the next one with {}", header.first.0, end.0);
-        return Err(Problem::new(entry.no.segment(), 40, what));
+        let (is, next) = (header.first.0, end.0);
+        return Err(segment
+            .problem(40, format!("the segment starts with LSN {is}, the next one with {next}"))
+            .into());
     }
-    let mut sealed = Sealed { entry: *entry, first: header.first, end, frames: 0 };
+    let entry = segment.entry;
+    let mut sealed = Sealed { entry, first: header.first, end, frames: 0 };
     let mut frames = 0;
-    sealed_frames(bytes, &sealed, |frame| {
-        frames += (frame.end - frame.at) as u64;
-        apply(bytes, entry, frame, &mut replayed.table)
+    sealed_frames(segment, &sealed, |frame| {
+        frames += frame.bytes();
+        apply(&entry, frame, &mut replayed.table)
     })?;
     sealed.frames = frames;
     replayed.used.push(sealed);
     Ok(())
 }
 
-fn replay_last(
-    bytes: &Bytes,
-    entry: &SegmentEntry,
-    header: &Header,
-    replayed: &mut Replayed,
-) -> Result<(), Problem> {
-    let mut walk = Walk::new(bytes, *entry, header.first);
-    let mut frames = Vec::new();
+fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed) -> Result<(), Trouble> {
+    let entry = segment.entry;
+    let mut walk = Walk::new(segment, header.first);
     let mut proven = replayed.proven;
+    // Those that no watermark covers yet; usually the last few.
+    let mut open: VecDeque<Frame> = VecDeque::new();
+    let mut frames = 0;
     let bad = loop {
-        match walk.frame() {
+        match walk.frame()? {
             Ok(frame) => {
                 proven = proven.max(frame.head.watermark);
-                frames.push(frame);
+                apply(&entry, &frame, &mut replayed.table)?;
+                open.push_back(frame);
+                while open.front().is_some_and(|oldest| oldest.next().0 <= proven.0.saturating_add(1)) {
+                    frames += open.pop_front().map_or(0, |frame| frame.bytes());
+                }
             }
             Err(what) => break what,
         }
     };
     if proven >= walk.next {
-        let what = format!("{bad}; LSN {} was due here, and LSN {} was durable", walk.next.0, proven.0);
-        return Err(Problem::new(entry.no.segment(), walk.at as u64, what));
+        let (due, durable) = (walk.next.0, proven.0);
+        return Err(walk
+            .problem(format!("{bad}; LSN {due} was due here, and LSN {durable} was durable"))
+            .into());
     }
-    refuse_if_promised(bytes, entry, walk.at, walk.next, &bad)?;
-    let mut sealed = Sealed { entry: *entry, first: header.first, end: proven.next(), frames: 0 };
-    for frame in &frames {
-        apply(bytes, entry, frame, &mut replayed.table)?;
-        if frame.next() <= sealed.end {
-            sealed.frames += (frame.end - frame.at) as u64;
-        } else if frame.head.first <= proven {
+    let (at, next) = (walk.at, walk.next);
+    refuse_if_promised(&mut walk.segment, at, next, &bad)?;
+    for frame in open {
+        if frame.head.first <= proven {
             let what = format!("LSN {} was durable, which is in the middle of this group", proven.0);
-            return Err(Problem::new(entry.no.segment(), frame.at as u64, what));
-        } else if frame.head.records > 0 {
-            let payload = bytes.slice(frame.payload.clone());
-            replayed.unproven.push(Unproven { head: frame.head, payload });
+            return Err(walk.segment.problem(frame.at, what).into());
+        }
+        if frame.head.records > 0 {
+            replayed.unproven.push(Unproven { head: frame.head, payload: frame.payload });
         }
     }
+    let sealed = Sealed { entry, first: header.first, end: proven.next(), frames };
     replayed.proven = proven;
     replayed.used.push(sealed);
     Ok(())
 }
 
-fn apply(bytes: &Bytes, entry: &SegmentEntry, frame: &Frame, table: &mut Table) -> Result<(), Problem> {
-    records(bytes, entry, frame, |lsn, record| table.apply_read(lsn, record))?;
+fn apply(entry: &SegmentEntry, frame: &Frame, table: &mut Table) -> Result<(), Problem> {
+    records(entry, frame, |lsn, record| table.apply_read(lsn, record))?;
     table.note_clock(frame.head.clock);
     Ok(())
 }
 
 /// Nothing promised may be lost: if a frame behind the bad one proves that this LSN was durable, it is damage.
-fn refuse_if_promised(
-    bytes: &Bytes,
-    entry: &SegmentEntry,
-    at: usize,
-    next: Lsn,
-    bad: &str,
-) -> Result<(), Problem> {
-    match frame::evidence(bytes, at, entry.incarnation) {
+fn refuse_if_promised(segment: &mut SegmentReader, at: u64, next: Lsn, bad: &str) -> Result<(), Trouble> {
+    match segment.evidence(at)? {
         Some((watermark, proof)) if watermark >= next => {
             let what = format!(
                 "{bad}; LSN {} was due here, and the frame at byte {proof} proves that LSN {} was durable",
                 next.0, watermark.0
             );
-            Err(Problem::new(entry.no.segment(), at as u64, what))
+            Err(segment.problem(at, what).into())
         }
         Some(_) | None => Ok(()),
     }

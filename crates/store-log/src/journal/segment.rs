@@ -23,9 +23,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 use duewheel_core::record::ClockPair;
+use duewheel_core::store::StoreError;
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Epoch, Lsn};
 
+use super::frame::{self, Frame, NoFrame};
 use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::{Problem, Trouble, failed};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
@@ -97,43 +99,116 @@ impl Header {
     }
 }
 
-/// Reads a whole segment.
-pub(crate) fn read(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Bytes, Trouble> {
-    let bytes = usize::try_from(entry.bytes)
-        .map_err(|_| Problem::new(entry.no.segment(), 0, "the segment is longer than memory"))?;
-    read_start(disk, entry, bytes)
+/// A segment that is read. Each piece is read once when the reading goes forward.
+#[derive(Debug)]
+pub(crate) struct SegmentReader {
+    pub(crate) entry: SegmentEntry,
+    file: Arc<dyn DiskFile>,
+    name: String,
+    /// The piece read last, and where it starts.
+    piece: Bytes,
+    piece_at: u64,
 }
 
-/// Reads the header of a segment, if it has one.
-pub(crate) fn read_header(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Option<Header>, Trouble> {
-    let block = read_start(disk, entry, BLOCK)?;
-    match Header::decode(&block, entry) {
-        Ok(header) => Ok(Some(header)),
-        Err(NoHeader::Absent) => Ok(None),
-        Err(NoHeader::Format(version)) => {
-            Err(Problem::new(entry.no.segment(), 8, unknown_format(version)).into())
-        }
-    }
-}
+/// Bytes read at a time, at least.
+const PIECE: u64 = 1024 * 1024;
 
-/// A listed segment always has its full size: anything else is damage.
-fn read_start(disk: &dyn Disk, entry: &SegmentEntry, length: usize) -> Result<Bytes, Trouble> {
-    let name = entry.no.segment();
-    let file = match disk.open(&name, Access::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(Problem::new(name, 0, "the manifest lists this segment, and it is not there").into());
+impl SegmentReader {
+    /// Opens a listed segment. It always has its full size: anything else is damage.
+    pub(crate) fn open(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Self, Trouble> {
+        let name = entry.no.segment();
+        let file = match disk.open(&name, Access::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let what = "the manifest lists this segment, and it is not there";
+                return Err(Problem::new(name, 0, what).into());
+            }
+            Err(error) => return Err(failed("open", &name)(error).into()),
+        };
+        let size = file.size().map_err(failed("measure", &name))?;
+        if size != entry.bytes || size < BLOCK as u64 {
+            let what = format!("the file has {size} bytes, and should have {}", entry.bytes);
+            return Err(Problem::new(name, size.min(entry.bytes), what).into());
         }
-        Err(error) => return Err(failed("open", &name)(error).into()),
-    };
-    let size = file.size().map_err(failed("measure", &name))?;
-    if size != entry.bytes || size < length as u64 {
-        let what = format!("the file has {size} bytes, and should have {}", entry.bytes);
-        return Err(Problem::new(name, size.min(entry.bytes), what).into());
+        Ok(SegmentReader { entry: *entry, file, name, piece: Bytes::new(), piece_at: 0 })
     }
-    let mut bytes = vec![0; length];
-    file.read_at(&mut bytes, 0).map_err(failed("read", &name))?;
-    Ok(bytes.into())
+
+    /// Its header, if it has one.
+    pub(crate) fn header(&self) -> Result<Option<Header>, Trouble> {
+        let mut block = [0; BLOCK];
+        self.file.read_at(&mut block, 0).map_err(failed("read", &self.name))?;
+        match Header::decode(&block, &self.entry) {
+            Ok(header) => Ok(Some(header)),
+            Err(NoHeader::Absent) => Ok(None),
+            Err(NoHeader::Format(version)) => Err(self.problem(8, unknown_format(version)).into()),
+        }
+    }
+
+    /// The frame at an offset, or why there is none.
+    pub(crate) fn frame(&mut self, at: u64) -> Result<Result<Frame, NoFrame>, StoreError> {
+        if at + frame::HEAD as u64 > self.entry.bytes {
+            return Ok(Err(NoFrame::End));
+        }
+        let incarnation = self.entry.incarnation;
+        let length = match frame::length(&self.from(at, frame::HEAD)?, incarnation) {
+            Ok(length) => length,
+            Err(no) => return Ok(Err(no)),
+        };
+        if at + length as u64 > self.entry.bytes {
+            return Ok(Err(NoFrame::Length));
+        }
+        Ok(Frame::read(&self.from(at, length)?, at, incarnation))
+    }
+
+    /// The first whole frame at or behind an offset. Every place is looked at where a frame could start: behind damage
+    /// nothing says where the next one does.
+    pub(crate) fn find_frame(&mut self, from: u64) -> Result<Option<Frame>, StoreError> {
+        let mut at = from.next_multiple_of(8);
+        while at + frame::HEAD as u64 <= self.entry.bytes {
+            let piece = self.from(at, frame::HEAD)?;
+            let places = (piece.len() - frame::HEAD) / 8 + 1;
+            let is_ours = |place: &usize| frame::length(&piece[place * 8..], self.entry.incarnation).is_ok();
+            let Some(place) = (0..places).find(is_ours) else {
+                at += places as u64 * 8;
+                continue;
+            };
+            at += place as u64 * 8;
+            match self.frame(at)? {
+                Ok(frame) => return Ok(Some(frame)),
+                Err(_) => at += 8,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The highest watermark of all whole frames from an offset on, and where it stands.
+    pub(crate) fn evidence(&mut self, from: u64) -> Result<Option<(Lsn, u64)>, StoreError> {
+        let mut best = None;
+        let mut at = from;
+        while let Some(frame) = self.find_frame(at)? {
+            best = best.max(Some((frame.head.watermark, frame.at)));
+            at = frame.end;
+        }
+        Ok(best)
+    }
+
+    pub(crate) fn problem(&self, offset: u64, what: impl Into<String>) -> Problem {
+        Problem::new(&*self.name, offset, what)
+    }
+
+    /// The bytes from an offset on: at least so many, which the file has, and whatever else was read with them.
+    fn from(&mut self, at: u64, least: usize) -> Result<Bytes, StoreError> {
+        let inside = at.checked_sub(self.piece_at).and_then(|skip| usize::try_from(skip).ok());
+        if let Some(skip) = inside.filter(|skip| skip + least <= self.piece.len()) {
+            return Ok(self.piece.slice(skip..));
+        }
+        let length = PIECE.max(least as u64).min(self.entry.bytes - at);
+        let mut piece = vec![0; usize::try_from(length).unwrap_or(least)];
+        self.file.read_at(&mut piece, at).map_err(failed("read", &self.name))?;
+        self.piece = piece.into();
+        self.piece_at = at;
+        Ok(self.piece.clone())
+    }
 }
 
 /// A segment that takes no more frames; everything in it is durable.
@@ -195,5 +270,37 @@ mod tests {
         let crc = checksum(&block);
         set_u32(&mut block, 12, crc);
         assert_eq!(Header::decode(&block, &entry), Err(NoHeader::Format(9)));
+    }
+
+    #[test]
+    fn evidence_is_found_behind_damage() {
+        use crate::disk::RealDisk;
+        use duewheel_core::record::Writer;
+        let folder = tempfile::tempdir().unwrap();
+        let disk = RealDisk::new(folder.path());
+        disk.make_dir("journal").unwrap();
+        let entry = SegmentEntry { no: FileNo(1), incarnation: Incarnation(77), bytes: 3 * 1024 * 1024 };
+        let file = disk.create(&entry.no.segment()).unwrap();
+        file.allocate(entry.bytes).unwrap();
+        let mark = |at: u64, watermark: u64| {
+            let mut buffer = Writer::default();
+            frame::begin(&mut buffer);
+            let (watermark, first, clock) = (Lsn(watermark), Lsn(watermark + 1), ClockPair::default());
+            let incarnation = entry.incarnation;
+            frame::finish(&mut buffer, frame::Head { incarnation, first, records: 0, watermark, clock });
+            file.write_at(&buffer.bytes, at).unwrap();
+        };
+        let mut reader = SegmentReader::open(&disk, &entry).unwrap();
+        assert_eq!(reader.evidence(4096).unwrap(), None);
+        mark(5_000, 9);
+        file.write_at(&[0xff; 400], 5_056).unwrap();
+        mark(1_048_560, 12); // across the pieces
+        mark(entry.bytes - 56, 11);
+        let mut reader = SegmentReader::open(&disk, &entry).unwrap();
+        assert_eq!(reader.evidence(4096).unwrap(), Some((Lsn(12), 1_048_560)));
+        assert_eq!(reader.evidence(1_048_568).unwrap(), Some((Lsn(11), entry.bytes - 56)));
+        assert_eq!(reader.find_frame(0).unwrap().map(|f| f.at), Some(5_000));
+        let other = SegmentEntry { incarnation: Incarnation(3), ..entry };
+        assert_eq!(SegmentReader::open(&disk, &other).unwrap().evidence(0).unwrap(), None);
     }
 }
