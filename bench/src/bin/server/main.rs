@@ -5,6 +5,7 @@
 //! that only speaks HTTP by the same library (what HTTP costs).
 
 mod child;
+mod commits;
 mod connection;
 mod hello;
 mod load;
@@ -38,7 +39,7 @@ struct Args {
     /// Consumers of the lateness run
     #[arg(long, value_name = "N", default_value_t = 4)]
     consumers: usize,
-    /// Only these runs: batch, single, late
+    /// Only these runs: batch, single, late, commits
     #[arg(long, value_name = "RUN")]
     only: Vec<String>,
     /// Serves plain HTTP (used by the comparison itself)
@@ -81,6 +82,16 @@ fn main() -> io::Result<()> {
         let server = Server::duewheel(&dir.path().join("data"), "fsync")?;
         let seen = load::come_due(server.address, args.due_rate, time, args.consumers)?;
         print_lateness(&args, time, &seen);
+    }
+    if wants("commits") {
+        let dir = tempfile::tempdir()?;
+        let server = Server::duewheel(&dir.path().join("data"), "fsync")?;
+        let done = commits::run(server.address, args.batch_connections)?;
+        println!("\n| real commits, keyed | events | keys | events/s | cancels/s |\n|---|--:|--:|--:|--:|");
+        println!(
+            "| each replaces the one before; then all are cancelled | {} | {} | {:.0} | {:.0} |",
+            done.events, done.keys, done.events_per_s, done.cancels_per_s
+        );
     }
     Ok(())
 }
