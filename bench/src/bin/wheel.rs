@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use duewheel_wheel::{Geometry, Handle, Wheel};
+use hierarchical_hash_wheel_timer::wheels::Skip;
 use hierarchical_hash_wheel_timer::wheels::cancellable::{
     CancellableTimerEntry, QuadWheelWithOverflow as CancellableQuadWheel,
 };
@@ -504,10 +505,14 @@ impl Timers for CancellableHashWheel {
         let mut count = 0;
         while self.now < now {
             self.now += 1;
-            for entry in self.wheel.tick() {
-                *sum += entry.0;
-                count += 1;
+            let due = self.wheel.tick();
+            count += due.len();
+            if due.is_empty() {
+                let skip = skippable(self.wheel.can_skip(), now - self.now);
+                self.wheel.skip(skip);
+                self.now += u64::from(skip);
             }
+            *sum += due.iter().map(|entry| entry.0).sum::<u64>();
         }
         count
     }
@@ -539,11 +544,25 @@ impl Timers for HashWheel {
         let mut count = 0;
         while self.now < now {
             self.now += 1;
-            for value in self.wheel.tick() {
-                *sum += value;
-                count += 1;
+            let due = self.wheel.tick();
+            count += due.len();
+            if due.is_empty() {
+                let skip = skippable(self.wheel.can_skip(), now - self.now);
+                self.wheel.skip(skip);
+                self.now += u64::from(skip);
             }
+            *sum += due.iter().sum::<u64>();
         }
         count
+    }
+}
+
+/// How many ticks the hash wheel may leave out, but not beyond `rest`.
+fn skippable(skip: Skip, rest: u64) -> u32 {
+    let rest = u32::try_from(rest).unwrap_or(u32::MAX);
+    match skip {
+        Skip::Empty => rest,
+        Skip::Millis(millis) => millis.min(rest),
+        Skip::None => 0,
     }
 }
