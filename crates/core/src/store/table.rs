@@ -379,8 +379,9 @@ impl Table {
 
     fn put(&mut self, lsn: Lsn, row: Row, record: &Record) {
         let id = row.message.id;
+        // Ids are given in order: most puts are of one that was never seen, and need not be looked for.
+        let known = if id.0 < self.next_id && self.remove(id).is_some() { Known::Yes } else { Known::No };
         self.next_id = self.next_id.max(id.0.saturating_add(1));
-        let known = if self.remove(id).is_some() { Known::Yes } else { Known::No };
         let queue = self.queues.number(&row.message.queue);
         self.queues.states[queue].totals.count(record, known);
         self.insert(row, lsn, queue);
