@@ -17,8 +17,11 @@ fn main() {
     let mut store = MemoryStore::new();
     let recovered = store.recovered();
     let mut now = Now::whole(0, 1_700_000_000_000);
-    let config =
-        Config { seed: 1, policy: duewheel::Policy { max_messages: 100_000_000, ..Default::default() } };
+    let config = Config {
+        seed: 1,
+        policy: duewheel::Policy { max_messages: 100_000_000, ..Default::default() },
+        ..Config::default()
+    };
     let mut driver = Driver::new(store, recovered, config, now).expect("a ring");
     while !driver.is_open() {
         driver.step(now, &mut Vec::new()).expect("memory does not fail");

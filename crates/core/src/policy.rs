@@ -188,7 +188,7 @@ impl Default for Policy {
             max_queues: 1_000_000,
             max_history: 8,
             max_note: 256,
-            max_step: 10_000,
+            max_step: 4_000,
             max_group_records: 50_000,
             max_group_bytes: 4 * MIB,
             max_inbox_requests: 200_000,

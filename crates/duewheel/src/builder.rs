@@ -139,7 +139,7 @@ impl Builder {
                 })
             }
         };
-        let config = Config { policy: self.policy, seed };
+        let config = Config { policy: self.policy, seed, ..Config::default() };
         let clock = self.clock;
         let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock)).await;
         let shard = started.map_err(|_| OpenError::Runtime)?.map_err(|error| match error {
@@ -147,9 +147,10 @@ impl Builder {
             StartError::Policy(error) => OpenError::Policy(error),
             StartError::Thread(error) => OpenError::Thread(error),
         })?;
+        let (inbox, shared) = shard.hand_on();
         let client = Client {
-            inbox: shard.inbox,
-            shared: shard.shared,
+            inbox,
+            shared,
             next_waiter: Arc::new(AtomicU64::new(1)),
             next_session: Arc::new(AtomicU64::new(1)),
         };

@@ -114,7 +114,8 @@ impl<S: Store> Driver<S> {
     /// decided as one group (or several, when it is much), asks for a sync and lets answers go whose condition holds.
     ///
     /// # Errors
-    /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again.
+    /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again. What is left in
+    /// `submissions` was not decided.
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         self.take_from_store(now)?;
         if self.is_open() {
@@ -124,13 +125,16 @@ impl<S: Store> Driver<S> {
                 let to = self.open.insert(1, None);
                 self.decide(now, ReplyTo(to), op)?;
             }
-            for Submission { ops, answer } in submissions.drain(..) {
+            // What has not been decided when the store fails stays with the caller, to be refused.
+            submissions.reverse();
+            while let Some(Submission { ops, answer }) = submissions.pop() {
                 let first = self.open.insert(ops.len(), Some(answer));
                 for (i, op) in (0u64..).zip(ops) {
                     self.decide(now, ReplyTo(first + i), op)?;
                 }
             }
             self.engine.handle_timeout(now, &mut self.effects);
+            self.flush_if_large(now)?;
         }
         self.carry_out();
         self.append(now)?;

@@ -183,6 +183,16 @@ pub(crate) struct Activity {
     changed: Notify,
 }
 
+/// A run, until it has been settled: dropped also when something in between panics.
+struct Running(Arc<Activity>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
+    }
+}
+
 struct Worker<F> {
     client: Client,
     queue: QueueName,
@@ -238,20 +248,19 @@ where
                         this.activity.running.fetch_add(1, Ordering::SeqCst);
                         let (this, message) = (this.clone(), Message::new(grant));
                         tokio::spawn(async move {
+                            let _running = Running(this.activity.clone());
                             this.run_one(message).await;
                             drop(hand);
-                            this.activity.running.fetch_sub(1, Ordering::SeqCst);
-                            this.activity.changed.notify_waiters();
                         });
                     }
                 }
                 Ok(Reserved::DeadlineSoon | Reserved::Overloaded) => tokio::time::sleep(pause).await,
-                Err(error) if error.is_retryable() => {
+                Err(_) if this.client.shared.has_ended() => return,
+                Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
-                Err(_) => return,
             }
         }
     }
@@ -310,18 +319,20 @@ where
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
                 () = &mut time_limit => return Some(Err(format!("took longer than {:?}", self.time_limit))),
                 () = tokio::time::sleep(between) => {
-                    let extend = Op::Extend { id, token, lease_ms: None };
-                    if let Ok(Reply::Extend(Err(_))) = self.client.call(extend).await {
-                        tracing::warn!(queue = %self.queue, %id, "the lease was lost while its handler ran");
-                    }
+                    // Beside the run: a store that is slow delays neither its end nor its time limit.
+                    let (client, queue) = (self.client.clone(), self.queue.clone());
+                    tokio::spawn(async move {
+                        let extend = Op::Extend { id, token, lease_ms: None };
+                        if let Ok(Reply::Extend(Err(_))) = client.call(extend).await {
+                            tracing::debug!(%queue, %id, "the lease could not be extended");
+                        }
+                    });
                 }
             }
         };
         drop(keep);
         match outcome {
-            Ok(Some(Ok(()))) => Some(Ok(())),
-            Ok(Some(Err(error))) => Some(Err(error.to_string())),
-            Ok(None) => None,
+            Ok(ended) => ended,
             Err(join) => {
                 let panic = join.try_into_panic().ok()?;
                 Some(Err(format!("panic: {}", panic_text(&*panic))))
@@ -330,12 +341,13 @@ where
     }
 
     /// Starts a run that ends early, with `None`, when `kept`'s sender is dropped.
-    fn start(&self, message: Message, kept: oneshot::Receiver<()>) -> JoinHandle<Option<HandlerResult>> {
+    fn start(&self, message: Message, kept: oneshot::Receiver<()>) -> JoinHandle<Option<Result<(), String>>> {
         let run = self.run.clone();
         let bounded = async move {
             tokio::select! {
                 biased;
-                result = async move { run(message).await } => Some(result),
+                // The error's text is made here, where a panic is the attempt's own.
+                result = async move { run(message).await.map_err(|e| e.to_string()) } => Some(result),
                 _ = kept => None,
             }
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use duewheel_core::engine::Config;
+use duewheel_core::engine::{BoundLeases, Config};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
@@ -72,12 +72,19 @@ impl Timekeeper {
     /// shown `before` counts, too.
     fn resume(before: Option<Timekeeper>, left: Option<ClockPair>, reading: Reading) -> Self {
         let wall = WallMs(reading.wall_ns / 1_000_000);
+        if let Some(keeper) = before {
+            // Elapsed time is known better than the wall clock, which may have been stepped meanwhile.
+            let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(1_000_000));
+            return Timekeeper {
+                base_ns: keeper.engine_ns(reading).max(left_ns),
+                since_ns: reading.elapsed_ns,
+            };
+        }
         let left = left.map_or(EngineMs(0), |pair| pair.engine_at(wall));
         // The downtime up to this very instant: with the wall clock's own part of a millisecond. So both clocks tick
         // together, and the instant shown for a delayed message is the same at every look.
         let left_ns = left.0.saturating_mul(1_000_000).saturating_add(reading.wall_ns % 1_000_000);
-        let shown_ns = before.map_or(0, |keeper| keeper.engine_ns(reading));
-        Timekeeper { base_ns: left_ns.max(shown_ns), since_ns: reading.elapsed_ns }
+        Timekeeper { base_ns: left_ns, since_ns: reading.elapsed_ns }
     }
 
     fn engine_ns(&self, reading: Reading) -> u64 {
@@ -136,12 +143,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A shard that runs: its driver's thread, and what is shared with it.
+///
+/// Dropped before it was handed on, it stops: nobody waits for it any more.
 pub(crate) struct Shard {
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    handed_on: bool,
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        if !self.handed_on {
+            self.shared.wish(Wish::Stop, &self.inbox);
+        }
+    }
 }
 
 impl Shard {
+    /// Its parts, for an owner that will stop it.
+    pub(crate) fn hand_on(mut self) -> (Arc<Inbox>, Arc<Shared>) {
+        self.handed_on = true;
+        (self.inbox.clone(), self.shared.clone())
+    }
+
     /// Opens the store and starts the driver's thread. Blocks until everything that must be in memory is loaded.
     pub(crate) fn start(
         mut opener: Opener,
@@ -167,7 +191,7 @@ impl Shard {
             .name("duewheel-shard".into())
             .spawn(move || thread.run(driver))
             .map_err(StartError::Thread)?;
-        Ok(Shard { inbox, shared })
+        Ok(Shard { inbox, shared, handed_on: false })
     }
 }
 
@@ -215,8 +239,11 @@ impl Thread {
         let keeper = Timekeeper::resume(before, recovered.clock, reading);
         *lock(&self.shared.keeper) = Some(keeper);
         let now = keeper.now(reading);
-        let mut driver =
-            Driver::new(store, recovered, self.config.clone(), now).map_err(StartError::Policy)?;
+        let mut config = self.config.clone();
+        if before.is_some() {
+            config.bound = BoundLeases::Keep;
+        }
+        let mut driver = Driver::new(store, recovered, config, now).map_err(StartError::Policy)?;
         while !driver.is_open() {
             driver.step(now, &mut Vec::new()).map_err(StartError::Store)?;
             if !driver.is_open() {
@@ -245,7 +272,6 @@ impl Thread {
 
     fn drive(&mut self, mut driver: ShardDriver) -> End {
         let mut submissions = Vec::new();
-        let mut waits_ended = false;
         // About how many callers there are: as many as came together lately.
         let mut crowd = 0;
         loop {
@@ -257,9 +283,10 @@ impl Thread {
                 crowd = submissions.len().max(crowd - crowd.div_ceil(8));
             }
             let now = self.shared.now();
-            if !waits_ended && self.shared.wished(Wish::EndWaits) {
+            // Every round: a reserve may have come in before the door was closed.
+            let waits_ended = self.shared.wished(Wish::EndWaits);
+            if waits_ended {
                 driver.end_waits();
-                waits_ended = true;
             }
             let stepped = driver.step(now, &mut submissions);
             *lock(&self.shared.tick) = Instant::now();
@@ -271,6 +298,7 @@ impl Thread {
                 continue;
             }
             if waits_ended && self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
+                driver.end_waits();
                 return match driver.close(now) {
                     Ok(()) => End::Stopped,
                     Err(error) => End::Failed(error.to_string()),
@@ -319,7 +347,7 @@ impl Thread {
     ) -> Result<ShardDriver, End> {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         driver.fail(error);
-        submissions.clear();
+        refuse(submissions, &not_applied(error));
         let mut error = error.clone();
         let mut pause = Duration::from_millis(50);
         loop {
@@ -354,9 +382,14 @@ impl Thread {
     fn refuse_waiting(&self, refusal: &CallError) {
         let mut waiting = Vec::new();
         self.inbox.take(&mut waiting);
-        for Submission { ops, answer } in waiting {
-            let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
-        }
+        refuse(&mut waiting, refusal);
+    }
+}
+
+fn refuse(submissions: &mut Vec<Submission>, refusal: &CallError) {
+    for Submission { ops, answer } in submissions.drain(..) {
+        // Nobody there any more: nothing to tell.
+        let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
     }
 }
 
@@ -402,10 +435,10 @@ mod tests {
     }
 
     #[test]
-    fn opened_again_in_mid_life_time_does_not_go_back() {
+    fn opened_again_in_mid_life_elapsed_time_counts_and_no_step_of_the_wall_clock() {
         let at = |ms: u64| Reading { elapsed_ns: ms * MS, wall_ns: 50_000 * MS };
         let first = Timekeeper::resume(None, None, at(100));
-        let left = ClockPair { engine: EngineMs(10), wall: WallMs(50_000) };
+        let left = ClockPair { engine: EngineMs(10), wall: WallMs(40_000) }; // stepped by ten seconds since
         let again = Timekeeper::resume(Some(first), Some(left), at(400));
         assert_eq!(again.now(at(400)).engine, EngineMs(300));
         assert_eq!(again.now(at(450)).engine, EngineMs(350));

@@ -200,6 +200,7 @@ impl Duewheel {
         };
         let rested = tokio::time::timeout(deadline, resting).await;
         self.inner.abort.send_replace(true);
+        inbox.close_door(Door::Closed(CallError::Draining));
         shared.wish(Wish::Stop, inbox);
         match shared.ended().await {
             End::Failed(why) => Err(ShutdownError::Failed(why)),

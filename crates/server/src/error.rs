@@ -285,6 +285,7 @@ impl Problem {
             ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
             ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
             ChangeRefusal::DiskFull => disk_full(),
+            ChangeRefusal::Overloaded => Problem::new(ErrorCode::Overloaded, "too many bytes are held"),
         }
     }
 

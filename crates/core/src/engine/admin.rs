@@ -24,13 +24,29 @@ impl Engine {
         }
         let idx = self.queues.find_or_make(name);
         let queue = self.queues.get_mut(idx);
+        let rank = (settings.priority, settings.order);
+        let reordered = rank != (queue.settings.priority, queue.settings.order);
         queue.settings = settings.clone();
         let record = Record::Queue { name: name.clone(), settings, pause: queue.pause };
         self.append(record, fx);
+        if reordered {
+            self.rank_again(now, idx, fx);
+        }
         self.plan_dead_check(now, idx);
         let view = self.view_of_queue(now, self.queues.get(idx));
         self.queues.drop_if_empty(idx);
         Reply::Queues(vec![view])
+    }
+
+    /// Settings count at the moment of use: what is ready takes its place by the new ones.
+    fn rank_again(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
+        let ready: Vec<_> = self.queues.get(idx).ready.iter().map(|&(_, id)| id).collect();
+        for id in ready {
+            if let Some(slot) = self.live(id) {
+                self.take_out(slot);
+                self.put_in_place(now, slot, fx);
+            }
+        }
     }
 
     fn check_settings(&self, name: &QueueName, s: &QueueSettings) -> Result<(), SettingsRefusal> {

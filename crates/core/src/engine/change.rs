@@ -48,14 +48,18 @@ impl Engine {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
+        if !self.has_room() {
+            return Err(ChangeRefusal::DiskFull);
+        }
         match body {
             None => self.move_to(now, slot, due, fx),
             Some(body) => {
                 if body.len() > self.policy.max_body {
                     return Err(ChangeRefusal::BodyTooLarge(self.policy.max_body));
                 }
-                if !self.has_room() {
-                    return Err(ChangeRefusal::DiskFull);
+                let more = body.len().saturating_sub(self.rows.get(slot).message.body.len());
+                if self.rows.bytes().saturating_add(more as u64) > self.policy.max_message_bytes as u64 {
+                    return Err(ChangeRefusal::Overloaded);
                 }
                 self.rewrite(now, slot, due, body, fx);
             }
@@ -66,6 +70,9 @@ impl Engine {
     pub(super) fn fire(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
         let slot = self.waiting(target)?;
         if self.rows.get(slot).state() == State::Scheduled {
+            if !self.has_room() {
+                return Err(ChangeRefusal::DiskFull);
+            }
             self.move_to(now, slot, Due::After(now.engine), fx);
         }
         Ok(Box::new(self.view(now, slot)))
@@ -73,7 +80,7 @@ impl Engine {
 
     pub(super) fn fire_many(&mut self, now: Now, queue: &QueueName, max: usize, fx: &mut Effects) -> u64 {
         let mut fired = 0;
-        while fired < max as u64 {
+        while fired < max.min(self.policy.max_step) as u64 {
             let Some(slot) = self.first_scheduled(now, queue) else { break };
             self.move_to(now, slot, Due::After(now.engine), fx);
             fired += 1;
@@ -97,7 +104,7 @@ impl Engine {
         let Some(idx) = self.queues.find(queue) else { return 0 };
         let mut redriven = 0;
         let mut seen = None;
-        while redriven < max as u64 {
+        while redriven < max.min(self.policy.max_step) as u64 {
             use std::ops::Bound::{Excluded, Unbounded};
             let from = seen.map_or(Unbounded, Excluded);
             let Some(&place) = self.queues.get(idx).dead.range((from, Unbounded)).next() else { break };
@@ -130,7 +137,7 @@ impl Engine {
         first.map(|(_, _, slot)| slot)
     }
 
-    fn revive(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+    pub(super) fn revive(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
         self.change_life(now, slot, fx, |life| {
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
@@ -141,7 +148,7 @@ impl Engine {
         });
     }
 
-    fn key_taken(&self, slot: Slot) -> Option<MessageId> {
+    pub(super) fn key_taken(&self, slot: Slot) -> Option<MessageId> {
         let entry = self.rows.get(slot);
         let holder = self.holder(entry.queue, entry.message.key.as_ref()?)?;
         Some(self.rows.get(holder).message.id)

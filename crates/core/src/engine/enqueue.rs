@@ -82,7 +82,7 @@ impl Engine {
         }
         self.check_capacity(&e)?;
         if let Some(slot) = holder {
-            self.remove(slot, Gone::Replaced, fx);
+            self.remove_from(slot, Gone::Replaced, fx);
         }
         let id = MessageId(self.next_id);
         self.next_id += 1;

@@ -114,7 +114,7 @@ pub enum Op {
         /// Which message.
         target: Target,
     },
-    /// Makes up to `max` scheduled messages of a queue due now, in due order. Answer: [`super::Reply::Count`].
+    /// Makes up to `max` scheduled messages of a queue due now, in due order, and at most `Policy::max_step`. Answer: [`super::Reply::Count`].
     FireMany {
         /// Which queue.
         queue: QueueName,
@@ -127,7 +127,7 @@ pub enum Op {
         id: MessageId,
     },
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key was
-    /// taken meanwhile stays. Answer: [`super::Reply::Count`].
+    /// taken meanwhile stays. At most `Policy::max_step`. Answer: [`super::Reply::Count`].
     RedriveMany {
         /// Which queue.
         queue: QueueName,

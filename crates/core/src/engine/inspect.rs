@@ -166,7 +166,7 @@ impl Engine {
         let columns = columns.clamp(1, self.policy.max_histogram);
         let start = from.0 / resolution * resolution;
         let span = to.0.saturating_sub(start).max(1);
-        let width = span.div_ceil(columns as u64).div_ceil(resolution) * resolution;
+        let width = span.div_ceil(columns as u64).div_ceil(resolution).saturating_mul(resolution);
         let mut histogram = Histogram {
             from: WallMs(start),
             width_ms: width,

@@ -95,7 +95,7 @@ impl Engine {
             (More::Yes, None) | (More::No, _) => {
                 let was_open = self.is_open();
                 self.load_next(fx);
-                if self.is_open() && !was_open {
+                if self.is_open() && !was_open && self.bound_leases == super::BoundLeases::Release {
                     self.release_bound(now, fx);
                 }
             }

@@ -71,6 +71,18 @@ pub struct Config {
     pub policy: Policy,
     /// Seeds the jitter of backoffs and the hash tables. Any number; another for each shard and start is best.
     pub seed: u64,
+    /// What becomes of leases that are bound to a connection.
+    pub bound: BoundLeases,
+}
+
+/// What becomes, at the start, of leases that are bound to a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BoundLeases {
+    /// They are released: the process is a new one, and their connections are gone.
+    #[default]
+    Release,
+    /// They run on: the same process has opened its store again.
+    Keep,
 }
 
 /// Decides. See the [module](self).
@@ -78,6 +90,7 @@ pub struct Config {
 pub struct Engine {
     policy: Policy,
     seed: u64,
+    bound_leases: BoundLeases,
     epoch: Epoch,
     /// Position of the last record decided.
     last: Lsn,
@@ -117,7 +130,7 @@ impl Engine {
     /// # Errors
     /// When `policy` asks for a ring that cannot be.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
-        let Config { policy, seed } = config;
+        let Config { policy, seed, bound } = config;
         let mut queues = Queues::default();
         let mut pauses = BTreeSet::new();
         for row in recovered.queues {
@@ -138,6 +151,7 @@ impl Engine {
             schedule: Schedule::new(&policy, now)?,
             rows: Rows::new(seed),
             seed,
+            bound_leases: bound,
             epoch: recovered.epoch,
             last: Lsn(recovered.next_lsn.0 - 1),
             next_id: recovered.next_id,

@@ -150,13 +150,20 @@ impl Engine {
 
     /// Ends a message for good.
     pub(super) fn remove(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
+        let queue = self.rows.get(slot).queue;
+        let message = self.remove_from(slot, why, fx);
+        self.queues.drop_if_empty(queue);
+        message
+    }
+
+    /// Ends a message; its queue stays, because another takes its place.
+    pub(super) fn remove_from(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
         let id = self.rows.get(slot).message.id;
         self.record(slot, Record::Removed { id, why }, fx);
         self.take_out(slot);
         let entry = self.rows.remove(slot);
         let due = entry.life.due;
         self.queues.get_mut(entry.queue).by_due_mut(due.class()).remove(&(due.raw(), id));
-        self.queues.drop_if_empty(entry.queue);
         entry.message
     }
 

@@ -183,8 +183,10 @@ pub enum ChangeRefusal {
     LeaseTooLong(u64),
     /// Its queue gives nothing out.
     Paused,
-    /// The store has no room for a new body.
+    /// The store has no room for changes.
     DiskFull,
+    /// Too many bytes are held.
+    Overloaded,
 }
 
 /// Why settings were refused.

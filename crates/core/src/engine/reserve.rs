@@ -31,6 +31,12 @@ impl Engine {
             let first = self.first_bound(r.session)?;
             Some(EngineMs(first.0.saturating_sub(margin)))
         });
+        // Whoever waits longer is served first. That may end queues, so it comes before any of them is held on to.
+        for name in &r.queues {
+            if let Some(idx) = self.queues.find(name).filter(|idx| self.dirty.remove(idx)) {
+                self.serve_queue(now, idx, fx);
+            }
+        }
         let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
         for name in &r.queues {
             // A reserve that does not wait leaves no trace of a queue that is not there.
@@ -39,10 +45,6 @@ impl Engine {
             if let Some(idx) = idx.filter(|idx| !queues.contains(idx)) {
                 self.queues.get_mut(idx).attended = Attended::Yes;
                 queues.push(idx);
-                // Whoever waits longer is served first.
-                if self.dirty.remove(&idx) {
-                    self.serve_queue(now, idx, fx);
-                }
             }
         }
         let arrival = self.waiters.next_arrival();
@@ -51,7 +53,7 @@ impl Engine {
             name: r.waiter,
             arrival,
             queues,
-            max: r.max.min(self.policy.max_reserve),
+            max: r.max.clamp(1, self.policy.max_reserve),
             lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
             session: r.session,
             deadline,
@@ -95,6 +97,13 @@ impl Engine {
             let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
             return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
         }
+        if self.rows.get(slot).state() == State::Dead {
+            // Taken from the dead as by a redrive: its key must be free, and it has new attempts.
+            if let Some(holder) = self.key_taken(slot) {
+                return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))), fx);
+            }
+            self.revive(now, slot, fx);
+        }
         let idx = self.rows.get(slot).queue;
         self.queues.get_mut(idx).attended = Attended::Yes;
         let mut batch = Batch::default();
@@ -134,7 +143,8 @@ impl Engine {
     }
 
     pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
-        loop {
+        // It may have vanished since something became ready in it.
+        while self.queues.contains(idx) {
             let queue = self.queues.get(idx);
             if queue.ready.is_empty() || queue.is_paused(now) {
                 return;
@@ -146,9 +156,6 @@ impl Engine {
             };
             if self.serve(now, &waiter, fx) {
                 self.leave_queues(&waiter);
-                if !self.queue_lives(idx) {
-                    return;
-                }
             } else {
                 // What looked ready was not (a wall clock that went back); it waits on.
                 self.waiters.insert(waiter);
@@ -319,10 +326,6 @@ impl Engine {
         for &idx in queues {
             self.queues.drop_if_empty(idx);
         }
-    }
-
-    fn queue_lives(&self, idx: QueueIdx) -> bool {
-        self.queues.contains(idx)
     }
 
     /// Leases of connections of an earlier reign: those connections are gone.

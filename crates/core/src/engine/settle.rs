@@ -88,7 +88,7 @@ impl Engine {
     ) -> Refused<WallMs> {
         let (slot, lease) = self.held(id, token)?;
         // A lease that ran out may have been seen as lost by others already: it cannot be had back.
-        let Some(lease) = lease else {
+        let Some(lease) = lease.filter(|lease| lease.until > now.engine) else {
             self.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
         };

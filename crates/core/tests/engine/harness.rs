@@ -27,7 +27,7 @@ impl Rig {
     pub fn new(policy: Policy) -> Self {
         let now = Now::whole(0, WALL);
         let recovered = Recovered { epoch: Epoch(1), next_lsn: Lsn(1), next_id: 1, ..Recovered::default() };
-        let config = Config { policy: policy.clone(), seed: 7 };
+        let config = Config { policy: policy.clone(), seed: 7, ..Config::default() };
         let engine = Engine::new(config, recovered, now).unwrap();
         let mut rig = Rig {
             engine,
@@ -47,7 +47,7 @@ impl Rig {
     pub fn restart(&mut self) {
         self.epoch += 1;
         let recovered = self.table.recovered(Epoch(self.epoch));
-        let config = Config { policy: self.policy.clone(), seed: 7 };
+        let config = Config { policy: self.policy.clone(), seed: 7, ..Config::default() };
         self.engine = Engine::new(config, recovered, self.now).unwrap();
         self.load();
     }

@@ -680,3 +680,74 @@ fn a_queue_vanishes_with_its_last_message() {
     let to = ReplyTo(0);
     assert_eq!(rig.reply(to), None);
 }
+
+#[test]
+fn a_queue_that_vanishes_within_a_step_is_not_served() {
+    // Story: a message became ready for a waiting consumer, the consumer left, and the message was cancelled, all in one
+    // batch. The queue was gone when it came to be served, and the driver panicked. Found by review.
+    let mut rig = rig();
+    let demand = rig.demand(&["q"], 1, 60_000);
+    let waiter = demand.waiter;
+    rig.raw(Op::Reserve(demand));
+    rig.raw(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 0) })));
+    rig.raw(Op::CancelReserve { waiter });
+    rig.raw(Op::Cancel { target: Target::Key(queue("q"), key("k")) });
+    rig.timeout();
+
+    let demand = rig.demand(&["q"], 1, 60_000);
+    let waiter = demand.waiter;
+    rig.raw(Op::Reserve(demand));
+    rig.raw(Op::Enqueue(Box::new(message("q", 0))));
+    rig.raw(Op::CancelReserve { waiter });
+    rig.raw(Op::Purge { queue: queue("q") });
+    rig.timeout();
+    assert_eq!(rig.call(Op::Queues { after: None, limit: 9 }), Reply::Queues(vec![]));
+}
+
+#[test]
+fn serving_others_first_does_not_end_a_queue_that_a_reserve_has_named() {
+    // Story: A waits on two queues, one of which is there only because A waits. B names both; serving A first ended that
+    // queue while B held on to it, and the driver panicked. Found by review.
+    let mut rig = rig();
+    let demand = rig.demand(&["a", "b"], 1, 60_000);
+    let (first, _) = rig.raw(Op::Reserve(demand));
+    rig.raw(Op::Enqueue(Box::new(message("b", 0))));
+    let demand = rig.demand(&["a", "b"], 1, 60_000);
+    let (second, _) = rig.raw(Op::Reserve(demand));
+    assert!(rig.reply(first).is_some(), "who waits longer is served first");
+    assert_eq!(rig.reply(second), None);
+    rig.put("a", 0, None);
+    assert!(rig.reply(second).is_some());
+}
+
+#[test]
+fn a_reserve_of_nothing_does_not_stand_in_the_way() {
+    let mut rig = rig();
+    let demand = rig.demand(&["q"], 0, 60_000);
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    rig.put("q", 0, None);
+    assert!(rig.reply(to).is_some(), "it counts as one");
+}
+
+#[test]
+fn reserve_one_of_a_dead_message_redrives_it_if_its_key_is_free() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, Some("k"));
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(Op::Bury { id, token: grant.token, priority: None, note: "".into() });
+    let other = rig.put("q", 60_000, Some("k"));
+    let one = || Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
+    assert_eq!(rig.call(one()), Reply::ReserveOne(Err(ChangeRefusal::KeyExists(other))));
+    rig.call(Op::Cancel { target: Target::Id(other) });
+    assert!(matches!(rig.call(one()), Reply::ReserveOne(Ok(grant)) if grant.attempt == 2));
+}
+
+#[test]
+fn another_order_counts_for_what_is_ready_already() {
+    let mut rig = rig();
+    let first = rig.put("q", 0, None);
+    rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(500), ..message("q", 0) })));
+    let settings = QueueSettings { priority: Some(1), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    assert_eq!(rig.reserve("q", 1)[0].message.id, first);
+}

@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use duewheel::core::WallMs;
 use duewheel::core::engine::{Attended, Op, QueueView, Reply};
 use duewheel::core::message::MaxAttempts;
+use duewheel::core::name::QueueName;
 use duewheel::core::policy::{QueueSettings, ReadyOrder};
 use duewheel::core::record::Pause;
 use serde::Deserialize;
@@ -148,7 +149,7 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
         (Some(ids), None) => ids,
         (None, max) => {
             let max = max.map_or(usize::MAX, |n| usize::try_from(n.0).unwrap_or(usize::MAX));
-            return count(&call.app, Op::RedriveMany { queue, max }, "redriven").await;
+            return redrive_many(&call.app, queue, max).await;
         }
     };
     check_batch(ids.len(), &call.app.policy)?;
@@ -171,6 +172,20 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
         }
         out.close_list();
     }))
+}
+
+/// The engine redrives a bounded number at a time, so that others have their turn in between.
+async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
+    let mut redriven = 0;
+    while redriven < max as u64 {
+        let left = max.saturating_sub(usize::try_from(redriven).unwrap_or(usize::MAX));
+        match app.ask(Op::RedriveMany { queue: queue.clone(), max: left }).await? {
+            Reply::Count(0) => break,
+            Reply::Count(n) => redriven += n,
+            _ => return Err(Problem::internal()),
+        }
+    }
+    Ok(object(StatusCode::OK, |out| out.number("redriven", redriven)))
 }
 
 async fn count(app: &App, op: Op, name: &'static str) -> Answer {
