@@ -175,7 +175,7 @@ impl<T> Wheel<T> {
 
     /// Removes an entry that has not come out yet. Says whether it was still there.
     ///
-    /// Constant time. The value is dropped later, when its list is compacted or its turn comes. No more than
+    /// Constant time on average. The value is dropped later, when its list is compacted or its turn comes. No more than
     /// about a quarter of a list are cancelled entries, so cancelling gives memory back as it goes, a few
     /// kilobytes at a time.
     #[inline]
@@ -255,7 +255,7 @@ impl<T> Wheel<T> {
     /// The time at which to look again: no entry is due before it. `None` if the wheel is empty.
     ///
     /// This is the exact due time of the next entry if the pointer has reached its slot, and otherwise the
-    /// start of the next occupied slot or turn. After a [`pop_due`](Self::pop_due) that found nothing it lies
+    /// start of the next occupied slot, block of 64 slots, or turn. After a [`pop_due`](Self::pop_due) that found nothing it lies
     /// in the future of that call. Whoever sleeps until then, calls `pop_due` and asks again arrives at the
     /// entry in a handful of steps, at its exact time. Costs a look at a few words.
     #[must_use]
