@@ -255,9 +255,9 @@ impl<T> Wheel<T> {
     /// The time at which to look again: no entry is due before it. `None` if the wheel is empty.
     ///
     /// This is the exact due time of the next entry if the pointer has reached its slot, and otherwise the
-    /// start of the next occupied slot, block of 64 slots, or turn. After a [`pop_due`](Self::pop_due) that found nothing it lies
-    /// in the future of that call. Whoever sleeps until then, calls `pop_due` and asks again arrives at the
-    /// entry in a handful of steps, at its exact time. Costs a look at a few words.
+    /// start of the next occupied slot, block of 64 slots, or turn. After a [`pop_due`](Self::pop_due) that
+    /// found nothing it lies in the future of that call. Whoever sleeps until then, calls `pop_due` and asks
+    /// again arrives at the entry in a handful of steps, at its exact time. Costs a look at a few words.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<u64> {
         self.current.first_due().or_else(|| Some(self.geometry.start_of_tick(self.next()?.1)))
