@@ -66,9 +66,24 @@ pub struct LogStore {
     writer: JournalWriter,
     table: Table,
     pages: VecDeque<Loaded>,
+    habit: Habit,
     workers: Vec<JoinHandle<()>>,
     /// `None` once the store is closed.
     lock: Option<Box<dyn Held>>,
+}
+
+/// What the owner did after its last append.
+///
+/// An owner that asks for a sync after each append gets it begun before the table has taken the group in, so that the two
+/// run side by side. One that does not is not given syncs that it did not ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Habit {
+    /// It asked for a sync.
+    Synced,
+    /// It has appended, and not asked yet.
+    Appended,
+    /// It appended again without asking in between.
+    Gathers,
 }
 
 /// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`].
@@ -104,8 +119,15 @@ impl LogStore {
         let shared = Arc::new(Shared::new(disk, options, waker, syncer, manifest, journal));
         shared.live_bytes.store(table.bytes(), Relaxed);
         let writer = JournalWriter::new(Arc::clone(&shared), active, table.applied().next(), table.clock());
-        let mut store =
-            LogStore { shared, writer, table, pages: VecDeque::new(), workers: Vec::new(), lock: Some(lock) };
+        let mut store = LogStore {
+            shared,
+            writer,
+            table,
+            pages: VecDeque::new(),
+            habit: Habit::Gathers,
+            workers: Vec::new(),
+            lock: Some(lock),
+        };
         if store.shared.options.workers == Workers::Threads {
             store.start_workers()?;
         }
@@ -150,6 +172,12 @@ impl LogStore {
         self.shared.check()
     }
 
+    fn ask(&self) {
+        if self.shared.options.sync == SyncMode::Fsync {
+            self.shared.syncer.ask();
+        }
+    }
+
     /// Lets an error end the store.
     fn or_poison<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &result {
@@ -183,6 +211,13 @@ impl Store for LogStore {
         self.check()?;
         let appended = self.writer.append(group);
         self.or_poison(appended)?;
+        self.habit = match self.habit {
+            Habit::Synced => {
+                self.ask();
+                Habit::Appended
+            }
+            Habit::Appended | Habit::Gathers => Habit::Gathers,
+        };
         self.table.apply(group);
         self.shared.live_bytes.store(self.table.bytes(), Relaxed);
         Ok(())
@@ -190,9 +225,8 @@ impl Store for LogStore {
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.check()?;
-        if self.shared.options.sync == SyncMode::Fsync {
-            self.shared.syncer.ask();
-        }
+        self.habit = Habit::Synced;
+        self.ask();
         Ok(())
     }
 

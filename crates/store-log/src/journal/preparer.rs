@@ -26,7 +26,7 @@ pub(crate) const BALLAST: usize = 1;
 const TARGET: usize = BALLAST + 1;
 
 /// Zeros are written and synced in pieces of this size, so that a sync of the journal never queues behind all of them.
-const PIECE: usize = 4 * 1024 * 1024;
+const PIECE: usize = 1024 * 1024;
 
 /// The preparer's life.
 pub(crate) fn run(shared: &Shared) {

@@ -18,7 +18,7 @@ const BLOCK: usize = 64 * 1024;
 /// Blocks are written together.
 const WRITE: usize = 1024 * 1024;
 /// Synced in pieces, so that a sync of the journal never queues behind a whole run.
-const PIECE: u64 = 8 * 1024 * 1024;
+const PIECE: u64 = 2 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct RunWriter<'a> {
