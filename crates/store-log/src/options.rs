@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::journal::segment::BLOCK;
+
 const MIB: u64 = 1024 * 1024;
 
 /// Settings of a log store. `Options::default()` is what the server and the library use.
@@ -9,7 +11,8 @@ const MIB: u64 = 1024 * 1024;
 pub struct Options {
     /// What "durable" means.
     pub sync: SyncMode,
-    /// Size of a journal segment, in bytes. A group that is larger gets a segment of its own.
+    /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A group that is larger gets a segment of
+    /// its own.
     pub segment_bytes: u64,
     /// Checkpoint when the journal holds so many bytes in full segments; later when the last checkpoint was larger than
     /// twice that, so that checkpoints write at most about three times what the journal takes in.
@@ -47,6 +50,15 @@ pub enum Workers {
     /// Nobody but [`Hands`](crate::Hands), step by step; for simulations. What the owner would have to wait for is done
     /// on the spot.
     ByHand,
+}
+
+impl Options {
+    /// A segment has room for its header and for something else, and ends with a block.
+    pub(crate) fn sound(mut self) -> Self {
+        let block = BLOCK as u64;
+        self.segment_bytes = self.segment_bytes.clamp(2 * block, 1 << 40).next_multiple_of(block);
+        self
+    }
 }
 
 impl Default for Options {

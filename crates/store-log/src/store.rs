@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -112,6 +113,7 @@ impl LogStore {
     /// # Errors
     /// As [`LogStore::open`].
     pub fn open_on(disk: Arc<dyn Disk>, options: Options, waker: Waker) -> Result<Self, StoreError> {
+        let options = options.sound();
         disk.make_dir("").map_err(failed("make", ""))?;
         let lock = take_lock(&*disk, Hold::Exclusive)?;
         let Reign { manifest, table, active, journal } = reign::begin(&*disk, &options)?;
@@ -148,7 +150,7 @@ impl LogStore {
         type Work = fn(&Shared);
         let works: [(&str, Work); 3] = [
             ("duewheel-sync", syncer::run),
-            ("duewheel-segments", preparer::run),
+            ("duewheel-prep", preparer::run),
             ("duewheel-merge", checkpoint::run),
         ];
         for (name, work) in works {
@@ -327,7 +329,9 @@ struct PoisonOnPanic<'a>(&'a Shared, &'a str);
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.poison(StoreError::new(ErrorKind::Unavailable, format_args!("{} has panicked", self.1)));
+            let error = StoreError::new(ErrorKind::Unavailable, format_args!("{} has panicked", self.1));
+            // It may be the waker that panics: a second time here would take the process down.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));
         }
     }
 }

@@ -336,7 +336,7 @@ fn an_unknown_format_is_refused_by_its_number() {
 fn the_segment_size_may_be_changed() {
     let disk = SimDisk::new(2);
     let mut history = History::new(2);
-    for size in [12, 40, 8, 16, 12] {
+    for size in [12, 40, 8, 0, 16, 12] {
         let options = Options { segment_bytes: size * 1024, ..by_hand() };
         let mut rig = Rig::open(&disk, options, history);
         let what = format!("{size} KiB");

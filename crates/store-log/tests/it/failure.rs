@@ -296,3 +296,23 @@ fn background_work_may_fail_at_every_call() {
         assert!(worked >= 5, "{work} changes something: {worked} calls");
     }
 }
+
+/// Story: a panic in a worker that nobody saw left the owner waiting for a sync that never came.
+#[test]
+fn a_panic_of_a_worker_ends_the_store_and_nothing_else() {
+    let disk = SimDisk::new(10);
+    let waker = Arc::new(|| panic!("the test wants it"));
+    let mut store = LogStore::open_on(Arc::new(disk), small(), waker).expect("open");
+    let mut history = History::new(10);
+    store.append(&history.group(4)).expect("append");
+    let _ = store.sync();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let error = loop {
+        match store.progress() {
+            Ok(_) => assert!(Instant::now() < deadline, "the panic shows"),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("has panicked"), "{error}");
+    assert!(store.close(history.tick()).is_err(), "nobody waits for ever");
+}
