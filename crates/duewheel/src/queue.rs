@@ -182,7 +182,8 @@ impl Queue {
     /// Registers the code that runs this queue's messages: `Ok(())` acks, an error retries with backoff, and so does a
     /// panic. See [`HandlerBuilder`] for concurrency and time limits.
     ///
-    /// Each run has a thread of its own (of the runtime's blocking pool), so a handler that blocks delays no other.
+    /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the runtime's
+    /// blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are more.
     ///
     /// # Errors
     /// [`HandlerError`]: the name is not one, or the queue has a handler already.

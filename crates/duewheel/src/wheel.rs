@@ -105,8 +105,8 @@ impl Duewheel {
         }
     }
 
-    /// Queues whose ready messages nobody has ever asked for since the start: a handler is missing, or its name is
-    /// misspelt. The messages are kept.
+    /// Queues whose ready messages nobody has asked for since the queue came to be or the process started: a handler is
+    /// missing, or its name is misspelt. The messages are kept.
     ///
     /// # Errors
     /// When there was no answer.
