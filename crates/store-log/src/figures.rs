@@ -12,7 +12,7 @@ pub(crate) struct Counters {
     pub(crate) bytes: AtomicU64,
     pub(crate) rotations: AtomicU64,
     /// How often the owner had to wait for the next segment.
-    pub(crate) rotation_waits: AtomicU64,
+    pub(crate) segment_waits: AtomicU64,
     pub(crate) segments_made: AtomicU64,
     pub(crate) segments_reused: AtomicU64,
     pub(crate) prepare_failures: AtomicU64,
@@ -40,7 +40,7 @@ impl Counters {
             ("syncs_total", of(&self.syncs)),
             ("sync_microseconds_total", of(&self.sync_micros)),
             ("segment_rotations_total", of(&self.rotations)),
-            ("segment_waits_total", of(&self.rotation_waits)),
+            ("segment_waits_total", of(&self.segment_waits)),
             ("segments_made_total", of(&self.segments_made)),
             ("segments_reused_total", of(&self.segments_reused)),
             ("segment_failures_total", of(&self.prepare_failures)),

@@ -48,6 +48,22 @@ const KEEP_BUFFER: usize = 8 * 1024 * 1024;
 /// A step of the wall clock by more than this is noted at once, so that little of it is lost with a crash.
 const CLOCK_STEP_MS: u64 = 100;
 
+/// Whether the owner has had to wait for the next segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    Not,
+    Counted,
+}
+
+impl Waited {
+    fn count(&mut self, shared: &Shared) {
+        if *self == Waited::Not {
+            *self = Waited::Counted;
+            shared.counters.segment_waits.fetch_add(1, Relaxed);
+        }
+    }
+}
+
 impl Active {
     fn fits(&self, bytes: usize) -> bool {
         self.at + bytes as u64 <= self.entry.bytes
@@ -151,6 +167,7 @@ impl JournalWriter {
         let group = shared.options.max_group_bytes;
         let fits = self.active.fits(usize::try_from(group).unwrap_or(usize::MAX / 2) + frame::HEAD);
         let mut journal = shared.journal();
+        let mut waited = Waited::Not;
         loop {
             if journal.space == Space::Short || shared.is_stopping() {
                 return Room::SettleOnly;
@@ -159,6 +176,7 @@ impl JournalWriter {
                 return Room::Enough;
             }
             // Rare: the disk is slower at preparing segments than at filling them.
+            waited.count(&shared);
             if shared.options.workers == Workers::ByHand {
                 drop(journal);
                 if preparer::step(&shared) != Worked::Done {
@@ -247,16 +265,13 @@ impl JournalWriter {
             return preparer::make_to_measure(shared, least.next_multiple_of(BLOCK as u64));
         }
         let mut journal = shared.journal();
-        let mut waited = false;
+        let mut waited = Waited::Not;
         loop {
             shared.check()?;
             if let Some(next) = journal.prepared.pop_front() {
                 return Ok(next);
             }
-            if !waited {
-                waited = true;
-                shared.counters.rotation_waits.fetch_add(1, Relaxed);
-            }
+            waited.count(shared);
             if journal.space == Space::Short || shared.is_stopping() {
                 return Err(StoreError::new(
                     ErrorKind::Full,
