@@ -54,6 +54,7 @@ impl Fixture for Simulated {
     }
 
     fn open(&mut self, waker: Waker) -> Result<LogStore, StoreError> {
+        self.disk.plan(Plan::Fine); // a disk that failed is mended
         LogStore::open_on(Arc::new(self.disk.clone()), small(), waker)
     }
 
@@ -75,7 +76,7 @@ impl Fixture for Simulated {
     }
 
     fn fail(&mut self) -> Hook {
-        self.disk.plan(Plan::FailNext("journal"));
+        self.disk.plan(Plan::FailAll("journal"));
         Hook::Done
     }
 

@@ -76,6 +76,9 @@ pub(crate) enum Plan {
     FailAt(u64),
     /// The next write or sync of a file in this folder.
     FailNext(&'static str),
+    /// Every write or sync of a file in this folder, until another plan is made. (The next one alone may be a background
+    /// worker's, which harms nothing and is tried again.)
+    FailAll(&'static str),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,11 +299,14 @@ impl Inner {
                 Call::Breaks(io::Error::other("the machine stops"))
             }
             Plan::FailAt(n) if n == self.calls => Call::Breaks(io::Error::from_raw_os_error(5)),
+            Plan::FailAll(dir) if name.starts_with(dir) => Call::Breaks(io::Error::from_raw_os_error(5)),
             Plan::FailNext(dir) if name.starts_with(dir) => {
                 self.plan = Plan::Fine;
                 Call::Breaks(io::Error::from_raw_os_error(5))
             }
-            Plan::Fine | Plan::HaltAt(_) | Plan::FailAt(_) | Plan::FailNext(_) => Call::Works,
+            Plan::Fine | Plan::HaltAt(_) | Plan::FailAt(_) | Plan::FailNext(_) | Plan::FailAll(_) => {
+                Call::Works
+            }
         }
     }
 
