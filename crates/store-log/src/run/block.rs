@@ -96,10 +96,18 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
     Ok(())
 }
 
-/// Completes a block: `bytes` holds room for its head, then the payload.
-pub(crate) fn finish(bytes: &mut Vec<u8>, kind: Kind, entries: u32, incarnation: Incarnation, at: u64) {
-    let payload = u32::try_from(bytes.len() - HEAD).expect("a block has less than 4 GiB");
-    bytes.resize(align8(bytes.len()), 0);
+/// Completes the block at the end of `bytes`, from `start`: room for its head, then the payload.
+pub(crate) fn finish(
+    bytes: &mut Vec<u8>,
+    start: usize,
+    kind: Kind,
+    entries: u32,
+    incarnation: Incarnation,
+    at: u64,
+) {
+    let payload = u32::try_from(bytes.len() - start - HEAD).expect("a block has less than 4 GiB");
+    bytes.resize(start + align8(bytes.len() - start), 0);
+    let bytes = &mut bytes[start..];
     set_u32(bytes, 4, payload);
     bytes[8..12].copy_from_slice(&[kind as u8, 0, 0, 0]);
     set_u32(bytes, 12, entries);

@@ -42,12 +42,12 @@ impl<const C: usize> LeafWriter<C> {
 
     /// Takes an entry if it fits.
     pub(crate) fn push(&mut self, entry: Entry<C>) -> bool {
-        let (mut least, mut most) = (self.least, self.most);
-        for i in 0..C {
-            least[i] = least[i].min(entry[i]);
-            most[i] = most[i].max(entry[i]);
+        let (mut least, mut most, mut stride) = (self.least, self.most, 0);
+        for ((n, least), most) in entry.iter().zip(&mut least).zip(&mut most) {
+            *least = *n.min(least);
+            *most = *n.max(most);
+            stride += width(*most - *least);
         }
-        let stride: usize = (0..C).map(|i| width(most[i] - least[i])).sum();
         if HEAD + 9 * C + stride * (self.entries.len() + 1) > BLOCK || self.entries.len() == BLOCK {
             return false;
         }
@@ -123,6 +123,7 @@ impl<const C: usize> Shape<C> {
 }
 
 /// Bytes that a number needs.
+#[inline]
 fn width(n: u64) -> usize {
     (64 - n.leading_zeros()).div_ceil(8) as usize
 }
