@@ -226,7 +226,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
     for (id, expected) in &model.rows {
         found.clear();
         if run.find_ids(&[*id], &mut found).is_ok() {
-            assert_eq!(found, [expected.clone()]);
+            assert_eq!(found, std::slice::from_ref(expected));
         }
     }
     let key = Key::new("a").unwrap();
