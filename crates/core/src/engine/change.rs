@@ -170,6 +170,7 @@ impl Engine {
 
     /// As `move_to`, with another body: the message is put again under its id.
     fn rewrite(&mut self, now: Now, slot: Slot, due: Due, body: Bytes, fx: &mut Effects) {
+        let was = Some(self.was(slot));
         self.take_out(slot);
         let message = Arc::new(Message { body, ..(*self.rows.get(slot).message).clone() });
         self.rows.set_message(slot, message.clone());
@@ -180,7 +181,7 @@ impl Engine {
         moved(&mut entry.life, due);
         let life = entry.life.clone();
         self.put_in_place(now, slot, fx);
-        let born = self.record(slot, Record::Put { message, life }, fx);
+        let born = self.record(slot, Record::Put { message, life, was }, fx);
         self.rows.get_mut(slot).born = born;
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::id::MessageId;
 use crate::message::{Life, Message, Row, Stage};
-use crate::record::{Created, DedupeRow, Gone, Known, Record};
+use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::Room;
 use crate::time::{Due, Now};
 
@@ -103,10 +103,10 @@ impl Engine {
             enqueued_at: now.wall,
         });
         let life = Life { generation, ..Life::new(due, e.priority) };
-        let record = Record::Put { message: message.clone(), life: life.clone() };
-        self.totals.count(&record, Known::No);
+        let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
+        self.totals.count(&record);
         let idx = self.queues.find_or_make(&message.queue);
-        self.queues.get_mut(idx).totals.count(&record, Known::No);
+        self.queues.get_mut(idx).totals.count(&record);
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
         self.insert_row(now, Row { message, life }, lsn, lsn, fx);

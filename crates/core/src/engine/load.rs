@@ -70,7 +70,8 @@ impl Engine {
         self.loading.in_flight += 1;
         fx.push(Effect::Load(Load {
             sequence,
-            queue: None,
+            ticket: 0,
+            which: crate::store::Which::All,
             after,
             until: u64::MAX,
             rows: self.policy.load_rows,
@@ -80,10 +81,7 @@ impl Engine {
 
     pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
         self.loading.in_flight = self.loading.in_flight.saturating_sub(1);
-        let last = loaded.rows.last().map(|row| {
-            let (_, time) = crate::store::place(row);
-            (time, row.message.id)
-        });
+        let last = loaded.upto;
         for row in loaded.rows {
             self.take_row(now, row, loaded.as_of, fx);
         }
@@ -120,7 +118,7 @@ impl Engine {
             return;
         }
         let mut none = Effects::new();
-        for row in found.rows.values() {
+        for row in &found.rows {
             self.take_row(now, row.clone(), self.last, &mut none);
         }
         debug_assert!(

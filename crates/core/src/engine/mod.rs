@@ -143,10 +143,7 @@ impl Engine {
                 pauses.insert((t, idx));
             }
         }
-        let mut dedupe = Dedupe::new(seed);
-        for row in recovered.dedupe {
-            dedupe.insert(row);
-        }
+        let dedupe = Dedupe::new(seed);
         Ok(Engine {
             schedule: Schedule::new(&policy, now)?,
             rows: Rows::new(seed),

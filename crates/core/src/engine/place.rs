@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::id::{Lsn, MessageId};
 use crate::message::{DeadReason, Ended, Life, Message, PastAttempt, Row, Stage, State};
 use crate::policy::ReadyOrder;
-use crate::record::{Gone, Known, Record};
+use crate::record::{Gone, Record, Was};
 use crate::time::{Due, Now};
 
 use super::effect::{Effect, Effects, Notice};
@@ -124,6 +124,7 @@ impl Engine {
         fx: &mut Effects,
         change: impl FnOnce(&mut Life),
     ) {
+        let was = self.was(slot);
         self.take_out(slot);
         let mut life = self.rows.get(slot).life.clone();
         change(&mut life);
@@ -135,17 +136,28 @@ impl Engine {
         }
         self.put_in_place(now, slot, fx);
         let id = self.rows.get(slot).message.id;
-        self.record(slot, Record::Changed { id, life }, fx);
+        self.record(slot, Record::Changed { id, life, was }, fx);
     }
 
     /// Appends a record about a row and counts it for its queue.
     pub(super) fn record(&mut self, slot: Slot, record: Record, fx: &mut Effects) -> Lsn {
         let idx = self.rows.get(slot).queue;
-        self.queues.get_mut(idx).totals.count(&record, Known::Yes);
-        self.totals.count(&record, Known::Yes);
+        self.queues.get_mut(idx).totals.count(&record);
+        self.totals.count(&record);
         let lsn = self.append(record, fx);
         self.rows.get_mut(slot).changed = lsn;
         lsn
+    }
+
+    /// Where a row stands, for the record that moves it.
+    pub(super) fn was(&self, slot: Slot) -> Was {
+        let entry = self.rows.get(slot);
+        Was {
+            queue: self.queues.get(entry.queue).name.clone(),
+            kind: entry.life.stage.kind(),
+            due: entry.life.due,
+            weight: entry.message.weight() as u64,
+        }
     }
 
     /// Ends a message for good.
@@ -159,7 +171,8 @@ impl Engine {
     /// Ends a message; its queue stays, because another takes its place.
     pub(super) fn remove_from(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
         let id = self.rows.get(slot).message.id;
-        self.record(slot, Record::Removed { id, why }, fx);
+        let was = self.was(slot);
+        self.record(slot, Record::Removed { id, why, was }, fx);
         self.take_out(slot);
         let entry = self.rows.remove(slot);
         let due = entry.life.due;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::id::MessageId;
 use crate::name::QueueName;
-use crate::record::{Known, Record};
+use crate::record::Record;
 
 use super::Engine;
 use super::effect::Effects;
@@ -30,9 +30,14 @@ impl Engine {
             return 0;
         }
         let keep: Vec<MessageId> = queue.leased.iter().copied().collect();
-        let record = Record::Purged { queue: name.clone(), keep: keep.clone(), purged };
-        queue.totals.count(&record, Known::Yes);
-        self.totals.count(&record, Known::Yes);
+        let record = Record::Purged {
+            queue: name.clone(),
+            keep: keep.clone(),
+            before: MessageId(self.next_id),
+            purged,
+        };
+        queue.totals.count(&record);
+        self.totals.count(&record);
         let lsn = self.append(record, fx);
 
         let queue = self.queues.get_mut(idx);

@@ -219,6 +219,7 @@ impl Engine {
             granted_at: now.wall,
         };
         let priority = self.priority(slot);
+        let was = self.was(slot);
         let before = self.rows.get(slot).changed;
         self.take_out(slot);
         let entry = self.rows.get_mut(slot);
@@ -238,7 +239,7 @@ impl Engine {
             generation: entry.life.generation,
         });
         self.put_in_place(now, slot, fx);
-        let written = self.record(slot, Record::Granted { id, attempt, lease }, fx);
+        let written = self.record(slot, Record::Granted { id, attempt, lease, was }, fx);
         batch.after = After { durable: batch.after.durable.max(before), written };
         self.count_rate(now, idx, Event::Granted);
         if attempt == 1 {
