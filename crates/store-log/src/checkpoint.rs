@@ -12,7 +12,7 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use crate::fault::Trouble;
 use crate::folder::Incarnation;
 use crate::journal::segment::Sealed;
-use crate::run::writer::RunWriter;
+use crate::run_v1::writer::RunWriter;
 use crate::shared::{Journal, Shared, Space, Worked};
 
 pub(crate) mod merge;

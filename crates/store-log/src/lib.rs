@@ -21,7 +21,7 @@ mod journal;
 mod le;
 mod manifest;
 mod options;
-mod run;
+mod run_v1;
 mod shared;
 mod store;
 mod verify;

@@ -11,7 +11,7 @@ use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS};
 use crate::journal::replay::{self, Replayed, Walk};
 use crate::journal::segment::{Header, SegmentReader};
 use crate::manifest::Manifest;
-use crate::run::reader::{Entry, RunReader};
+use crate::run_v1::reader::{Entry, RunReader};
 use crate::store::take_lock;
 
 /// What was found.

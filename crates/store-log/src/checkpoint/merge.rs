@@ -25,8 +25,8 @@ use crate::folder::{FileNo, Incarnation};
 use crate::journal::replay;
 use crate::journal::segment::{Sealed, SegmentReader};
 use crate::manifest::RunEntry;
-use crate::run::reader::{self, Entry, RawRow, RunReader};
-use crate::run::writer::{Counts, RunWriter};
+use crate::run_v1::reader::{self, Entry, RawRow, RunReader};
+use crate::run_v1::writer::{Counts, RunWriter};
 
 /// Writes the new run and returns its entry; nothing lists it yet.
 pub(crate) fn merge(

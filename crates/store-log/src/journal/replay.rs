@@ -25,7 +25,7 @@ use crate::disk::Disk;
 use crate::fault::{Problem, Trouble};
 use crate::folder::MANIFEST;
 use crate::manifest::{Manifest, SegmentEntry};
-use crate::run::reader;
+use crate::run_v1::reader;
 
 /// Everything that a folder holds.
 #[derive(Debug)]
