@@ -49,6 +49,11 @@ impl FileNo {
     pub(crate) fn run_temp(self) -> String {
         format!("{RUNS}/{self}.tmp")
     }
+
+    /// Where the writer of a run puts aside what it sorts.
+    pub(crate) fn run_spill(self) -> String {
+        format!("{RUNS}/{self}.spill.tmp")
+    }
 }
 
 impl fmt::Display for FileNo {

@@ -20,7 +20,12 @@ mod folder;
 mod journal;
 mod le;
 mod manifest;
+#[allow(dead_code)] // until the store is built on runs
+mod merge;
+mod names;
 mod options;
+#[allow(dead_code, unused_imports)] // as above
+mod run;
 mod run_v1;
 mod shared;
 mod store;
