@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use duewheel_core::message::Row;
 use duewheel_core::record::Stands;
 use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, More, Sequence, StoreError, Which};
-use duewheel_core::{Lsn, MessageId};
+use duewheel_core::{Lsn, MessageId, QueueName};
 
 use crate::fault::Trouble;
 use crate::find::Finder;
@@ -171,7 +171,10 @@ fn take_kept(loader: &Loader, request: &Request) -> Result<Older, Trouble> {
     };
     match goes_on {
         Some(older) => Ok(older),
-        None => Older::new(request),
+        None => {
+            let Load { sequence, which, after, .. } = &request.load;
+            Older::new(Arc::clone(&request.view), *sequence, which.clone(), *after)
+        }
     }
 }
 
@@ -196,7 +199,7 @@ impl<'a> Making<'a> {
         let more = loop {
             let is_full = self.rows.len() >= self.request.load.rows
                 || (self.bytes >= self.request.load.bytes && !self.rows.is_empty());
-            let next = match (self.request.active.front(), older.peek()?) {
+            let next = match (self.request.active.front(), older.peek()) {
                 (Some((active, _)), Some(behind)) => Some((*active).min(behind)),
                 (Some((active, _)), None) => Some(*active),
                 (None, behind) => behind,
@@ -220,7 +223,7 @@ impl<'a> Making<'a> {
                 if let Some((_, told)) = self.request.active.pop_front() {
                     self.take(next, told, false)?;
                 }
-                if older.peek()? == Some(next) {
+                if older.peek() == Some(next) {
                     older.next()?; // the same message as it was before
                 }
             } else if let Some(found) = older.next()? {
@@ -274,6 +277,32 @@ impl<'a> Making<'a> {
     }
 }
 
+/// Visits the queue of each message of a sequence that counts.
+pub(crate) fn for_each(
+    view: &View,
+    sequence: Sequence,
+    mut visit: impl FnMut(&QueueName),
+) -> Result<(), Trouble> {
+    let view = Arc::new(view.clone());
+    let mut older = Older::new(view, sequence, Which::All, None)?;
+    while let Some(cursor) = older.peek() {
+        let queue = match (&older.frozen, &older.runs) {
+            (Some((_, _, Some((at, queue)))), _) if *at == cursor => queue.clone(),
+            (_, runs) => {
+                let head = runs.iter().find_map(|(no, _, head)| {
+                    let (at, row) = head.as_ref()?;
+                    (*at == cursor).then_some((*no, row.queue))
+                });
+                let Some((no, queue)) = head else { break };
+                older.view.parts[no].run.queues()[queue as usize].name.clone()
+            }
+        };
+        visit(&queue);
+        older.next()?;
+    }
+    Ok(())
+}
+
 /// What a view holds of a sequence, in order; keeps its place.
 struct Older {
     view: Arc<View>,
@@ -281,7 +310,7 @@ struct Older {
     which: Which,
     /// Everything up to here has been given.
     at: Option<Cursor>,
-    frozen: Option<(Arc<Mem>, MemScan, Option<Cursor>)>,
+    frozen: Option<(Arc<Mem>, MemScan, Option<(Cursor, QueueName)>)>,
     runs: Vec<(usize, RunScan, Option<(Cursor, RawRow)>)>,
 }
 
@@ -292,23 +321,18 @@ enum Behind {
 }
 
 impl Older {
-    fn new(request: &Request) -> Result<Self, Trouble> {
-        let Load { sequence, which, after, .. } = &request.load;
-        let view = Arc::clone(&request.view);
-        let mut older = Older {
-            sequence: *sequence,
-            which: which.clone(),
-            at: *after,
-            frozen: view
-                .frozen
-                .as_ref()
-                .map(|frozen| (Arc::clone(frozen), frozen.scan(*sequence, which, *after), None)),
-            runs: Vec::new(),
-            view,
-        };
+    fn new(
+        view: Arc<View>,
+        sequence: Sequence,
+        which: Which,
+        after: Option<Cursor>,
+    ) -> Result<Self, Trouble> {
+        let frozen = view.frozen.as_ref();
+        let frozen = frozen.map(|frozen| (Arc::clone(frozen), frozen.scan(sequence, &which, after), None));
+        let mut older = Older { sequence, which, at: after, frozen, runs: Vec::new(), view };
         older.step_frozen();
         for (no, part) in older.view.parts.iter().enumerate() {
-            let scan = part.run.scan(&part.live, *sequence, which, *after, u64::MAX)?;
+            let scan = part.run.scan(&part.live, sequence, &older.which, after, u64::MAX)?;
             older.runs.push((no, scan, None));
         }
         for i in 0..older.runs.len() {
@@ -319,25 +343,24 @@ impl Older {
 
     fn goes_on_with(&self, request: &Request) -> bool {
         let load = &request.load;
-        let heads = self.frozen.iter().filter_map(|(_, _, head)| *head);
-        let heads = heads.chain(self.runs.iter().filter_map(|(_, _, head)| head.as_ref().map(|(c, _)| *c)));
         Arc::ptr_eq(&self.view, &request.view)
             && self.sequence == load.sequence
             && self.which == load.which
             && load.after >= self.at
-            && heads.min().is_none_or(|head| load.after < Some(head))
+            && self.peek().is_none_or(|head| load.after < Some(head))
     }
 
-    fn peek(&mut self) -> Result<Option<Cursor>, Trouble> {
-        let frozen = self.frozen.iter().filter_map(|(_, _, head)| *head);
+    /// The place of the next message.
+    fn peek(&self) -> Option<Cursor> {
+        let frozen = self.frozen.iter().filter_map(|(_, _, head)| head.as_ref().map(|(cursor, _)| *cursor));
         let runs = self.runs.iter().filter_map(|(_, _, head)| head.as_ref().map(|(cursor, _)| *cursor));
-        Ok(frozen.chain(runs).min())
+        frozen.chain(runs).min()
     }
 
     fn next(&mut self) -> Result<Option<Behind>, Trouble> {
-        let Some(next) = self.peek()? else { return Ok(None) };
+        let Some(next) = self.peek() else { return Ok(None) };
         if let Some((frozen, _, head)) = &self.frozen
-            && *head == Some(next)
+            && head.as_ref().is_some_and(|(cursor, _)| *cursor == next)
         {
             let told = frozen.told(next.1);
             self.step_frozen();
@@ -356,7 +379,7 @@ impl Older {
         let Some((frozen, scan, head)) = &mut self.frozen else { return };
         *head = loop {
             match scan.step(frozen) {
-                Some(Step::Here(cursor, _)) => break Some(cursor),
+                Some(Step::Here(cursor, queue)) => break Some((cursor, queue)),
                 Some(Step::Stale(_)) => {}
                 None => break None,
             }

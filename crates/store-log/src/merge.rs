@@ -12,7 +12,9 @@ use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
-use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter, Sequence, Which};
+use duewheel_core::store::{Sequence, Which};
+
+use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter};
 
 pub(crate) mod policy;
 

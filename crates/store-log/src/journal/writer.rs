@@ -269,7 +269,7 @@ impl JournalWriter {
         let sealed = Sealed { entry: full.entry, first: full.first, end: self.next, frames };
         self.shared.change_journal(|journal| journal.sealed.push(sealed));
         self.shared.preparer_bell.ring();
-        self.shared.checkpointer_bell.ring();
+        self.shared.background_bell.ring();
         Ok(())
     }
 
