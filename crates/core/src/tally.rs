@@ -224,7 +224,8 @@ impl DueCounts {
         }
     }
 
-    fn encode(&self, w: &mut Writer) {
+    /// Writes it, as a store keeps it.
+    pub fn encode(&self, w: &mut Writer) {
         w.varint(u64::from(self.doubled));
         for map in &self.columns {
             w.varint(map.len() as u64);
@@ -237,7 +238,11 @@ impl DueCounts {
         }
     }
 
-    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+    /// Reads what [`DueCounts::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let doubled = r.varint()?;
         let doubled = u32::try_from(doubled).ok().filter(|d| *d < 40).ok_or(DecodeError::Unknown("width"))?;
         let mut counts = DueCounts { doubled, ..DueCounts::default() };

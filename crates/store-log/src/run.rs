@@ -1,14 +1,52 @@
-//! Runs: immutable, sorted files. In this version there is at most one, the newest checkpoint, with everything that was
-//! pending at its LSN.
+//! Runs: immutable, sorted files with the messages that are not in memory.
 //!
-//! | part | |
+//! | part of the file | |
 //! |---|---|
 //! | head | which run, up to which LSN |
-//! | blocks of queues | by name |
-//! | blocks of messages | by id |
-//! | blocks of remembered answers | by queue and id |
-//! | end block | counters, the clock pair, and how many of each |
+//! | blocks of messages | in spans of disjoint due times; within a span by (queue, due, id) |
+//! | blocks of remembered answers | by hash |
+//! | leaves of the indexes | ids, keys, the spans of each queue, leased and dead messages |
+//! | tail | names of queues, the table of spans, fences of the indexes, the filter of keys, the set of ids |
+//! | footer | where these are, and how many |
+//!
+//! | module | noun |
+//! |---|---|
+//! | `block` | the bytes around everything: head, blocks, footer |
+//! | `leaf`, `index` | sorted entries of numbers, and how one is found |
+//! | `sorter` | brings entries into order in bounded memory |
+//! | `filter` | tells that a key is not there |
+//! | `hash` | the hashes of keys and dedupe ids |
+//! | `live` | which rows of a run still count |
+//! | `row` | one message, not decoded |
+//! | `writer` | makes a run |
+//! | `opened` | a run that can be asked |
+//! | `find`, `scan`, `answers` | the questions |
+//! | `verify` | reads every byte |
 
-pub(crate) mod block;
-pub(crate) mod reader;
-pub(crate) mod writer;
+mod answers;
+mod block;
+mod file;
+mod filter;
+mod find;
+pub(crate) mod hash;
+mod index;
+mod leaf;
+mod live;
+mod opened;
+mod row;
+mod scan;
+mod sorter;
+mod verify;
+mod writer;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub(crate) use answers::AnswerScan;
+pub(crate) use find::KeyLookup;
+pub(crate) use live::{Live, Mask};
+pub(crate) use opened::Run;
+pub(crate) use row::RawRow;
+pub(crate) use scan::RunScan;
+pub(crate) use verify::verify;
+pub(crate) use writer::RunWriter;

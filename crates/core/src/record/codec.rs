@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Ended, Headers, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, QueueSettings, ReadyOrder};
@@ -173,6 +173,11 @@ impl Writer {
         self.varint(m.id.0);
         self.blob(m.queue.as_str().as_bytes());
         self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes())); // a key is never empty
+        self.content(m);
+    }
+
+    /// What a message says behind its key.
+    fn content(&mut self, m: &Message) {
         self.varint(m.enqueued_at.0);
         self.option_varint(m.options.lease_ms);
         self.option_varint(m.options.max_attempts.map(|n| u64::from(n.count())));
@@ -214,8 +219,12 @@ impl Writer {
                 self.varint(at.0);
             }
         }
-        self.varint(life.history.len() as u64);
-        for past in &life.history {
+        self.history(&life.history);
+    }
+
+    fn history(&mut self, history: &[PastAttempt]) {
+        self.varint(history.len() as u64);
+        for past in history {
             self.varint(u64::from(past.attempt));
             self.varint(past.granted_at.0);
             self.varint(past.ended_at.0);
@@ -227,6 +236,49 @@ impl Writer {
             });
             self.blob(past.note.as_bytes());
         }
+    }
+
+    /// A message without the name of its queue, and its life, as a run holds them. What a scan needs stands first
+    /// ([`RowHead`]); everything is said once.
+    pub fn stored(&mut self, row: &Row) {
+        let (m, life) = (&row.message, &row.life);
+        self.varint(m.id.0);
+        let class = match life.due.class() {
+            Class::At => 0,
+            Class::After => 1,
+        };
+        let (stage, when) = match &life.stage {
+            Stage::Waiting { token: None } => (0, None),
+            Stage::Waiting { token: Some(_) } => (1, None),
+            Stage::Leased(lease) => (2, Some(lease.until.0)),
+            Stage::Dead { at, .. } => (3, Some(at.0)),
+        };
+        self.byte(class | stage << 1);
+        self.varint(life.due.raw());
+        if let Some(when) = when {
+            self.varint(when);
+        }
+        self.varint(m.weight() as u64);
+        self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes()));
+        self.content(m);
+        self.varint(u64::from(life.generation));
+        self.varint(u64::from(life.attempt));
+        self.varint(u64::from(life.forgiven));
+        self.option_varint(life.priority.map(u64::from));
+        match &life.stage {
+            Stage::Waiting { token: None } => {}
+            Stage::Waiting { token: Some(token) } => self.token(*token),
+            Stage::Leased(lease) => {
+                self.token(lease.token);
+                self.varint(lease.session.0);
+                self.varint(lease.granted_at.0);
+            }
+            Stage::Dead { reason, .. } => self.byte(match reason {
+                DeadReason::MaxAttempts => 0,
+                DeadReason::Buried => 1,
+            }),
+        }
+        self.history(&life.history);
     }
 
     fn token(&mut self, token: LeaseToken) {
@@ -478,15 +530,8 @@ impl Reader {
             queue: self.queue_name()?,
             key: self.key()?,
             enqueued_at: WallMs(self.varint()?),
-            options: Options {
-                lease_ms: self.option(Self::varint)?,
-                max_attempts: self.option(Self::max_attempts)?,
-                backoff: self.option(Self::backoff)?,
-            },
-            headers: {
-                let n = self.count(2)?;
-                (0..n).map(|_| Ok((self.text("header")?, self.text("header")?))).collect::<Decoded<_>>()?
-            },
+            options: self.options()?,
+            headers: self.headers()?,
             body: Bytes::copy_from_slice(&self.blob()?), // a slice would keep the whole segment in memory
         })
     }
@@ -517,11 +562,71 @@ impl Reader {
                 },
                 _ => return Err(DecodeError::Unknown("stage")),
             },
-            history: {
-                let n = self.count(5)?;
-                (0..n).map(|_| self.past_attempt()).collect::<Decoded<_>>()?
-            },
+            history: self.history()?,
         })
+    }
+
+    /// What [`Writer::stored`] has written, of this queue.
+    pub fn stored(&mut self, queue: QueueName) -> Decoded<Row> {
+        let id = MessageId(self.varint()?);
+        let (class, stage) = stands(self.byte()?)?;
+        let due = Due::from_raw(class, self.varint()?);
+        let when = if stage >= 2 { self.varint()? } else { 0 };
+        self.varint()?; // the weight follows from the rest
+        let message = Message {
+            id,
+            queue,
+            key: self.key()?,
+            enqueued_at: WallMs(self.varint()?),
+            options: self.options()?,
+            headers: self.headers()?,
+            body: Bytes::copy_from_slice(&self.blob()?), // as above
+        };
+        let life = Life {
+            due,
+            generation: self.varint_u32()?,
+            attempt: self.varint_u32()?,
+            forgiven: self.varint_u32()?,
+            priority: self.option(Self::varint_u32)?,
+            stage: match stage {
+                0 => Stage::Waiting { token: None },
+                1 => Stage::Waiting { token: Some(self.token()?) },
+                2 => Stage::Leased(Lease {
+                    token: self.token()?,
+                    until: EngineMs(when),
+                    session: SessionId(self.varint()?),
+                    granted_at: WallMs(self.varint()?),
+                }),
+                _ => Stage::Dead {
+                    reason: match self.byte()? {
+                        0 => DeadReason::MaxAttempts,
+                        1 => DeadReason::Buried,
+                        _ => return Err(DecodeError::Unknown("reason of death")),
+                    },
+                    at: WallMs(when),
+                },
+            },
+            history: self.history()?,
+        };
+        Ok(Row { message: Arc::new(message), life })
+    }
+
+    fn options(&mut self) -> Decoded<Options> {
+        Ok(Options {
+            lease_ms: self.option(Self::varint)?,
+            max_attempts: self.option(Self::max_attempts)?,
+            backoff: self.option(Self::backoff)?,
+        })
+    }
+
+    fn headers(&mut self) -> Decoded<Headers> {
+        let n = self.count(2)?;
+        (0..n).map(|_| Ok((self.text("header")?, self.text("header")?))).collect()
+    }
+
+    fn history(&mut self) -> Decoded<Vec<PastAttempt>> {
+        let n = self.count(5)?;
+        (0..n).map(|_| self.past_attempt()).collect()
     }
 
     fn past_attempt(&mut self) -> Decoded<PastAttempt> {
@@ -627,4 +732,85 @@ impl Reader {
     pub fn clock(&mut self) -> Decoded<ClockPair> {
         Ok(ClockPair { engine: EngineMs(self.varint()?), wall: WallMs(self.varint()?) })
     }
+}
+
+/// The first fields of a stored row ([`Writer::stored`]): what can be told of a message without decoding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowHead<'a> {
+    /// Which message.
+    pub id: MessageId,
+    /// When it may be delivered.
+    pub due: Due,
+    /// Where it stands.
+    pub stands: Stands,
+    /// Bytes that it counts against limits.
+    pub weight: u64,
+    /// Its key; empty if it has none.
+    pub key: &'a [u8],
+}
+
+/// A stage without its details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// Scheduled or ready.
+    Waiting,
+    /// In a consumer's hands.
+    Leased {
+        /// The lease's deadline.
+        until: EngineMs,
+    },
+    /// Parked.
+    Dead {
+        /// Since when.
+        at: WallMs,
+    },
+}
+
+impl<'a> RowHead<'a> {
+    /// Reads the head of a stored row, and nothing behind it.
+    #[inline]
+    pub fn read(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut rest = bytes;
+        let id = MessageId(varint(&mut rest)?);
+        let (first, behind) = rest.split_first().ok_or(DecodeError::Short)?;
+        rest = behind;
+        let (class, stage) = stands(*first)?;
+        let due = Due::from_raw(class, varint(&mut rest)?);
+        let stands = match stage {
+            0 | 1 => Stands::Waiting,
+            2 => Stands::Leased { until: EngineMs(varint(&mut rest)?) },
+            _ => Stands::Dead { at: WallMs(varint(&mut rest)?) },
+        };
+        let weight = varint(&mut rest)?;
+        let length = usize::try_from(varint(&mut rest)?).map_err(|_| DecodeError::Short)?;
+        let key = rest.get(..length).ok_or(DecodeError::Short)?;
+        Ok(RowHead { id, due, stands, weight, key })
+    }
+}
+
+/// The class and the stage (0 to 3) of a stored row's first byte behind its id.
+fn stands(byte: u8) -> Decoded<(Class, u8)> {
+    let class = if byte & 1 == 0 { Class::At } else { Class::After };
+    if byte >> 1 > 3 { Err(DecodeError::Unknown("stage")) } else { Ok((class, byte >> 1)) }
+}
+
+/// A varint at the start of a slice, which is cut behind it.
+///
+/// # Errors
+/// As [`Reader::varint`].
+#[inline]
+pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
+    let mut n = 0u64;
+    for (i, &b) in bytes.iter().enumerate().take(10) {
+        let part = u64::from(b & 0x7f);
+        if i == 9 && part > 1 {
+            break;
+        }
+        n |= part << (7 * i);
+        if b & 0x80 == 0 {
+            *bytes = &bytes[i + 1..];
+            return Ok(n);
+        }
+    }
+    Err(if bytes.len() < 10 { DecodeError::Short } else { DecodeError::Unknown("varint") })
 }

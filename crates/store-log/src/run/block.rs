@@ -1,61 +1,75 @@
-//! The bytes of a run.
-//!
-//! Head of the file:
-//!
-//! | at | bytes | |
-//! |---|---|---|
-//! | 0 | 8 | `dw-runfl` |
-//! | 8 | 4 | format version |
-//! | 12 | 4 | crc32c of the other 60 bytes |
-//! | 16 | 8 | number of the file |
-//! | 24 | 8 | incarnation |
-//! | 32 | 8 | the last LSN that is included |
-//! | 40 | 24 | zero |
-//!
-//! Head of a block:
-//!
-//! | at | bytes | |
-//! |---|---|---|
-//! | 0 | 4 | crc32c of everything from byte 4 to the end of the block |
-//! | 4 | 4 | length of the payload |
-//! | 8 | 1 | kind: 1 queues, 2 messages, 3 remembered answers, 4 end |
-//! | 9 | 3 | zero |
-//! | 12 | 4 | number of entries |
-//! | 16 | 8 | incarnation of the run |
-//! | 24 | 8 | where the block starts in the file |
-//! | 32 | | payload: entries, each with its length in front; then zeros up to a multiple of 8 |
+//! The bytes around everything in a run. `docs/format.md` draws them.
 
 use crc32c::{crc32c, crc32c_append};
 
 use crate::folder::Incarnation;
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{FORMAT, RunEntry, unknown_format};
+use crate::manifest::RunEntry;
 
+/// The version of the format of runs.
+pub(crate) const FORMAT: u32 = 2;
 pub(crate) const FILE_HEAD: usize = 64;
+/// The head of a block.
 pub(crate) const HEAD: usize = 32;
+/// A block is closed before it is longer than this, its head included; a row that is longer has a block of its own.
+pub(crate) const BLOCK: usize = 4096;
+/// The last block of a run, which is always as long as this.
+pub(crate) const FOOTER: usize = HEAD + Footer::FIELDS * 8 + 8;
+/// Blocks are named by their start divided by 8, in 32 bits.
+pub(crate) const MAX_BYTES: u64 = 8 << 32;
 
 const MAGIC: [u8; 8] = *b"dw-runfl";
+const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"dw-runen");
 
 /// What is in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub(crate) enum Kind {
-    Queues,
-    Messages,
-    Answers,
-    End,
+    Messages = 1,
+    Answers = 2,
+    IdLeaf = 3,
+    KeyLeaf = 4,
+    SpanLeaf = 5,
+    LeasedLeaf = 6,
+    DeadLeaf = 7,
+    GraveLeaf = 8,
+    Queues = 16,
+    Spans = 17,
+    Fences = 18,
+    Filter = 19,
+    Ids = 20,
+    Footer = 21,
 }
 
-/// The head of a block.
+/// What the head of a block says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockHead {
-    pub(crate) kind: Kind,
     pub(crate) entries: u32,
     /// Bytes of the payload, without the zeros behind it.
     pub(crate) payload: usize,
+    /// Bytes of the block.
+    pub(crate) length: usize,
 }
 
-pub(crate) fn file_head(run: &RunEntry) -> Vec<u8> {
-    let mut head = vec![0; FILE_HEAD];
+/// Where the parts of a run are, and how much is in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Footer {
+    /// The blocks of messages end here, and those of answers start.
+    pub(crate) messages_end: u64,
+    /// The blocks of answers end here, and the leaves start.
+    pub(crate) answers_end: u64,
+    /// The leaves end here, and the tail starts.
+    pub(crate) leaves_end: u64,
+    pub(crate) rows: u64,
+    pub(crate) weight: u64,
+    pub(crate) answers: u64,
+    /// The last of the answers is over at this engine time.
+    pub(crate) answers_until: u64,
+    pub(crate) queues: u64,
+}
+
+pub(crate) fn file_head(run: &RunEntry) -> [u8; FILE_HEAD] {
+    let mut head = [0; FILE_HEAD];
     head[..8].copy_from_slice(&MAGIC);
     set_u32(&mut head, 8, FORMAT);
     set_u64(&mut head, 16, run.no.0);
@@ -66,14 +80,17 @@ pub(crate) fn file_head(run: &RunEntry) -> Vec<u8> {
     head
 }
 
-pub(crate) fn check_file_head(head: &[u8], run: &RunEntry) -> Result<(), String> {
+pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<(), String> {
     if head[..8] != MAGIC {
         return Err("this is no run of duewheel".into());
     }
-    if u32_at(head, 8) != FORMAT {
-        return Err(unknown_format(u32_at(head, 8)));
+    let version = u32_at(head, 8);
+    if version != FORMAT {
+        return Err(format!(
+            "format version {version} of a run is unknown to this program, which knows {FORMAT}"
+        ));
     }
-    if head != file_head(run) {
+    if *head != file_head(run) {
         return Err("the head is damaged, or of another run than the manifest lists".into());
     }
     Ok(())
@@ -84,12 +101,7 @@ pub(crate) fn finish(bytes: &mut Vec<u8>, kind: Kind, entries: u32, incarnation:
     let payload = u32::try_from(bytes.len() - HEAD).expect("a block has less than 4 GiB");
     bytes.resize(align8(bytes.len()), 0);
     set_u32(bytes, 4, payload);
-    bytes[8] = match kind {
-        Kind::Queues => 1,
-        Kind::Messages => 2,
-        Kind::Answers => 3,
-        Kind::End => 4,
-    };
+    bytes[8..12].copy_from_slice(&[kind as u8, 0, 0, 0]);
     set_u32(bytes, 12, entries);
     set_u64(bytes, 16, incarnation.0);
     set_u64(bytes, 24, at);
@@ -102,20 +114,69 @@ pub(crate) fn length(head: &[u8]) -> usize {
     align8(HEAD + u32_at(head, 4) as usize)
 }
 
-/// Checks a whole block.
-pub(crate) fn check(bytes: &[u8], incarnation: Incarnation, at: u64) -> Result<BlockHead, &'static str> {
+/// Checks a whole block, which must be exactly as long as its head says.
+pub(crate) fn check(
+    bytes: &[u8],
+    kind: Kind,
+    incarnation: Incarnation,
+    at: u64,
+) -> Result<BlockHead, &'static str> {
+    if bytes.len() < HEAD || bytes.len() != length(bytes) {
+        return Err("the block does not end where it should");
+    }
     if u32_at(bytes, 0) != crc32c(&bytes[4..]) {
         return Err("the block's checksum does not match");
     }
     if u64_at(bytes, 16) != incarnation.0 || u64_at(bytes, 24) != at || bytes[9..12] != [0; 3] {
         return Err("the block belongs to another place");
     }
-    let kind = match bytes[8] {
-        1 => Kind::Queues,
-        2 => Kind::Messages,
-        3 => Kind::Answers,
-        4 => Kind::End,
-        _ => return Err("the block is of an unknown kind"),
-    };
-    Ok(BlockHead { kind, entries: u32_at(bytes, 12), payload: u32_at(bytes, 4) as usize })
+    if bytes[8] != kind as u8 {
+        return Err("the block is of another kind than its place");
+    }
+    let payload = u32_at(bytes, 4) as usize;
+    if bytes[HEAD + payload..].iter().any(|&b| b != 0) {
+        return Err("the block is not filled with zeros");
+    }
+    Ok(BlockHead { entries: u32_at(bytes, 12), payload, length: bytes.len() })
+}
+
+impl Footer {
+    const FIELDS: usize = 8;
+
+    fn fields(&mut self) -> [&mut u64; Self::FIELDS] {
+        [
+            &mut self.messages_end,
+            &mut self.answers_end,
+            &mut self.leaves_end,
+            &mut self.rows,
+            &mut self.weight,
+            &mut self.answers,
+            &mut self.answers_until,
+            &mut self.queues,
+        ]
+    }
+
+    /// The payload of its block.
+    pub(crate) fn write(mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&FOOTER_MAGIC.to_le_bytes());
+        for field in self.fields() {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+    }
+
+    /// Reads the payload of its block, whose checksum is right. `at`: where the block starts.
+    pub(crate) fn read(payload: &[u8], at: u64) -> Result<Self, &'static str> {
+        if payload.len() != FOOTER - HEAD || u64_at(payload, 0) != FOOTER_MAGIC {
+            return Err("this is no footer of a run");
+        }
+        let mut footer = Footer::default();
+        for (i, field) in footer.fields().into_iter().enumerate() {
+            *field = u64_at(payload, 8 + i * 8);
+        }
+        let places = [FILE_HEAD as u64, footer.messages_end, footer.answers_end, footer.leaves_end, at];
+        if !places.is_sorted() || places.iter().any(|place| place % 8 != 0) {
+            return Err("the parts of the run are out of order");
+        }
+        Ok(footer)
+    }
 }

@@ -1,28 +1,129 @@
-//! Writes a run, from its start to its end.
+//! Writes a run, from its start to its end, in memory bounded by one span and by the pieces of the sorters.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use duewheel_core::Lsn;
-use duewheel_core::message::Row;
-use duewheel_core::record::{ClockPair, DedupeRow, Writer};
-use duewheel_core::store::{QueueRow, StoreError};
+use duewheel_core::message::{self, Row};
+use duewheel_core::record::{DedupeRow, RowHead, Stands, Writer};
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::time::Class;
+use duewheel_core::{Due, Lsn, MessageId, QueueName};
+use roaring::RoaringTreemap;
 
-use super::block::{self, Kind};
+use super::block::{self, BLOCK, Footer, HEAD, Kind};
+use super::filter::FilterWriter;
+use super::find;
+use super::hash::{self, QueueHash};
+use super::index::Index;
+use super::leaf::{Entry, LeafWriter};
+use super::opened::{Queue, Span};
+use super::row::RawRow;
+use super::sorter::{Sorted, Sorter, Spill};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, RUNS};
 use crate::manifest::RunEntry;
 
-/// A block is closed when it has so many bytes.
-const BLOCK: usize = 64 * 1024;
-/// Blocks are written together.
+/// Bytes of rows in a span.
+pub(crate) const SPAN: usize = 1024 * 1024;
+/// A queue with so many bytes of rows in a span gets blocks of its own, which others need not read.
+pub(super) const OWN: usize = 32 * 1024;
+/// Written in pieces of this size.
 const WRITE: usize = 1024 * 1024;
 /// Synced in pieces, so that a sync of the journal never queues behind a whole run.
-const PIECE: u64 = 2 * 1024 * 1024;
+const SYNC: u64 = 2 * 1024 * 1024;
+/// An entry of an index takes about as long as so many bytes of rows.
+const BYTES_OF_ENTRY: u64 = 48;
 
+/// Takes rows in ascending order of (class, due, id), then answers.
 #[derive(Debug)]
-pub(crate) struct RunWriter<'a> {
-    disk: &'a dyn Disk,
+pub(crate) struct RunWriter {
+    out: Output,
+    span: usize,
+    queues: Vec<Queue>,
+    hashes: Vec<QueueHash>,
+    numbers: HashMap<QueueName, u32>,
+    /// The rows of the span that is being filled, and their bytes.
+    held: Vec<Held>,
+    bytes: Vec<u8>,
+    last: Option<(Class, u64, MessageId)>,
+    spans: Vec<Span>,
+    /// Queues whose last row of this span is in the block that is being filled; and where their first one is.
+    ending: Vec<(u32, u64, Room)>,
+    answers: Vec<(u64, std::ops::Range<usize>)>,
+    answer_bytes: Vec<u8>,
+    spill: Spill,
+    by_id: Sorter<2>,
+    by_key: Sorter<3>,
+    by_queue: Sorter<4>,
+    leased: Sorter<4>,
+    dead: Sorter<4>,
+    graves: Sorter<4>,
+    footer: Footer,
+    finishing: Finishing,
+}
+
+/// What is written behind the rows and answers, and what is gathered meanwhile for the tail.
+#[derive(Debug, Default)]
+struct Finishing {
+    stage: Stage,
+    fences: Vec<(u32, Vec<u8>)>,
+    ids: RoaringTreemap,
+    filter: Option<FilterWriter>,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Begin,
+    Ids(Leaves<2>),
+    Keys(Leaves<3>),
+    /// The queues' spans, the leased, the dead, the dead of each queue.
+    Others(Others, Leaves<4>),
+    Tail,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    Spans,
+    Leased,
+    Dead,
+    Graves,
+}
+
+/// An index that is being written.
+#[derive(Debug)]
+struct Leaves<const C: usize> {
+    kind: Kind,
+    sorted: Sorted<C>,
+    leaf: LeafWriter<C>,
+    leaves: Vec<(u64, Entry<C>)>,
+    entries: u64,
+}
+
+/// A row of the span that is being filled.
+#[derive(Debug)]
+struct Held {
+    queue: u32,
+    id: MessageId,
+    due: Due,
+    stands: Stands,
+    key: Option<u64>,
+    from: usize,
+    length: usize,
+}
+
+/// Whether a queue shares its blocks of a span with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Shared,
+    Own,
+}
+
+/// The file, and the block that is being filled.
+#[derive(Debug)]
+struct Output {
+    disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     temp: String,
     run: RunEntry,
@@ -33,23 +134,12 @@ pub(crate) struct RunWriter<'a> {
     ready: Vec<u8>,
     /// The block that is being filled, its head included.
     block: Vec<u8>,
-    kind: Kind,
     entries: u32,
-    counts: Counts,
-    scratch: Writer,
 }
 
-/// How many entries of each kind a run has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) queues: u64,
-    pub(crate) messages: u64,
-    pub(crate) answers: u64,
-}
-
-impl<'a> RunWriter<'a> {
+impl RunWriter {
     pub(crate) fn create(
-        disk: &'a dyn Disk,
+        disk: &Arc<dyn Disk>,
         no: FileNo,
         incarnation: Incarnation,
         last: Lsn,
@@ -58,123 +148,483 @@ impl<'a> RunWriter<'a> {
         let file = disk.create(&temp).map_err(failed("create", &temp))?;
         let run = RunEntry { no, incarnation, bytes: 0, last };
         Ok(RunWriter {
-            disk,
-            file,
-            temp,
-            run,
-            written: 0,
-            synced: 0,
-            ready: block::file_head(&run),
-            block: vec![0; block::HEAD],
-            kind: Kind::Queues,
-            entries: 0,
-            counts: Counts::default(),
-            scratch: Writer::default(),
+            out: Output {
+                disk: Arc::clone(disk),
+                file,
+                temp,
+                run,
+                written: 0,
+                synced: 0,
+                ready: block::file_head(&run).to_vec(),
+                block: vec![0; HEAD],
+                entries: 0,
+            },
+            span: SPAN,
+            queues: Vec::new(),
+            hashes: Vec::new(),
+            numbers: HashMap::new(),
+            held: Vec::new(),
+            bytes: Vec::new(),
+            last: None,
+            spans: Vec::new(),
+            ending: Vec::new(),
+            answers: Vec::new(),
+            answer_bytes: Vec::new(),
+            spill: Spill::new(Arc::clone(disk), no),
+            by_id: Sorter::new(),
+            by_key: Sorter::new(),
+            by_queue: Sorter::new(),
+            leased: Sorter::new(),
+            dead: Sorter::new(),
+            graves: Sorter::new(),
+            footer: Footer::default(),
+            finishing: Finishing::default(),
         })
     }
 
-    /// Queues come first, by name. `messages` is the number of its messages in this run.
-    pub(crate) fn queue(&mut self, row: &QueueRow, messages: u64) -> Result<(), StoreError> {
-        self.counts.queues += 1;
-        self.entry(Kind::Queues, |w| {
-            w.blob(row.name.as_str().as_bytes());
-            w.settings(&row.settings);
-            w.pause(row.pause);
-            w.totals(&row.totals);
-            w.varint(messages);
-        })
+    /// Makes spans of another length: for measurements and tests.
+    pub(crate) fn set_span(&mut self, bytes: usize) {
+        self.span = bytes;
     }
 
-    /// Then messages, by id.
+    /// Puts entries of indexes aside early.
+    #[cfg(test)]
+    pub(crate) fn set_piece(&mut self, bytes: usize) {
+        self.spill.set_piece(bytes);
+    }
+
+    /// Bytes written so far, about.
+    pub(crate) fn written(&self) -> u64 {
+        self.out.at() + self.bytes.len() as u64
+    }
+
+    /// Rows written so far.
+    pub(crate) fn rows(&self) -> u64 {
+        self.footer.rows
+    }
+
+    /// The number of a queue in this run.
+    pub(crate) fn queue(&mut self, name: &QueueName) -> u32 {
+        if let Some(no) = self.numbers.get(name) {
+            return *no;
+        }
+        let no = u32::try_from(self.queues.len()).expect("a run has less than 2^32 queues");
+        self.queues.push(Queue { name: name.clone(), rows: 0, weight: 0 });
+        self.hashes.push(QueueHash::of(name));
+        self.numbers.insert(name.clone(), no);
+        no
+    }
+
+    /// The next message.
     pub(crate) fn row(&mut self, row: &Row) -> Result<(), StoreError> {
-        self.counts.messages += 1;
-        self.entry(Kind::Messages, |w| w.row(row))
+        let queue = self.queue(&row.message.queue);
+        let from = self.bytes.len();
+        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
+        writer.stored(row);
+        self.bytes = writer.bytes;
+        let stands = match &row.life.stage {
+            message::Stage::Waiting { .. } => Stands::Waiting,
+            message::Stage::Leased(lease) => Stands::Leased { until: lease.until },
+            message::Stage::Dead { at, .. } => Stands::Dead { at: *at },
+        };
+        let hash = self.hashes[queue as usize];
+        let held = Held {
+            queue,
+            id: row.message.id,
+            due: row.life.due,
+            stands,
+            key: row.message.key.as_ref().map(|key| hash.key(key.as_str().as_bytes())),
+            from,
+            length: self.bytes.len() - from,
+        };
+        self.hold(held, row.message.weight() as u64)
     }
 
-    /// A message as another run holds it.
-    pub(crate) fn row_bytes(&mut self, row: &[u8]) -> Result<(), StoreError> {
-        self.counts.messages += 1;
-        self.entry(Kind::Messages, |w| w.bytes.extend_from_slice(row))
+    /// The next message, as another run has it; `queue` is its number in this one.
+    pub(crate) fn raw(&mut self, queue: u32, row: &RawRow) -> Result<(), StoreError> {
+        let from = self.bytes.len();
+        self.bytes.extend_from_slice(&row.bytes);
+        let key = RowHead::read(&row.bytes).map_or(&[][..], |head| head.key);
+        let held = Held {
+            queue,
+            id: row.id,
+            due: row.due,
+            stands: row.stands,
+            key: (!key.is_empty()).then(|| self.hashes[queue as usize].key(key)),
+            from,
+            length: row.bytes.len(),
+        };
+        self.hold(held, row.weight)
     }
 
-    /// Then remembered answers, by queue and id.
-    pub(crate) fn answer(&mut self, row: &DedupeRow) -> Result<(), StoreError> {
-        self.counts.answers += 1;
-        self.entry(Kind::Answers, |w| w.dedupe(row))
+    /// A remembered answer; in any order. They are kept in memory until the end.
+    pub(crate) fn answer(&mut self, row: &DedupeRow) {
+        let from = self.answer_bytes.len();
+        let mut writer = Writer { bytes: std::mem::take(&mut self.answer_bytes) };
+        writer.dedupe(row);
+        self.answer_bytes = writer.bytes;
+        self.answers.push((hash::answer(&row.queue, &row.dedupe_id), from..self.answer_bytes.len()));
+        self.footer.answers_until = self.footer.answers_until.max(row.until.0);
+    }
+
+    /// A remembered answer behind all rows, in ascending order of the hashes; it is not kept in memory. Not to be mixed
+    /// with [`RunWriter::answer`].
+    pub(crate) fn answer_in_order(&mut self, hash: u64, row: &DedupeRow) -> Result<(), StoreError> {
+        self.end_messages()?;
+        let mut writer = Writer::default();
+        writer.dedupe(row);
+        self.footer.answers_until = self.footer.answers_until.max(row.until.0);
+        self.write_answer(hash, &writer.bytes)
     }
 
     /// Completes the run, makes it durable and gives it its name.
-    pub(crate) fn finish(
-        mut self,
-        next_id: u64,
-        clock: Option<ClockPair>,
-    ) -> Result<(RunEntry, Counts), StoreError> {
-        let counts = self.counts;
-        self.entry(Kind::End, |w| {
-            w.varint(next_id);
-            match clock {
-                None => w.byte(0),
-                Some(clock) => {
-                    w.byte(1);
-                    w.clock(clock);
+    pub(crate) fn finish(mut self) -> Result<RunEntry, StoreError> {
+        loop {
+            if let Some(run) = self.finish_step(u64::MAX)? {
+                return Ok(run);
+            }
+        }
+    }
+
+    /// Does a part of what [`RunWriter::finish`] does, about as much as takes the time of writing so many bytes of rows.
+    /// The run is complete when its entry comes.
+    pub(crate) fn finish_step(&mut self, bytes: u64) -> Result<Option<RunEntry>, StoreError> {
+        let mut entries = bytes / BYTES_OF_ENTRY + 1;
+        while entries > 0 {
+            let spill = &mut self.spill;
+            let finishing = &mut self.finishing;
+            let next = match std::mem::replace(&mut finishing.stage, Stage::Tail) {
+                Stage::Begin => {
+                    self.end_messages()?;
+                    self.end_answers()?;
+                    let keys = self.by_key.len();
+                    self.finishing.filter = Some(FilterWriter::new(keys));
+                    Stage::Ids(Leaves::new(Kind::IdLeaf, self.by_id.take(), &mut self.spill)?)
                 }
+                Stage::Ids(mut leaves) => {
+                    let ids = &mut finishing.ids;
+                    let whole = leaves.write(&mut self.out, &mut entries, |[id, _]| {
+                        ids.try_push(*id).map_err(|_| {
+                            let what = format_args!("message {id} is to be written to a run twice");
+                            StoreError::new(ErrorKind::Corrupt, what)
+                        })
+                    })?;
+                    match whole {
+                        None => Stage::Ids(leaves),
+                        Some(fences) => {
+                            finishing.fences.push(fences);
+                            Stage::Keys(Leaves::new(Kind::KeyLeaf, self.by_key.take(), spill)?)
+                        }
+                    }
+                }
+                Stage::Keys(mut leaves) => {
+                    let filter = &mut finishing.filter;
+                    let whole = leaves.write(&mut self.out, &mut entries, |[what, ..]| {
+                        if let Some(filter) = filter {
+                            filter.push(what >> 2);
+                        }
+                        Ok(())
+                    })?;
+                    match whole {
+                        None => Stage::Keys(leaves),
+                        Some(fences) => {
+                            finishing.fences.push(fences);
+                            let leaves = Leaves::new(Kind::SpanLeaf, self.by_queue.take(), spill)?;
+                            Stage::Others(Others::Spans, leaves)
+                        }
+                    }
+                }
+                Stage::Others(which, mut leaves) => {
+                    match leaves.write(&mut self.out, &mut entries, |_| Ok(()))? {
+                        None => Stage::Others(which, leaves),
+                        Some(fences) => {
+                            finishing.fences.push(fences);
+                            let (next, kind, sorter) = match which {
+                                Others::Spans => (Others::Leased, Kind::LeasedLeaf, &mut self.leased),
+                                Others::Leased => (Others::Dead, Kind::DeadLeaf, &mut self.dead),
+                                Others::Dead => (Others::Graves, Kind::GraveLeaf, &mut self.graves),
+                                Others::Graves => continue, // the tail is next
+                            };
+                            Stage::Others(next, Leaves::new(kind, sorter.take(), spill)?)
+                        }
+                    }
+                }
+                Stage::Tail => return self.tail().map(Some),
+            };
+            self.finishing.stage = next;
+        }
+        Ok(None)
+    }
+
+    /// Gives the attempt up.
+    pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
+        for name in [no.run_temp(), no.run_spill(), no.run()] {
+            let _ = disk.remove(&name); // or it is removed by the next owner
+        }
+    }
+
+    /// Takes a row whose bytes are at the end of `self.bytes`.
+    fn hold(&mut self, row: Held, weight: u64) -> Result<(), StoreError> {
+        let place = (row.due.class(), row.due.raw(), row.id);
+        assert!(self.last < Some(place), "rows come in order of class, due time and id");
+        assert!(self.footer.messages_end == 0, "rows come before answers");
+        let class = self.last.map(|(class, ..)| class);
+        self.last = Some(place);
+        if class.is_some_and(|class| class != place.0) {
+            let rest = self.bytes.split_off(row.from);
+            self.close_span()?;
+            self.bytes = rest;
+            self.held.push(Held { from: 0, ..row });
+        } else {
+            self.held.push(row);
+        }
+        let queue = &mut self.queues[self.held[self.held.len() - 1].queue as usize];
+        queue.rows += 1;
+        queue.weight += weight;
+        self.footer.rows += 1;
+        self.footer.weight += weight;
+        if self.bytes.len() >= self.span { self.close_span() } else { Ok(()) }
+    }
+
+    fn close_span(&mut self) -> Result<(), StoreError> {
+        let mut held = std::mem::take(&mut self.held);
+        let Some(first) = held.first() else { return Ok(()) };
+        let span = self.spans.len() as u64;
+        let (class, due, id) = (first.due.class(), first.due.raw(), first.id);
+        self.spans.push(Span { at: self.out.at(), class, due, id });
+        // They come by (due, id), and keep that order within their queue.
+        held.sort_by_key(|row| row.queue);
+        let bytes = std::mem::take(&mut self.bytes);
+        for rows in held.chunk_by(|a, b| a.queue == b.queue) {
+            let queue = rows[0].queue;
+            let room = if rows.iter().map(|row| row.length).sum::<usize>() >= OWN {
+                Room::Own
+            } else {
+                Room::Shared
+            };
+            if room == Room::Own || self.ending.last().is_some_and(|(.., room)| *room == Room::Own) {
+                self.close_block(span)?;
             }
-            for n in [counts.queues, counts.messages, counts.answers] {
-                w.varint(n);
+            let mut start = None;
+            for row in rows {
+                let at = self.place(queue, &bytes[row.from..row.from + row.length], span)?;
+                start.get_or_insert(at);
+                self.note(row, at / 8)?;
             }
-        })?;
-        self.close_block()?;
+            self.ending.extend(start.map(|start| (queue, start, room)));
+        }
+        self.close_block(span)?;
+        self.bytes = bytes;
+        self.bytes.clear();
+        held.clear();
+        self.held = held;
+        Ok(())
+    }
+
+    /// Puts a row into a block, and returns where this one starts.
+    fn place(&mut self, queue: u32, row: &[u8], span: u64) -> Result<u64, StoreError> {
+        let length = varint_length(u64::from(queue)) + row.len();
+        let whole = varint_length(length as u64) + length;
+        if self.out.block.len() + whole > BLOCK && self.out.entries > 0 {
+            self.close_block(span)?;
+        }
+        let mut writer = Writer { bytes: std::mem::take(&mut self.out.block) };
+        writer.varint(length as u64);
+        writer.varint(u64::from(queue));
+        writer.bytes.extend_from_slice(row);
+        self.out.block = writer.bytes;
+        self.out.entries += 1;
+        Ok(self.out.at())
+    }
+
+    /// Closes a block of rows; for the queues that end in it, it is now known where they do.
+    fn close_block(&mut self, span: u64) -> Result<(), StoreError> {
+        self.out.close(Kind::Messages)?;
+        let end = self.out.at();
+        for (queue, start, room) in self.ending.drain(..) {
+            let extent = ((end - start) / 8) << 1 | u64::from(room == Room::Own);
+            self.by_queue.push([u64::from(queue), span, start / 8, extent], &mut self.spill)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, row: &Held, block: u64) -> Result<(), StoreError> {
+        let (queue, id) = (u64::from(row.queue), row.id.0);
+        let spill = &mut self.spill;
+        self.by_id.push([id, block], spill)?;
+        if let Some(hash) = row.key {
+            let what = hash::short(hash) << 2 | find::holder_or_dead(row.stands);
+            self.by_key.push([what, !id, block], spill)?;
+        }
+        match row.stands {
+            Stands::Waiting => {}
+            Stands::Leased { until } => self.leased.push([until.0, id, block, queue], spill)?,
+            Stands::Dead { at } => {
+                self.dead.push([at.0, id, block, queue], spill)?;
+                self.graves.push([queue, at.0, id, block], spill)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_messages(&mut self) -> Result<(), StoreError> {
+        if self.footer.messages_end == 0 {
+            self.close_span()?;
+            self.footer.messages_end = self.out.at();
+        }
+        Ok(())
+    }
+
+    fn end_answers(&mut self) -> Result<(), StoreError> {
+        let mut answers = std::mem::take(&mut self.answers);
+        answers.sort_unstable_by_key(|(hash, bytes)| (*hash, bytes.start));
+        let bytes = std::mem::take(&mut self.answer_bytes);
+        for (hash, range) in answers {
+            self.write_answer(hash, &bytes[range])?;
+        }
+        self.out.close(Kind::Answers)?;
+        self.footer.answers_end = self.out.at();
+        Ok(())
+    }
+
+    fn tail(&mut self) -> Result<RunEntry, StoreError> {
+        let out = &mut self.out;
+        self.footer.leaves_end = out.at();
+        for queue in &self.queues {
+            let mut writer = Writer { bytes: std::mem::take(&mut out.block) };
+            writer.blob(queue.name.as_str().as_bytes());
+            writer.varint(queue.rows);
+            writer.varint(queue.weight);
+            out.block = writer.bytes;
+            out.entries += 1;
+        }
+        self.footer.queues = self.queues.len() as u64;
+        out.section(Kind::Queues)?;
+        for span in &self.spans {
+            span.write(&mut out.block);
+            out.entries += 1;
+        }
+        out.section(Kind::Spans)?;
+        for (leaves, payload) in std::mem::take(&mut self.finishing.fences) {
+            out.block.extend_from_slice(&payload);
+            out.entries = leaves;
+            out.section(Kind::Fences)?;
+        }
+        if let Some(filter) = self.finishing.filter.take() {
+            out.entries = filter.write(&mut out.block);
+        }
+        out.section(Kind::Filter)?;
+        let mut ids = std::mem::take(&mut self.finishing.ids);
+        ids.optimize();
+        ids.serialize_into(&mut out.block).expect("memory takes it");
+        out.section(Kind::Ids)?;
+        self.footer.write(&mut out.block);
+        out.section(Kind::Footer)?;
+        out.finish()
+    }
+
+    fn write_answer(&mut self, hash: u64, row: &[u8]) -> Result<(), StoreError> {
+        if self.out.block.len() + varint_length(row.len() as u64) + row.len() > BLOCK && self.out.entries > 0
+        {
+            self.out.close(Kind::Answers)?;
+        }
+        let mut writer = Writer { bytes: std::mem::take(&mut self.out.block) };
+        writer.blob(row);
+        self.out.block = writer.bytes;
+        self.out.entries += 1;
+        self.footer.answers += 1;
+        let entry = [hash::short(hash) << 2 | find::ANSWER, 0, self.out.at() / 8];
+        self.by_key.push(entry, &mut self.spill)
+    }
+}
+
+impl Output {
+    /// Where the block that is being filled starts.
+    fn at(&self) -> u64 {
+        self.written + self.ready.len() as u64
+    }
+
+    /// Completes the block that is being filled, if there is anything in it.
+    fn close(&mut self, kind: Kind) -> Result<(), StoreError> {
+        if self.entries == 0 { Ok(()) } else { self.section(kind) }
+    }
+
+    /// Completes the block that is being filled, even an empty one.
+    fn section(&mut self, kind: Kind) -> Result<(), StoreError> {
+        let at = self.at();
+        block::finish(&mut self.block, kind, self.entries, self.run.incarnation, at);
+        self.ready.extend_from_slice(&self.block);
+        self.block.truncate(HEAD);
+        self.entries = 0;
+        if self.at() > block::MAX_BYTES {
+            return Err(StoreError::new(ErrorKind::Full, "a run may not be longer than 32 GiB"));
+        }
+        if self.ready.len() >= WRITE { self.flush() } else { Ok(()) }
+    }
+
+    fn finish(&mut self) -> Result<RunEntry, StoreError> {
         self.flush()?;
         self.sync()?;
         let name = self.run.no.run();
         self.disk.rename(&self.temp, &name).map_err(failed("rename", &self.temp))?;
         self.disk.sync_dir(RUNS).map_err(failed("sync the names of", RUNS))?;
-        Ok((RunEntry { bytes: self.written, ..self.run }, counts))
-    }
-
-    /// Gives the attempt up.
-    pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
-        let _ = disk.remove(&no.run_temp()); // or it is removed by the next owner
-        let _ = disk.remove(&no.run());
-    }
-
-    fn entry(&mut self, kind: Kind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
-        debug_assert!(kind >= self.kind, "sections have an order");
-        if kind != self.kind || self.block.len() >= BLOCK {
-            self.close_block()?;
-            self.kind = kind;
-        }
-        self.scratch.bytes.clear();
-        write(&mut self.scratch);
-        let mut block = Writer { bytes: std::mem::take(&mut self.block) };
-        block.blob(&self.scratch.bytes);
-        self.block = block.bytes;
-        self.entries += 1;
-        Ok(())
-    }
-
-    fn close_block(&mut self) -> Result<(), StoreError> {
-        if self.entries == 0 {
-            return Ok(());
-        }
-        let at = self.written + self.ready.len() as u64;
-        block::finish(&mut self.block, self.kind, self.entries, self.run.incarnation, at);
-        self.ready.extend_from_slice(&self.block);
-        self.block.clear();
-        self.block.resize(block::HEAD, 0);
-        self.entries = 0;
-        if self.ready.len() >= WRITE { self.flush() } else { Ok(()) }
+        Ok(RunEntry { bytes: self.written, ..self.run })
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {
         self.file.write_at(&self.ready, self.written).map_err(failed("write", &self.temp))?;
         self.written += self.ready.len() as u64;
         self.ready.clear();
-        if self.written - self.synced >= PIECE { self.sync() } else { Ok(()) }
+        if self.written - self.synced >= SYNC { self.sync() } else { Ok(()) }
     }
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.synced = self.written;
         self.file.sync_data().map_err(failed("sync", &self.temp))
     }
+}
+
+impl<const C: usize> Leaves<C> {
+    fn new(kind: Kind, sorter: Sorter<C>, spill: &mut Spill) -> Result<Self, StoreError> {
+        let sorted = sorter.sorted(spill)?;
+        Ok(Leaves { kind, sorted, leaf: LeafWriter::new(), leaves: Vec::new(), entries: 0 })
+    }
+
+    /// Writes so many entries; behind the last one, returns the number of leaves and the payload of the fences.
+    fn write(
+        &mut self,
+        out: &mut Output,
+        entries: &mut u64,
+        mut see: impl FnMut(&Entry<C>) -> Result<(), StoreError>,
+    ) -> Result<Option<(u32, Vec<u8>)>, StoreError> {
+        while *entries > 0 {
+            *entries -= 1;
+            let Some(entry) = self.sorted.next()? else {
+                self.close(out)?;
+                let mut payload = Vec::new();
+                Index::write(self.kind, self.entries, &self.leaves, out.at(), &mut payload);
+                let leaves = u32::try_from(self.leaves.len()).expect("a run is shorter than 2^32 leaves");
+                return Ok(Some((leaves, payload)));
+            };
+            see(&entry)?;
+            self.entries += 1;
+            if !self.leaf.push(entry) {
+                self.close(out)?;
+                self.leaf.push(entry);
+            }
+        }
+        Ok(None)
+    }
+
+    fn close(&mut self, out: &mut Output) -> Result<(), StoreError> {
+        let Some(first) = self.leaf.first() else { return Ok(()) };
+        self.leaves.push((out.at(), *first));
+        out.entries = self.leaf.write(&mut out.block);
+        out.section(self.kind)
+    }
+}
+
+/// Bytes of a number as the codec writes it.
+fn varint_length(n: u64) -> usize {
+    (64 - (n | 1).leading_zeros()).div_ceil(7) as usize
 }

@@ -1,0 +1,202 @@
+//! Merges runs into one, in slices, so that whoever does it can turn to something more urgent in between.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::sync::Arc;
+
+use duewheel_core::record::DedupeRow;
+use duewheel_core::{EngineMs, Lsn, MessageId};
+
+use crate::disk::Disk;
+use crate::fault::Trouble;
+use crate::folder::{FileNo, Incarnation};
+use crate::manifest::RunEntry;
+use duewheel_core::store::{Sequence, Which};
+
+use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter};
+
+pub(crate) mod policy;
+
+#[cfg(test)]
+mod tests;
+
+/// A merge that is under way. It reads the rows of its inputs that counted when it began; what has ceased to count since
+/// is taken out when it is installed ([`Live::of_merged`]).
+#[derive(Debug)]
+pub(crate) struct Merge {
+    inputs: Vec<Input>,
+    out: RunWriter,
+    now: EngineMs,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+struct Input {
+    run: Arc<Run>,
+    live: Arc<Live>,
+    /// The output's numbers of this run's queues.
+    queues: Vec<Option<u32>>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The rows of one class: first those due at an instant, then those due after a delay.
+    Rows(Sequence, Rows),
+    Answers(Answers),
+    Finish,
+}
+
+/// The heads of all inputs.
+#[derive(Debug)]
+struct Rows {
+    scans: Vec<(RunScan, Option<RawRow>)>,
+    order: BinaryHeap<Reverse<(u64, MessageId, usize)>>,
+}
+
+#[derive(Debug)]
+struct Answers {
+    scans: Vec<(AnswerScan, Option<(u64, DedupeRow)>)>,
+}
+
+/// An answer takes about as long as so many bytes of rows.
+const BYTES_OF_ANSWER: u64 = 512;
+
+impl Merge {
+    /// Begins to merge `inputs`, oldest first, into a run with this number. Answers that are over at `now` are left out.
+    pub(crate) fn new(
+        disk: &Arc<dyn Disk>,
+        no: FileNo,
+        incarnation: Incarnation,
+        inputs: Vec<(Arc<Run>, Arc<Live>)>,
+        now: EngineMs,
+    ) -> Result<Self, Trouble> {
+        let last = inputs.iter().map(|(run, _)| run.entry().last).max().unwrap_or(Lsn(0));
+        let inputs: Vec<Input> = inputs
+            .into_iter()
+            .map(|(run, live)| Input { queues: vec![None; run.queues().len()], run, live })
+            .collect();
+        let stage = Stage::Rows(Sequence::AllAt, Rows::new(&inputs, Sequence::AllAt)?);
+        Ok(Merge { inputs, out: RunWriter::create(disk, no, incarnation, last)?, now, stage })
+    }
+
+    /// Goes on for about so many bytes. Gives the new run's entry when all is done; nothing lists it yet.
+    pub(crate) fn step(&mut self, bytes: u64) -> Result<Option<RunEntry>, Trouble> {
+        let mut left = bytes;
+        while left > 0 {
+            let whole = match &mut self.stage {
+                Stage::Rows(_, rows) => rows.copy(&mut self.inputs, &mut self.out, &mut left)?,
+                Stage::Answers(answers) => answers.copy(&mut self.out, self.now, &mut left)?,
+                Stage::Finish => return Ok(self.out.finish_step(left)?),
+            };
+            if whole {
+                self.stage = match &self.stage {
+                    Stage::Rows(Sequence::AllAt, _) => {
+                        Stage::Rows(Sequence::AllAfter, Rows::new(&self.inputs, Sequence::AllAfter)?)
+                    }
+                    Stage::Rows(..) => Stage::Answers(Answers::new(&self.inputs)?),
+                    Stage::Answers(_) | Stage::Finish => Stage::Finish,
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// The runs that are merged, oldest first, and what counted of them when it began.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&Arc<Run>, &Arc<Live>)> {
+        self.inputs.iter().map(|input| (&input.run, &input.live))
+    }
+
+    /// Bytes written so far, about.
+    pub(crate) fn written(&self) -> u64 {
+        self.out.written()
+    }
+
+    /// For measurements: another length of spans.
+    pub(crate) fn set_span(&mut self, bytes: usize) {
+        self.out.set_span(bytes);
+    }
+}
+
+impl Rows {
+    fn new(inputs: &[Input], sequence: Sequence) -> Result<Self, Trouble> {
+        let mut rows = Rows { scans: Vec::new(), order: BinaryHeap::new() };
+        for (i, input) in inputs.iter().enumerate() {
+            let mut scan = input.run.scan(&input.live, sequence, &Which::All, None, u64::MAX)?;
+            let head = scan.next()?;
+            rows.order.extend(head.as_ref().map(|row| Reverse((row.due.raw(), row.id, i))));
+            rows.scans.push((scan, head));
+        }
+        Ok(rows)
+    }
+
+    /// Copies rows until the budget is used up; true when there are no more.
+    fn copy(&mut self, inputs: &mut [Input], out: &mut RunWriter, left: &mut u64) -> Result<bool, Trouble> {
+        while let Some(mut top) = self.order.peek_mut() {
+            let Reverse((_, _, i)) = *top;
+            let (scan, head) = &mut self.scans[i];
+            let Some(row) = head.take() else {
+                PeekMut::pop(top);
+                continue;
+            };
+            let input = &mut inputs[i];
+            let queue = match input.queues[row.queue as usize] {
+                Some(queue) => queue,
+                None => {
+                    let queue = out.queue(&input.run.queues()[row.queue as usize].name);
+                    *input.queues[row.queue as usize].insert(queue)
+                }
+            };
+            out.raw(queue, &row)?;
+            *left = left.saturating_sub(row.bytes.len() as u64);
+            *head = scan.next()?;
+            match head {
+                Some(next) => *top = Reverse((next.due.raw(), next.id, i)),
+                None => drop(PeekMut::pop(top)),
+            }
+            if *left == 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Answers {
+    fn new(inputs: &[Input]) -> Result<Self, Trouble> {
+        let mut answers = Answers { scans: Vec::new() };
+        for input in inputs {
+            let mut scan = AnswerScan::new(Arc::clone(&input.run));
+            let head = scan.next()?;
+            answers.scans.push((scan, head));
+        }
+        Ok(answers)
+    }
+
+    /// Copies answers until the budget is used up; true when there are no more.
+    fn copy(&mut self, out: &mut RunWriter, now: EngineMs, left: &mut u64) -> Result<bool, Trouble> {
+        while *left > 0 {
+            let heads = self.scans.iter().filter_map(|(_, head)| head.as_ref().map(|(hash, _)| *hash));
+            let Some(hash) = heads.min() else { return Ok(true) };
+            // All of one hash, the newest run's last.
+            let mut rows: Vec<DedupeRow> = Vec::new();
+            for (scan, head) in &mut self.scans {
+                while let Some((_, row)) = head.take_if(|(of, _)| *of == hash) {
+                    *left = left.saturating_sub(BYTES_OF_ANSWER);
+                    rows.retain(|known| known.queue != row.queue || known.dedupe_id != row.dedupe_id);
+                    rows.push(row);
+                    *head = scan.next()?;
+                }
+            }
+            for row in rows.iter().filter(|row| row.until > now) {
+                out.answer_in_order(hash, row)?;
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Gives a merge up, or a run that nobody lists.
+pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
+    RunWriter::discard(disk, no);
+}

@@ -1,0 +1,252 @@
+//! Which runs are merged next: a pure function of their sizes.
+//!
+//! * A run of which nothing counts any more is dropped.
+//! * A run of which less than half counts is written anew, together with neighbours that are not larger than what is left of
+//!   it. So runs take at most twice the room of what counts.
+//! * From 16 small runs on, neighbours are merged: those for which the least is written for each run that goes, if what
+//!   comes of them is four times as large as the largest of them. So a row is written only a few times on its way into a
+//!   large run. From 24 on, whatever is cheapest is merged.
+
+use std::ops::Range;
+
+/// What is to be known of a run. Runs are listed from the oldest to the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// Rows and answers in its file.
+    pub(crate) rows: u64,
+    /// How many of them count.
+    pub(crate) live: u64,
+    /// Bytes of its file.
+    pub(crate) bytes: u64,
+}
+
+/// What is done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Nothing,
+    /// This run goes without being read.
+    Drop(usize),
+    /// These become one.
+    Merge(Range<usize>),
+}
+
+/// What is merged becomes at least so many times as large as the largest part of it.
+const GROWTH: u64 = 4;
+
+/// How large a run may become, and how many small ones there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    /// So many small runs are too many; and so many are merged at most.
+    pub(crate) small: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { rows: 16_000_000, bytes: 8 << 30, small: 16 }
+    }
+}
+
+impl Size {
+    /// About the bytes of what counts.
+    fn live_bytes(&self) -> u64 {
+        let share =
+            u128::from(self.bytes) * u128::from(self.live.min(self.rows)) / u128::from(self.rows.max(1));
+        u64::try_from(share).unwrap_or(self.bytes)
+    }
+
+    /// Two small neighbours can always be merged.
+    fn is_small(&self, limits: &Limits) -> bool {
+        self.live <= limits.rows / 2 && self.live_bytes() <= limits.bytes / 2
+    }
+}
+
+/// What a window of runs comes to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    live: u64,
+    bytes: u64,
+}
+
+impl Sum {
+    fn with(self, run: &Size) -> Self {
+        Sum { live: self.live + run.live, bytes: self.bytes + run.live_bytes() }
+    }
+
+    fn fits(&self, limits: &Limits) -> bool {
+        self.live <= limits.rows && self.bytes <= limits.bytes
+    }
+}
+
+/// What is done next.
+pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
+    if let Some(i) = runs.iter().position(|run| run.live == 0) {
+        return Plan::Drop(i);
+    }
+    let garbage = |run: &Size| run.bytes - run.live_bytes();
+    let worst = (0..runs.len())
+        .filter(|i| runs[*i].live < runs[*i].rows.div_ceil(2))
+        .max_by_key(|i| garbage(&runs[*i]));
+    if let Some(i) = worst {
+        return Plan::Merge(with_neighbours(runs, i, limits));
+    }
+    let small = runs.iter().filter(|run| run.is_small(limits)).count();
+    let growth = match small {
+        n if n < limits.small => return Plan::Nothing,
+        n if n < limits.small + limits.small / 2 => GROWTH,
+        _ => 1,
+    };
+    cheapest(runs, limits, growth).map_or(Plan::Nothing, Plan::Merge)
+}
+
+/// A run, and those beside it that cost no more than it does.
+fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
+    let mut window = i..i + 1;
+    let mut sum = Sum::default().with(&runs[i]);
+    loop {
+        let before = window.start.checked_sub(1).map(|j| (j, j..window.end));
+        let behind = (window.end < runs.len()).then(|| (window.end, window.start..window.end + 1));
+        let wider = [before, behind].into_iter().flatten().find(|(j, wider)| {
+            runs[*j].live_bytes() <= sum.bytes
+                && sum.with(&runs[*j]).fits(limits)
+                && wider.len() <= limits.small
+        });
+        let Some((j, wider)) = wider else { return window };
+        sum = sum.with(&runs[j]);
+        window = wider;
+    }
+}
+
+/// The neighbours for which the least is written for each run that goes.
+fn cheapest(runs: &[Size], limits: &Limits, growth: u64) -> Option<Range<usize>> {
+    let mut best: Option<(u64, Range<usize>)> = None;
+    for start in 0..runs.len() {
+        let mut sum = Sum::default();
+        let mut largest = 0;
+        for (end, run) in (start + 1..).zip(&runs[start..]).take(limits.small) {
+            sum = sum.with(run);
+            largest = largest.max(run.live_bytes());
+            if !sum.fits(limits) {
+                break;
+            }
+            let gone = (end - start - 1) as u64;
+            let Some(cost) = sum.bytes.checked_div(gone) else { continue };
+            if sum.bytes < largest.saturating_mul(growth) {
+                continue;
+            }
+            // Of equally cheap ones the last, so that all of a row of equal runs are taken.
+            if best.as_ref().is_none_or(|(least, window)| (cost, window.start) <= (*least, start)) {
+                best = Some((cost, start..end));
+            }
+        }
+    }
+    best.map(|(_, window)| window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { rows: 16_000, bytes: 1 << 40, small: 16 };
+
+    fn full(rows: u64) -> Size {
+        Size { rows, live: rows, bytes: rows * 200 }
+    }
+
+    #[test]
+    fn nothing_is_done_without_a_reason() {
+        assert_eq!(plan(&[], &LIMITS), Plan::Nothing);
+        assert_eq!(plan(&[full(100); 15], &LIMITS), Plan::Nothing);
+        assert_eq!(plan(&[full(16_000), full(16_000), full(9_000), full(3)], &LIMITS), Plan::Nothing);
+    }
+
+    #[test]
+    fn what_counts_no_more_goes_without_being_read() {
+        let gone = Size { live: 0, ..full(100) };
+        assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), Plan::Drop(1));
+    }
+
+    #[test]
+    fn half_empty_runs_are_written_anew_with_small_neighbours() {
+        let half = Size { live: 499, ..full(1_000) };
+        assert_eq!(plan(&[full(5_000), half, full(4_000)], &LIMITS), Plan::Merge(1..2));
+        assert_eq!(plan(&[full(5_000), full(400), half, full(90), full(4_000)], &LIMITS), Plan::Merge(1..4));
+        assert_eq!(plan(&[full(5_000), Size { live: 500, ..half }], &LIMITS), Plan::Nothing);
+    }
+
+    #[test]
+    fn sixteen_equal_runs_become_one_and_large_ones_are_left_alone() {
+        let mut runs = vec![full(16_000), full(1_600)];
+        runs.extend([full(100); 15]);
+        assert_eq!(plan(&runs, &LIMITS), Plan::Merge(2..17));
+        runs.push(full(100));
+        assert_eq!(plan(&runs, &LIMITS), Plan::Merge(2..18));
+        assert_eq!(plan(&[full(9_000); 40], &LIMITS), Plan::Nothing);
+    }
+
+    /// A store's life: flushes of `batch` rows, of which a share goes away later, oldest first or anywhere.
+    struct Life {
+        runs: Vec<Size>,
+        written: u64,
+        flushed: u64,
+    }
+
+    impl Life {
+        fn settle(&mut self) {
+            loop {
+                match plan(&self.runs, &LIMITS) {
+                    Plan::Nothing => break,
+                    Plan::Drop(i) => drop(self.runs.remove(i)),
+                    Plan::Merge(window) => {
+                        let sum = window.clone().fold(Sum::default(), |sum, i| sum.with(&self.runs[i]));
+                        assert!(sum.fits(&LIMITS), "no run becomes too large");
+                        self.written += sum.bytes;
+                        self.runs.splice(window, [Size { rows: sum.live, live: sum.live, bytes: sum.bytes }]);
+                    }
+                }
+            }
+            let (bytes, live) = self
+                .runs
+                .iter()
+                .fold((0, 0), |(bytes, live), run| (bytes + run.bytes, live + run.live_bytes()));
+            assert!(bytes <= 2 * live + 400, "{bytes} bytes for {live}");
+            let rows: u64 = self.runs.iter().map(|run| run.live).sum();
+            assert!(self.runs.len() as u64 <= 24 + rows.div_ceil(LIMITS.rows / 2), "{:?}", self.runs);
+        }
+    }
+
+    fn live(batch: u64, remove: fn(usize, u64) -> u64) -> Life {
+        let mut life = Life { runs: Vec::new(), written: 0, flushed: 0 };
+        for step in 0..4_000 {
+            life.runs.push(full(batch));
+            life.flushed += batch * 200;
+            let count = life.runs.len();
+            for i in 0..count {
+                let gone = remove(count - i, life.runs[i].live).min(life.runs[i].live);
+                life.runs[i].live -= gone;
+            }
+            if step % 3 != 0 {
+                life.settle();
+            }
+        }
+        life
+    }
+
+    #[test]
+    fn runs_stay_few_and_space_and_writing_bounded() {
+        let shapes: [(&str, fn(usize, u64) -> u64); 4] = [
+            ("nothing goes", |_, _| 0),
+            ("the old goes", |age, live| if age > 10 { live / 20 + 1 } else { 0 }),
+            ("much goes at once", |age, live| if age < 3 { live * 9 / 10 } else { live / 50 }),
+            ("a little goes everywhere", |_, live| live / 100 + 1),
+        ];
+        for (name, remove) in shapes {
+            for batch in [10, 100, 1_000] {
+                let life = live(batch, remove);
+                let times = life.written as f64 / life.flushed as f64;
+                assert!(times < 4.0, "{name}, {batch}: each byte is written {times:.1} times more");
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Reads all remembered answers of a run, by hash.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duewheel_core::record::{DedupeRow, Reader};
+
+use super::block::Kind;
+use super::find::text;
+use super::hash;
+use super::opened::{Run, payload};
+use crate::fault::Trouble;
+
+/// Gives a run's answers one by one, over or not, in order of their hashes.
+#[derive(Debug)]
+pub(crate) struct AnswerScan {
+    run: Arc<Run>,
+    /// The block that is being read, where it starts, and how far it has been read.
+    block: Bytes,
+    at: u64,
+    next: u64,
+    last: u64,
+}
+
+impl AnswerScan {
+    pub(crate) fn new(run: Arc<Run>) -> Self {
+        let start = run.footer.messages_end;
+        AnswerScan { run, block: Bytes::new(), at: start, next: start, last: 0 }
+    }
+
+    /// The next answer and its hash.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, DedupeRow)>, Trouble> {
+        while self.block.is_empty() {
+            let end = self.run.footer.answers_end;
+            if self.next == end {
+                return Ok(None);
+            }
+            let mut buffer = Vec::new();
+            self.at = self.next;
+            let head = self.run.file.block_within(Kind::Answers, self.at, end, &mut buffer)?;
+            self.next += head.length as u64;
+            self.block = Bytes::copy_from_slice(payload(&buffer, head));
+        }
+        let mut rest = &self.block[..];
+        let Some(entry) = text(&mut rest) else {
+            return Err(self.run.file.problem(self.at, "an answer cannot be read").into());
+        };
+        let entry = self.block.slice_ref(entry);
+        self.block = self.block.slice_ref(rest);
+        let mut reader = Reader::new(entry);
+        let row = reader.dedupe().map_err(self.run.file.unreadable(self.at))?;
+        let hash = hash::answer(&row.queue, &row.dedupe_id);
+        if !reader.is_empty() || hash < self.last {
+            return Err(self.run.file.problem(self.at, "the answers are out of order").into());
+        }
+        self.last = hash;
+        Ok(Some((hash, row)))
+    }
+}

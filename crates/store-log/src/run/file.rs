@@ -1,0 +1,124 @@
+//! The file of a run, read in whole blocks whose checksums are right.
+
+use std::io;
+use std::sync::Arc;
+
+use duewheel_core::record::DecodeError;
+
+use super::block::{self, BLOCK, BlockHead, FILE_HEAD, Kind};
+use crate::disk::{Access, Disk, DiskFile};
+use crate::fault::{Problem, Trouble, failed};
+use crate::manifest::RunEntry;
+
+#[derive(Debug)]
+pub(crate) struct RunFile {
+    file: Arc<dyn DiskFile>,
+    name: String,
+    pub(crate) run: RunEntry,
+}
+
+impl RunFile {
+    /// Opens a run's file and checks its length and head.
+    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry) -> Result<Self, Trouble> {
+        let name = run.no.run();
+        let file = match disk.open(&name, Access::Read) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Problem::new(name, 0, "the manifest lists this run, and it is not there").into());
+            }
+            Err(error) => return Err(failed("open", &name)(error).into()),
+        };
+        let size = file.size().map_err(failed("measure", &name))?;
+        if size != run.bytes
+            || size < (FILE_HEAD + block::FOOTER) as u64
+            || size > block::MAX_BYTES
+            || size % 8 != 0
+        {
+            let what = format!("the file has {size} bytes, and should have {}", run.bytes);
+            return Err(Problem::new(name, size.min(run.bytes), what).into());
+        }
+        let opened = RunFile { file, name, run: *run };
+        let mut head = [0; FILE_HEAD];
+        opened.read(&mut head, 0)?;
+        block::check_file_head(&head, run).map_err(|what| opened.problem(0, what))?;
+        Ok(opened)
+    }
+
+    /// Fills `buffer` from there.
+    pub(crate) fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Trouble> {
+        Ok(self.file.read_at(buffer, at).map_err(failed("read", &self.name))?)
+    }
+
+    /// Reads the block from `at` to `end` to the start of `buffer`, which only grows.
+    pub(crate) fn block(
+        &self,
+        kind: Kind,
+        at: u64,
+        end: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<BlockHead, Trouble> {
+        let length = bytes_between(at, end);
+        grow(buffer, length);
+        self.read(&mut buffer[..length], at)?;
+        self.check(&buffer[..length], kind, at)
+    }
+
+    /// Reads the block that starts at `at` and ends somewhere up to `end` to the start of `buffer`, which only grows.
+    pub(crate) fn block_within(
+        &self,
+        kind: Kind,
+        at: u64,
+        end: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<BlockHead, Trouble> {
+        if at >= end || bytes_between(at, end) < block::HEAD {
+            return Err(self.problem(at, "there is no room for a block").into());
+        }
+        let first = bytes_between(at, end).min(BLOCK);
+        grow(buffer, first);
+        self.read(&mut buffer[..first], at)?;
+        let length = block::length(&buffer[..block::HEAD]);
+        if length > bytes_between(at, end) {
+            return Err(self.problem(at, "the block's length points behind its part of the run").into());
+        }
+        if length > first {
+            grow(buffer, length);
+            self.read(&mut buffer[first..length], at + first as u64)?;
+        }
+        self.check(&buffer[..length], kind, at)
+    }
+
+    /// Checks the block that `bytes` starts with, which ends there or before.
+    pub(crate) fn first_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, Trouble> {
+        let length = if bytes.len() < block::HEAD { usize::MAX } else { block::length(bytes) };
+        match bytes.get(..length) {
+            Some(bytes) => self.check(bytes, kind, at),
+            None => Err(self.problem(at, "the block's length points behind its part of the run").into()),
+        }
+    }
+
+    fn check(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, Trouble> {
+        Ok(block::check(bytes, kind, self.run.incarnation, at).map_err(|what| self.problem(at, what))?)
+    }
+
+    /// Damage in the block that starts there.
+    pub(crate) fn problem(&self, at: u64, what: impl Into<String>) -> Problem {
+        Problem::new(&*self.name, at, what)
+    }
+
+    /// A row in the block that starts there cannot be read.
+    pub(crate) fn unreadable(&self, at: u64) -> impl Fn(DecodeError) -> Trouble + '_ {
+        move |error| self.problem(at, format!("an entry cannot be read: {error}")).into()
+    }
+}
+
+/// The length of a part of a file whose bounds are known to be within it.
+pub(crate) fn bytes_between(from: u64, to: u64) -> usize {
+    usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX)
+}
+
+fn grow(buffer: &mut Vec<u8>, length: usize) {
+    if buffer.len() < length {
+        buffer.resize(length, 0);
+    }
+}

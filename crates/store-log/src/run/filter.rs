@@ -1,0 +1,177 @@
+//! Tells that a run has no key with a hash: right in all cases for "no", wrong in one of 256 for "perhaps".
+//!
+//! A binary fuse filter (Graf and Lemire 2022) over short hashes, in parts by their upper bits, so that a part is built
+//! in little memory. Its bytes are used as they were read.
+//!
+//! | at | bytes | |
+//! |---|---|---|
+//! | 0 | 8 | parts are told by so many upper bits of a short hash, *b* |
+//! | 8 | 28 × 2^*b* | of each part: seed (8), segment length, its mask, segments' length (4 each), start (8) of its fingerprints |
+//! | … | | fingerprints |
+
+use xorf::{BinaryFuse8, BinaryFuse8Ref, DmaSerializable, Filter as _, FilterRef as _};
+
+use crate::le::{u32_at, u64_at};
+
+/// Bits of a short hash.
+const BITS: u32 = 40;
+/// Keys of a part, about.
+const PART: u64 = 200_000;
+const DESCRIPTOR: usize = BinaryFuse8::DESCRIPTOR_LEN;
+const ENTRY: usize = DESCRIPTOR + 8;
+
+/// Takes short hashes in ascending order.
+#[derive(Debug)]
+pub(crate) struct FilterWriter {
+    bits: u32,
+    table: Vec<u8>,
+    fingerprints: Vec<u8>,
+    part: u64,
+    keys: Vec<u64>,
+}
+
+/// A filter as it stands in a run.
+#[derive(Debug)]
+pub(crate) struct Filter {
+    /// The block with its head.
+    bytes: Vec<u8>,
+    from: usize,
+    bits: u32,
+}
+
+impl FilterWriter {
+    /// For about so many keys.
+    pub(crate) fn new(keys: u64) -> Self {
+        let parts = keys.div_ceil(PART).max(1).next_power_of_two();
+        FilterWriter {
+            bits: parts.trailing_zeros().min(16),
+            table: Vec::new(),
+            fingerprints: Vec::new(),
+            part: 0,
+            keys: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, hash: u64) {
+        let part = part(hash, self.bits);
+        while self.part < part {
+            self.close();
+        }
+        if self.keys.last() != Some(&hash) {
+            self.keys.push(hash);
+        }
+    }
+
+    pub(crate) fn write(mut self, out: &mut Vec<u8>) -> u32 {
+        while self.part < 1 << self.bits {
+            self.close();
+        }
+        out.extend_from_slice(&u64::from(self.bits).to_le_bytes());
+        out.extend_from_slice(&self.table);
+        out.extend_from_slice(&self.fingerprints);
+        1 << self.bits
+    }
+
+    fn close(&mut self) {
+        let mut descriptor = [0; DESCRIPTOR];
+        let start = self.fingerprints.len() as u64;
+        if !self.keys.is_empty() {
+            match BinaryFuse8::try_from(&self.keys) {
+                Ok(filter) => {
+                    filter.dma_copy_descriptor_to(&mut descriptor);
+                    self.fingerprints.extend_from_slice(filter.dma_fingerprints());
+                }
+                // Keys that defeat every seed: this part says "perhaps" to all.
+                Err(_) => descriptor[..8].copy_from_slice(&u64::MAX.to_le_bytes()),
+            }
+        }
+        self.table.extend_from_slice(&descriptor);
+        self.table.extend_from_slice(&start.to_le_bytes());
+        self.keys.clear();
+        self.part += 1;
+    }
+}
+
+impl Filter {
+    /// Takes a block's bytes, of which the payload starts at `from`, and checks that no look-up can leave them.
+    pub(crate) fn read(bytes: Vec<u8>, from: usize, parts: u32) -> Option<Self> {
+        let payload = bytes.get(from..)?;
+        if payload.len() < 8
+            || !parts.is_power_of_two()
+            || u64_at(payload, 0) != u64::from(parts.trailing_zeros())
+        {
+            return None;
+        }
+        let filter = Filter { bits: parts.trailing_zeros(), bytes, from };
+        if filter.bits > BITS || filter.payload().len() < filter.fingerprints_at() {
+            return None;
+        }
+        let mut start = 0;
+        for part in 0..parts as usize {
+            let entry = filter.entry(part);
+            let length = filter.end(part).checked_sub(start)?;
+            let segment = u64::from(u32_at(entry, 8));
+            let (mask, segments) = (u64::from(u32_at(entry, 12)), u64::from(u32_at(entry, 16)));
+            let fits = segment == 0 && mask == 0 && segments == 0 && length == 0
+                || segment.is_power_of_two()
+                    && mask == segment - 1
+                    && segments > 0
+                    && segments.is_multiple_of(segment)
+                    && segments + 2 * segment == length;
+            if u64_at(entry, DESCRIPTOR) != start || !fits {
+                return None;
+            }
+            start += length;
+        }
+        Some(filter)
+    }
+
+    /// Whether the run may have a key with this short hash.
+    #[inline]
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        let Ok(part) = usize::try_from(part(hash, self.bits)) else { return true };
+        let entry = self.entry(part);
+        if u32_at(entry, 8) == 0 {
+            return u64_at(entry, 0) == u64::MAX; // no keys, or all
+        }
+        let from = self.fingerprints_at();
+        let (Ok(start), Ok(end)) =
+            (usize::try_from(u64_at(entry, DESCRIPTOR)), usize::try_from(self.end(part)))
+        else {
+            return true;
+        };
+        let fingerprints = &self.payload()[from + start..from + end];
+        BinaryFuse8Ref::from_dma(&entry[..DESCRIPTOR], fingerprints).contains(&hash)
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn payload(&self) -> &[u8] {
+        &self.bytes[self.from..]
+    }
+
+    fn entry(&self, part: usize) -> &[u8] {
+        &self.payload()[8 + part * ENTRY..8 + (part + 1) * ENTRY]
+    }
+
+    fn fingerprints_at(&self) -> usize {
+        8 + (ENTRY << self.bits)
+    }
+
+    /// Where the fingerprints of a part end.
+    fn end(&self, part: usize) -> u64 {
+        if part + 1 < 1 << self.bits {
+            u64_at(self.entry(part + 1), DESCRIPTOR)
+        } else {
+            (self.payload().len() - self.fingerprints_at()) as u64
+        }
+    }
+}
+
+/// The part of a short hash.
+fn part(hash: u64, bits: u32) -> u64 {
+    hash >> (BITS - bits)
+}

@@ -1,0 +1,284 @@
+//! Finds single messages and answers.
+
+use bytes::Bytes;
+use duewheel_core::message::Row;
+use duewheel_core::record::{DedupeRow, Reader, Stands, varint};
+use duewheel_core::{Key, MessageId, QueueName};
+
+use super::block::Kind;
+use super::hash;
+use super::index::IndexScan;
+use super::live::Live;
+use super::opened::{Run, payload};
+use super::row::{self, Rows};
+use crate::fault::Trouble;
+
+/// What an entry of the index of keys stands for; the lower two bits of its first number.
+pub(super) const HOLDER: u64 = 0;
+pub(super) const DEAD: u64 = 1;
+pub(super) const ANSWER: u64 = 2;
+
+/// A key that is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyLookup<'a> {
+    /// [`hash::key`] of the two.
+    pub(crate) hash: u64,
+    pub(crate) queue: &'a QueueName,
+    pub(crate) key: &'a Key,
+}
+
+/// A row that an index has named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    block: u64,
+    id: MessageId,
+    lookup: usize,
+}
+
+impl Run {
+    /// Finds messages by id (ascending), whether they still count or not. What is not there is left out; the order of
+    /// `out` is that of the file.
+    pub(crate) fn find_ids(&self, ids: &[MessageId], out: &mut Vec<Row>) -> Result<(), Trouble> {
+        let mut index = IndexScan::new();
+        let mut candidates = Vec::with_capacity(ids.len());
+        for (lookup, &id) in ids.iter().enumerate().filter(|(_, id)| self.ids().contains(id.0)) {
+            index.seek(&self.file, &self.by_id, &[id.0, 0])?;
+            match index.next(&self.file, &self.by_id)? {
+                Some([found, block]) if found == id.0 => {
+                    candidates.push(Candidate { block: block.wrapping_mul(8), id, lookup });
+                }
+                Some(_) | None => {
+                    let what = format!("message {id} is in the set of ids and not in their index");
+                    return Err(self.file.problem(self.by_id.end(), what).into());
+                }
+            }
+        }
+        candidates.dedup();
+        self.read(candidates, |_, row| {
+            out.push(row.decode()?);
+            Ok(())
+        })
+    }
+
+    /// Finds the messages that have exactly these keys and count: of each key those that are not dead, and the newest
+    /// `dead` ones that are. Gives them with the position of their look-up, in no particular order.
+    pub(crate) fn find_keys(
+        &self,
+        lookups: &[KeyLookup<'_>],
+        live: &Live,
+        dead: usize,
+        out: &mut Vec<(usize, Row)>,
+    ) -> Result<(), Trouble> {
+        let mut order: Vec<(u64, u32, usize)> = Vec::new();
+        for (i, lookup) in lookups.iter().enumerate().filter(|(_, lookup)| self.may_have(lookup.hash)) {
+            if let Some(queue) = self.queue_no(lookup.queue) {
+                order.push((hash::short(lookup.hash), queue, i));
+            }
+        }
+        order.sort_unstable();
+        let mut index = IndexScan::new();
+        let mut candidates = Vec::with_capacity(order.len());
+        let mut again = Vec::new();
+        for &(hash, queue, lookup) in &order {
+            let cut = self.key_candidates(&mut index, hash, queue, live, dead, lookup, &mut candidates)?;
+            if cut {
+                again.push((hash, queue, lookup));
+            }
+        }
+        // Another key with the same short hash takes the place of a dead message that is wanted: so rare that it may
+        // cost a second look.
+        let mut strangers = Vec::new();
+        self.read(candidates, |lookup, row| {
+            if row.has(&lookups[lookup])? {
+                out.push((lookup, row.decode()?));
+            } else {
+                strangers.push(lookup);
+            }
+            Ok(())
+        })?;
+        again.retain(|(_, _, lookup)| strangers.contains(lookup));
+        for (hash, queue, lookup) in again {
+            out.retain(|(of, _)| *of != lookup);
+            let mut all = Vec::new();
+            self.key_candidates(&mut index, hash, queue, live, usize::MAX, lookup, &mut all)?;
+            let mut rows = Vec::new();
+            self.read(all, |lookup, row| {
+                if row.has(&lookups[lookup])? {
+                    rows.push((lookup, row.decode()?));
+                }
+                Ok(())
+            })?;
+            rows.sort_by_key(|(_, row)| (is_dead(row), std::cmp::Reverse(row.message.id)));
+            let holders = rows.iter().filter(|(_, row)| !is_dead(row)).count();
+            rows.truncate(holders.saturating_add(dead));
+            out.append(&mut rows);
+        }
+        Ok(())
+    }
+
+    /// As [`Run::find_keys`], of one key.
+    pub(crate) fn find_key(
+        &self,
+        hash: u64,
+        queue: &QueueName,
+        key: &Key,
+        live: &Live,
+        dead: usize,
+    ) -> Result<Vec<Row>, Trouble> {
+        let mut out = Vec::new();
+        self.find_keys(&[KeyLookup { hash, queue, key }], live, dead, &mut out)?;
+        Ok(out.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// Finds a remembered answer, over or not.
+    pub(crate) fn find_answer(
+        &self,
+        hash: u64,
+        queue: &QueueName,
+        dedupe_id: &str,
+    ) -> Result<Option<DedupeRow>, Trouble> {
+        if self.footer.answers == 0 || !self.may_have(hash) {
+            return Ok(None);
+        }
+        let wanted = hash::short(hash) << 2 | ANSWER;
+        let mut index = IndexScan::new();
+        let mut buffer = Vec::new();
+        index.seek(&self.file, &self.by_key, &[wanted, 0, 0])?;
+        while let Some([found, _, block]) = index.next(&self.file, &self.by_key)? {
+            if found != wanted {
+                break;
+            }
+            let at = block.wrapping_mul(8);
+            self.check_place(at, self.footer.messages_end, self.footer.answers_end)?;
+            let head = self.file.block_within(Kind::Answers, at, self.footer.answers_end, &mut buffer)?;
+            let mut rest = payload(&buffer, head);
+            while !rest.is_empty() {
+                let entry =
+                    text(&mut rest).ok_or_else(|| self.file.problem(at, "an answer cannot be read"))?;
+                let mut names = entry;
+                if text(&mut names) == Some(queue.as_str().as_bytes())
+                    && text(&mut names) == Some(dedupe_id.as_bytes())
+                {
+                    let mut reader = Reader::new(Bytes::copy_from_slice(entry));
+                    return Ok(Some(reader.dedupe().map_err(self.file.unreadable(at))?));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Collects what the index of keys has for a hash; returns whether dead messages were left out.
+    #[allow(clippy::too_many_arguments)] // one step of find_keys, in a function of its own to be read
+    fn key_candidates(
+        &self,
+        index: &mut IndexScan<3>,
+        hash: u64,
+        queue: u32,
+        live: &Live,
+        dead: usize,
+        lookup: usize,
+        candidates: &mut Vec<Candidate>,
+    ) -> Result<bool, Trouble> {
+        let mut dead_left = dead;
+        index.seek(&self.file, &self.by_key, &[hash << 2 | HOLDER, 0, 0])?;
+        while let Some([found, not_id, block]) = index.next(&self.file, &self.by_key)? {
+            if found > hash << 2 | DEAD {
+                break;
+            }
+            let id = MessageId(!not_id);
+            if !live.has(id, queue) {
+                continue;
+            }
+            if found == hash << 2 | DEAD {
+                if dead_left == 0 {
+                    return Ok(true);
+                }
+                dead_left -= 1;
+            }
+            candidates.push(Candidate { block: block.wrapping_mul(8), id, lookup });
+        }
+        Ok(false)
+    }
+
+    /// Reads the rows that an index has named, each block once.
+    fn read(
+        &self,
+        mut candidates: Vec<Candidate>,
+        mut see: impl FnMut(usize, FoundRow<'_>) -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        candidates.sort_unstable();
+        let mut buffer = Vec::new();
+        for wanted in candidates.chunk_by(|a, b| a.block == b.block) {
+            let at = wanted[0].block;
+            self.check_place(at, super::block::FILE_HEAD as u64, self.footer.messages_end)?;
+            let head = self.file.block_within(Kind::Messages, at, self.footer.messages_end, &mut buffer)?;
+            let mut rows = Rows::new(payload(&buffer, head), head.entries);
+            let mut seen = 0;
+            while seen < wanted.len() {
+                let Some(row) = rows.next().map_err(self.file.unreadable(at))? else {
+                    let what = "an index names a message that is not in the block";
+                    return Err(self.file.problem(at, what).into());
+                };
+                let from = wanted.partition_point(|candidate| candidate.id < row.head.id);
+                for candidate in wanted[from..].iter().take_while(|candidate| candidate.id == row.head.id) {
+                    see(candidate.lookup, FoundRow { run: self, row, at })?;
+                    seen += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A block that an index names must lie in its part of the run.
+    pub(super) fn check_place(&self, at: u64, from: u64, until: u64) -> Result<(), Trouble> {
+        if at < from || at >= until {
+            return Err(self
+                .file
+                .problem(at, "an index names a block outside of its part of the run")
+                .into());
+        }
+        Ok(())
+    }
+}
+
+/// A row in a block that has been read.
+struct FoundRow<'a> {
+    run: &'a Run,
+    row: row::InBlock<'a>,
+    at: u64,
+}
+
+impl FoundRow<'_> {
+    fn queue(&self) -> Result<QueueName, Trouble> {
+        self.run.queue_name(self.row.queue, self.at)
+    }
+
+    fn has(&self, wanted: &KeyLookup<'_>) -> Result<bool, Trouble> {
+        Ok(self.row.head.key == wanted.key.as_str().as_bytes() && self.queue()? == *wanted.queue)
+    }
+
+    fn decode(&self) -> Result<Row, Trouble> {
+        let bytes = Bytes::copy_from_slice(self.row.bytes);
+        row::decode(bytes, self.queue()?).map_err(self.run.file.unreadable(self.at))
+    }
+}
+
+fn is_dead(row: &Row) -> bool {
+    matches!(row.life.stage, duewheel_core::message::Stage::Dead { .. })
+}
+
+/// What an index of keys says of a row.
+pub(super) fn holder_or_dead(stands: Stands) -> u64 {
+    match stands {
+        Stands::Waiting | Stands::Leased { .. } => HOLDER,
+        Stands::Dead { .. } => DEAD,
+    }
+}
+
+/// Bytes with their length in front.
+pub(super) fn text<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(varint(bytes).ok()?).ok()?;
+    let (text, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(text)
+}

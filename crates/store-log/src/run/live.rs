@@ -1,0 +1,98 @@
+//! Which rows of a run still count.
+
+use std::collections::BTreeMap;
+
+use duewheel_core::MessageId;
+use roaring::RoaringTreemap;
+
+use super::opened::Run;
+
+/// A snapshot for one run: replaced as a whole, never changed while somebody reads it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    /// Ids that count, masks apart.
+    pub(crate) ids: RoaringTreemap,
+    /// Purges that were not applied to `ids` yet, by the run's number of the queue.
+    masks: BTreeMap<u32, Vec<Mask>>,
+}
+
+/// One purge of a queue: rows with an id below `before` are no more, but for those kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mask {
+    pub(crate) before: MessageId,
+    /// Ascending.
+    pub(crate) keep: Vec<MessageId>,
+}
+
+impl Live {
+    /// Everything counts.
+    pub(crate) fn all(run: &Run) -> Self {
+        Live { ids: run.ids().clone(), masks: BTreeMap::new() }
+    }
+
+    /// Whether a row counts.
+    #[inline]
+    pub(crate) fn has(&self, id: MessageId, queue: u32) -> bool {
+        self.ids.contains(id.0) && (self.masks.is_empty() || !self.is_masked(id, queue))
+    }
+
+    /// Whether the id counts, as far as this can be told without its queue.
+    #[inline]
+    pub(crate) fn may_have(&self, id: MessageId) -> bool {
+        self.ids.contains(id.0)
+    }
+
+    /// The row counts no more.
+    pub(crate) fn remove(&mut self, id: MessageId) -> bool {
+        self.ids.remove(id.0)
+    }
+
+    /// The queue was purged. A purge takes whatever an earlier one took: what that one kept was alive or is gone by now.
+    pub(crate) fn mask(&mut self, queue: u32, mask: Mask) {
+        let masks = self.masks.entry(queue).or_default();
+        masks.retain(|earlier| earlier.before > mask.before);
+        masks.push(mask);
+    }
+
+    /// Purges by the run's number of the queue.
+    pub(crate) fn masks(&self) -> impl Iterator<Item = (u32, &Mask)> {
+        self.masks.iter().flat_map(|(queue, masks)| masks.iter().map(|mask| (*queue, mask)))
+    }
+
+    /// How many rows count at most: masked ones are among them.
+    pub(crate) fn len(&self) -> u64 {
+        self.ids.len()
+    }
+
+    fn is_masked(&self, id: MessageId, queue: u32) -> bool {
+        let Some(masks) = self.masks.get(&queue) else { return false };
+        masks.iter().any(|mask| id < mask.before && mask.keep.binary_search(&id).is_err())
+    }
+
+    /// What counts of a merge's output: `inputs` are the runs, what counted of each when the merge began, and by now.
+    ///
+    /// Purges that were masked when it began have been applied. They are left behind, or a queue would count as purged for
+    /// ever.
+    pub(crate) fn of_merged(output: &Run, inputs: &[(&Run, &Live, &Live)]) -> Live {
+        let mut ids = RoaringTreemap::new();
+        for (_, _, live) in inputs {
+            ids |= &live.ids;
+        }
+        ids &= output.ids();
+        let mut merged = Live { ids, masks: BTreeMap::new() };
+        for (run, then, now) in inputs {
+            for (queue, mask) in now.masks() {
+                if then.masks().any(|applied| applied == (queue, mask)) {
+                    continue;
+                }
+                let Some(queue) = run.queues().get(queue as usize) else { continue };
+                let Some(queue) = output.queue_no(&queue.name) else { continue };
+                let known = merged.masks.entry(queue).or_default();
+                if !known.contains(mask) {
+                    known.push(mask.clone());
+                }
+            }
+        }
+        merged
+    }
+}

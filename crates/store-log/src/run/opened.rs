@@ -1,0 +1,286 @@
+//! A run that can be asked: its tail is in memory, everything else is read when it is needed.
+
+use std::fmt;
+
+use duewheel_core::record::varint;
+use duewheel_core::time::Class;
+use duewheel_core::{MessageId, QueueName};
+use roaring::RoaringTreemap;
+
+use super::block::{self, BlockHead, Footer, HEAD, Kind};
+use super::file::{RunFile, bytes_between};
+use super::filter::Filter;
+use super::hash;
+use super::index::Index;
+use crate::disk::Disk;
+use crate::fault::Trouble;
+use crate::le::u64_at;
+use crate::manifest::RunEntry;
+use crate::names::Interner;
+
+/// A run, immutable and shared.
+pub(crate) struct Run {
+    pub(super) file: RunFile,
+    pub(super) footer: Footer,
+    queues: Vec<Queue>,
+    /// Numbers of queues, by name.
+    by_name: Vec<u32>,
+    pub(super) spans: Vec<Span>,
+    pub(super) by_id: Index<2>,
+    pub(super) by_key: Index<3>,
+    pub(super) by_queue: Index<4>,
+    pub(super) leased: Index<4>,
+    pub(super) dead: Index<4>,
+    pub(super) graves: Index<4>,
+    pub(super) filter: Filter,
+    ids: RoaringTreemap,
+}
+
+/// A queue that has rows in a run. Its place in the list is its number there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Queue {
+    pub(crate) name: QueueName,
+    pub(crate) rows: u64,
+    /// Sum of the weights of its messages.
+    pub(crate) weight: u64,
+}
+
+/// A part of the rows: all that are due from its first row to before that of the next span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) at: u64,
+    pub(crate) class: Class,
+    pub(crate) due: u64,
+    pub(crate) id: MessageId,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("entry", self.entry()).field("rows", &self.rows()).finish_non_exhaustive()
+    }
+}
+
+impl Run {
+    /// Opens a run: reads its head, its footer and its tail.
+    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry, names: &mut Interner) -> Result<Self, Trouble> {
+        let file = RunFile::open(disk, run)?;
+        let footer_at = run.bytes - block::FOOTER as u64;
+        let mut buffer = Vec::new();
+        let head = file.block(Kind::Footer, footer_at, run.bytes, &mut buffer)?;
+        let footer =
+            Footer::read(payload(&buffer, head), footer_at).map_err(|what| file.problem(footer_at, what))?;
+        let mut tail = Tail { file: &file, at: footer.leaves_end, end: footer_at };
+
+        let (at, head, bytes) = tail.block(Kind::Queues)?;
+        let queues = read_queues(payload(&bytes, head), head.entries, names)
+            .filter(|queues| queues.len() as u64 == footer.queues)
+            .ok_or_else(|| file.problem(at, "the queues cannot be read"))?;
+        let counted = queues.iter().try_fold((0u64, 0u64), |(rows, weight), queue| {
+            Some((rows.checked_add(queue.rows)?, weight.checked_add(queue.weight)?))
+        });
+        if counted != Some((footer.rows, footer.weight)) {
+            return Err(file.problem(at, "the queues do not count as many messages as there are").into());
+        }
+        let mut by_name: Vec<u32> = (0..head.entries).collect();
+        by_name.sort_unstable_by(|a, b| queues[*a as usize].name.cmp(&queues[*b as usize].name));
+        if by_name.windows(2).any(|w| queues[w[0] as usize].name == queues[w[1] as usize].name) {
+            return Err(file.problem(at, "a queue is named twice").into());
+        }
+
+        let (at, head, bytes) = tail.block(Kind::Spans)?;
+        let spans = read_spans(payload(&bytes, head), head.entries, footer.messages_end)
+            .ok_or_else(|| file.problem(at, "the table of spans cannot be read"))?;
+
+        let mut from = footer.answers_end;
+        let by_id = tail.index(Kind::IdLeaf, &mut from, footer.leaves_end)?;
+        let by_key = tail.index(Kind::KeyLeaf, &mut from, footer.leaves_end)?;
+        let by_queue = tail.index(Kind::SpanLeaf, &mut from, footer.leaves_end)?;
+        let leased: Index<4> = tail.index(Kind::LeasedLeaf, &mut from, footer.leaves_end)?;
+        let dead: Index<4> = tail.index(Kind::DeadLeaf, &mut from, footer.leaves_end)?;
+        let graves: Index<4> = tail.index(Kind::GraveLeaf, &mut from, footer.leaves_end)?;
+        if from != footer.leaves_end {
+            return Err(file.problem(from, "there are leaves that no index knows").into());
+        }
+
+        let (at, head, bytes) = tail.block(Kind::Filter)?;
+        let filter = Filter::read(bytes, HEAD, head.entries)
+            .ok_or_else(|| file.problem(at, "the filter cannot be read"))?;
+
+        let (at, head, bytes) = tail.block(Kind::Ids)?;
+        let mut set = payload(&bytes, head);
+        let ids = RoaringTreemap::deserialize_from(&mut set).ok().filter(|_| set.is_empty());
+        let ids = ids.ok_or_else(|| file.problem(at, "the set of ids cannot be read"))?;
+        if tail.at != tail.end {
+            return Err(file.problem(tail.at, "there is more in the tail than there should").into());
+        }
+        if ids.len() != footer.rows || by_id.entries != footer.rows || dead.entries != graves.entries {
+            return Err(file.problem(at, "the counts of messages do not agree").into());
+        }
+        Ok(Run {
+            file,
+            footer,
+            queues,
+            by_name,
+            spans,
+            by_id,
+            by_key,
+            by_queue,
+            leased,
+            dead,
+            graves,
+            filter,
+            ids,
+        })
+    }
+
+    /// How the manifest lists it.
+    pub(crate) fn entry(&self) -> &RunEntry {
+        &self.file.run
+    }
+
+    /// Messages in it, whether they still count or not.
+    pub(crate) fn rows(&self) -> u64 {
+        self.footer.rows
+    }
+
+    /// Remembered answers in it.
+    pub(crate) fn answers(&self) -> u64 {
+        self.footer.answers
+    }
+
+    /// The engine time at which the last of its answers is over; 0 if it has none.
+    pub(crate) fn answers_until(&self) -> u64 {
+        self.footer.answers_until
+    }
+
+    /// Ids of its messages.
+    pub(crate) fn ids(&self) -> &RoaringTreemap {
+        &self.ids
+    }
+
+    /// Queues that have messages in it, by their numbers.
+    pub(crate) fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// The number of a queue.
+    pub(crate) fn queue_no(&self, name: &QueueName) -> Option<u32> {
+        let i = self.by_name.binary_search_by(|no| self.queues[*no as usize].name.cmp(name)).ok()?;
+        Some(self.by_name[i])
+    }
+
+    /// Whether there may be a message with a key, or an answer, of this hash. A "no" is right.
+    pub(crate) fn may_have(&self, hash: u64) -> bool {
+        self.filter.may_have(hash::short(hash))
+    }
+
+    /// The name of a queue that a row in the block at `at` names.
+    pub(super) fn queue_name(&self, queue: u32, at: u64) -> Result<QueueName, Trouble> {
+        match self.queues.get(queue as usize) {
+            Some(queue) => Ok(queue.name.clone()),
+            None => Err(self.file.problem(at, "a row is of a queue that is not in the run").into()),
+        }
+    }
+
+    /// Where a span ends.
+    pub(super) fn span_end(&self, span: usize) -> u64 {
+        self.spans.get(span + 1).map_or(self.footer.messages_end, |next| next.at)
+    }
+}
+
+/// Reads the blocks of the tail one after the other.
+struct Tail<'a> {
+    file: &'a RunFile,
+    at: u64,
+    end: u64,
+}
+
+impl Tail<'_> {
+    fn block(&mut self, kind: Kind) -> Result<(u64, BlockHead, Vec<u8>), Trouble> {
+        let at = self.at;
+        let mut head = [0; HEAD];
+        if bytes_between(at, self.end) < HEAD {
+            return Err(self.file.problem(at, "the tail ends too soon").into());
+        }
+        self.file.read(&mut head, at)?;
+        let length = block::length(&head);
+        if length > bytes_between(at, self.end) {
+            return Err(self.file.problem(at, "the block's length points behind its part of the run").into());
+        }
+        let mut bytes = Vec::new();
+        let head = self.file.block(kind, at, at + length as u64, &mut bytes)?;
+        bytes.truncate(HEAD + head.payload);
+        self.at += length as u64;
+        Ok((at, head, bytes))
+    }
+
+    /// An index whose leaves start at `from`, which moves behind them.
+    fn index<const C: usize>(&mut self, kind: Kind, from: &mut u64, until: u64) -> Result<Index<C>, Trouble> {
+        let (at, head, bytes) = self.block(Kind::Fences)?;
+        let index: Index<C> = Index::read(kind, payload(&bytes, head), head.entries, *from, until)
+            .ok_or_else(|| self.file.problem(at, "the table of leaves cannot be read"))?;
+        *from = index.end();
+        Ok(index)
+    }
+}
+
+/// The payload of the block that `bytes` starts with.
+pub(super) fn payload(bytes: &[u8], head: BlockHead) -> &[u8] {
+    &bytes[HEAD..HEAD + head.payload]
+}
+
+fn read_queues(mut bytes: &[u8], count: u32, names: &mut Interner) -> Option<Vec<Queue>> {
+    let mut queues = Vec::with_capacity((count as usize).min(bytes.len() / 4));
+    for _ in 0..count {
+        let length = usize::try_from(varint(&mut bytes).ok()?).ok()?;
+        let (name, rest) = bytes.split_at_checked(length)?;
+        bytes = rest;
+        let name = names.name(std::str::from_utf8(name).ok()?).ok()?;
+        queues.push(Queue { name, rows: varint(&mut bytes).ok()?, weight: varint(&mut bytes).ok()? });
+    }
+    bytes.is_empty().then_some(queues)
+}
+
+fn read_spans(bytes: &[u8], count: u32, messages_end: u64) -> Option<Vec<Span>> {
+    if bytes.len() != (count as usize).checked_mul(Span::BYTES)? {
+        return None;
+    }
+    let mut spans: Vec<Span> = Vec::with_capacity(count as usize);
+    for span in bytes.chunks_exact(Span::BYTES) {
+        let class = match u64_at(span, 8) {
+            0 => Class::At,
+            1 => Class::After,
+            _ => return None,
+        };
+        spans.push(Span {
+            at: u64_at(span, 0),
+            class,
+            due: u64_at(span, 16),
+            id: MessageId(u64_at(span, 24)),
+        });
+    }
+    let start = spans.first().map_or(messages_end, |span| span.at);
+    let ordered = spans.is_sorted_by(|a, b| a.at < b.at && a.key() < b.key());
+    let whole = start == block::FILE_HEAD as u64
+        && ordered
+        && spans.iter().all(|span| span.at < messages_end && span.at % 8 == 0);
+    whole.then_some(spans)
+}
+
+impl Span {
+    pub(super) const BYTES: usize = 32;
+
+    pub(super) fn key(&self) -> (Class, u64, MessageId) {
+        (self.class, self.due, self.id)
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let class = match self.class {
+            Class::At => 0,
+            Class::After => 1,
+        };
+        for n in [self.at, class, self.due, self.id.0] {
+            out.extend_from_slice(&n.to_le_bytes());
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! One message of a run, not decoded.
+
+use bytes::Bytes;
+use duewheel_core::message::Row;
+use duewheel_core::record::{DecodeError, Reader, RowHead, Stands, varint};
+use duewheel_core::{Due, MessageId, QueueName};
+
+/// A row as a scan gives it. It keeps a part of the file in memory as long as it lives.
+#[derive(Clone, Debug)]
+pub(crate) struct RawRow {
+    pub(crate) id: MessageId,
+    pub(crate) due: Due,
+    pub(crate) stands: Stands,
+    pub(crate) weight: u64,
+    /// The run's number of its queue.
+    pub(crate) queue: u32,
+    /// As the codec stores it.
+    pub(crate) bytes: Bytes,
+    /// Where in the file it was read, for messages about damage.
+    pub(crate) at: u64,
+}
+
+/// A row in the payload of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InBlock<'a> {
+    pub(crate) queue: u32,
+    pub(crate) head: RowHead<'a>,
+    /// As the codec stores it.
+    pub(crate) bytes: &'a [u8],
+    /// Where these start in the payload.
+    pub(crate) at: usize,
+}
+
+/// The rows of a block's payload, one by one.
+#[derive(Debug)]
+pub(crate) struct Rows<'a> {
+    payload: &'a [u8],
+    rest: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Rows<'a> {
+    pub(crate) fn new(payload: &'a [u8], entries: u32) -> Self {
+        Rows { payload, rest: payload, left: entries }
+    }
+
+    /// The next row; `None` when the block ends where it should.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<InBlock<'a>>, DecodeError> {
+        if self.left == 0 {
+            return if self.rest.is_empty() { Ok(None) } else { Err(DecodeError::Unknown("end of a block")) };
+        }
+        self.left -= 1;
+        let length = usize::try_from(varint(&mut self.rest)?).map_err(|_| DecodeError::Short)?;
+        let (mut row, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        let queue = u32::try_from(varint(&mut row)?).map_err(|_| DecodeError::Unknown("queue"))?;
+        let at = self.payload.len() - rest.len() - row.len();
+        Ok(Some(InBlock { queue, head: RowHead::read(row)?, bytes: row, at }))
+    }
+}
+
+/// Decodes what the codec has stored, all of it.
+pub(crate) fn decode(bytes: Bytes, queue: QueueName) -> Result<Row, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let row = reader.stored(queue)?;
+    if reader.is_empty() { Ok(row) } else { Err(DecodeError::Unknown("end of a message")) }
+}

@@ -1,0 +1,494 @@
+//! Reads the messages of a run in order of time.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duewheel_core::message::Row;
+use duewheel_core::record::Stands;
+use duewheel_core::store::{Cursor, Sequence, Which};
+use duewheel_core::time::Class;
+use duewheel_core::{Due, MessageId, QueueName};
+
+use super::block::{FILE_HEAD, HEAD, Kind};
+use super::file::bytes_between;
+use super::index::{Index, IndexScan};
+use super::leaf::Entry;
+use super::live::Live;
+use super::opened::{Run, payload};
+use super::row::{self, RawRow, Rows};
+use crate::fault::Trouble;
+
+/// Gives the rows of a sequence that count, one by one, and keeps its place. One span is in memory at a time, or one
+/// queue's part of it.
+#[derive(Debug)]
+pub(crate) struct RunScan {
+    run: Arc<Run>,
+    live: Arc<Live>,
+    wanted: Wanted,
+    after: Option<Cursor>,
+    until: u64,
+    way: Way,
+}
+
+/// Queues by their numbers in the run.
+#[derive(Debug)]
+enum Wanted {
+    All,
+    One(u32),
+    /// Whether each is left out.
+    AllBut(Vec<bool>),
+}
+
+#[derive(Debug)]
+enum Way {
+    Nothing,
+    Spans(BySpan),
+    Index(ByIndex),
+}
+
+/// Through the spans of one class.
+#[derive(Debug)]
+struct BySpan {
+    class: Class,
+    stages: Stages,
+    /// The next span, and the end of those of the class.
+    span: usize,
+    end: usize,
+    /// Where the one queue is that is wanted.
+    queue: IndexScan<4>,
+    /// Large queues that are left out, and the place of each in this span or one behind it.
+    skipped: Vec<(u32, IndexScan<4>, Option<Entry<4>>)>,
+    /// What is left of the present span: parts of the file, and the rows in them, in order.
+    parts: Vec<Part>,
+    rows: Vec<Place>,
+    order: Vec<(u64, MessageId, u32)>,
+    next: usize,
+}
+
+/// Which rows of a span are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stages {
+    Waiting,
+    Every,
+}
+
+#[derive(Debug)]
+struct Part {
+    at: u64,
+    bytes: Bytes,
+}
+
+/// A row in a part.
+#[derive(Debug)]
+struct Place {
+    part: u32,
+    queue: u32,
+    from: usize,
+    length: usize,
+    stands: Stands,
+    weight: u64,
+}
+
+/// Through an index that starts with a time and an id.
+#[derive(Debug)]
+struct ByIndex {
+    which: Times,
+    index: IndexScan<4>,
+    /// The block that was read last.
+    block: Option<(u64, Bytes, u32)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Times {
+    Leased,
+    Dead,
+    /// The dead of one queue.
+    Graves(u32),
+}
+
+/// Excluded queues that are worth looking up in every span.
+const SKIPPED: usize = 16;
+/// Rows from which on a queue may be worth it.
+const SKIPPED_ROWS: u64 = 512;
+
+impl Run {
+    /// Starts to read a sequence behind `after`, up to and with the time `until`.
+    pub(crate) fn scan(
+        self: &Arc<Self>,
+        live: &Arc<Live>,
+        sequence: Sequence,
+        which: &Which,
+        after: Option<Cursor>,
+        until: u64,
+    ) -> Result<RunScan, Trouble> {
+        let wanted = match which {
+            Which::All => Some(Wanted::All),
+            Which::One(name) => self.queue_no(name).map(Wanted::One),
+            Which::AllBut(names) => {
+                let mut out = vec![false; self.queues().len()];
+                for no in names.iter().filter_map(|name| self.queue_no(name)) {
+                    out[no as usize] = true;
+                }
+                Some(Wanted::AllBut(out))
+            }
+        };
+        let way = match (&wanted, sequence) {
+            (None, _) => Way::Nothing,
+            (Some(wanted), Sequence::At) => self.by_span(wanted, Class::At, Stages::Waiting, after)?,
+            (Some(wanted), Sequence::AllAt) => self.by_span(wanted, Class::At, Stages::Every, after)?,
+            (Some(wanted), Sequence::After) => self.by_span(wanted, Class::After, Stages::Waiting, after)?,
+            (Some(wanted), Sequence::AllAfter) => self.by_span(wanted, Class::After, Stages::Every, after)?,
+            (Some(_), Sequence::Leased) => self.by_index(Times::Leased, after)?,
+            (Some(Wanted::One(queue)), Sequence::Dead) => self.by_index(Times::Graves(*queue), after)?,
+            (Some(_), Sequence::Dead) => self.by_index(Times::Dead, after)?,
+        };
+        let wanted = wanted.unwrap_or(Wanted::All);
+        Ok(RunScan { run: Arc::clone(self), live: Arc::clone(live), wanted, after, until, way })
+    }
+
+    /// Decodes a row that a scan of this run has given.
+    pub(crate) fn decode(&self, row: &RawRow) -> Result<Row, Trouble> {
+        let queue = self.queue_name(row.queue, 0)?;
+        row::decode(row.bytes.clone(), queue).map_err(|error| {
+            let what = format!("message {} cannot be read: {error}", row.id);
+            self.file.problem(row.at, what).into()
+        })
+    }
+
+    fn by_span(
+        &self,
+        wanted: &Wanted,
+        class: Class,
+        stages: Stages,
+        after: Option<Cursor>,
+    ) -> Result<Way, Trouble> {
+        let end = self.spans.partition_point(|span| span.class <= class);
+        let start = self.spans.partition_point(|span| span.class < class);
+        let span = match after {
+            None => start,
+            Some((due, id)) => {
+                start.max(self.spans.partition_point(|span| span.key() <= (class, due, id)).saturating_sub(1))
+            }
+        };
+        let mut way = BySpan {
+            class,
+            stages,
+            span,
+            end,
+            queue: IndexScan::new(),
+            skipped: Vec::new(),
+            parts: Vec::new(),
+            rows: Vec::new(),
+            order: Vec::new(),
+            next: 0,
+        };
+        match wanted {
+            Wanted::All => {}
+            Wanted::One(queue) => {
+                way.queue.seek(&self.file, &self.by_queue, &[u64::from(*queue), span as u64, 0, 0])?;
+            }
+            Wanted::AllBut(out) => {
+                let mut large: Vec<(u64, u32)> = (0u32..)
+                    .zip(self.queues())
+                    .filter(|(no, queue)| out[*no as usize] && queue.rows >= SKIPPED_ROWS)
+                    .map(|(no, queue)| (queue.rows, no))
+                    .collect();
+                large.sort_unstable_by(|a, b| b.cmp(a));
+                large.truncate(SKIPPED);
+                for (_, queue) in large {
+                    let mut scan = IndexScan::new();
+                    scan.seek(&self.file, &self.by_queue, &[u64::from(queue), span as u64, 0, 0])?;
+                    let first = scan.next(&self.file, &self.by_queue)?;
+                    way.skipped.push((queue, scan, first));
+                }
+            }
+        }
+        Ok(Way::Spans(way))
+    }
+
+    fn by_index(&self, which: Times, after: Option<Cursor>) -> Result<Way, Trouble> {
+        let mut index = IndexScan::new();
+        let behind = after.map_or([0; 3], |(time, id)| [time, id.0, u64::MAX]);
+        let from = match which {
+            Times::Leased | Times::Dead => [behind[0], behind[1], behind[2], behind[2]],
+            Times::Graves(queue) => [u64::from(queue), behind[0], behind[1], behind[2]],
+        };
+        index.seek(&self.file, self.times(which), &from)?;
+        Ok(Way::Index(ByIndex { which, index, block: None }))
+    }
+
+    fn times(&self, which: Times) -> &Index<4> {
+        match which {
+            Times::Leased => &self.leased,
+            Times::Dead => &self.dead,
+            Times::Graves(_) => &self.graves,
+        }
+    }
+}
+
+impl RunScan {
+    /// The run that is read.
+    pub(crate) fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// The next row.
+    pub(crate) fn next(&mut self) -> Result<Option<RawRow>, Trouble> {
+        match &mut self.way {
+            Way::Nothing => Ok(None),
+            Way::Spans(way) => loop {
+                if let Some(row) = way.take() {
+                    return Ok(Some(row));
+                }
+                if !way.enter(&self.run, &self.live, &self.wanted, self.after, self.until)? {
+                    self.way = Way::Nothing;
+                    return Ok(None);
+                }
+            },
+            Way::Index(way) => {
+                let row = way.next(&self.run, &self.live, &self.wanted, self.until)?;
+                if row.is_none() {
+                    self.way = Way::Nothing;
+                }
+                Ok(row)
+            }
+        }
+    }
+}
+
+impl Wanted {
+    #[inline]
+    fn has(&self, queue: u32) -> bool {
+        match self {
+            Wanted::All => true,
+            Wanted::One(one) => *one == queue,
+            Wanted::AllBut(out) => out.get(queue as usize) != Some(&true),
+        }
+    }
+}
+
+impl BySpan {
+    /// The next row of the present span.
+    #[inline]
+    fn take(&mut self) -> Option<RawRow> {
+        let &(due, id, place) = self.order.get(self.next)?;
+        self.next += 1;
+        let place = &self.rows[place as usize];
+        let part = &self.parts[place.part as usize];
+        Some(RawRow {
+            id,
+            due: Due::from_raw(self.class, due),
+            stands: place.stands,
+            weight: place.weight,
+            queue: place.queue,
+            bytes: part.bytes.slice(place.from..place.from + place.length),
+            at: part.at,
+        })
+    }
+
+    /// Reads the next span; false if there is none.
+    fn enter(
+        &mut self,
+        run: &Run,
+        live: &Live,
+        wanted: &Wanted,
+        after: Option<Cursor>,
+        until: u64,
+    ) -> Result<bool, Trouble> {
+        self.parts.clear();
+        self.rows.clear();
+        self.order.clear();
+        self.next = 0;
+        if let Wanted::One(queue) = wanted {
+            // Spans without rows of this queue are not even looked at.
+            match self.queue.next(&run.file, &run.by_queue)? {
+                Some([of, span, ..]) if of == u64::from(*queue) && span < self.end as u64 => {
+                    self.span = usize::try_from(span).unwrap_or(self.end);
+                }
+                Some(_) | None => return Ok(false),
+            }
+        }
+        if self.span >= self.end || run.spans[self.span].due > until {
+            return Ok(false);
+        }
+        let (from, to) = (run.spans[self.span].at, run.span_end(self.span));
+        match wanted {
+            Wanted::All => self.read(run, live, wanted, after, until, from, to)?,
+            Wanted::One(_) => {
+                let Some([_, _, block, extent]) = self.queue.here() else { return Ok(false) };
+                let (start, end) = extent_of(block, extent);
+                self.check_extent(run, start, end, from, to)?;
+                self.read(run, live, wanted, after, until, start, end)?;
+            }
+            Wanted::AllBut(_) => {
+                let mut left_out = self.left_out(run)?;
+                left_out.sort_unstable();
+                let mut at = from;
+                for (start, end) in left_out {
+                    self.check_extent(run, start, end, at, to)?;
+                    if at < start {
+                        self.read(run, live, wanted, after, until, at, start)?;
+                    }
+                    at = end;
+                }
+                if at < to {
+                    self.read(run, live, wanted, after, until, at, to)?;
+                }
+            }
+        }
+        // Sorted pieces, one of each queue: the stable sort makes use of them.
+        self.order.sort();
+        self.span += 1;
+        Ok(true)
+    }
+
+    fn check_extent(&self, run: &Run, start: u64, end: u64, from: u64, to: u64) -> Result<(), Trouble> {
+        if start < from || start >= end || end > to {
+            return Err(run
+                .file
+                .problem(start, "the index of queues names blocks outside of the span")
+                .into());
+        }
+        Ok(())
+    }
+
+    /// The parts of this span that belong to queues that are left out, and to nobody else.
+    fn left_out(&mut self, run: &Run) -> Result<Vec<(u64, u64)>, Trouble> {
+        let mut left_out = Vec::new();
+        let here = self.span as u64;
+        for (queue, scan, next) in &mut self.skipped {
+            while let Some([of, span, block, extent]) = *next {
+                if of != u64::from(*queue) {
+                    *next = None;
+                } else if span < here {
+                    *next = scan.next(&run.file, &run.by_queue)?;
+                } else {
+                    if span == here && extent & 1 == 1 {
+                        left_out.push(extent_of(block, extent));
+                    }
+                    break;
+                }
+            }
+        }
+        Ok(left_out)
+    }
+
+    /// Reads the blocks from `from` to `to`, and notes their rows.
+    #[allow(clippy::too_many_arguments)] // the scan's own fields, which are borrowed apart
+    fn read(
+        &mut self,
+        run: &Run,
+        live: &Live,
+        wanted: &Wanted,
+        after: Option<Cursor>,
+        until: u64,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Trouble> {
+        let mut bytes = vec![0; bytes_between(from, to)];
+        run.file.read(&mut bytes, from)?;
+        let part = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
+        let mut block = 0;
+        while block < bytes.len() {
+            let at = from + block as u64;
+            let head = run.file.first_block(&bytes[block..], Kind::Messages, at)?;
+            let mut rows = Rows::new(payload(&bytes[block..], head), head.entries);
+            while let Some(row) = rows.next().map_err(run.file.unreadable(at))? {
+                let due = row.head.due;
+                if due.class() != self.class {
+                    return Err(run.file.problem(at, "a row is of another clock than its span").into());
+                }
+                if row.queue as usize >= run.queues().len() {
+                    return Err(run.file.problem(at, "a row is of a queue that is not in the run").into());
+                }
+                let place = (due.raw(), row.head.id);
+                let counts = place.0 <= until
+                    && after.is_none_or(|after| place > after)
+                    && (self.stages == Stages::Every || row.head.stands == Stands::Waiting)
+                    && wanted.has(row.queue)
+                    && live.has(row.head.id, row.queue);
+                if counts {
+                    self.order.push((place.0, place.1, u32::try_from(self.rows.len()).unwrap_or(u32::MAX)));
+                    self.rows.push(Place {
+                        part,
+                        queue: row.queue,
+                        from: block + HEAD + row.at,
+                        length: row.bytes.len(),
+                        stands: row.head.stands,
+                        weight: row.head.weight,
+                    });
+                }
+            }
+            block += head.length;
+        }
+        self.parts.push(Part { at: from, bytes: Bytes::from(bytes) });
+        Ok(())
+    }
+}
+
+impl ByIndex {
+    fn next(
+        &mut self,
+        run: &Run,
+        live: &Live,
+        wanted: &Wanted,
+        until: u64,
+    ) -> Result<Option<RawRow>, Trouble> {
+        while let Some(entry) = self.index.next(&run.file, run.times(self.which))? {
+            let (time, id, block, queue) = match self.which {
+                Times::Leased | Times::Dead => (entry[0], entry[1], entry[2], entry[3]),
+                Times::Graves(_) => (entry[1], entry[2], entry[3], entry[0]),
+            };
+            let queue = u32::try_from(queue).unwrap_or(u32::MAX);
+            if time > until || matches!(self.which, Times::Graves(of) if of != queue) {
+                return Ok(None);
+            }
+            let id = MessageId(id);
+            if wanted.has(queue) && live.has(id, queue) {
+                return self.row(run, block.wrapping_mul(8), id, time).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn row(&mut self, run: &Run, at: u64, id: MessageId, time: u64) -> Result<RawRow, Trouble> {
+        let (bytes, entries) = match &self.block {
+            Some((here, bytes, entries)) if *here == at => (bytes, *entries),
+            Some(_) | None => {
+                run.check_place(at, FILE_HEAD as u64, run.footer.messages_end)?;
+                let mut buffer = Vec::new();
+                let head = run.file.block_within(Kind::Messages, at, run.footer.messages_end, &mut buffer)?;
+                buffer.truncate(HEAD + head.payload);
+                let (_, bytes, entries) = self.block.insert((at, Bytes::from(buffer), head.entries));
+                (&*bytes, *entries)
+            }
+        };
+        let mut rows = Rows::new(&bytes[HEAD..], entries);
+        while let Some(row) = rows.next().map_err(run.file.unreadable(at))? {
+            let stands = row.head.stands;
+            let fits = match (self.which, stands) {
+                (Times::Leased, Stands::Leased { until }) => until.0 == time,
+                (Times::Dead | Times::Graves(_), Stands::Dead { at }) => at.0 == time,
+                (_, Stands::Waiting | Stands::Leased { .. } | Stands::Dead { .. }) => false,
+            };
+            if row.head.id == id && fits {
+                return Ok(RawRow {
+                    id,
+                    due: row.head.due,
+                    stands,
+                    weight: row.head.weight,
+                    queue: row.queue,
+                    bytes: bytes.slice(HEAD + row.at..HEAD + row.at + row.bytes.len()),
+                    at,
+                });
+            }
+        }
+        Err(run.file.problem(at, "an index names a message that is not in the block").into())
+    }
+}
+
+/// Start and end of the blocks that an entry of the index of queues names.
+pub(super) fn extent_of(block: u64, extent: u64) -> (u64, u64) {
+    let start = block.wrapping_mul(8);
+    (start, start.wrapping_add((extent >> 1).wrapping_mul(8)))
+}

@@ -1,0 +1,114 @@
+//! A disk in memory.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use crate::disk::{Access, Disk, DiskFile, Held, Hold};
+
+type Files = Arc<Mutex<BTreeMap<String, Arc<Mutex<Vec<u8>>>>>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct MemDisk {
+    files: Files,
+}
+
+#[derive(Debug)]
+struct MemFile(Arc<Mutex<Vec<u8>>>);
+
+impl MemDisk {
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.files.lock().unwrap().keys().cloned().collect()
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        self.files.lock().unwrap()[name].lock().unwrap().clone()
+    }
+
+    /// Changes a file behind everybody's back.
+    pub(crate) fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        change(&mut self.files.lock().unwrap()[name].lock().unwrap());
+    }
+}
+
+impl Disk for MemDisk {
+    fn make_dir(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, _: &str) -> io::Result<Vec<String>> {
+        Ok(self.names())
+    }
+
+    fn lock(&self, _: &str, _: Hold) -> io::Result<Box<dyn Held>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+        let files = self.files.lock().unwrap();
+        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(MemFile(file.clone())))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = Arc::default();
+        self.files.lock().unwrap().insert(name.into(), Arc::clone(&file));
+        Ok(Arc::new(MemFile(file)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut files = self.files.lock().unwrap();
+        let file = files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        files.insert(to.into(), file);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.files.lock().unwrap().remove(name).map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    fn sync_dir(&self, _: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
+
+    fn unique(&self) -> u64 {
+        4
+    }
+}
+
+impl DiskFile for MemFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        let bytes = self.0.lock().unwrap();
+        let at = usize::try_from(at).unwrap();
+        let from = bytes.get(at..at.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(from);
+        Ok(())
+    }
+
+    fn write_at(&self, new: &[u8], at: u64) -> io::Result<()> {
+        let mut bytes = self.0.lock().unwrap();
+        let at = usize::try_from(at).unwrap();
+        let end = at + new.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[at..end].copy_from_slice(new);
+        Ok(())
+    }
+
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
