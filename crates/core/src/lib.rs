@@ -11,6 +11,7 @@ pub mod name;
 pub mod policy;
 pub mod record;
 pub mod store;
+pub mod tally;
 pub mod time;
 
 pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};

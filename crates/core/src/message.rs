@@ -217,6 +217,28 @@ impl Message {
     }
 }
 
+/// The stage of a life, without its details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Scheduled or Ready.
+    Waiting = 0,
+    /// In a consumer's hands.
+    Leased = 1,
+    /// Parked.
+    Dead = 2,
+}
+
+impl Stage {
+    /// The stage without its details.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Stage::Waiting { .. } => Kind::Waiting,
+            Stage::Leased(_) => Kind::Leased,
+            Stage::Dead { .. } => Kind::Dead,
+        }
+    }
+}
+
 impl Life {
     /// A message that has just been accepted.
     pub fn new(due: Due, priority: Option<u32>) -> Self {

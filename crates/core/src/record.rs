@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{Lease, Life, Message, Stage};
+use crate::message::{Kind, Lease, Life, Message, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
-use crate::time::{EngineMs, Now, Partial, WallMs};
+use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
 
@@ -25,6 +25,8 @@ pub enum Record {
         message: Arc<Message>,
         /// Where it stands.
         life: Life,
+        /// Where it stood, if the id was there before.
+        was: Option<Was>,
     },
     /// The message's life is now this.
     Changed {
@@ -32,6 +34,8 @@ pub enum Record {
         id: MessageId,
         /// Where it stands.
         life: Life,
+        /// Where it stood.
+        was: Was,
     },
     /// A consumer has the message: the short form of `Changed` for the most frequent change.
     Granted {
@@ -41,6 +45,8 @@ pub enum Record {
         attempt: u32,
         /// The lease.
         lease: Lease,
+        /// Where it stood.
+        was: Was,
     },
     /// The message is no more.
     Removed {
@@ -48,6 +54,8 @@ pub enum Record {
         id: MessageId,
         /// Why.
         why: Gone,
+        /// Where it stood.
+        was: Was,
     },
     /// A queue's settings and pause are now these.
     Queue {
@@ -64,11 +72,73 @@ pub enum Record {
         queue: QueueName,
         /// The leased ones, which stay. Ascending.
         keep: Vec<MessageId>,
+        /// The id that is given next: what is older goes.
+        before: MessageId,
         /// How many went.
         purged: u64,
     },
     /// An enqueue with a `dedupe_id` was answered like this.
     Deduped(DedupeRow),
+}
+
+impl Record {
+    /// Where the message that it is about stood before, and where it stands now; neither for a record about a queue.
+    pub fn moves(&self) -> (Option<Stand>, Option<Stand>) {
+        let stood = |was: &Was| Stand { kind: was.kind, due: was.due, weight: was.weight };
+        match self {
+            Record::Put { message, life, was } => {
+                let weight = message.weight() as u64;
+                let stands = Stand { kind: life.stage.kind(), due: life.due, weight };
+                (was.as_ref().map(stood), Some(stands))
+            }
+            Record::Changed { life, was, .. } => {
+                let stands = Stand { kind: life.stage.kind(), due: life.due, weight: was.weight };
+                (Some(stood(was)), Some(stands))
+            }
+            Record::Granted { was, .. } => {
+                (Some(stood(was)), Some(Stand { kind: Kind::Leased, ..stood(was) }))
+            }
+            Record::Removed { was, .. } => (Some(stood(was)), None),
+            Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => (None, None),
+        }
+    }
+
+    /// The queue that it is about.
+    pub fn queue(&self) -> &QueueName {
+        match self {
+            Record::Put { message, .. } => &message.queue,
+            Record::Changed { was, .. } | Record::Granted { was, .. } | Record::Removed { was, .. } => {
+                &was.queue
+            }
+            Record::Queue { name, .. } => name,
+            Record::Purged { queue, .. } => queue,
+            Record::Deduped(row) => &row.queue,
+        }
+    }
+}
+
+/// Where a message stands, for those who count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Its stage.
+    pub kind: Kind,
+    /// When it is due.
+    pub due: Due,
+    /// What it weighs.
+    pub weight: u64,
+}
+
+/// Where a message stood before a record: what a store needs to keep its tallies without reading the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Was {
+    /// Its queue, in which it stays.
+    pub queue: QueueName,
+    /// Its stage.
+    pub kind: Kind,
+    /// When it was due.
+    pub due: Due,
+    /// What it weighed.
+    pub weight: u64,
 }
 
 /// Why a message is no more.
@@ -152,10 +222,10 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Counts one record. `known` says whether the message of a `Put` was there before.
-    pub fn count(&mut self, record: &Record, known: Known) {
+    /// Counts one record.
+    pub fn count(&mut self, record: &Record) {
         match record {
-            Record::Put { .. } => self.enqueued += u64::from(known == Known::No),
+            Record::Put { was, .. } => self.enqueued += u64::from(was.is_none()),
             Record::Granted { .. } => self.granted += 1,
             Record::Changed { life, .. } => self.died += u64::from(matches!(life.stage, Stage::Dead { .. })),
             Record::Removed { why, .. } => match why {
@@ -168,15 +238,6 @@ impl Totals {
             Record::Queue { .. } | Record::Deduped(_) => {}
         }
     }
-}
-
-/// Whether a message was there before a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// It was.
-    Yes,
-    /// It was not.
-    No,
 }
 
 /// The two clocks at one moment; written with each group, so that downtime counts.

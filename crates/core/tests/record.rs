@@ -8,11 +8,11 @@ use proptest::prelude::*;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
 };
 use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
-    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, Totals, Writer,
+    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, Totals, Was, Writer,
 };
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, MessageId, QueueName, WallMs};
@@ -154,22 +154,41 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
         .boxed()
 }
 
+fn was() -> BoxedStrategy<Was> {
+    let kind = prop_oneof![Just(Kind::Waiting), Just(Kind::Leased), Just(Kind::Dead)];
+    (queue(), kind, any::<bool>(), number(), number())
+        .prop_map(|(queue, kind, at, raw, weight)| {
+            let due = Due::from_raw(if at { Class::At } else { Class::After }, raw);
+            Was { queue, kind, due, weight }
+        })
+        .boxed()
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let id = || number().prop_map(MessageId);
     let why =
         prop_oneof![Just(Gone::Acked), Just(Gone::Cancelled), Just(Gone::Replaced), Just(Gone::Expired)];
     prop_oneof![
-        (message(), life()).prop_map(|(message, life)| Record::Put { message: Arc::new(message), life }),
-        (id(), life()).prop_map(|(id, life)| Record::Changed { id, life }),
-        (id(), any::<u32>(), lease()).prop_map(|(id, attempt, lease)| Record::Granted { id, attempt, lease }),
-        (id(), why).prop_map(|(id, why)| Record::Removed { id, why }),
+        (message(), life(), proptest::option::of(was())).prop_map(|(message, life, was)| Record::Put {
+            message: Arc::new(message),
+            life,
+            was
+        }),
+        (id(), life(), was()).prop_map(|(id, life, was)| Record::Changed { id, life, was }),
+        (id(), any::<u32>(), lease(), was()).prop_map(|(id, attempt, lease, was)| Record::Granted {
+            id,
+            attempt,
+            lease,
+            was
+        }),
+        (id(), why, was()).prop_map(|(id, why, was)| Record::Removed { id, why, was }),
         (queue(), settings(), pause()).prop_map(|(name, settings, pause)| Record::Queue {
             name,
             settings,
             pause
         }),
-        (queue(), proptest::collection::vec(id(), 0..9), number())
-            .prop_map(|(queue, keep, purged)| Record::Purged { queue, keep, purged }),
+        (queue(), proptest::collection::vec(id(), 0..9), id(), number())
+            .prop_map(|(queue, keep, before, purged)| Record::Purged { queue, keep, before, purged }),
         dedupe().prop_map(Record::Deduped),
     ]
 }
@@ -247,6 +266,7 @@ fn a_huge_count_allocates_nothing() {
     let mut writer = Writer::default();
     writer.byte(6);
     writer.blob(b"queue");
+    writer.varint(1);
     writer.varint(1);
     writer.varint(1 << 60);
     assert_eq!(Reader::new(writer.bytes.into()).record(), Err(DecodeError::Short));

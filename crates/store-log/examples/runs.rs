@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use duewheel_core::message::{Life, Message, Options, Row};
+use duewheel_core::store::{Sequence, Which};
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 
 use disk::{Disk, RealDisk};
@@ -35,7 +36,7 @@ use folder::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
 use names::Interner;
-use run::{KeyLookup, Live, Run, RunWriter, Sequence, Which, hash};
+use run::{KeyLookup, Live, Run, RunWriter, hash};
 
 const BODY: usize = 150;
 const RUNS: u64 = 16;

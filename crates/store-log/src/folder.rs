@@ -10,8 +10,9 @@ pub(crate) const RESERVE: &str = "RESERVE";
 pub(crate) const RESERVE_BYTES: u64 = 64 * 1024;
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const RUNS: &str = "runs";
+pub(crate) const STATE: &str = "state";
 
-/// The number in the name of a segment or run; each is given once.
+/// The number in the name of a segment, run or state; each is given once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileNo(pub(crate) u64);
 
@@ -35,6 +36,14 @@ impl FileNo {
 
     pub(crate) fn run(self) -> String {
         format!("{RUNS}/{self}.run")
+    }
+
+    pub(crate) fn state(self) -> String {
+        format!("{STATE}/{self}.state")
+    }
+
+    pub(crate) fn state_temp(self) -> String {
+        format!("{STATE}/{self}.tmp")
     }
 
     pub(crate) fn run_temp(self) -> String {

@@ -12,8 +12,8 @@ use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
 /// The version of the format that this program writes, the only one it knows. It stands in the manifest, in each
-/// segment and in each run.
-pub(crate) const FORMAT: u32 = 1;
+/// segment, in each run and in the state.
+pub(crate) const FORMAT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"dw-manif";
 const HEAD: usize = 48;
@@ -31,8 +31,10 @@ pub(crate) struct Manifest {
     pub(crate) proven: Lsn,
     /// Ascending; those that hold frames first, then those prepared for later.
     pub(crate) segments: Vec<SegmentEntry>,
-    /// The newest checkpoint, if there is one.
-    pub(crate) run: Option<RunEntry>,
+    /// Oldest first; not by number, for a merged run is newer than its place.
+    pub(crate) runs: Vec<RunEntry>,
+    /// The books as of the last cut, and what is gone of the runs. Given when there has been a cut.
+    pub(crate) state: Option<StateEntry>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +55,17 @@ pub(crate) struct RunEntry {
     pub(crate) last: Lsn,
 }
 
+/// The file with the books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StateEntry {
+    pub(crate) no: FileNo,
+    pub(crate) incarnation: Incarnation,
+    /// Size of the file.
+    pub(crate) bytes: u64,
+    /// The last cut: every record up to here is in the runs and in the books.
+    pub(crate) last: Lsn,
+}
+
 /// A manifest was not replaced, or perhaps it was.
 #[derive(Debug)]
 pub(crate) enum NotReplaced {
@@ -64,17 +77,36 @@ pub(crate) enum NotReplaced {
 
 impl Manifest {
     pub(crate) fn empty() -> Self {
-        Manifest { epoch: Epoch(0), next_file: FileNo(1), proven: Lsn(0), segments: Vec::new(), run: None }
+        Manifest {
+            epoch: Epoch(0),
+            next_file: FileNo(1),
+            proven: Lsn(0),
+            segments: Vec::new(),
+            runs: Vec::new(),
+            state: None,
+        }
+    }
+
+    /// The last cut.
+    pub(crate) fn cut(&self) -> Lsn {
+        self.state.map_or(Lsn(0), |state| state.last)
+    }
+
+    /// The names of all files that it lists.
+    pub(crate) fn files(&self) -> impl Iterator<Item = String> + '_ {
+        let segments = self.segments.iter().map(|s| s.no.segment());
+        segments.chain(self.runs.iter().map(|run| run.no.run())).chain(self.state.map(|s| s.no.state()))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let runs = self.run.as_slice();
-        let mut bytes = vec![0; HEAD + self.segments.len() * SEGMENT + runs.len() * RUN];
+        let files = self.runs.len() + usize::from(self.state.is_some());
+        let mut bytes = vec![0; HEAD + self.segments.len() * SEGMENT + files * RUN];
         bytes[..8].copy_from_slice(&MAGIC);
         set_u32(&mut bytes, 8, FORMAT);
         set_u32(&mut bytes, 16, self.epoch.0);
         set_u32(&mut bytes, 20, count(self.segments.len()));
-        set_u32(&mut bytes, 24, count(runs.len()));
+        set_u32(&mut bytes, 24, count(self.runs.len()));
+        set_u32(&mut bytes, 28, u32::from(self.state.is_some()));
         set_u64(&mut bytes, 32, self.next_file.0);
         set_u64(&mut bytes, 40, self.proven.0);
         let mut at = HEAD;
@@ -84,11 +116,11 @@ impl Manifest {
                 at += 8;
             }
         }
-        for run in runs {
-            for n in [run.no.0, run.incarnation.0, run.bytes, run.last.0] {
-                set_u64(&mut bytes, at, n);
-                at += 8;
-            }
+        let runs = self.runs.iter().map(|run| [run.no.0, run.incarnation.0, run.bytes, run.last.0]);
+        let state = self.state.map(|state| [state.no.0, state.incarnation.0, state.bytes, state.last.0]);
+        for n in runs.chain(state).flatten() {
+            set_u64(&mut bytes, at, n);
+            at += 8;
         }
         let crc = checksum(&bytes);
         set_u32(&mut bytes, 12, crc);
@@ -111,12 +143,14 @@ impl Manifest {
             return bad(12, "the checksum does not match");
         }
         let (segments, runs) = (u32_at(bytes, 20) as usize, u32_at(bytes, 24) as usize);
-        let fits =
-            segments.saturating_mul(SEGMENT).saturating_add(runs.saturating_mul(RUN)).saturating_add(HEAD);
-        if fits != bytes.len() || runs > 1 {
+        let states = u32_at(bytes, 28) as usize;
+        let files = runs.saturating_add(states).saturating_mul(RUN);
+        let fits = segments.saturating_mul(SEGMENT).saturating_add(files).saturating_add(HEAD);
+        if fits != bytes.len() || states > 1 || (runs > 0 && states == 0) {
             return bad(20, "the file is not as long as its counts say");
         }
-        let (entries, run) = bytes[HEAD..].split_at(segments * SEGMENT);
+        let (entries, files) = bytes[HEAD..].split_at(segments * SEGMENT);
+        let (runs, state) = files.split_at(runs * RUN);
         let manifest = Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
@@ -129,7 +163,16 @@ impl Manifest {
                     bytes: u64_at(e, 16),
                 })
                 .collect(),
-            run: run.chunks_exact(RUN).next().map(|e| RunEntry {
+            runs: runs
+                .chunks_exact(RUN)
+                .map(|e| RunEntry {
+                    no: FileNo(u64_at(e, 0)),
+                    incarnation: Incarnation(u64_at(e, 8)),
+                    bytes: u64_at(e, 16),
+                    last: Lsn(u64_at(e, 24)),
+                })
+                .collect(),
+            state: state.chunks_exact(RUN).next().map(|e| StateEntry {
                 no: FileNo(u64_at(e, 0)),
                 incarnation: Incarnation(u64_at(e, 8)),
                 bytes: u64_at(e, 16),
@@ -214,7 +257,20 @@ mod tests {
             segments: (3..9)
                 .map(|no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(no * 7919), bytes: 65_536 })
                 .collect(),
-            run: Some(RunEntry { no: FileNo(2), incarnation: Incarnation(5), bytes: 4_711, last: Lsn(99) }),
+            runs: (1..3)
+                .map(|no| RunEntry {
+                    no: FileNo(no),
+                    incarnation: Incarnation(5),
+                    bytes: 4_711,
+                    last: Lsn(99),
+                })
+                .collect(),
+            state: Some(StateEntry {
+                no: FileNo(17),
+                incarnation: Incarnation(6),
+                bytes: 815,
+                last: Lsn(119),
+            }),
         };
         let bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes), Ok(manifest));
@@ -227,7 +283,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 2;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 2 is unknown"));
+        newer[8] = 3;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 3 is unknown"));
     }
 }

@@ -12,7 +12,9 @@ use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
-use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter, Sequence, Which};
+use duewheel_core::store::{Sequence, Which};
+
+use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter};
 
 pub(crate) mod policy;
 
@@ -105,12 +107,8 @@ impl Merge {
         self.inputs.iter().map(|input| (&input.run, &input.live))
     }
 
-    /// Bytes written so far, about.
-    pub(crate) fn written(&self) -> u64 {
-        self.out.written()
-    }
-
-    /// For measurements: another length of spans.
+    /// Makes spans of another length: for tests and the example `runs`.
+    #[allow(dead_code)]
     pub(crate) fn set_span(&mut self, bytes: usize) {
         self.out.set_span(bytes);
     }

@@ -14,11 +14,17 @@ pub struct Options {
     /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A group that is larger gets a segment of
     /// its own.
     pub segment_bytes: u64,
-    /// Checkpoint when the journal holds so many bytes in full segments; later when the last checkpoint was larger than
-    /// twice that, so that checkpoints write at most about three times what the journal takes in.
+    /// Bytes of records in memory: when there are half as many, they are cut off and written to a run, while the next
+    /// half gathers. So much of the journal is read when the store is opened, and not much more.
     pub journal_bytes: u64,
-    /// The same for records: with [`Options::journal_bytes`] it bounds the time that opening takes.
+    /// The same for the number of records.
     pub journal_records: u64,
+    /// A run has about so many messages at most.
+    pub run_rows: u64,
+    /// From so many small runs on, some are merged.
+    pub small_runs: usize,
+    /// Threads that help when many messages are looked up in runs at once.
+    pub readers: usize,
     /// A group of at most so many bytes is sure of its place after `Room::Enough`.
     pub max_group_bytes: u64,
     /// After so long without a group a mark is written that proves the last one durable, in ms.
@@ -42,7 +48,7 @@ pub enum SyncMode {
     Buffered,
 }
 
-/// Who does the background work: syncing, preparing segments, checkpoints.
+/// Who does the background work: syncing, preparing segments, flushing, merging, loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
     /// Threads of the store's own.
@@ -56,6 +62,8 @@ impl Options {
     /// A segment has room for its header and for something else, and ends with a block.
     pub(crate) fn sound(mut self) -> Self {
         let block = BLOCK as u64;
+        self.small_runs = self.small_runs.max(2);
+        self.run_rows = self.run_rows.max(1);
         self.segment_bytes = self.segment_bytes.clamp(2 * block, 1 << 40).next_multiple_of(block);
         self
     }
@@ -68,6 +76,9 @@ impl Default for Options {
             segment_bytes: 64 * MIB,
             journal_bytes: 256 * MIB,
             journal_records: 2_000_000,
+            run_rows: 16_000_000,
+            small_runs: 16,
+            readers: 3,
             max_group_bytes: 16 * MIB,
             idle_ms: 100,
             clock_ms: 60_000,

@@ -1,7 +1,8 @@
 //! What the driver's side of the store and its workers share.
 //!
-//! Locks, in the order in which they are taken: `preparing`, `manifest`, `journal`, then the syncer's own. The driver
-//! takes only the last two (a group larger than a segment apart), and nobody holds those during a call to the disk.
+//! Locks, in the order in which they are taken: `work`, `preparing`, `manifest`, `pins`, `journal`, `view`, then the
+//! syncer's own. The driver takes only the last three (a group larger than a segment apart), and nobody holds those during
+//! a call to the disk.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,13 +13,18 @@ use std::time::Duration;
 use duewheel_core::Epoch;
 use duewheel_core::store::{StoreError, Waker};
 
+use crate::background::Work;
 use crate::disk::Disk;
 use crate::figures::Counters;
 use crate::folder::FileNo;
 use crate::journal::segment::{Prepared, Sealed};
 use crate::journal::syncer::Syncer;
-use crate::manifest::{Manifest, NotReplaced, RunEntry, SegmentEntry};
+use crate::load::Loader;
+use crate::manifest::{Manifest, NotReplaced, SegmentEntry};
+use crate::mem::Mem;
 use crate::options::Options;
+use crate::readers::Readers;
+use crate::view::{Part, View};
 
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
@@ -27,10 +33,18 @@ pub(crate) struct Shared {
     pub(crate) waker: Waker,
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
-    /// Roughly the bytes of everything pending: what the next checkpoint will take at most.
-    pub(crate) live_bytes: AtomicU64,
+    /// Bytes of the memtables: what the next flush will take at most.
+    pub(crate) mem_bytes: AtomicU64,
     pub(crate) preparer_bell: Bell,
-    pub(crate) checkpointer_bell: Bell,
+    pub(crate) background_bell: Bell,
+    pub(crate) loader: Loader,
+    pub(crate) readers: Readers,
+    /// What is behind the active memtable.
+    view: Mutex<Arc<View>>,
+    pub(crate) work: Mutex<Work>,
+    /// Memory for the next memtable.
+    spare: Mutex<Option<Mem>>,
+    pins: Mutex<Pins>,
     /// Held while a segment is made, so that they are listed in the order of their numbers.
     pub(crate) preparing: Mutex<()>,
     next_file: AtomicU64,
@@ -52,8 +66,14 @@ pub(crate) struct Journal {
     /// Not listed any more; prepared again, or removed.
     pub(crate) spares: Vec<SegmentEntry>,
     pub(crate) space: Space,
-    pub(crate) run: Option<RunEntry>,
-    pub(crate) run_rows: u64,
+}
+
+/// Files that must stay because somebody copies them.
+#[derive(Debug, Default)]
+struct Pins {
+    count: usize,
+    segments: Vec<SegmentEntry>,
+    files: Vec<String>,
 }
 
 /// What the disk said when room was last asked for.
@@ -61,7 +81,7 @@ pub(crate) struct Journal {
 pub(crate) enum Space {
     /// There is room, or nobody has asked since there was.
     Enough,
-    /// None for the next segment, or not enough for the next checkpoint.
+    /// None for the next segment, or not enough for the next flush.
     Short,
 }
 
@@ -90,6 +110,8 @@ impl Shared {
         syncer: Syncer,
         manifest: Manifest,
         journal: Journal,
+        parts: Vec<Part>,
+        work: Work,
     ) -> Self {
         Shared {
             disk,
@@ -98,9 +120,15 @@ impl Shared {
             waker,
             syncer,
             counters: Counters::default(),
-            live_bytes: AtomicU64::new(0),
+            mem_bytes: AtomicU64::new(0),
             preparer_bell: Bell::default(),
-            checkpointer_bell: Bell::default(),
+            background_bell: Bell::default(),
+            loader: Loader::default(),
+            readers: Readers::default(),
+            view: Mutex::new(Arc::new(View { frozen: None, parts })),
+            work: Mutex::new(work),
+            spare: Mutex::default(),
+            pins: Mutex::default(),
             preparing: Mutex::new(()),
             next_file: AtomicU64::new(manifest.next_file.0),
             manifest: Mutex::new(manifest),
@@ -152,6 +180,89 @@ impl Shared {
         }
     }
 
+    /// What the manifest lists at this moment.
+    pub(crate) fn manifest(&self) -> Manifest {
+        lock(&self.manifest).clone()
+    }
+
+    /// What is behind the active memtable.
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&lock(&self.view))
+    }
+
+    /// Replaces the view. Only the owner freezes, and only the background worker does anything else.
+    pub(crate) fn set_view(&self, change: impl FnOnce(View) -> View) {
+        let new = {
+            let mut view = lock(&self.view);
+            *view = Arc::new(change(View::clone(&view)));
+            Arc::clone(&view)
+        };
+        self.loader.forget_all_but(&new);
+    }
+
+    /// Keeps the memory of a memtable that nobody reads any more.
+    pub(crate) fn recycle(&self, mem: Arc<Mem>) {
+        if let Some(mem) = Arc::into_inner(mem) {
+            *lock(&self.spare) = Some(mem);
+        }
+    }
+
+    /// A memtable of an earlier use, or a new one.
+    pub(crate) fn spare_mem(&self) -> Mem {
+        lock(&self.spare).take().unwrap_or_default()
+    }
+
+    /// From now on no file is removed or used again.
+    pub(crate) fn pin(&self) {
+        lock(&self.pins).count += 1;
+    }
+
+    /// Takes a pin back; behind the last one everything goes that has waited for it.
+    pub(crate) fn unpin(&self) {
+        let Pins { segments, files, .. } = {
+            let mut pins = lock(&self.pins);
+            pins.count -= 1;
+            if pins.count > 0 {
+                return;
+            }
+            std::mem::take(&mut *pins)
+        };
+        if self.is_stopping() {
+            return; // the next owner removes them
+        }
+        self.change_journal(|journal| journal.spares.extend(segments));
+        for file in files {
+            let _ = self.disk.remove(&file);
+        }
+        self.preparer_bell.ring();
+    }
+
+    /// Removes a file that is listed no more, once nobody copies it.
+    pub(crate) fn remove_later(&self, name: String) {
+        let mut pins = lock(&self.pins);
+        if pins.count > 0 {
+            pins.files.push(name);
+            return;
+        }
+        drop(pins);
+        let _ = self.disk.remove(&name); // or it is removed by the next owner
+    }
+
+    /// Segments that are listed no more may be used again, once nobody copies them.
+    pub(crate) fn drop_segments(&self, gone: &[SegmentEntry]) {
+        let mut pins = lock(&self.pins);
+        let spares = if pins.count > 0 {
+            pins.segments.extend_from_slice(gone);
+            &[][..]
+        } else {
+            gone
+        };
+        self.change_journal(|journal| {
+            journal.sealed.retain(|s| !gone.contains(&s.entry));
+            journal.spares.extend_from_slice(spares);
+        });
+    }
+
     /// A number for a new file.
     pub(crate) fn new_file(&self) -> FileNo {
         FileNo(self.next_file.fetch_add(1, Ordering::Relaxed))
@@ -184,7 +295,9 @@ impl Shared {
         self.journal_changed.notify_all();
         self.syncer.tell_everybody();
         self.preparer_bell.ring();
-        self.checkpointer_bell.ring();
+        self.background_bell.ring();
+        self.loader.bell.ring();
+        self.readers.close();
     }
 }
 

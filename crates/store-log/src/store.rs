@@ -1,4 +1,4 @@
-//! The store itself: everything pending in memory, every change in the journal.
+//! The store itself: every change in the journal and in the active memtable, which is cut off now and then.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,28 +8,35 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 
-use duewheel_core::record::{ClockPair, Group};
+use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Table,
+    ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
     Waker,
 };
 
-use crate::checkpoint;
+use crate::background::{self, Work};
 use crate::disk::{Access, Disk, Held, Hold, RealDisk};
 use crate::fault::failed;
+use crate::find::Finder;
 use crate::folder::LOCK;
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
 use crate::journal::writer::JournalWriter;
 use crate::journal::{preparer, syncer};
+use crate::load::{self, Request};
+use crate::manifest::Manifest;
+use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
-use crate::shared::{Shared, Worked};
+use crate::shared::{Shared, Space, Worked};
+use crate::view::{Part, View};
 
 /// The embedded log store: one folder, one owner.
 ///
-/// Everything that is pending is answered from memory. Every change is a record in the journal, written by
-/// [`Store::append`] in one write per group and made durable by a worker; checkpoints keep the journal short.
+/// Every change is a record in the journal, written by [`Store::append`] in one write per group and made durable by a
+/// worker. What the journal holds is in memory, too; half of it at a time is cut off and written to a sorted run, and
+/// runs are merged. So the memory that a store needs depends on its options, and only a few bytes for each message come
+/// on top.
 ///
 /// # Errors
 /// A write or sync that fails ends the store: every later call gives the same error, and what was under way is unknown
@@ -65,8 +72,13 @@ use crate::shared::{Shared, Worked};
 pub struct LogStore {
     shared: Arc<Shared>,
     writer: JournalWriter,
-    table: Table,
-    pages: VecDeque<Loaded>,
+    /// What has been appended since the last cut.
+    active: Mem,
+    /// Pages asked for, and the memtables that were cut off since; oldest first.
+    asked: VecDeque<Vec<Arc<Mem>>>,
+    recovered: Recovered,
+    next_id: u64,
+    messages: u64,
     habit: Habit,
     workers: Vec<JoinHandle<()>>,
     /// `None` once the store is closed.
@@ -116,29 +128,31 @@ impl LogStore {
         let options = options.sound();
         disk.make_dir("").map_err(failed("make", ""))?;
         let lock = take_lock(&*disk, Hold::Exclusive)?;
-        let Reign { manifest, table, active, journal } = reign::begin(&*disk, &options)?;
-        let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), table.applied());
-        let shared = Arc::new(Shared::new(disk, options, waker, syncer, manifest, journal));
-        shared.live_bytes.store(table.bytes(), Relaxed);
-        let writer = JournalWriter::new(Arc::clone(&shared), active, table.applied().next(), table.clock());
+        let Reign { manifest, books, parts, names, mem, ledger, applied, active, journal } =
+            reign::begin(&*disk, &options)?;
+        let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
+        let work = Work { ledger: books, names, state: manifest.state, merging: None };
+        let recovered = recovered(&ledger, &manifest);
+        let shared = Arc::new(Shared::new(disk, options, waker, syncer, manifest, journal, parts, work));
+        let writer = JournalWriter::new(Arc::clone(&shared), active, applied.next(), ledger.clock());
         let mut store = LogStore {
             shared,
             writer,
-            table,
-            pages: VecDeque::new(),
+            active: mem,
+            asked: VecDeque::new(),
+            next_id: recovered.next_id,
+            messages: ledger.messages(),
+            recovered,
             habit: Habit::Gathers,
             workers: Vec::new(),
             lock: Some(lock),
         };
+        drop(ledger);
+        store.cut_if_due();
         if store.shared.options.workers == Workers::Threads {
             store.start_workers()?;
         }
         Ok(store)
-    }
-
-    /// Everything it holds; for tests and views.
-    pub fn table(&self) -> &Table {
-        &self.table
     }
 
     /// What runs the background work when [`Options::workers`] says [`Workers::ByHand`].
@@ -147,19 +161,24 @@ impl LogStore {
     }
 
     fn start_workers(&mut self) -> Result<(), StoreError> {
-        type Work = fn(&Shared);
-        let works: [(&str, Work); 3] = [
+        type Life = fn(&Shared);
+        let mut lives: Vec<(&str, Life)> = vec![
             ("duewheel-sync", syncer::run),
             ("duewheel-prep", preparer::run),
-            ("duewheel-merge", checkpoint::run),
+            ("duewheel-merge", background::run),
+            ("duewheel-load", load::run),
         ];
-        for (name, work) in works {
+        lives.extend(
+            (0..self.shared.options.readers)
+                .map(|_| -> (&str, Life) { ("duewheel-read", |shared| shared.readers.run()) }),
+        );
+        for (name, life) in lives {
             let shared = Arc::clone(&self.shared);
             let worker = thread::Builder::new()
                 .name(name.into())
                 .spawn(move || {
                     let _guard = PoisonOnPanic(&shared, name);
-                    work(&shared);
+                    life(&shared);
                 })
                 .map_err(failed("start", name))?;
             self.workers.push(worker);
@@ -188,6 +207,79 @@ impl LogStore {
         result
     }
 
+    /// Whether the active memtable has reached its half of the budget.
+    fn is_full(&self) -> bool {
+        let options = &self.shared.options;
+        !self.active.is_empty()
+            && (self.active.bytes() >= options.journal_bytes / 2
+                || self.active.records() >= options.journal_records / 2)
+    }
+
+    /// Whether it is worth the while to cut here.
+    fn is_due(&self) -> bool {
+        if self.is_full() {
+            return true;
+        }
+        if self.active.is_empty() {
+            return false;
+        }
+        let options = &self.shared.options;
+        let journal = self.shared.journal();
+        let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
+        match journal.space {
+            // What it gives back must be worth it, or a full disk would be kept busy for nothing.
+            Space::Short => files.saturating_sub(self.active.newest_bytes()) >= options.segment_bytes,
+            // Segments that crashes have cut short hold little, and take a file each.
+            Space::Enough => files > options.journal_bytes.saturating_mul(2),
+        }
+    }
+
+    /// Freezes the active memtable for the background worker, if it is due and the one before is done with.
+    fn cut_if_due(&mut self) {
+        if !self.is_due() || self.shared.view().frozen.is_some() {
+            return;
+        }
+        let (last, clock) = (self.active.last(), self.active.clock());
+        let next = self.shared.spare_mem().start(last, self.next_id, clock);
+        let mut frozen = std::mem::replace(&mut self.active, next);
+        frozen.settle();
+        let frozen = Arc::new(frozen);
+        for since in &mut self.asked {
+            since.push(Arc::clone(&frozen));
+        }
+        self.shared.set_view(|view| View { frozen: Some(frozen), ..view });
+        self.shared.counters.cuts.fetch_add(1, Relaxed);
+        self.note_memory();
+        self.shared.background_bell.ring();
+    }
+
+    fn note_memory(&self) {
+        let frozen = self.shared.view().frozen.as_ref().map_or(0, |frozen| frozen.bytes());
+        self.shared.mem_bytes.store(self.active.bytes() + frozen, Relaxed);
+    }
+
+    /// Takes in what was written.
+    fn take(&mut self, group: &Group) -> Result<(), StoreError> {
+        for (record, bytes) in group.records.iter().zip(self.writer.appended()) {
+            self.active.push(record, bytes)?;
+            match record {
+                Record::Put { message, was, .. } => {
+                    self.next_id = self.next_id.max(message.id.0.saturating_add(1));
+                    self.messages += u64::from(was.is_none());
+                }
+                Record::Removed { .. } => self.messages = self.messages.saturating_sub(1),
+                Record::Purged { purged, .. } => self.messages = self.messages.saturating_sub(*purged),
+                Record::Changed { .. }
+                | Record::Granted { .. }
+                | Record::Queue { .. }
+                | Record::Deduped(_) => {}
+            }
+        }
+        self.active.note_clock(group.clock);
+        self.writer.shrink();
+        Ok(())
+    }
+
     /// Sends the workers home and gives the folder up.
     fn end(&mut self) {
         self.shared.stop();
@@ -206,7 +298,7 @@ impl Drop for LogStore {
 
 impl Store for LogStore {
     fn recovered(&mut self) -> Recovered {
-        self.table.recovered(self.shared.epoch)
+        std::mem::take(&mut self.recovered)
     }
 
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
@@ -220,8 +312,10 @@ impl Store for LogStore {
             }
             Habit::Appended | Habit::Gathers => Habit::Gathers,
         };
-        self.table.apply(group);
-        self.shared.live_bytes.store(self.table.bytes(), Relaxed);
+        let taken = self.take(group);
+        self.or_poison(taken)?;
+        self.note_memory();
+        self.cut_if_due();
         Ok(())
     }
 
@@ -243,30 +337,59 @@ impl Store for LogStore {
     }
 
     fn room(&mut self) -> Room {
-        if self.lock.is_none() { Room::SettleOnly } else { self.writer.room() }
+        if self.lock.is_none() {
+            return Room::SettleOnly;
+        }
+        self.cut_if_due();
+        match self.writer.room() {
+            Room::Enough if self.is_full() && self.shared.view().frozen.is_some() => Room::Busy,
+            room => room,
+        }
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.check()?;
-        self.table.find_many(lookups, found);
-        Ok(())
+        let view = self.shared.view();
+        let finder = Finder { view: &view, active: Some(&self.active), readers: &self.shared.readers };
+        let result = finder.find(lookups, found).map_err(StoreError::from);
+        self.or_poison(result)
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.check()?;
-        let page = self.table.load(load);
-        self.pages.push_back(page);
-        (self.shared.waker)();
+        let request = Request::new(load, self.writer.written(), self.shared.view(), &mut self.active);
+        self.asked.push_back(Vec::new());
+        self.shared.loader.ask(request);
+        if self.shared.options.workers == Workers::ByHand {
+            (self.shared.waker)();
+        }
         Ok(())
     }
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        self.pages.pop_front().map(Ok)
+        if self.asked.is_empty() {
+            return None;
+        }
+        if let Err(error) = self.check() {
+            self.asked.clear();
+            return Some(Err(error));
+        }
+        let page = match self.shared.loader.page() {
+            Some(page) => page,
+            None if self.shared.options.workers == Workers::ByHand => {
+                load::step(&self.shared);
+                self.shared.loader.page()?
+            }
+            None => return None,
+        };
+        let since = self.asked.pop_front().unwrap_or_default();
+        Some(page.map(|page| page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))))
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.check()?;
-        self.table.note_clock(clock);
+        self.active.note_clock(clock);
+        self.cut_if_due();
         let idled = self.writer.idle(clock);
         self.or_poison(idled)
     }
@@ -291,15 +414,22 @@ impl Store for LogStore {
         let journal = self.shared.journal();
         let sealed = |of: fn(&Sealed) -> u64| journal.sealed.iter().map(of).sum::<u64>();
         let segments = journal.sealed.len() + 1 + journal.prepared.len();
+        let (in_sealed, spares) = (sealed(|s| s.frames), journal.spares.len());
+        drop(journal);
+        let view = self.shared.view();
+        let of_frozen = |of: fn(&Mem) -> u64| view.frozen.as_deref().map_or(0, of);
+        let of_parts = |of: fn(&Part) -> u64| view.parts.iter().map(of).sum::<u64>();
         figures.extend([
-            ("messages", self.table.len() as u64),
-            ("message_bytes", self.table.bytes()),
-            ("journal_bytes", sealed(|s| s.frames) + self.writer.active_bytes()),
-            ("journal_records", sealed(Sealed::records)),
+            ("messages", self.messages),
+            ("memory_bytes", self.active.memory() + of_frozen(Mem::memory)),
+            ("memory_records", self.active.records() + of_frozen(Mem::records)),
+            ("journal_bytes", in_sealed + self.writer.active_bytes()),
             ("journal_segments", segments as u64),
-            ("journal_spare_segments", journal.spares.len() as u64),
-            ("run_bytes", journal.run.map_or(0, |run| run.bytes)),
-            ("run_messages", journal.run_rows),
+            ("journal_spare_segments", spares as u64),
+            ("runs", view.parts.len() as u64),
+            ("run_bytes", of_parts(|part| part.run.entry().bytes)),
+            ("run_messages", of_parts(|part| part.run.rows())),
+            ("run_messages_live", of_parts(Part::messages)),
             ("epoch", u64::from(self.shared.epoch.0)),
         ]);
         figures
@@ -317,9 +447,19 @@ impl Hands {
         preparer::step(&self.0)
     }
 
-    /// Makes one checkpoint, if one is due.
-    pub fn checkpoint(&self) -> Worked {
-        checkpoint::step(&self.0)
+    /// Writes the memtable that was cut off to a run, if there is one.
+    pub fn flush(&self) -> Worked {
+        background::flush(&self.0)
+    }
+
+    /// Does a slice of a merge, or plans one, if one is worth it.
+    pub fn merge(&self) -> Worked {
+        background::merge(&self.0)
+    }
+
+    /// Loads one page, if one was asked for. [`Store::loaded`] does so by itself.
+    pub fn load(&self) -> Worked {
+        load::step(&self.0)
     }
 }
 
@@ -333,6 +473,17 @@ impl Drop for PoisonOnPanic<'_> {
             // It may be the waker that panics: a second time here would take the process down.
             let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));
         }
+    }
+}
+
+fn recovered(ledger: &Ledger, manifest: &Manifest) -> Recovered {
+    Recovered {
+        epoch: manifest.epoch,
+        next_lsn: ledger.applied().next(),
+        next_id: ledger.next_id().0,
+        clock: ledger.clock(),
+        due: ledger.due().clone(),
+        queues: ledger.rows().collect(),
     }
 }
 

@@ -1,18 +1,24 @@
 //! Checks every byte of a data folder that counts, and writes nothing.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use duewheel_core::Lsn;
-use duewheel_core::store::StoreError;
+use duewheel_core::store::{Sequence, StoreError};
+use duewheel_core::{Lsn, QueueName};
 
 use crate::disk::{Disk, Hold, RealDisk};
 use crate::fault::{Problem, Trouble};
-use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS};
+use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
+use crate::journal::reign::{self, Kept};
 use crate::journal::replay::{self, Replayed, Walk};
 use crate::journal::segment::{Header, SegmentReader};
+use crate::load;
 use crate::manifest::Manifest;
-use crate::run_v1::reader::{Entry, RunReader};
+use crate::names::Interner;
+use crate::run;
 use crate::store::take_lock;
+use crate::view::View;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,15 +71,27 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
         }
         Err(Trouble::Failed(error)) => return Err(error),
     };
-    report.files = 1 + manifest.segments.len() as u64 + u64::from(manifest.run.is_some());
+    report.files = 1 + manifest.files().count() as u64;
     report.bytes = manifest.encode().len() as u64
         + manifest.segments.iter().map(|s| s.bytes).sum::<u64>()
-        + manifest.run.map_or(0, |run| run.bytes);
-    check_run(disk, &manifest, &mut report)?;
+        + manifest.runs.iter().map(|run| run.bytes).sum::<u64>()
+        + manifest.state.map_or(0, |state| state.bytes);
+    for entry in &manifest.runs {
+        keep_problem(run::verify(disk, entry).map(drop), &mut report)?;
+    }
     check_segments(disk, &manifest, &mut report)?;
     // What an owner would do has the last word: records that cannot be read, gaps between files, counts.
-    match replay::replay(disk, &manifest) {
-        Ok(replayed) => note(&replayed, &mut report),
+    let mut names = Interner::default();
+    let whole = reign::keep(disk, &manifest, &mut names)
+        .and_then(|kept| Ok((replay::replay(disk, &manifest, &kept.books)?, kept)));
+    match whole {
+        Ok((replayed, kept)) => {
+            note(&replayed, &mut report);
+            if report.problems.is_empty() {
+                let counted = count(replayed, kept);
+                keep_problem(counted, &mut report)?;
+            }
+        }
         Err(Trouble::Damaged(problem)) => {
             if !report.problems.iter().any(|p| p.file == problem.file && p.offset == problem.offset) {
                 report.problems.push(problem);
@@ -85,7 +103,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
 }
 
 fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
-    let data = [(JOURNAL, ".log"), (RUNS, ".run")].into_iter().any(|(dir, ending)| {
+    let data = [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")].into_iter().any(|(dir, ending)| {
         disk.list(dir).is_ok_and(|names| names.iter().any(|name| name.ends_with(ending)))
     });
     let what = if data { "the manifest is missing" } else { "this is no data folder of duewheel" };
@@ -93,24 +111,31 @@ fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
 }
 
 fn note(replayed: &Replayed, report: &mut Report) {
-    report.messages = replayed.table.len() as u64;
+    report.messages = replayed.ledger.messages();
     report.unproven_groups = replayed.unproven.len() as u64;
     let unproven: u64 = replayed.unproven.iter().map(|group| u64::from(group.head.records)).sum();
     report.records = replayed.used.iter().map(|s| s.records()).sum::<u64>() + unproven;
 }
 
-/// Every block of the run: the first that is damaged hides those behind it.
-fn check_run(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Result<(), StoreError> {
-    let Some(run) = &manifest.run else { return Ok(()) };
-    let checked = RunReader::open(disk, run).and_then(|mut reader| {
-        while let Some(entry) = reader.entry()? {
-            if let Entry::Message(raw) = entry {
-                raw.decode().map_err(|e| reader.problem(&format!("a message cannot be read: {e}")))?;
-            }
+/// The messages of each queue are as many as the books say.
+fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
+    let mut left: BTreeMap<QueueName, i128> = BTreeMap::new();
+    for row in replayed.ledger.rows() {
+        left.insert(row.name, i128::from(row.tally.count()));
+    }
+    let mut mem = replayed.mem;
+    mem.settle();
+    let view = View { frozen: Some(Arc::new(mem)), parts: kept.parts };
+    for sequence in [Sequence::AllAt, Sequence::AllAfter] {
+        load::for_each(&view, sequence, |queue| *left.entry(queue.clone()).or_default() -= 1)?;
+    }
+    match left.into_iter().find(|(_, left)| *left != 0) {
+        None => Ok(()),
+        Some((queue, left)) => {
+            let what = format!("by the books queue {queue} has {left} messages more than there are");
+            Err(Problem::new(MANIFEST, 0, what).into())
         }
-        Ok(())
-    });
-    keep_problem(checked, report)
+    }
 }
 
 /// Every segment by itself, also behind a damaged one, so that the report names all that are.
@@ -146,7 +171,10 @@ fn check_frames(
     let mut walk = Walk::new(segment, header.first);
     while walk.next < end {
         match walk.frame()? {
-            Ok(frame) => problems.extend(replay::records(&entry, &frame, |_, _| {}).err()),
+            Ok(frame) => match replay::records(&entry, &frame, |_, _, _| Ok(())) {
+                Err(Trouble::Damaged(problem)) => problems.push(problem),
+                other => other?,
+            },
             Err(what) => {
                 problems.push(walk.segment.problem(walk.at, what));
                 let mut from = walk.at + 8;

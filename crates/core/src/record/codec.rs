@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals};
+use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Ended, Headers, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Ended, Headers, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, QueueSettings, ReadyOrder};
@@ -103,23 +103,26 @@ impl Writer {
     /// One record.
     pub fn record(&mut self, record: &Record) {
         match record {
-            Record::Put { message, life } => {
+            Record::Put { message, life, was } => {
                 self.byte(PUT);
                 self.message(message);
                 self.life(life);
+                self.option(was.as_ref(), Self::was);
             }
-            Record::Changed { id, life } => {
+            Record::Changed { id, life, was } => {
                 self.byte(CHANGED);
                 self.varint(id.0);
                 self.life(life);
+                self.was(was);
             }
-            Record::Granted { id, attempt, lease } => {
+            Record::Granted { id, attempt, lease, was } => {
                 self.byte(GRANTED);
                 self.varint(id.0);
                 self.varint(u64::from(*attempt));
                 self.lease(lease);
+                self.was(was);
             }
-            Record::Removed { id, why } => {
+            Record::Removed { id, why, was } => {
                 self.byte(REMOVED);
                 self.varint(id.0);
                 self.byte(match why {
@@ -128,6 +131,7 @@ impl Writer {
                     Gone::Replaced => 2,
                     Gone::Expired => 3,
                 });
+                self.was(was);
             }
             Record::Queue { name, settings, pause } => {
                 self.byte(QUEUE);
@@ -135,9 +139,10 @@ impl Writer {
                 self.settings(settings);
                 self.pause(*pause);
             }
-            Record::Purged { queue, keep, purged } => {
+            Record::Purged { queue, keep, before, purged } => {
                 self.byte(PURGED);
                 self.blob(queue.as_str().as_bytes());
+                self.varint(before.0);
                 self.varint(*purged);
                 self.varint(keep.len() as u64);
                 for id in keep {
@@ -155,6 +160,13 @@ impl Writer {
     pub fn row(&mut self, row: &Row) {
         self.message(&row.message);
         self.life(&row.life);
+    }
+
+    fn was(&mut self, was: &Was) {
+        self.blob(was.queue.as_str().as_bytes());
+        self.byte(was.kind as u8 | (was.due.class() as u8) << 2);
+        self.varint(was.due.raw());
+        self.varint(was.weight);
     }
 
     fn message(&mut self, m: &Message) {
@@ -449,12 +461,19 @@ impl Reader {
     /// One record.
     pub fn record(&mut self) -> Decoded<Record> {
         Ok(match self.byte()? {
-            PUT => Record::Put { message: Arc::new(self.message()?), life: self.life()? },
-            CHANGED => Record::Changed { id: MessageId(self.varint()?), life: self.life()? },
+            PUT => Record::Put {
+                message: Arc::new(self.message()?),
+                life: self.life()?,
+                was: self.option(Self::was)?,
+            },
+            CHANGED => {
+                Record::Changed { id: MessageId(self.varint()?), life: self.life()?, was: self.was()? }
+            }
             GRANTED => Record::Granted {
                 id: MessageId(self.varint()?),
                 attempt: self.varint_u32()?,
                 lease: self.lease()?,
+                was: self.was()?,
             },
             REMOVED => Record::Removed {
                 id: MessageId(self.varint()?),
@@ -465,16 +484,18 @@ impl Reader {
                     3 => Gone::Expired,
                     _ => return Err(DecodeError::Unknown("cause of removal")),
                 },
+                was: self.was()?,
             },
             QUEUE => {
                 Record::Queue { name: self.queue_name()?, settings: self.settings()?, pause: self.pause()? }
             }
             PURGED => {
                 let queue = self.queue_name()?;
+                let before = MessageId(self.varint()?);
                 let purged = self.varint()?;
                 let n = self.count(1)?;
                 let keep = (0..n).map(|_| self.varint().map(MessageId)).collect::<Decoded<Vec<_>>>()?;
-                Record::Purged { queue, keep, purged }
+                Record::Purged { queue, keep, before, purged }
             }
             DEDUPED => Record::Deduped(self.dedupe()?),
             _ => return Err(DecodeError::Unknown("record kind")),
@@ -484,6 +505,23 @@ impl Reader {
     /// A message and its life.
     pub fn row(&mut self) -> Decoded<Row> {
         Ok(Row { message: Arc::new(self.message()?), life: self.life()? })
+    }
+
+    fn was(&mut self) -> Decoded<Was> {
+        let queue = self.queue_name()?;
+        let stood = self.byte()?;
+        let kind = match stood & 3 {
+            0 => Kind::Waiting,
+            1 => Kind::Leased,
+            2 => Kind::Dead,
+            _ => return Err(DecodeError::Unknown("stage")),
+        };
+        let class = match stood >> 2 {
+            0 => Class::At,
+            1 => Class::After,
+            _ => return Err(DecodeError::Unknown("clock class")),
+        };
+        Ok(Was { queue, kind, due: Due::from_raw(class, self.varint()?), weight: self.varint()? })
     }
 
     fn message(&mut self) -> Decoded<Message> {

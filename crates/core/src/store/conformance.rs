@@ -25,13 +25,13 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::table::place;
 use super::{
-    ErrorKind, Found, Level, Load, Loaded, More, Progress, Recovered, Room, Sequence, Store, StoreError,
-    Table, Waker,
+    ErrorKind, Found, Level, Load, Loaded, Lookups, More, Progress, Recovered, Room, Sequence, Store,
+    StoreError, Table, Waker, Which, place_in,
 };
-use crate::id::{Epoch, Lsn};
+use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::Row;
+use crate::name::QueueName;
 use crate::record::{Group, Record};
 
 mod history;
@@ -227,7 +227,39 @@ impl<S: Store> Opened<S> {
         let (mut found, mut expected) = (Found::default(), Found::default());
         self.case.ok(self.store.find_many(&lookups, &mut found), "find_many");
         model.find_many(&lookups, &mut expected);
-        self.case.check(found == expected, "find_many gives what was appended");
+        self.same(history, found, expected, "find_many gives what was appended");
+        let mut dice = Dice::new(lookups.ids.len() as u64);
+        for _ in 0..3 {
+            let mut some = Lookups::default();
+            some.ids.extend(lookups.ids.iter().filter(|_| dice.once_in(20)));
+            some.keys.extend(lookups.keys.iter().filter(|_| dice.once_in(20)).cloned());
+            some.answers.extend(lookups.answers.iter().filter(|_| dice.once_in(20)).cloned());
+            let (mut found, mut expected) = (Found::default(), Found::default());
+            self.case.ok(self.store.find_many(&some, &mut found), "find_many");
+            model.find_many(&some, &mut expected);
+            self.same(history, found, expected, "find_many gives what was asked for");
+        }
+    }
+
+    #[track_caller]
+    fn same(&self, history: &History, mut found: Found, mut expected: Found, what: &str) {
+        for f in [&mut found, &mut expected] {
+            // What is over may be found or not.
+            f.answers.retain(|row| row.until > history.clock().engine);
+            f.rows.sort_unstable_by_key(|row| row.message.id);
+            f.answers.sort_unstable_by(|a, b| (&a.queue, &a.dedupe_id).cmp(&(&b.queue, &b.dedupe_id)));
+        }
+        let ids = |f: &Found| f.rows.iter().map(|r| r.message.id).collect::<Vec<_>>();
+        self.case.check(
+            found == expected,
+            &format!(
+                "{what}: found ids {:?}, expected {:?}, answers {} and {}",
+                ids(&found),
+                ids(&expected),
+                found.answers.len(),
+                expected.answers.len()
+            ),
+        );
     }
 
     fn compare_recovered(&self, model: &Table) {
@@ -235,8 +267,7 @@ impl<S: Store> Opened<S> {
         self.case.check(is.next_lsn == should.next_lsn, "next_lsn");
         self.case.check(is.next_id == should.next_id, "next_id");
         self.case.check(is.queues == should.queues, "queues");
-        self.case.check(is.dedupe == should.dedupe, "dedupe rows");
-        self.case.check(is.messages == should.messages, "number of messages");
+        self.case.check(is.due == should.due, "the histogram of all queues");
         self.case.check(
             is.clock.map(|c| c.engine) >= should.clock.map(|c| c.engine),
             "the clock pair is not older than that of the last group",
@@ -328,15 +359,20 @@ fn loads_are_snapshots<F: Fixture>(fixture: &mut F, case: Case) {
         let group = history.group(12);
         opened.append(&group);
         for sequence in Sequence::ALL {
-            let queue = history.model().queue_rows().first().map(|q| q.name.clone());
-            for queue in [None, queue] {
+            let names: Vec<QueueName> = history.model().queue_rows().into_iter().map(|q| q.name).collect();
+            let some = Arc::from_iter(names.iter().step_by(2).cloned());
+            let mut whiches = vec![Which::All, Which::AllBut(some)];
+            whiches.extend(names.first().cloned().map(Which::One));
+            for which in whiches {
+                let place = |row: &Row| place_in(sequence, row).unwrap_or((0, MessageId(0)));
                 let until = match history.dice().below(3) {
                     0 => u64::MAX,
-                    _ => naive(history.model(), sequence).get(5).map_or(0, |row| place(row).1),
+                    _ => naive(history.model(), sequence).get(5).map_or(0, |row| place(row).0),
                 };
                 let mut load = Load {
+                    ticket: history.dice().roll(),
                     sequence,
-                    queue,
+                    which,
                     after: None,
                     until,
                     rows: 1 + usize::try_from(history.dice().below(7)).unwrap_or(0),
@@ -349,17 +385,28 @@ fn loads_are_snapshots<F: Fixture>(fixture: &mut F, case: Case) {
                     case.check(page.as_of == history.model().applied(), "a page is as of the last append");
                     case.check(page.rows.len() <= load.rows, "a page has at most the rows asked for");
                     if page.more == More::Yes {
-                        case.check(!page.rows.is_empty(), "a page with more behind it has a row");
+                        case.check(page.upto > load.after, "a page with more behind it moves on");
                     }
+                    case.check(
+                        page.rows
+                            .iter()
+                            .all(|row| load.after < Some(place(row)) && Some(place(row)) <= page.upto),
+                        "rows are behind the cursor and up to the page's end",
+                    );
                     seen.extend(page.rows);
-                    match (page.more, seen.last()) {
-                        (More::Yes, Some(last)) => load.after = Some((place(last).1, last.message.id)),
+                    match (page.more, page.upto) {
+                        (More::Yes, Some(upto)) => load.after = Some(upto),
                         (More::Yes | More::No, _) => break,
                     }
                 }
                 let mut expected = naive(history.model(), sequence);
                 expected.retain(|row| {
-                    place(row).1 <= until && load.queue.as_ref().is_none_or(|q| *q == row.message.queue)
+                    place(row).0 <= until
+                        && match &load.which {
+                            Which::All => true,
+                            Which::One(queue) => *queue == row.message.queue,
+                            Which::AllBut(queues) => !queues.contains(&row.message.queue),
+                        }
                 });
                 case.check(
                     seen == expected,
@@ -374,8 +421,8 @@ fn loads_are_snapshots<F: Fixture>(fixture: &mut F, case: Case) {
 /// A sequence in order, found by the simplest means.
 fn naive(model: &Table, sequence: Sequence) -> Vec<Row> {
     let mut rows = model.rows();
-    rows.retain(|row| place(row).0 == sequence);
-    rows.sort_by_key(|row| (place(row).1, row.message.id));
+    rows.retain(|row| place_in(sequence, row).is_some());
+    rows.sort_by_key(|row| place_in(sequence, row));
     rows
 }
 

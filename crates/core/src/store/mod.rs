@@ -4,7 +4,6 @@
 //! which message is due, whose lease counts, what a key means is the engine's business. Bring your own by
 //! implementing the trait and running [`conformance::run`] on it.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,14 +12,16 @@ use crate::message::Row;
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{ClockPair, DedupeRow, Group, Pause, Totals};
+use crate::tally::{DueCounts, Tally};
 
 pub mod conformance;
+mod ledger;
 mod memory;
 mod table;
 
+pub use ledger::{ALL_COLUMNS, Ledger};
 pub use memory::{MemoryDisk, MemoryStore};
-pub use table::Table;
-pub(crate) use table::place;
+pub use table::{DEAD_FOUND, Table, place_in, places_of};
 
 /// Keeps the records of one shard.
 ///
@@ -33,7 +34,7 @@ pub(crate) use table::place;
 /// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever [`Store::level`] claims.
 /// 3. **Reads see appends.** [`Store::find_many`] reflects every group appended before, durable or not.
 /// 4. **Loads are snapshots.** A [`Loaded`] shows the state as of one LSN, in order of (due, id) within its sequence,
-///    without a gap between pages.
+///    without a gap between pages. What is appended after the request may show in it, or not.
 /// 5. **Fenced.** Each open has an epoch above all earlier ones; an older owner's append is refused with
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
@@ -136,12 +137,10 @@ pub struct Recovered {
     pub next_id: u64,
     /// The clocks as noted last; `None` for a new store.
     pub clock: Option<ClockPair>,
-    /// Queues that have messages, settings, a pause or totals.
+    /// When the messages that wait are due, all queues together.
+    pub due: DueCounts,
+    /// Queues that have messages, settings or a pause, by name.
     pub queues: Vec<QueueRow>,
-    /// Answers still remembered.
-    pub dedupe: Vec<DedupeRow>,
-    /// Unsettled messages in the store.
-    pub messages: u64,
 }
 
 /// A queue as a store remembers it.
@@ -155,6 +154,8 @@ pub struct QueueRow {
     pub pause: Pause,
     /// What it has seen.
     pub totals: Totals,
+    /// What it holds.
+    pub tally: Tally,
 }
 
 /// How far records have come.
@@ -172,6 +173,8 @@ pub enum Room {
     /// Anything.
     #[default]
     Enough,
+    /// The store's background work is behind: no new message for the moment. Everything else goes on.
+    Busy,
     /// What removes, moves or grants messages, but no new one.
     SettleOnly,
 }
@@ -204,37 +207,42 @@ impl Level {
     }
 }
 
-/// What to find: ids and keys.
+/// What to find: ids, keys and remembered answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lookups {
     /// Messages wanted by id.
     pub ids: Vec<MessageId>,
     /// Messages wanted by key.
     pub keys: Vec<(QueueName, Key)>,
+    /// Answers wanted by `dedupe_id`.
+    pub answers: Vec<(QueueName, Box<str>)>,
 }
 
 impl Lookups {
     /// Nothing to look up.
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.keys.is_empty()
+        self.ids.is_empty() && self.keys.is_empty() && self.answers.is_empty()
     }
 }
 
 /// What was found. What is absent is not in the store.
+///
+/// For a key: the message that holds it, and the newest of the dead ones that had it, at most [`DEAD_FOUND`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Unsettled messages by id, also those found by key.
-    pub rows: BTreeMap<MessageId, Row>,
-    /// Which message holds a key.
-    pub keys: BTreeMap<(QueueName, Key), MessageId>,
+    /// Unsettled messages, in no order; none may be named twice.
+    pub rows: Vec<Row>,
+    /// Answers. One that is over may be among them.
+    pub answers: Vec<DedupeRow>,
 }
 
 impl Found {
-    /// Nothing found; what an engine that holds everything gets.
-    pub const NOTHING: &'static Found = &Found { rows: BTreeMap::new(), keys: BTreeMap::new() };
+    /// Nothing found.
+    pub const NOTHING: &'static Found = &Found { rows: Vec::new(), answers: Vec::new() };
 }
 
-/// The sequences in which messages can be loaded; each unsettled message is in exactly one.
+/// The sequences in which messages can be loaded. Each unsettled message is in exactly one of the first four, and in one of
+/// the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sequence {
     /// Waiting, due at an instant; in order of (wall ms, id).
@@ -245,11 +253,33 @@ pub enum Sequence {
     Leased,
     /// Dead; in order of (wall ms of death, id).
     Dead,
+    /// Due at an instant, in any stage; in order of (wall ms, id).
+    AllAt,
+    /// Due after a delay, in any stage; in order of (engine ms, id).
+    AllAfter,
 }
 
 impl Sequence {
     /// All of them.
-    pub const ALL: [Sequence; 4] = [Sequence::At, Sequence::After, Sequence::Leased, Sequence::Dead];
+    pub const ALL: [Sequence; 6] = [
+        Sequence::At,
+        Sequence::After,
+        Sequence::Leased,
+        Sequence::Dead,
+        Sequence::AllAt,
+        Sequence::AllAfter,
+    ];
+}
+
+/// Which queues to load from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All of them.
+    All,
+    /// One.
+    One(QueueName),
+    /// All but these, which are sorted. A store does not read what it can skip.
+    AllBut(Arc<[QueueName]>),
 }
 
 /// A place in a sequence: everything up to and with it has been seen.
@@ -258,17 +288,19 @@ pub type Cursor = (u64, MessageId);
 /// A page to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
+    /// Chosen by the caller, to know the page by.
+    pub ticket: u64,
     /// Which sequence.
     pub sequence: Sequence,
-    /// Of one queue, or of all.
-    pub queue: Option<QueueName>,
+    /// Which queues.
+    pub which: Which,
     /// Behind this place; `None` from the start.
     pub after: Option<Cursor>,
     /// Up to and with this time.
     pub until: u64,
     /// At most so many rows.
     pub rows: usize,
-    /// Stop after so many bytes of bodies; at least one row is returned if there is one.
+    /// Stop after so many bytes of bodies; there is progress with each page all the same.
     pub bytes: usize,
 }
 
@@ -281,7 +313,9 @@ pub struct Loaded {
     pub as_of: Lsn,
     /// In order.
     pub rows: Vec<Row>,
-    /// Whether there is more behind the last row.
+    /// Everything up to here is in the page; at or behind its last row. Always given when there is more.
+    pub upto: Option<Cursor>,
+    /// Whether there is more behind `upto`.
     pub more: More,
 }
 

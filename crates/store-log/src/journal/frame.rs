@@ -148,9 +148,10 @@ impl Frame {
         self.end - self.at
     }
 
-    /// Its records, one by one, with their positions. The error names the offset in the segment.
+    /// Its records, one by one, with their positions and bytes. The error names the offset in the segment.
     pub(crate) fn records(&self) -> Records {
         Records {
+            payload: self.payload.clone(),
             reader: Reader::new(self.payload.clone()),
             base: self.at + HEAD as u64,
             lsn: self.head.first,
@@ -162,6 +163,7 @@ impl Frame {
 /// The records of a frame.
 #[derive(Debug)]
 pub(crate) struct Records {
+    payload: Bytes,
     reader: Reader,
     base: u64,
     lsn: Lsn,
@@ -169,10 +171,11 @@ pub(crate) struct Records {
 }
 
 impl Iterator for Records {
-    type Item = Result<(Lsn, Record), (u64, String)>;
+    type Item = Result<(Lsn, Record, Bytes), (u64, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let at = self.base + self.reader.position() as u64;
+        let from = self.reader.position();
+        let at = self.base + from as u64;
         if self.left == 0 {
             if self.reader.is_empty() {
                 return None;
@@ -185,7 +188,8 @@ impl Iterator for Records {
                 let lsn = self.lsn;
                 self.lsn = lsn.next();
                 self.left -= 1;
-                Some(Ok((lsn, record)))
+                let bytes = self.payload.slice(from..self.reader.position());
+                Some(Ok((lsn, record, bytes)))
             }
             Err(error) => {
                 self.left = 0;

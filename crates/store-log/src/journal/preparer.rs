@@ -6,8 +6,8 @@
 //! ([`Space::Short`]), the store asks its owner to settle only, and the ballast takes what acks, cancels and purges
 //! write. So a full disk shows here, and never inside an append.
 //!
-//! Room is short too when less is free than the next checkpoint may take: messages that no checkpoint can take over
-//! any more would keep the journal from ever being cut. That is why the ballast need not be given up for a checkpoint.
+//! Room is short too when less is free than the memtables may take as runs: messages that no flush can take over
+//! any more would keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,17 +52,17 @@ pub(crate) fn step(shared: &Shared) -> Worked {
     let missing = shared.journal().prepared.len() < TARGET;
     let made = if missing { prepare_one(shared) } else { Ok(()) };
     let upkeep = made.as_ref().map_or(Ok(()), |()| keep_reserve(&*shared.disk));
-    let short = made.is_err() || upkeep.is_err() || !room_for_checkpoint(shared);
+    let short = made.is_err() || upkeep.is_err() || !room_for_flush(shared);
     let space = if short { Space::Short } else { Space::Enough };
     let before = shared.change_journal(|journal| std::mem::replace(&mut journal.space, space));
     remove_surplus(shared, space);
     if before != space {
-        // Whoever waits for room hears of it; and a checkpoint may make some.
+        // Whoever waits for room hears of it, and may cut, so that a flush makes some.
         (shared.waker)();
     }
     if short {
         shared.counters.prepare_failures.fetch_add(u64::from(made.is_err()), Relaxed);
-        shared.checkpointer_bell.ring();
+        shared.background_bell.ring();
         return Worked::Later;
     }
     if missing { Worked::Done } else { Worked::Nothing }
@@ -192,12 +192,12 @@ fn keep_reserve(disk: &dyn Disk) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn room_for_checkpoint(shared: &Shared) -> bool {
+fn room_for_flush(shared: &Shared) -> bool {
     // A disk that cannot say how much is free says so when it is full.
-    shared.disk.free_bytes().is_ok_and(|free| free >= shared.live_bytes.load(Relaxed))
+    shared.disk.free_bytes().is_ok_and(|free| free >= shared.mem_bytes.load(Relaxed))
 }
 
-/// Removes files that will not be needed: as many spares are kept as the journal takes between two checkpoints.
+/// Removes files that will not be needed: as many spares are kept as the journal's budget takes.
 fn remove_surplus(shared: &Shared, space: Space) {
     let segment = shared.options.segment_bytes;
     let keep = match space {

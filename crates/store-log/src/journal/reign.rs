@@ -8,7 +8,7 @@
 //!    there is any, under a new incarnation, so that nothing an earlier attempt left in it counts.
 //! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment it
 //!    overrides the end of the segment before: its first LSN is the one after the proven ones.
-//! 6. Segments that hold nothing that counts are unlisted, to be used again.
+//! 6. Segments that hold nothing that counts, or nothing behind the cut, are unlisted, to be used again.
 //!
 //! A crash at any point leaves either the old end of the journal or the new one, and step 1 finds the same records.
 
@@ -17,26 +17,38 @@ use std::io;
 use std::sync::Arc;
 
 use duewheel_core::record::Writer;
-use duewheel_core::store::{ErrorKind, StoreError, Table};
+use duewheel_core::store::{ErrorKind, Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{self, Head};
 use super::preparer;
 use super::replay::{self, Replayed, Unproven};
-use super::segment::{BLOCK, Header, Prepared};
+use super::segment::{BLOCK, Header, Prepared, Sealed};
 use super::writer::Active;
 use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::{Problem, Trouble, failed};
-use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS};
+use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
 use crate::manifest::{Manifest, SegmentEntry};
+use crate::mem::Mem;
+use crate::names::Interner;
 use crate::options::Options;
+use crate::run::{Live, Run};
 use crate::shared::{Journal, Space};
+use crate::state::{self, Lost, State};
+use crate::view::Part;
 
 /// A folder that has been taken over.
 #[derive(Debug)]
 pub(crate) struct Reign {
     pub(crate) manifest: Manifest,
-    pub(crate) table: Table,
+    /// The books as of the last cut.
+    pub(crate) books: Ledger,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) names: Interner,
+    /// The records behind the cut, and the books with these in them.
+    pub(crate) mem: Mem,
+    pub(crate) ledger: Ledger,
+    pub(crate) applied: Lsn,
     pub(crate) active: Active,
     pub(crate) journal: Journal,
 }
@@ -45,11 +57,14 @@ pub(crate) struct Reign {
 pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreError> {
     disk.make_dir(JOURNAL).map_err(failed("make", JOURNAL))?;
     disk.make_dir(RUNS).map_err(failed("make", RUNS))?;
+    disk.make_dir(STATE).map_err(failed("make", STATE))?;
     let old = match Manifest::read(disk)? {
         Some(manifest) => manifest,
         None => start_folder(disk)?,
     };
-    let replayed = replay::replay(disk, &old)?;
+    let mut names = Interner::default();
+    let Kept { books, parts } = keep(disk, &old, &mut names)?;
+    let replayed = replay::replay(disk, &old, &books)?;
     remove_unlisted(disk, &old)?;
     if let Some((entry, header)) = replayed.doubtful_header() {
         write_header(disk, &entry, &header)?;
@@ -73,16 +88,18 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     }
     let header = Header {
         first: replayed.proven.next(),
-        watermark: replayed.table.applied(),
+        watermark: replayed.applied,
         epoch: manifest.epoch,
-        clock: replayed.table.clock(),
+        clock: replayed.ledger.clock(),
     };
     file.write_at(&header.encode(&entry), 0).map_err(failed("write", &name))?;
     file.sync_data().map_err(failed("sync", &name))?;
 
-    let (empty, sealed): (Vec<_>, Vec<_>) = replayed.used.into_iter().partition(|s| s.records() == 0);
+    let cut = books.applied();
+    let is_covered = |s: &Sealed| s.records() == 0 || s.end <= cut.next();
+    let (empty, sealed): (Vec<_>, Vec<_>) = replayed.used.into_iter().partition(is_covered);
     if !empty.is_empty() {
-        manifest.proven = replayed.table.applied();
+        manifest.proven = replayed.applied;
         manifest.segments.retain(|listed| !empty.iter().any(|s| s.entry == *listed));
         manifest.replace(disk)?;
     }
@@ -100,12 +117,51 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
             sealed,
             spares: empty.iter().map(|s| s.entry).chain(dropped).collect(),
             space: Space::Enough,
-            run: manifest.run,
-            run_rows: replayed.run_rows,
         },
-        table: replayed.table,
+        books,
+        parts,
+        names,
+        mem: replayed.mem,
+        ledger: replayed.ledger,
+        applied: replayed.applied,
         manifest,
     })
+}
+
+/// What a folder holds up to the last cut.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) books: Ledger,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// Reads the state and opens the runs.
+pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -> Result<Kept, Trouble> {
+    let Some(entry) = &manifest.state else {
+        return Ok(Kept { books: Ledger::default(), parts: Vec::new() });
+    };
+    let State { ledger, mut lost } = state::read(disk, entry)?;
+    let mut parts = Vec::new();
+    for run in &manifest.runs {
+        let of_run = lost.iter().position(|lost| lost.no == run.no).map(|i| lost.swap_remove(i));
+        let Some(Lost { removed, masks, .. }) = of_run else {
+            let what = format!("the state says nothing of {}", run.no.run());
+            return Err(Problem::new(entry.no.state(), 0, what).into());
+        };
+        let run = Run::open(disk, run, names)?;
+        let mut live = Live::all(&run);
+        live.ids -= removed;
+        for (queue, mask) in masks {
+            live.mask(queue, mask);
+        }
+        parts.push(Part { run: Arc::new(run), live: Arc::new(live) });
+    }
+    if let Some(other) = lost.first() {
+        let what =
+            format!("the state says what is gone of {}, which the manifest does not list", other.no.run());
+        return Err(Problem::new(entry.no.state(), 0, what).into());
+    }
+    Ok(Kept { books: ledger, parts })
 }
 
 fn write_header(disk: &dyn Disk, entry: &SegmentEntry, header: &Header) -> Result<(), StoreError> {
@@ -117,7 +173,7 @@ fn write_header(disk: &dyn Disk, entry: &SegmentEntry, header: &Header) -> Resul
 
 /// A folder without a manifest is new, if it has no data either.
 fn start_folder(disk: &dyn Disk) -> Result<Manifest, Trouble> {
-    for (dir, ending) in [(JOURNAL, ".log"), (RUNS, ".run")] {
+    for (dir, ending) in [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")] {
         let names = disk.list(dir).map_err(failed("list", dir))?;
         if let Some(name) = names.iter().find(|name| name.ends_with(ending)) {
             let what = format!("the manifest is missing, and {dir}/{name} is there");
@@ -131,13 +187,9 @@ fn start_folder(disk: &dyn Disk) -> Result<Manifest, Trouble> {
 
 /// What a crash has left half-made or not yet removed. Nothing of it counts.
 fn remove_unlisted(disk: &dyn Disk, manifest: &Manifest) -> Result<(), StoreError> {
-    let listed: Vec<String> = manifest
-        .segments
-        .iter()
-        .map(|s| s.no.segment())
-        .chain(manifest.run.map(|run| run.no.run()))
-        .collect();
-    for (dir, endings) in [(JOURNAL, [".log", ".tmp"]), (RUNS, [".run", ".tmp"])] {
+    let listed: Vec<String> = manifest.files().collect();
+    let dirs = [(JOURNAL, [".log", ".tmp"]), (RUNS, [".run", ".tmp"]), (STATE, [".state", ".tmp"])];
+    for (dir, endings) in dirs {
         for name in disk.list(dir).map_err(failed("list", dir))? {
             let path = format!("{dir}/{name}");
             if endings.iter().any(|ending| name.ends_with(ending)) && !listed.contains(&path) {

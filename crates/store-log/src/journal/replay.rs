@@ -15,8 +15,8 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use duewheel_core::record::Record;
-use duewheel_core::store::{StoreError, Table};
+use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{Frame, Head};
@@ -25,13 +25,17 @@ use crate::disk::Disk;
 use crate::fault::{Problem, Trouble};
 use crate::folder::MANIFEST;
 use crate::manifest::{Manifest, SegmentEntry};
-use crate::run_v1::reader;
+use crate::mem::Mem;
 
 /// Everything that a folder holds.
 #[derive(Debug)]
 pub(crate) struct Replayed {
-    /// All that is pending.
-    pub(crate) table: Table,
+    /// The records behind the last cut.
+    pub(crate) mem: Mem,
+    /// The books with these records in them.
+    pub(crate) ledger: Ledger,
+    /// The last record there is.
+    pub(crate) applied: Lsn,
     /// Segments with frames, oldest first. The last one may still have had room; it takes no more.
     pub(crate) used: Vec<Sealed>,
     /// Segments prepared for later.
@@ -42,8 +46,6 @@ pub(crate) struct Replayed {
     pub(crate) unproven: Vec<Unproven>,
     /// The highest epoch seen.
     pub(crate) epoch: Epoch,
-    /// Messages in the newest run.
-    pub(crate) run_rows: u64,
     /// The header of the last segment with frames.
     last_header: Option<Header>,
 }
@@ -53,6 +55,29 @@ impl Replayed {
     pub(crate) fn doubtful_header(&self) -> Option<(SegmentEntry, Header)> {
         let (last, header) = (self.used.last()?, self.last_header?);
         (last.records() == 0).then_some((last.entry, header))
+    }
+}
+
+impl Replayed {
+    /// Takes in what a frame says that is behind the cut.
+    fn apply(&mut self, entry: &SegmentEntry, frame: &Frame) -> Result<(), Trouble> {
+        let cut = self.mem.before();
+        records(entry, frame, |lsn, record, bytes| {
+            if lsn > cut {
+                self.ledger.apply(lsn, &record);
+                self.mem.push(&record, bytes)?;
+            }
+            Ok(())
+        })?;
+        if frame.next().0 > cut.0 + 1 || (frame.head.records == 0 && frame.head.first > cut) {
+            self.note_clock(frame.head.clock);
+        }
+        Ok(())
+    }
+
+    fn note_clock(&mut self, clock: ClockPair) {
+        self.ledger.note_clock(clock);
+        self.mem.note_clock(clock);
     }
 }
 
@@ -103,7 +128,7 @@ impl Walk {
 pub(crate) fn sealed_frames(
     segment: SegmentReader,
     sealed: &Sealed,
-    mut visit: impl FnMut(&Frame) -> Result<(), Problem>,
+    mut visit: impl FnMut(&Frame) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     let mut walk = Walk::new(segment, sealed.first);
     while walk.next < sealed.end {
@@ -124,39 +149,36 @@ pub(crate) fn sealed_frames(
 pub(crate) fn records(
     entry: &SegmentEntry,
     frame: &Frame,
-    mut visit: impl FnMut(Lsn, Record),
-) -> Result<(), Problem> {
+    mut visit: impl FnMut(Lsn, Record, &[u8]) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
     for record in frame.records() {
-        let (lsn, record) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
-        visit(lsn, record);
+        let (lsn, record, bytes) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
+        visit(lsn, record, &bytes)?;
     }
     Ok(())
 }
 
-/// Reads a folder. Changes nothing.
-pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest) -> Result<Replayed, Trouble> {
-    let mut table = Table::default();
-    let run_rows = match &manifest.run {
-        Some(run) => reader::restore(disk, run, &mut table)?,
-        None => 0,
-    };
+/// Reads the journal of a folder behind the last cut, as of which `books` are. Changes nothing.
+pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Result<Replayed, Trouble> {
+    let cut = books.applied();
     let headers = headers(disk, &manifest.segments)?;
     let (with_frames, prepared) = manifest.segments.split_at(headers.len());
     let mut replayed = Replayed {
         epoch: headers.iter().map(|h| h.epoch).fold(manifest.epoch, Epoch::max),
-        proven: headers.iter().map(|h| h.watermark).fold(table.applied().max(manifest.proven), Lsn::max),
-        table,
+        proven: headers.iter().map(|h| h.watermark).fold(cut.max(manifest.proven), Lsn::max),
+        mem: Mem::new(cut, books.next_id().0, books.clock()),
+        ledger: books.clone(),
+        applied: cut,
         used: Vec::new(),
         unused: prepared.to_vec(),
         unproven: Vec::new(),
-        run_rows,
         last_header: headers.last().copied(),
     };
     for (i, (entry, header)) in with_frames.iter().zip(&headers).enumerate() {
         let segment = SegmentReader::open(disk, entry)?;
-        check_start(&segment, header, replayed.table.applied())?;
-        if let Some(clock) = header.clock {
-            replayed.table.note_clock(clock);
+        check_start(&segment, header, replayed.applied, i)?;
+        if let Some(clock) = header.clock.filter(|_| header.first > cut) {
+            replayed.note_clock(clock);
         }
         match headers.get(i + 1) {
             Some(next) => replay_sealed(segment, header, next.first, &mut replayed)?,
@@ -166,11 +188,11 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest) -> Result<Replayed, T
     // The header of the segment in use is the one thing whose loss would look like a segment never used.
     if let Some(entry) = prepared.first() {
         let mut segment = SegmentReader::open(disk, entry)?;
-        let next = replayed.table.applied().next();
+        let next = replayed.applied.next();
         refuse_if_promised(&mut segment, BLOCK as u64, next, "the header is damaged")?;
     }
-    if replayed.proven > replayed.table.applied() {
-        let (proven, last) = (replayed.proven.0, replayed.table.applied().0);
+    if replayed.proven > replayed.applied {
+        let (proven, last) = (replayed.proven.0, replayed.applied.0);
         let what = format!("the journal ends with LSN {last}, LSN {proven} was durable");
         let file = prepared.first().map_or(MANIFEST.into(), |entry| entry.no.segment());
         return Err(Problem::new(file, 0, what).into());
@@ -196,9 +218,10 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Tro
     Ok(headers)
 }
 
-/// A segment must start right behind the one before.
-fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn) -> Result<(), Problem> {
-    if header.first == applied.next() && header.first.0 <= header.watermark.0.saturating_add(1) {
+/// A segment must start right behind the one before; the first one may reach back behind the cut.
+fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, no: usize) -> Result<(), Problem> {
+    let fits = header.first == applied.next() || (no == 0 && header.first <= applied);
+    if fits && header.first.0 <= header.watermark.0.saturating_add(1) {
         return Ok(());
     }
     let (is, due) = (header.first.0, applied.0 + 1);
@@ -222,8 +245,9 @@ fn replay_sealed(
     let mut frames = 0;
     sealed_frames(segment, &sealed, |frame| {
         frames += frame.bytes();
-        apply(&entry, frame, &mut replayed.table)
+        replayed.apply(&entry, frame)
     })?;
+    replayed.applied = Lsn(end.0 - 1);
     sealed.frames = frames;
     replayed.used.push(sealed);
     Ok(())
@@ -240,7 +264,7 @@ fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed)
         match walk.frame()? {
             Ok(frame) => {
                 proven = proven.max(frame.head.watermark);
-                apply(&entry, &frame, &mut replayed.table)?;
+                replayed.apply(&entry, &frame)?;
                 open.push_back(frame);
                 while open.front().is_some_and(|oldest| oldest.next().0 <= proven.0.saturating_add(1)) {
                     frames += open.pop_front().map_or(0, |frame| frame.bytes());
@@ -267,14 +291,9 @@ fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed)
         }
     }
     let sealed = Sealed { entry, first: header.first, end: proven.next(), frames };
+    replayed.applied = replayed.applied.max(Lsn(walk.next.0 - 1));
     replayed.proven = proven;
     replayed.used.push(sealed);
-    Ok(())
-}
-
-fn apply(entry: &SegmentEntry, frame: &Frame, table: &mut Table) -> Result<(), Problem> {
-    records(entry, frame, |lsn, record| table.apply_read(lsn, record))?;
-    table.note_clock(frame.head.clock);
     Ok(())
 }
 

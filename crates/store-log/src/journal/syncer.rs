@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use duewheel_core::Lsn;
-use duewheel_core::store::StoreError;
+use duewheel_core::store::{ErrorKind, StoreError};
 
 use crate::disk::DiskFile;
 use crate::fault::failed;
@@ -103,6 +103,30 @@ impl Syncer {
             }
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits until everything up to a position is durable, which has been written.
+    pub(crate) fn wait_until(&self, lsn: Lsn, shared: &Shared) -> Result<(), StoreError> {
+        self.ask();
+        if shared.options.workers == Workers::ByHand {
+            while self.synced() < lsn && step(shared) == Worked::Done {}
+        }
+        let mut state = lock(&self.state);
+        loop {
+            shared.check()?;
+            if state.synced.lsn >= lsn {
+                return Ok(());
+            }
+            if shared.is_stopping() {
+                return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
+            }
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The highest LSN that was written.
+    pub(crate) fn written(&self) -> Lsn {
+        lock(&self.state).written.lsn
     }
 
     /// Goes on with another file; the one before is durable.

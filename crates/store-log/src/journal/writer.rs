@@ -22,6 +22,8 @@ pub(crate) struct JournalWriter {
     active: Active,
     /// The frame that is being made, kept for its memory.
     buffer: Writer,
+    /// Where in it each record of the last group ends.
+    ends: Vec<usize>,
     /// LSN of the next record.
     next: Lsn,
     /// The highest watermark that stands in the journal.
@@ -76,6 +78,7 @@ impl JournalWriter {
             shared,
             active,
             buffer: Writer::default(),
+            ends: Vec::new(),
             next,
             evidence: Lsn(next.0 - 1), // stands in the header
             noted: clock,
@@ -93,6 +96,20 @@ impl JournalWriter {
         self.active.at - BLOCK as u64
     }
 
+    /// The records of the group that was appended last, as they were written.
+    pub(crate) fn appended(&self) -> impl Iterator<Item = &[u8]> {
+        let from = std::iter::once(frame::HEAD).chain(self.ends.iter().copied());
+        from.zip(&self.ends).map(|(from, to)| &self.buffer.bytes[from..*to])
+    }
+
+    /// Gives an unusually large buffer back.
+    pub(crate) fn shrink(&mut self) {
+        if self.buffer.bytes.capacity() > KEEP_BUFFER {
+            self.buffer = Writer::default();
+            self.ends = Vec::new();
+        }
+    }
+
     /// Writes a group.
     pub(crate) fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         if group.first != self.next || group.records.is_empty() {
@@ -105,8 +122,10 @@ impl JournalWriter {
             return Err(StoreError::new(ErrorKind::Unavailable, what));
         }
         frame::begin(&mut self.buffer);
+        self.ends.clear();
         for record in &group.records {
             self.buffer.record(record);
+            self.ends.push(self.buffer.bytes.len());
         }
         // A mark must fit behind every group.
         let needed = self.buffer.bytes.len() + 8 + frame::HEAD;
@@ -119,9 +138,6 @@ impl JournalWriter {
         self.last_group = Some(group.clock);
         self.shared.counters.groups.fetch_add(1, Relaxed);
         self.shared.counters.records.fetch_add(u64::from(records), Relaxed);
-        if self.buffer.bytes.capacity() > KEEP_BUFFER {
-            self.buffer = Writer::default();
-        }
         Ok(())
     }
 
@@ -253,7 +269,7 @@ impl JournalWriter {
         let sealed = Sealed { entry: full.entry, first: full.first, end: self.next, frames };
         self.shared.change_journal(|journal| journal.sealed.push(sealed));
         self.shared.preparer_bell.ring();
-        self.shared.checkpointer_bell.ring();
+        self.shared.background_bell.ring();
         Ok(())
     }
 

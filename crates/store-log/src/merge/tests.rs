@@ -8,11 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::names::Interner;
-use crate::run::live::Mask;
 use crate::run::tests::mem_disk::MemDisk;
 use crate::run::tests::model::{self, Model, queue};
 use crate::run::tests::{open, write};
-use crate::run::verify;
+use crate::run::{Mask, verify};
 
 /// What one run is made of: its rows, and which of them count (by their position).
 fn input() -> impl Strategy<Value = (Model, Vec<prop::sample::Index>)> {
@@ -117,7 +116,7 @@ proptest! {
                 live.remove(*id);
             }
         }
-        let now: Vec<(&Run, &Live)> = runs.iter().map(|(run, live)| (&**run, live)).collect();
+        let now: Vec<(&Run, &Live, &Live)> = runs.iter().map(|(run, live)| (&**run, live, live)).collect();
         let live = Live::of_merged(&run, &now);
         for row in expected.values() {
             let no = run.queue_no(&row.message.queue).unwrap();

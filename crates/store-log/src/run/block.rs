@@ -4,10 +4,8 @@ use crc32c::{crc32c, crc32c_append};
 
 use crate::folder::Incarnation;
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::RunEntry;
+use crate::manifest::{FORMAT, RunEntry, unknown_format};
 
-/// The version of the format of runs.
-pub(crate) const FORMAT: u32 = 2;
 pub(crate) const FILE_HEAD: usize = 64;
 /// The head of a block.
 pub(crate) const HEAD: usize = 32;
@@ -86,9 +84,7 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
     }
     let version = u32_at(head, 8);
     if version != FORMAT {
-        return Err(format!(
-            "format version {version} of a run is unknown to this program, which knows {FORMAT}"
-        ));
+        return Err(unknown_format(version));
     }
     if *head != file_head(run) {
         return Err("the head is damaged, or of another run than the manifest lists".into());

@@ -43,13 +43,16 @@ impl Live {
     }
 
     /// The row counts no more.
+    #[cfg(test)]
     pub(crate) fn remove(&mut self, id: MessageId) -> bool {
         self.ids.remove(id.0)
     }
 
-    /// The queue was purged.
+    /// The queue was purged. A purge takes whatever an earlier one took: what that one kept was alive or is gone by now.
     pub(crate) fn mask(&mut self, queue: u32, mask: Mask) {
-        self.masks.entry(queue).or_default().push(mask);
+        let masks = self.masks.entry(queue).or_default();
+        masks.retain(|earlier| earlier.before > mask.before);
+        masks.push(mask);
     }
 
     /// Purges by the run's number of the queue.
@@ -57,26 +60,27 @@ impl Live {
         self.masks.iter().flat_map(|(queue, masks)| masks.iter().map(|mask| (*queue, mask)))
     }
 
-    /// How many rows count at most: masked ones are among them.
-    pub(crate) fn len(&self) -> u64 {
-        self.ids.len()
-    }
-
     fn is_masked(&self, id: MessageId, queue: u32) -> bool {
         let Some(masks) = self.masks.get(&queue) else { return false };
         masks.iter().any(|mask| id < mask.before && mask.keep.binary_search(&id).is_err())
     }
 
-    /// What counts of a merge's output, by what counts of its inputs by now.
-    pub(crate) fn of_merged(output: &Run, inputs: &[(&Run, &Live)]) -> Live {
+    /// What counts of a merge's output: `inputs` are the runs, what counted of each when the merge began, and by now.
+    ///
+    /// Purges that were masked when it began have been applied. They are left behind, or a queue would count as purged for
+    /// ever.
+    pub(crate) fn of_merged(output: &Run, inputs: &[(&Run, &Live, &Live)]) -> Live {
         let mut ids = RoaringTreemap::new();
-        for (_, live) in inputs {
+        for (_, _, live) in inputs {
             ids |= &live.ids;
         }
         ids &= output.ids();
         let mut merged = Live { ids, masks: BTreeMap::new() };
-        for (run, live) in inputs {
-            for (queue, mask) in live.masks() {
+        for (run, then, now) in inputs {
+            for (queue, mask) in now.masks() {
+                if then.masks().any(|applied| applied == (queue, mask)) {
+                    continue;
+                }
                 let Some(queue) = run.queues().get(queue as usize) else { continue };
                 let Some(queue) = output.queue_no(&queue.name) else { continue };
                 let known = merged.masks.entry(queue).or_default();

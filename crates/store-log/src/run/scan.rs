@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use duewheel_core::message::Row;
 use duewheel_core::record::Stands;
-use duewheel_core::store::Cursor;
+use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
-use duewheel_core::{Due, MessageId, QueueName};
+use duewheel_core::{Due, MessageId};
 
 use super::block::{FILE_HEAD, HEAD, Kind};
 use super::file::bytes_between;
@@ -17,34 +17,6 @@ use super::live::Live;
 use super::opened::{Run, payload};
 use super::row::{self, RawRow, Rows};
 use crate::fault::Trouble;
-
-/// The sequences in which messages can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Sequence {
-    /// Waiting, due at an instant; in order of (wall ms, id).
-    At,
-    /// Waiting, due after a delay; in order of (engine ms, id).
-    After,
-    /// Leased; in order of (deadline in engine ms, id).
-    Leased,
-    /// Dead; in order of (wall ms of death, id).
-    Dead,
-    /// Due at an instant, wherever they stand; in order of (wall ms, id).
-    AllAt,
-    /// Due after a delay, wherever they stand; in order of (engine ms, id).
-    AllAfter,
-}
-
-/// The queues whose messages are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// All of them.
-    All,
-    /// This one.
-    One(QueueName),
-    /// All but these, which are sorted.
-    AllBut(Arc<[QueueName]>),
-}
 
 /// Gives the rows of a sequence that count, one by one, and keeps its place. One span is in memory at a time, or one
 /// queue's part of it.
@@ -255,11 +227,6 @@ impl Run {
 }
 
 impl RunScan {
-    /// The run that is read.
-    pub(crate) fn run(&self) -> &Arc<Run> {
-        &self.run
-    }
-
     /// The next row.
     pub(crate) fn next(&mut self) -> Result<Option<RawRow>, Trouble> {
         match &mut self.way {

@@ -7,15 +7,14 @@ use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{DeadReason, Ended, Lease, Life, Message, Options, PastAttempt, Row, Stage};
 use duewheel_core::record::{Created, DedupeRow};
-use duewheel_core::store::Cursor;
+use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 use proptest::prelude::*;
 
 use super::hash;
-use super::live::Mask;
 use super::writer::SPAN;
-use super::{AnswerScan, KeyLookup, Live, Run, RunWriter, Sequence, Which, verify};
+use super::{AnswerScan, KeyLookup, Live, Mask, Run, RunWriter, verify};
 use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};
@@ -312,7 +311,7 @@ fn a_run_of_another_place_or_version_is_refused() {
     assert!(what(RunEntry { incarnation: Incarnation(1), ..entry }).contains("of another run"));
     assert!(what(RunEntry { last: Lsn(98), ..entry }).contains("of another run"));
     disk.change(&entry.no.run(), |bytes| bytes[8] = 1);
-    assert!(what(entry).contains("format version 1 of a run is unknown"));
+    assert!(what(entry).contains("format version 1 is unknown"));
 }
 
 proptest! {

@@ -191,7 +191,8 @@ impl RunWriter {
         })
     }
 
-    /// Makes spans of another length: for measurements and tests.
+    /// Makes spans of another length: for tests and the example `runs`.
+    #[allow(dead_code)]
     pub(crate) fn set_span(&mut self, bytes: usize) {
         self.span = bytes;
     }
@@ -200,16 +201,6 @@ impl RunWriter {
     #[cfg(test)]
     pub(crate) fn set_piece(&mut self, bytes: usize) {
         self.spill.set_piece(bytes);
-    }
-
-    /// Bytes written so far, about.
-    pub(crate) fn written(&self) -> u64 {
-        self.out.at() + self.bytes.len() as u64
-    }
-
-    /// Rows written so far.
-    pub(crate) fn rows(&self) -> u64 {
-        self.footer.rows
     }
 
     /// The number of a queue in this run.

@@ -6,10 +6,12 @@ use bytes::Bytes;
 
 use super::super::{Found, Lookups, Table};
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
-use crate::message::{DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage};
+use crate::message::{
+    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
+};
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, QueueSettings, ReadyOrder};
-use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record};
+use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
 use crate::time::{Due, EngineMs, WallMs};
 
 /// Numbers that look random and depend on the seed alone (SplitMix64).
@@ -95,6 +97,11 @@ impl History {
         self.model = self.model_at(last).expect("the position is the end of a group");
     }
 
+    /// The clocks now.
+    pub fn clock(&self) -> ClockPair {
+        self.clock
+    }
+
     /// Lets time pass.
     pub fn tick(&mut self) -> ClockPair {
         let ms = self.dice.below(200);
@@ -138,23 +145,12 @@ impl History {
     fn record(&mut self) -> Record {
         match self.dice.below(100) {
             0..=39 => self.put(),
-            40..=54 => {
+            40..=89 => {
                 let id = self.some_id();
-                let life = self.life(id);
-                Record::Changed { id, life }
-            }
-            55..=69 => {
-                let id = self.some_id();
-                // A grant of a dead message could bring a key back that another one has taken.
-                let is_dead = |life: &Life| matches!(life.stage, Stage::Dead { .. });
-                if self.model.row(id).is_some_and(|(row, _)| is_dead(&row.life)) {
-                    return Record::Removed { id, why: Gone::Expired };
+                match self.was(id) {
+                    Some(was) => self.change(id, was),
+                    None => self.put(),
                 }
-                Record::Granted { id, attempt: self.small(), lease: self.lease() }
-            }
-            70..=89 => {
-                let why = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired][self.dice.index(4)];
-                Record::Removed { id: self.some_id(), why }
             }
             90..=94 => self.queue_record(),
             95 => self.purge(),
@@ -162,13 +158,53 @@ impl History {
         }
     }
 
+    /// A change of a message that is there.
+    fn change(&mut self, id: MessageId, was: Was) -> Record {
+        match self.dice.below(50) {
+            0..=14 => {
+                let life = self.life(id);
+                Record::Changed { id, life, was }
+            }
+            15..=29 => {
+                // A grant of a dead message could bring a key back that another one has taken.
+                if was.kind == Kind::Dead {
+                    return Record::Removed { id, why: Gone::Expired, was };
+                }
+                Record::Granted { id, attempt: self.small(), lease: self.lease(), was }
+            }
+            _ => {
+                let why = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired][self.dice.index(4)];
+                Record::Removed { id, why, was }
+            }
+        }
+    }
+
+    fn was(&self, id: MessageId) -> Option<Was> {
+        let (row, _) = self.model.row(id)?;
+        Some(Was {
+            queue: row.message.queue.clone(),
+            kind: row.life.stage.kind(),
+            due: row.life.due,
+            weight: row.message.weight() as u64,
+        })
+    }
+
     fn put(&mut self) -> Record {
-        let known = if self.dice.once_in(20) { Some(self.some_id()) } else { None };
-        let known = known.filter(|id| self.model.row(*id).is_some());
-        let id = known.unwrap_or(MessageId(self.model.next_id()));
-        let queue = self.queue();
-        let key = if self.dice.once_in(3) { None } else { Some(self.key()) };
-        let key = key.filter(|key| self.is_free(&queue, key));
+        let known = if self.dice.once_in(10) { Some(self.some_id()) } else { None };
+        // Another body for a message that is there: its queue and its key stay.
+        let known = known.and_then(|id| self.model.row(id)).map(|(row, _)| row.message.clone());
+        let known = known.filter(|m| self.was(m.id).is_some_and(|was| was.kind == Kind::Waiting));
+        let was = known.as_ref().and_then(|m| self.was(m.id));
+        let id = known.as_ref().map_or(MessageId(self.model.next_id()), |m| m.id);
+        let (queue, key) = match &known {
+            Some(message) => (message.queue.clone(), message.key.clone()),
+            None => {
+                let queue = self.queue();
+                let key = if self.dice.once_in(3) { None } else { Some(self.key()) };
+                let key = key.filter(|key| self.is_free(&queue, key));
+                (queue, key)
+            }
+        };
         let body: Vec<u8> = {
             let fill = self.dice.roll().to_le_bytes();
             let length = if self.dice.once_in(30) { self.dice.index(3000) } else { self.dice.index(120) };
@@ -192,7 +228,7 @@ impl History {
             enqueued_at: self.clock.wall,
         };
         let life = Life::new(self.due(), self.maybe(5000).and_then(|n| u32::try_from(n).ok()));
-        Record::Put { message: Arc::new(message), life }
+        Record::Put { message: Arc::new(message), life, was }
     }
 
     fn life(&mut self, id: MessageId) -> Life {
@@ -264,7 +300,8 @@ impl History {
         let (keep, gone): (Vec<_>, Vec<_>) =
             rows.iter().filter(|r| r.message.queue == queue).partition(|r| r.life.lease().is_some());
         let keep = keep.iter().map(|r| r.message.id).collect();
-        Record::Purged { queue, keep, purged: gone.len() as u64 }
+        let before = MessageId(self.model.next_id());
+        Record::Purged { queue, keep, before, purged: gone.len() as u64 }
     }
 
     fn dedupe(&mut self) -> DedupeRow {
@@ -285,7 +322,7 @@ impl History {
         }
     }
 
-    /// Mostly a recent id, sometimes an old one, and now and then one that was never given.
+    /// Mostly a recent id, sometimes an old one, and now and then one that is gone or was never given.
     fn some_id(&mut self) -> MessageId {
         let next = self.model.next_id();
         let back = if self.dice.once_in(3) { next } else { next.min(12) };
@@ -311,9 +348,9 @@ impl History {
 
     fn is_free(&self, queue: &QueueName, key: &Key) -> bool {
         let mut found = Found::default();
-        let lookups = Lookups { ids: vec![], keys: vec![(queue.clone(), key.clone())] };
+        let lookups = Lookups { keys: vec![(queue.clone(), key.clone())], ..Lookups::default() };
         self.model.find_many(&lookups, &mut found);
-        found.keys.is_empty()
+        !found.rows.iter().any(|row| row.life.stage.kind() != Kind::Dead)
     }
 
     fn maybe(&mut self, below: u64) -> Option<u64> {
@@ -324,9 +361,16 @@ impl History {
         u32::try_from(self.dice.below(9)).unwrap_or(0)
     }
 
-    /// Every id and key that may be in a store after this history, and some that are not.
+    /// Every id, key and dedupe id that may be in a store after this history, and some that are not.
     pub fn lookups(&self) -> Lookups {
-        let mut lookups = Lookups { ids: (1..=self.model.next_id()).map(MessageId).collect(), keys: vec![] };
+        let ids = (1..=self.model.next_id()).map(MessageId).collect();
+        let mut lookups = Lookups { ids, ..Lookups::default() };
+        for queue in 0..QUEUES {
+            for n in 0..60 {
+                let queue = QueueName::new(&format!("queue/{queue}")).expect("a good name");
+                lookups.answers.push((queue, format!("once-{n}").into()));
+            }
+        }
         for queue in 0..QUEUES {
             for key in 0..KEYS {
                 let queue = QueueName::new(&format!("queue/{queue}")).expect("a good name");

@@ -1,0 +1,173 @@
+//! The books of all queues: what records say about a queue rather than about one message.
+
+use std::collections::BTreeMap;
+
+use super::QueueRow;
+use crate::id::{Lsn, MessageId};
+use crate::message::Kind;
+use crate::name::QueueName;
+use crate::policy::QueueSettings;
+use crate::record::{ClockPair, Pause, Record, Totals};
+use crate::tally::{DueCounts, Tally, columns_per_queue};
+
+/// Columns of the histogram of all queues together: 45 days at the finest width.
+pub const ALL_COLUMNS: usize = 1 << 16;
+
+/// A fold over records: settings, pauses, totals and tallies of all queues, the clocks, the next id. Knows no message.
+///
+/// A store keeps it so that a start need not look at each message. Each record must be applied once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    queues: BTreeMap<QueueName, Books>,
+    due: DueCounts,
+    clock: Option<ClockPair>,
+    applied: Lsn,
+    next_id: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Books {
+    settings: QueueSettings,
+    pause: Pause,
+    totals: Totals,
+    tally: Tally,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Ledger {
+            queues: BTreeMap::new(),
+            due: DueCounts::default(),
+            clock: None,
+            applied: Lsn(0),
+            next_id: 1,
+        }
+    }
+}
+
+impl Ledger {
+    /// Goes on with what was kept: positions, clocks and the histogram of all queues. Queues follow with
+    /// [`Ledger::restore`].
+    pub fn resume(applied: Lsn, next_id: u64, clock: Option<ClockPair>, due: DueCounts) -> Self {
+        Ledger { queues: BTreeMap::new(), due, clock, applied, next_id }
+    }
+
+    /// Takes in a queue that was kept.
+    pub fn restore(&mut self, row: QueueRow) {
+        let QueueRow { name, settings, pause, totals, tally } = row;
+        self.queues.insert(name, Books { settings, pause, totals, tally });
+    }
+
+    /// Applies the next record.
+    pub fn apply(&mut self, lsn: Lsn, record: &Record) {
+        self.applied = lsn;
+        if let Record::Put { message, .. } = record {
+            self.next_id = self.next_id.max(message.id.0.saturating_add(1));
+        }
+        match record {
+            Record::Put { .. } | Record::Changed { .. } | Record::Granted { .. } | Record::Removed { .. } => {
+                self.take(record);
+            }
+            Record::Queue { name, settings, pause } => {
+                let books = self.queues.entry(name.clone()).or_default();
+                books.settings = settings.clone();
+                books.pause = *pause;
+                self.forget_if_empty(name);
+            }
+            Record::Purged { queue, .. } => {
+                let Some(books) = self.queues.get_mut(queue) else { return };
+                books.totals.count(record);
+                let gone = books.tally.purge();
+                self.due.sub_all(&gone.due);
+                self.forget_if_empty(queue);
+            }
+            Record::Deduped(_) => {}
+        }
+    }
+
+    fn take(&mut self, record: &Record) {
+        let name = record.queue();
+        if !self.queues.contains_key(name) {
+            self.queues.insert(name.clone(), Books::default());
+        }
+        let columns = columns_per_queue(self.queues.len());
+        let Some(books) = self.queues.get_mut(name) else { return };
+        books.totals.count(record);
+        let (was, is) = record.moves();
+        if let Some(was) = was {
+            books.tally.sub(was.kind, was.due, was.weight);
+            if was.kind == Kind::Waiting {
+                self.due.sub(was.due);
+            }
+        }
+        match is {
+            Some(is) => {
+                books.tally.add(is.kind, is.due, is.weight, columns);
+                if is.kind == Kind::Waiting {
+                    self.due.add(is.due, ALL_COLUMNS);
+                }
+            }
+            None => self.forget_if_empty(name),
+        }
+    }
+
+    fn forget_if_empty(&mut self, name: &QueueName) {
+        let is_empty = |b: &Books| {
+            b.tally.count() == 0 && b.settings == QueueSettings::default() && b.pause == Pause::Running
+        };
+        if self.queues.get(name).is_some_and(is_empty) {
+            self.queues.remove(name);
+        }
+    }
+
+    /// Notes the clocks.
+    pub fn note_clock(&mut self, clock: ClockPair) {
+        self.clock = Some(clock);
+    }
+
+    /// The clocks as noted last.
+    pub fn clock(&self) -> Option<ClockPair> {
+        self.clock
+    }
+
+    /// Position of the last record applied.
+    pub fn applied(&self) -> Lsn {
+        self.applied
+    }
+
+    /// The next id.
+    pub fn next_id(&self) -> MessageId {
+        MessageId(self.next_id)
+    }
+
+    /// When the messages of all queues are due.
+    pub fn due(&self) -> &DueCounts {
+        &self.due
+    }
+
+    /// Unsettled messages.
+    pub fn messages(&self) -> u64 {
+        self.queues.values().map(|b| b.tally.count()).sum()
+    }
+
+    /// Number of queues.
+    pub fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Whether there is no queue.
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// All queues, by name.
+    pub fn rows(&self) -> impl Iterator<Item = QueueRow> + '_ {
+        self.queues.iter().map(|(name, b)| QueueRow {
+            name: name.clone(),
+            settings: b.settings.clone(),
+            pause: b.pause,
+            totals: b.totals,
+            tally: b.tally.clone(),
+        })
+    }
+}

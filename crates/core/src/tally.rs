@@ -1,0 +1,312 @@
+//! How much of what a queue holds, and when it is due: kept with every change, so that nobody counts messages.
+//!
+//! A [`Tally`] is a fold over records alone ([`Was`](crate::record::Was) is in them for that), so a store can keep it for messages that are
+//! not in anybody's memory, and an engine goes on with it after a restart.
+
+use std::collections::BTreeMap;
+
+use crate::message::Kind;
+use crate::record::{DecodeError, Reader, Writer};
+use crate::time::{Class, Due, EngineMs, Now, WallMs};
+
+/// Width of the finest column, in ms.
+pub const FINEST_MS: u64 = 60_000;
+/// Columns of all queues together, roughly: a queue may have its share of them, see [`columns_per_queue`].
+const COLUMNS: usize = 1 << 21;
+
+/// How many columns a queue may have when there are so many queues.
+pub fn columns_per_queue(queues: usize) -> usize {
+    (COLUMNS / queues.max(1)).clamp(32, 4096)
+}
+
+/// Messages of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Their number.
+    pub count: u64,
+    /// Their weight together, in bytes.
+    pub weight: u64,
+}
+
+/// What a queue holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    parts: [Part; 3],
+    /// When those that wait are due.
+    pub due: DueCounts,
+}
+
+impl Tally {
+    /// Messages of one kind.
+    pub fn part(&self, kind: Kind) -> Part {
+        self.parts[kind as usize]
+    }
+
+    /// All messages.
+    pub fn count(&self) -> u64 {
+        self.parts.iter().map(|p| p.count).sum()
+    }
+
+    /// Weight of all messages.
+    pub fn weight(&self) -> u64 {
+        self.parts.iter().map(|p| p.weight).sum()
+    }
+
+    /// One more; `columns` is how many the histogram may have.
+    pub fn add(&mut self, kind: Kind, due: Due, weight: u64, columns: usize) {
+        let part = &mut self.parts[kind as usize];
+        part.count += 1;
+        part.weight += weight;
+        if kind == Kind::Waiting {
+            self.due.add(due, columns);
+        }
+    }
+
+    /// One less.
+    pub fn sub(&mut self, kind: Kind, due: Due, weight: u64) {
+        let part = &mut self.parts[kind as usize];
+        part.count = part.count.saturating_sub(1);
+        part.weight = part.weight.saturating_sub(weight);
+        if kind == Kind::Waiting {
+            self.due.sub(due);
+        }
+    }
+
+    /// What waits and what is dead goes; returns what went.
+    pub fn purge(&mut self) -> Tally {
+        let kept = self.part(Kind::Leased);
+        let mut gone = std::mem::take(self);
+        self.parts[Kind::Leased as usize] = kept;
+        gone.parts[Kind::Leased as usize] = Part::default();
+        gone
+    }
+
+    /// Takes away what [`Tally::purge`] returned for one queue.
+    pub fn sub_all(&mut self, gone: &Tally) {
+        for (part, gone) in self.parts.iter_mut().zip(&gone.parts) {
+            part.count = part.count.saturating_sub(gone.count);
+            part.weight = part.weight.saturating_sub(gone.weight);
+        }
+    }
+
+    /// Writes it, as a store keeps it.
+    pub fn encode(&self, w: &mut Writer) {
+        for part in self.parts {
+            w.varint(part.count);
+            w.varint(part.weight);
+        }
+        self.due.encode(w);
+    }
+
+    /// Reads what [`Tally::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let mut tally = Tally::default();
+        for part in &mut tally.parts {
+            *part = Part { count: r.varint()?, weight: r.varint()? };
+        }
+        tally.due = DueCounts::decode(r)?;
+        Ok(tally)
+    }
+}
+
+/// How many messages are due when, in columns.
+///
+/// The columns of both clock classes have one width. It starts at [`FINEST_MS`] and doubles when there would be more columns than allowed; it
+/// starts anew when nothing is left. The counts are exact for the width.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DueCounts {
+    columns: [BTreeMap<u64, u64>; 2],
+    /// The width is the finest, doubled so many times.
+    doubled: u32,
+}
+
+impl DueCounts {
+    /// Width of a column, in ms.
+    pub fn width_ms(&self) -> u64 {
+        FINEST_MS << self.doubled
+    }
+
+    /// Whether nothing is counted.
+    pub fn is_empty(&self) -> bool {
+        self.columns.iter().all(BTreeMap::is_empty)
+    }
+
+    /// One more.
+    pub fn add(&mut self, due: Due, columns: usize) {
+        *self.columns[due.class() as usize].entry(due.raw() / self.width_ms()).or_default() += 1;
+        while self.columns[0].len() + self.columns[1].len() > columns.max(2) {
+            self.coarsen();
+        }
+    }
+
+    /// One less.
+    pub fn sub(&mut self, due: Due) {
+        let column = due.raw() / self.width_ms();
+        let map = &mut self.columns[due.class() as usize];
+        if let Some(count) = map.get_mut(&column) {
+            *count -= 1;
+            if *count == 0 {
+                map.remove(&column);
+                if self.is_empty() {
+                    self.doubled = 0;
+                }
+            }
+        }
+    }
+
+    /// Takes all of `other` away, which was counted here, too; its columns must not be wider.
+    pub fn sub_all(&mut self, other: &DueCounts) {
+        while self.width_ms() < other.width_ms() {
+            self.coarsen();
+        }
+        let narrower = self.doubled - other.doubled;
+        for (map, gone) in self.columns.iter_mut().zip(&other.columns) {
+            for (&column, &n) in gone {
+                if let Some(count) = map.get_mut(&(column >> narrower)) {
+                    *count = count.saturating_sub(n);
+                    if *count == 0 {
+                        map.remove(&(column >> narrower));
+                    }
+                }
+            }
+        }
+        if self.is_empty() {
+            self.doubled = 0;
+        }
+    }
+
+    /// About how many are due by now: exact but for the column in which "now" lies, which is counted in proportion.
+    pub fn due_by(&self, now: Now) -> u64 {
+        let width = self.width_ms();
+        let until = |class: Class, time: u64| {
+            let whole: u64 = self.columns[class as usize].range(..time / width).map(|(_, n)| n).sum();
+            let part = self.columns[class as usize].get(&(time / width)).map_or(0, |n| {
+                u64::try_from(u128::from(*n) * u128::from(time % width) / u128::from(width)).unwrap_or(*n)
+            });
+            whole + part
+        };
+        until(Class::At, now.wall.0) + until(Class::After, now.engine.0)
+    }
+
+    /// A time by which `n` messages are due that are due from `from` on; `None` if there are fewer.
+    pub fn reach(&self, class: Class, from: u64, n: u64) -> Option<u64> {
+        let width = self.width_ms();
+        let mut seen = 0;
+        for (column, count) in self.columns[class as usize].range(from / width..) {
+            seen += count;
+            if seen >= n {
+                return Some((column + 1).saturating_mul(width) - 1);
+            }
+        }
+        None
+    }
+
+    /// Start of each column by the present offset of the clocks, and its count.
+    pub fn columns(&self, now: Now) -> impl Iterator<Item = (WallMs, u64)> + '_ {
+        let width = self.width_ms();
+        let at = self.columns[Class::At as usize].iter().map(move |(&c, &n)| (WallMs(c * width), n));
+        let after = self.columns[Class::After as usize]
+            .iter()
+            .map(move |(&c, &n)| (now.wall_of_engine(EngineMs(c * width)), n));
+        at.chain(after)
+    }
+
+    fn coarsen(&mut self) {
+        self.doubled += 1;
+        for map in &mut self.columns {
+            let fine = std::mem::take(map);
+            for (column, n) in fine {
+                *map.entry(column / 2).or_default() += n;
+            }
+        }
+    }
+
+    /// Writes it, as a store keeps it.
+    pub fn encode(&self, w: &mut Writer) {
+        w.varint(u64::from(self.doubled));
+        for map in &self.columns {
+            w.varint(map.len() as u64);
+            let mut before = 0;
+            for (&column, &n) in map {
+                w.varint(column - before);
+                w.varint(n);
+                before = column;
+            }
+        }
+    }
+
+    /// Reads what [`DueCounts::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes are none.
+    pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        let doubled = r.varint()?;
+        let doubled = u32::try_from(doubled).ok().filter(|d| *d < 40).ok_or(DecodeError::Unknown("width"))?;
+        let mut counts = DueCounts { doubled, ..DueCounts::default() };
+        for map in &mut counts.columns {
+            let mut column = 0u64;
+            for _ in 0..r.varint()? {
+                column = column.checked_add(r.varint()?).ok_or(DecodeError::Unknown("column"))?;
+                map.insert(column, r.varint()?);
+            }
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(ms: u64) -> Due {
+        Due::After(EngineMs(ms))
+    }
+
+    #[test]
+    fn columns_stay_few_and_exact() {
+        let mut tally = Tally::default();
+        let dues: Vec<Due> = (0..10_000u64).map(|n| after(n * 997_331)).collect();
+        for due in &dues {
+            tally.add(Kind::Waiting, *due, 7, 64);
+        }
+        let width = tally.due.width_ms();
+        assert!(width > FINEST_MS);
+        let now = Now::whole(0, 0);
+        assert!(tally.due.columns(now).count() <= 64);
+        for (start, n) in tally.due.columns(now) {
+            let exact = dues.iter().filter(|d| d.raw() / width == start.0 / width).count();
+            assert_eq!(n, exact as u64);
+        }
+        let mut w = Writer::default();
+        tally.encode(&mut w);
+        assert_eq!(Tally::decode(&mut Reader::new(w.bytes.into())), Ok(tally.clone()));
+        for due in &dues {
+            tally.sub(Kind::Waiting, *due, 7);
+        }
+        assert_eq!(tally, Tally::default());
+    }
+
+    #[test]
+    fn a_purge_leaves_what_is_leased() {
+        let (mut all, mut one) = (Tally::default(), Tally::default());
+        for n in 0..100 {
+            all.add(Kind::Waiting, after(n * FINEST_MS), 3, 8);
+            one.add(Kind::Waiting, after(n * FINEST_MS), 3, 4096);
+        }
+        all.add(Kind::Waiting, after(5), 3, 8);
+        for tally in [&mut all, &mut one] {
+            tally.add(Kind::Leased, after(5), 10, 8);
+            tally.add(Kind::Dead, after(5), 20, 8);
+        }
+        let gone = one.purge();
+        assert_eq!((one.count(), one.weight()), (1, 10));
+        assert_eq!((gone.count(), gone.weight()), (101, 320));
+        all.sub_all(&gone);
+        all.due.sub_all(&gone.due);
+        assert_eq!((all.part(Kind::Waiting).count, all.part(Kind::Leased).count), (1, 1));
+        assert_eq!(all.due.columns(Now::whole(0, 0)).map(|(_, n)| n).sum::<u64>(), 1);
+    }
+}

@@ -1,0 +1,402 @@
+//! The background work: a frozen memtable becomes a run, and runs are merged.
+//!
+//! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. Every step is
+//! safe to crash in. New files are written under names that nobody lists; one replaced manifest makes them count, in
+//! place of the old ones; only then are those removed.
+//!
+//! | | |
+//! |---|---|
+//! | 1 | the ledger takes the frozen records in |
+//! | 2 | what counts of the frozen memtable is written to a run |
+//! | 3 | what it says of older messages is taken out of the runs' sets of live ids (of copies of them) |
+//! | 4 | the state file says all that |
+//! | 5 | the journal is known to be durable up to the cut |
+//! | 6 | the manifest lists the run and the state, and no segment that lies before the cut |
+//! | 7 | readers see the run in place of the memtable |
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use duewheel_core::store::{ErrorKind, Ledger, Sequence, StoreError, Which};
+use duewheel_core::{EngineMs, MessageId};
+use roaring::RoaringTreemap;
+
+use crate::fault::Trouble;
+use crate::figures::micros;
+use crate::find::Finder;
+use crate::folder::{FileNo, Incarnation};
+use crate::manifest::{RunEntry, StateEntry};
+use crate::mem::{Mem, Step};
+use crate::merge::policy::{self, Limits, Plan, Size};
+use crate::merge::{self, Merge};
+use crate::names::Interner;
+use crate::run::{Live, Mask, Run, RunWriter};
+use crate::shared::{Shared, Worked, lock};
+use crate::state;
+use crate::view::{Part, View};
+
+/// Rows of the frozen memtable are resolved together, so many.
+const TOGETHER: usize = 512;
+/// A merge goes on for about so many bytes at a time.
+const SLICE: u64 = 4 * 1024 * 1024;
+
+/// What the background worker has for itself.
+pub(crate) struct Work {
+    /// The books as of the last cut that was taken in.
+    pub(crate) ledger: Ledger,
+    pub(crate) names: Interner,
+    /// What the manifest lists.
+    pub(crate) state: Option<StateEntry>,
+    pub(crate) merging: Option<Merging>,
+}
+
+/// A merge that is under way.
+#[derive(Debug)]
+pub(crate) struct Merging {
+    no: FileNo,
+    merge: Merge,
+    began: Instant,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// The worker's life.
+pub(crate) fn run(shared: &Shared) {
+    loop {
+        let worked = match flush(shared) {
+            Worked::Nothing => merge(shared),
+            other => other,
+        };
+        if shared.is_stopping() {
+            return;
+        }
+        match worked {
+            Worked::Done => {}
+            Worked::Nothing => shared.background_bell.wait(None),
+            Worked::Later => shared.background_bell.wait(Some(shared.options.retry_after)),
+        }
+    }
+}
+
+/// Writes the frozen memtable to a run, if there is one.
+pub(crate) fn flush(shared: &Shared) -> Worked {
+    let work = &mut *lock(&shared.work);
+    let Some(frozen) = shared.view().frozen.clone() else { return Worked::Nothing };
+    if shared.is_stopping() {
+        return Worked::Nothing;
+    }
+    let began = Instant::now();
+    let (run, state) = (shared.new_file(), shared.new_file());
+    let flushed = Flush { shared, frozen: &frozen, run, state }.flush(work);
+    if let Err(trouble) = flushed {
+        shared.counters.flush_failures.fetch_add(1, Relaxed);
+        return give_up(shared, trouble, || {
+            RunWriter::discard(&*shared.disk, run);
+            state::discard(&*shared.disk, state);
+        });
+    }
+    shared.counters.flushes.fetch_add(1, Relaxed);
+    shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
+    shared.recycle(frozen);
+    shared.preparer_bell.ring();
+    (shared.waker)();
+    Worked::Done
+}
+
+/// What cannot be written is tried again; damage ends the store before anything is lost by it.
+fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
+    if shared.is_stopping() {
+        return Worked::Nothing; // poisoned or closed: nothing is touched any more
+    }
+    let error = StoreError::from(trouble);
+    if error.kind() == ErrorKind::Corrupt {
+        shared.poison(error);
+        return Worked::Nothing;
+    }
+    discard();
+    Worked::Later
+}
+
+struct Flush<'a> {
+    shared: &'a Shared,
+    frozen: &'a Arc<Mem>,
+    run: FileNo,
+    state: FileNo,
+}
+
+impl Flush<'_> {
+    fn flush(&self, work: &mut Work) -> Result<(), Trouble> {
+        let (shared, frozen) = (self.shared, self.frozen);
+        shared.syncer.ask();
+        // A flush that is tried again finds this done.
+        if work.ledger.applied() < frozen.last() {
+            frozen.for_each(|lsn, record| work.ledger.apply(lsn, &record));
+            if let Some(clock) = frozen.clock() {
+                work.ledger.note_clock(clock);
+            }
+        }
+        let view = shared.view();
+        let run = self.write_run(&view)?;
+        let mut parts = self.older_parts(&view)?;
+        if let Some(entry) = &run {
+            let run = Arc::new(Run::open(&*shared.disk, entry, &mut work.names)?);
+            let live = Arc::new(Live::all(&run));
+            parts.push(Part { run, live });
+        }
+        let state = write_state(shared, self.state, &work.ledger, &parts)?;
+        shared.syncer.wait_until(frozen.last(), shared)?;
+
+        let covered = {
+            let sealed = &shared.journal().sealed;
+            let covered = sealed.iter().filter(|s| s.end <= frozen.last().next());
+            covered.map(|s| s.entry).collect::<Vec<_>>()
+        };
+        shared.change_manifest(|manifest| {
+            manifest.runs.extend(run);
+            manifest.state = Some(state);
+            manifest.segments.retain(|segment| !covered.contains(segment));
+        })?;
+        shared.set_view(|view| View { frozen: view.frozen.filter(|f| !Arc::ptr_eq(f, frozen)), parts });
+        let old = work.state.replace(state);
+        shared.drop_segments(&covered);
+        if let Some(old) = old {
+            shared.remove_later(old.no.state());
+        }
+        let bytes = run.map_or(0, |run| run.bytes) + state.bytes;
+        shared.counters.flush_bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// Writes what counts of the frozen memtable; no run if that is nothing.
+    fn write_run(&self, view: &View) -> Result<Option<RunEntry>, Trouble> {
+        let (shared, frozen) = (self.shared, self.frozen);
+        let mut out = None;
+        let finder = Finder { view, active: None, readers: &shared.readers };
+        for sequence in [Sequence::AllAt, Sequence::AllAfter] {
+            let mut scan = frozen.scan(sequence, &Which::All, None);
+            loop {
+                go_on(shared)?;
+                let mut ids: Vec<MessageId> = Vec::with_capacity(TOGETHER);
+                while ids.len() < TOGETHER
+                    && let Some(step) = scan.step(frozen)
+                {
+                    if let Step::Here((_, id), _) = step {
+                        ids.push(id);
+                    }
+                }
+                if ids.is_empty() {
+                    break;
+                }
+                let mut sorted = ids.clone();
+                sorted.sort_unstable();
+                let mut rows = finder.rows(&sorted, Default::default())?;
+                for id in ids {
+                    let row = sorted.binary_search(&id).ok().and_then(|i| rows[i].take());
+                    if let Some(row) = row {
+                        self.writer(&mut out)?.row(&row)?;
+                    }
+                }
+            }
+        }
+        let now = frozen.clock().map_or(EngineMs(0), |clock| clock.engine);
+        for answer in frozen.answers().filter(|answer| answer.until > now) {
+            self.writer(&mut out)?.answer(&answer);
+        }
+        Ok(out.map(RunWriter::finish).transpose()?)
+    }
+
+    fn writer<'o>(&self, out: &'o mut Option<RunWriter>) -> Result<&'o mut RunWriter, StoreError> {
+        match out {
+            Some(out) => Ok(out),
+            None => {
+                let disk = &self.shared.disk;
+                let incarnation = Incarnation(disk.unique());
+                Ok(out.insert(RunWriter::create(disk, self.run, incarnation, self.frozen.last())?))
+            }
+        }
+    }
+
+    /// The runs without what the frozen memtable says of their messages.
+    fn older_parts(&self, view: &View) -> Result<Vec<Part>, Trouble> {
+        let frozen = self.frozen;
+        let told = RoaringTreemap::from_sorted_iter(frozen.ids());
+        let told = told.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?;
+        let mut parts = view.parts.clone();
+        for part in &mut parts {
+            if !part.live.ids.is_disjoint(&told) {
+                Arc::make_mut(&mut part.live).ids -= &told;
+            }
+            for (queue, purge) in frozen.purges() {
+                if let Some(no) = part.run.queue_no(queue) {
+                    let mask = Mask { before: purge.before, keep: purge.keep.to_vec() };
+                    Arc::make_mut(&mut part.live).mask(no, mask);
+                }
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// Plans a merge, or goes on with the one that is under way for a slice.
+pub(crate) fn merge(shared: &Shared) -> Worked {
+    let work = &mut *lock(&shared.work);
+    if shared.is_stopping() {
+        return Worked::Nothing;
+    }
+    // A flush that has failed halfway has taken the books further than the manifest; its next attempt comes first.
+    if work.ledger.applied() > work.state.map_or(work.ledger.applied(), |state| state.last) {
+        return Worked::Later;
+    }
+    let no = work.merging.as_ref().map(|merging| merging.no);
+    let worked = match &mut work.merging {
+        None => begin(shared, work),
+        Some(merging) => match merging.merge.step(SLICE) {
+            Ok(None) => Ok(Worked::Done),
+            Ok(Some(entry)) => install(shared, work, entry).map(|()| Worked::Done),
+            Err(trouble) => Err(trouble),
+        },
+    };
+    match worked {
+        Ok(worked) => worked,
+        Err(trouble) => {
+            shared.counters.merge_failures.fetch_add(1, Relaxed);
+            work.merging = None;
+            give_up(shared, trouble, || {
+                if let Some(no) = no {
+                    merge::discard(&*shared.disk, no);
+                }
+            })
+        }
+    }
+}
+
+fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
+    let parts = shared.view().parts.clone();
+    let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
+    let sizes: Vec<Size> = parts.iter().map(|part| size(part, now)).collect();
+    let options = &shared.options;
+    let limits = Limits { rows: options.run_rows, small: options.small_runs, ..Limits::default() };
+    match policy::plan(&sizes, &limits) {
+        Plan::Nothing => Ok(Worked::Nothing),
+        Plan::Drop(i) => {
+            let gone = parts[i].run.entry().no;
+            replace(shared, work, &[gone], None)?;
+            Ok(Worked::Done)
+        }
+        Plan::Merge(range) => {
+            let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
+            let inputs: Vec<_> = inputs.collect();
+            let no = shared.new_file();
+            let incarnation = Incarnation(shared.disk.unique());
+            match Merge::new(&shared.disk, no, incarnation, inputs, now) {
+                Ok(merge) => {
+                    work.merging = Some(Merging { no, merge, began: Instant::now() });
+                    Ok(Worked::Done)
+                }
+                Err(trouble) => {
+                    if !shared.is_stopping() {
+                        merge::discard(&*shared.disk, no);
+                    }
+                    Err(trouble)
+                }
+            }
+        }
+    }
+}
+
+fn size(part: &Part, now: EngineMs) -> Size {
+    let answers = if part.run.answers_until() > now.0 { part.run.answers() } else { 0 };
+    Size {
+        rows: part.run.rows() + part.run.answers(),
+        live: part.messages() + answers,
+        bytes: part.run.entry().bytes,
+    }
+}
+
+/// A merge is written: it takes the place of its inputs.
+fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trouble> {
+    let Some(merging) = &work.merging else { return Ok(()) };
+    let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
+    let began = merging.began;
+    let run = Run::open(&*shared.disk, &entry, &mut work.names)?;
+    let parts = shared.view().parts.clone();
+    let since: Vec<(&Run, &Live, &Live)> = merging
+        .merge
+        .inputs()
+        .filter_map(|(run, then)| {
+            let now = parts.iter().find(|part| Arc::ptr_eq(&part.run, run))?;
+            Some((&**run, &**then, &*now.live))
+        })
+        .collect();
+    let live = Live::of_merged(&run, &since);
+    let is_empty = run.rows() == 0 && run.answers() == 0;
+    let part = (!is_empty).then(|| Part { run: Arc::new(run), live: Arc::new(live) });
+    replace(shared, work, &inputs, part)?;
+    work.merging = None;
+    if is_empty {
+        shared.remove_later(entry.no.run());
+    }
+    let counters = &shared.counters;
+    counters.merges.fetch_add(1, Relaxed);
+    counters.merge_bytes.fetch_add(entry.bytes, Relaxed);
+    counters.merge_micros.fetch_add(micros(began.elapsed()), Relaxed);
+    Ok(())
+}
+
+/// Lists a run in the place of others, which are neighbours.
+fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) -> Result<(), Trouble> {
+    let is_old = |no: FileNo| old.contains(&no);
+    let mut parts = shared.view().parts.clone();
+    let place = parts.iter().position(|part| is_old(part.run.entry().no)).unwrap_or(0);
+    parts.retain(|part| !is_old(part.run.entry().no));
+    parts.splice(place..place, new);
+    let no = shared.new_file();
+    let listed = write_state(shared, no, &work.ledger, &parts).and_then(|state| {
+        shared.change_manifest(|manifest| {
+            manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
+            manifest.state = Some(state);
+        })?;
+        Ok(state)
+    });
+    let state = match listed {
+        Ok(state) => state,
+        Err(error) => {
+            if !shared.is_stopping() {
+                state::discard(&*shared.disk, no);
+            }
+            return Err(error.into());
+        }
+    };
+    shared.set_view(|view| View { frozen: view.frozen, parts });
+    for no in old {
+        shared.remove_later(no.run());
+    }
+    if let Some(old) = work.state.replace(state) {
+        shared.remove_later(old.no.state());
+    }
+    shared.preparer_bell.ring();
+    Ok(())
+}
+
+fn write_state(
+    shared: &Shared,
+    no: FileNo,
+    ledger: &Ledger,
+    parts: &[Part],
+) -> Result<StateEntry, StoreError> {
+    let runs: Vec<(&Run, &Live)> = parts.iter().map(|part| (&*part.run, &*part.live)).collect();
+    state::write(&*shared.disk, no, ledger, &runs)
+}
+
+fn go_on(shared: &Shared) -> Result<(), StoreError> {
+    if shared.is_stopping() {
+        return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
+    }
+    Ok(())
+}

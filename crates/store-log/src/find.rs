@@ -1,0 +1,355 @@
+//! Finds messages by id and by key, and remembered answers, in all that the store has: the newest that says something
+//! of a message counts.
+//!
+//! | asked | what it costs |
+//! |---|---|
+//! | something in a memtable | memory only |
+//! | a key or an answer that is nowhere | a probe of each run's filter, memory only |
+//! | a message in a run | a leaf of an index and a block, which neighbours share |
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use duewheel_core::message::{Kind, Row};
+use duewheel_core::store::{DEAD_FOUND, Found, Lookups};
+use duewheel_core::{Key, MessageId, QueueName};
+
+use crate::fault::Trouble;
+use crate::mem::{Mem, Patch, Told};
+use crate::readers::{Read, Readers};
+use crate::run::{KeyLookup, hash};
+use crate::view::{Part, View};
+
+/// So many look-ups in runs are done on the spot; more are shared out.
+const ALONE: usize = 64;
+/// The smallest share.
+const SHARE: usize = 32;
+/// So many dead messages of a key are looked at when newer tables may hide some of the newest.
+const MANY_DEAD: usize = 128;
+/// Shares of one kind at most.
+const SHARES: usize = 16;
+
+/// Where to look.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finder<'a> {
+    pub(crate) view: &'a View,
+    /// Newer than the view, if there is one.
+    pub(crate) active: Option<&'a Mem>,
+    pub(crate) readers: &'a Readers,
+}
+
+/// A key in a run, with everything that a reader needs.
+struct Wanted {
+    lookup: usize,
+    hash: u64,
+    queue: QueueName,
+    key: Key,
+}
+
+impl Finder<'_> {
+    /// Finds everything that was asked for.
+    pub(crate) fn find(&self, lookups: &Lookups, found: &mut Found) -> Result<(), Trouble> {
+        let mut ids: Vec<MessageId> = lookups.ids.clone();
+        let (named, read) = self.named_by_keys(&lookups.keys)?;
+        ids.extend(named.iter().map(|(_, id)| *id));
+        ids.sort_unstable();
+        ids.dedup();
+        let mut rows = self.rows(&ids, read)?;
+        if !named.is_empty() {
+            let asked = if lookups.ids.is_sorted() { None } else { Some(sorted(&lookups.ids)) };
+            let asked = asked.as_deref().unwrap_or(&lookups.ids);
+            self.drop_unwanted(&ids, asked, &named, &mut rows);
+        }
+        found.rows.extend(rows.into_iter().flatten());
+        for (queue, id) in &lookups.answers {
+            found.answers.extend(self.answer(queue, id)?);
+        }
+        Ok(())
+    }
+
+    /// The messages with these ids, which are ascending and differ; `None` for those that are not there. `read` are rows
+    /// of runs that have been read already.
+    pub(crate) fn rows(
+        &self,
+        ids: &[MessageId],
+        mut read: HashMap<MessageId, Row>,
+    ) -> Result<Vec<Option<Row>>, Trouble> {
+        let mut rows: Vec<Option<Row>> = Vec::with_capacity(ids.len());
+        // Those that a run must tell, and what has changed since.
+        let mut older: Vec<usize> = Vec::new();
+        let mut patches: HashMap<usize, Patch> = HashMap::new();
+        for (i, &id) in ids.iter().enumerate() {
+            rows.push(None);
+            let patch = match self.active.map_or(Told::Nothing, |active| active.told(id)) {
+                Told::Gone => continue,
+                Told::Row(row) => {
+                    rows[i] = Some(row);
+                    continue;
+                }
+                Told::Patch(patch) => Some(patch),
+                Told::Nothing => None,
+            };
+            let frozen = self.view.frozen.as_ref();
+            let patch = match (frozen.map_or(Told::Nothing, |frozen| frozen.told(id)), patch) {
+                (Told::Gone, _) => continue,
+                (Told::Row(mut row), patch) => {
+                    if let Some(patch) = patch {
+                        patch.apply(&mut row);
+                    }
+                    rows[i] = Some(row).filter(|row| !self.active_has_purged(id, &row.message.queue));
+                    continue;
+                }
+                (Told::Patch(older), Some(patch)) => Some(patch.on(older)),
+                (Told::Patch(patch), None) | (Told::Nothing, Some(patch)) => Some(patch),
+                (Told::Nothing, None) => None,
+            };
+            older.push(i);
+            patches.extend(patch.map(|patch| (i, patch)));
+        }
+        if older.is_empty() {
+            return Ok(rows);
+        }
+        let mut take = |i: usize, mut row: Row| {
+            if let Some(patch) = patches.remove(&i) {
+                patch.apply(&mut row);
+            }
+            if !self.is_purged(ids[i], &row.message.queue) {
+                rows[i] = Some(row);
+            }
+        };
+        if !read.is_empty() {
+            older.retain(|i| match read.remove(&ids[*i]) {
+                Some(row) => {
+                    take(*i, row);
+                    false
+                }
+                None => true,
+            });
+        }
+        for (part, row) in self.read_ids(ids, older)? {
+            let id = row.message.id;
+            if let Ok(i) = ids.binary_search(&id)
+                && self.view.parts[part].counts(id, &row.message.queue)
+            {
+                take(i, row);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Reads messages from the runs that have them.
+    fn read_ids(&self, ids: &[MessageId], mut left: Vec<usize>) -> Result<Vec<(usize, Row)>, Trouble> {
+        let mut in_parts: Vec<(usize, Vec<MessageId>)> = Vec::new();
+        let mut count = 0;
+        for (no, part) in self.view.parts.iter().enumerate().rev() {
+            if left.is_empty() {
+                break;
+            }
+            let mut here = Vec::new();
+            left.retain(|i| {
+                let has = part.live.may_have(ids[*i]);
+                if has {
+                    here.push(ids[*i]);
+                }
+                !has
+            });
+            count += here.len();
+            if !here.is_empty() {
+                in_parts.push((no, here));
+            }
+        }
+        let mut rows = Vec::with_capacity(count);
+        if count <= ALONE {
+            for (no, here) in in_parts {
+                let mut found = Vec::with_capacity(here.len());
+                self.view.parts[no].run.find_ids(&here, &mut found)?;
+                rows.extend(found.into_iter().map(|row| (no, row)));
+            }
+            return Ok(rows);
+        }
+        let share = SHARE.max(count.div_ceil(SHARES));
+        let mut reads: Vec<Read<(usize, Vec<Row>)>> = Vec::new();
+        for (no, here) in in_parts {
+            for ids in here.chunks(share) {
+                let (run, ids) = (Arc::clone(&self.view.parts[no].run), ids.to_vec());
+                reads.push(Box::new(move || {
+                    let mut found = Vec::with_capacity(ids.len());
+                    run.find_ids(&ids, &mut found)?;
+                    Ok((no, found))
+                }));
+            }
+        }
+        for (no, found) in self.readers.all(reads)? {
+            rows.extend(found.into_iter().map(|row| (no, row)));
+        }
+        Ok(rows)
+    }
+
+    /// The messages that may have these keys, by the position of the key; and the rows that were read on the way.
+    #[allow(clippy::type_complexity)] // two lists
+    fn named_by_keys(
+        &self,
+        keys: &[(QueueName, Key)],
+    ) -> Result<(Vec<(usize, MessageId)>, HashMap<MessageId, Row>), Trouble> {
+        let mut named: Vec<(usize, MessageId)> = Vec::new();
+        let mut read = HashMap::new();
+        let mut in_parts: Vec<Vec<Wanted>> = Vec::new();
+        in_parts.resize_with(self.view.parts.len(), Vec::new);
+        let mut ids = Vec::new();
+        let mut count = 0;
+        for (i, (queue, key)) in keys.iter().enumerate() {
+            let hash = hash::key(queue, key);
+            for mem in self.active.into_iter().chain(self.view.frozen.as_deref()) {
+                mem.find_key(hash, queue, key, &mut ids);
+            }
+            named.extend(ids.drain(..).map(|id| (i, id)));
+            for (part, wanted) in self.view.parts.iter().zip(&mut in_parts) {
+                if part.run.may_have(hash) {
+                    wanted.push(Wanted { lookup: i, hash, queue: queue.clone(), key: key.clone() });
+                    count += 1;
+                }
+            }
+        }
+        if count == 0 {
+            return Ok((named, read));
+        }
+        let mut take = |rows: Vec<(usize, Row)>| {
+            for (lookup, row) in rows {
+                named.push((lookup, row.message.id));
+                read.insert(row.message.id, row);
+            }
+        };
+        let in_parts = in_parts.into_iter().enumerate().filter(|(_, wanted)| !wanted.is_empty());
+        if count <= ALONE {
+            for (no, wanted) in in_parts {
+                take(read_keys(&self.view.parts[no], self.hiding(), &wanted)?);
+            }
+            return Ok((named, read));
+        }
+        let share = SHARE.max(count.div_ceil(SHARES));
+        let mut reads: Vec<Read<Vec<(usize, Row)>>> = Vec::new();
+        for (no, wanted) in in_parts {
+            let mut wanted = wanted.into_iter();
+            loop {
+                let some: Vec<Wanted> = wanted.by_ref().take(share).collect();
+                if some.is_empty() {
+                    break;
+                }
+                let (part, hiding) = (self.view.parts[no].clone(), self.hiding());
+                reads.push(Box::new(move || read_keys(&part, hiding, &some)));
+            }
+        }
+        self.readers.all(reads)?.into_iter().for_each(take);
+        Ok((named, read))
+    }
+
+    /// How many dead messages of one key could be hidden in a run by what is newer.
+    fn hiding(&self) -> Hiding {
+        let records = |mem: &Mem| mem.records();
+        let newer = self.active.map_or(0, records) + self.view.frozen.as_deref().map_or(0, records);
+        if newer == 0 { Hiding::Nothing } else { Hiding::Some }
+    }
+
+    /// Of what was found by key, keeps the holder and the newest dead ones.
+    fn drop_unwanted(
+        &self,
+        ids: &[MessageId],
+        asked: &[MessageId],
+        named: &[(usize, MessageId)],
+        rows: &mut [Option<Row>],
+    ) {
+        let mut wanted = vec![false; ids.len()];
+        for (i, id) in ids.iter().enumerate() {
+            wanted[i] = asked.binary_search(id).is_ok();
+        }
+        let mut by_key: Vec<(usize, usize)> = named
+            .iter()
+            .filter_map(|(lookup, id)| ids.binary_search(id).ok().map(|i| (*lookup, i)))
+            .filter(|(_, i)| rows[*i].is_some())
+            .collect();
+        by_key.sort_unstable();
+        by_key.dedup();
+        for of_key in by_key.chunk_by(|a, b| a.0 == b.0) {
+            let is_dead = |i: usize| rows[i].as_ref().is_some_and(|row| row.life.stage.kind() == Kind::Dead);
+            let mut dead = DEAD_FOUND;
+            for (_, i) in of_key.iter().rev() {
+                if !is_dead(*i) {
+                    wanted[*i] = true;
+                } else if dead > 0 {
+                    dead -= 1;
+                    wanted[*i] = true;
+                }
+            }
+        }
+        for (row, wanted) in rows.iter_mut().zip(wanted) {
+            if !wanted {
+                *row = None;
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        queue: &QueueName,
+        id: &str,
+    ) -> Result<Option<duewheel_core::record::DedupeRow>, Trouble> {
+        let hash = hash::answer(queue, id);
+        for mem in self.active.into_iter().chain(self.view.frozen.as_deref()) {
+            if let Some(row) = mem.find_answer(hash, queue, id) {
+                return Ok(Some(row));
+            }
+        }
+        for part in self.view.parts.iter().rev().filter(|part| part.run.may_have(hash)) {
+            if let Some(row) = part.run.find_answer(hash, queue, id)? {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+
+    fn active_has_purged(&self, id: MessageId, queue: &QueueName) -> bool {
+        self.active.is_some_and(|active| active.has_purged(id, queue))
+    }
+
+    fn is_purged(&self, id: MessageId, queue: &QueueName) -> bool {
+        self.active_has_purged(id, queue)
+            || self.view.frozen.as_ref().is_some_and(|frozen| frozen.has_purged(id, queue))
+    }
+}
+
+/// Whether something newer than the runs may hide rows of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hiding {
+    Nothing,
+    Some,
+}
+
+/// Looks keys up in one run. Where newer tables may hide some of the dead ones that it names, it names many more of them
+/// once there are as many as are wanted.
+fn read_keys(part: &Part, hiding: Hiding, wanted: &[Wanted]) -> Result<Vec<(usize, Row)>, Trouble> {
+    let lookups: Vec<KeyLookup<'_>> = wanted
+        .iter()
+        .map(|wanted| KeyLookup { hash: wanted.hash, queue: &wanted.queue, key: &wanted.key })
+        .collect();
+    let mut rows = Vec::new();
+    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &mut rows)?;
+    if hiding == Hiding::Some {
+        let mut counts = vec![0; wanted.len()];
+        for (i, _) in &rows {
+            counts[*i] += 1;
+        }
+        for (i, _) in counts.into_iter().enumerate().filter(|(_, count)| *count >= DEAD_FOUND) {
+            rows.retain(|(of, _)| *of != i);
+            let KeyLookup { hash, queue, key } = lookups[i];
+            let all = part.run.find_key(hash, queue, key, &part.live, MANY_DEAD)?;
+            rows.extend(all.into_iter().map(|row| (i, row)));
+        }
+    }
+    Ok(rows.into_iter().map(|(i, row)| (wanted[i].lookup, row)).collect())
+}
+
+fn sorted(ids: &[MessageId]) -> Vec<MessageId> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids
+}

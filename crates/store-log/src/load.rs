@@ -1,0 +1,416 @@
+//! Loads pages, away from the owner's thread.
+//!
+//! The owner takes its part out of the active memtable when it asks ([`Request`]). The loader merges that with the frozen
+//! memtable and the runs as they were at that moment. When the owner fetches the page ([`Page::loaded`]), it takes out what
+//! its memtables hide by then. So nobody waits for a lock, and no row is missing or twice.
+//!
+//! A scan is kept when its page is full: the next page of the same sequence goes on where it stands, and reads nothing
+//! again.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use duewheel_core::message::Row;
+use duewheel_core::record::Stands;
+use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, More, Sequence, StoreError, Which};
+use duewheel_core::{Lsn, MessageId, QueueName};
+
+use crate::fault::Trouble;
+use crate::find::Finder;
+use crate::mem::{Mem, MemScan, Patch, Step, Told};
+use crate::run::{RawRow, RunScan};
+use crate::shared::{Bell, Shared, Worked, lock};
+use crate::view::{Part, View};
+
+/// Entries of the active memtable that are looked at for one page, by the owner's thread.
+const LOOKED_AT: usize = 16 * 1024;
+/// Scans that are kept.
+const KEPT: usize = 4;
+/// Messages of which a part is elsewhere are read together, so many.
+const TOGETHER: usize = 32;
+
+/// A page to be loaded.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) load: Load,
+    pub(crate) as_of: Lsn,
+    view: Arc<View>,
+    active: VecDeque<(Cursor, Told)>,
+    /// The active memtable's part goes so far; to the end if not given.
+    active_end: Option<Cursor>,
+}
+
+/// A page that was loaded.
+#[derive(Debug)]
+pub(crate) struct Page {
+    loaded: Loaded,
+    /// Whether each row comes from behind the active memtable of the request.
+    older: Vec<bool>,
+}
+
+/// What is asked for, and what is there.
+#[derive(Default)]
+pub(crate) struct Loader {
+    requests: Mutex<VecDeque<Request>>,
+    pages: Mutex<VecDeque<Result<Page, StoreError>>>,
+    kept: Mutex<VecDeque<Older>>,
+    pub(crate) bell: Bell,
+}
+
+impl fmt::Debug for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loader").finish_non_exhaustive()
+    }
+}
+
+impl Request {
+    /// Takes the part of the active memtable.
+    pub(crate) fn new(load: Load, as_of: Lsn, view: Arc<View>, active: &mut Mem) -> Self {
+        let mut request = Request { load, as_of, view, active: VecDeque::new(), active_end: None };
+        active.settle();
+        let load = &request.load;
+        let mut scan = active.scan(load.sequence, &load.which, load.after);
+        let (mut looked_at, mut bytes) = (0, 0);
+        while let Some(step) = scan.step(active) {
+            looked_at += 1;
+            let (Step::Here(cursor, _) | Step::Stale(cursor)) = step;
+            if cursor.0 > load.until {
+                break;
+            }
+            if let Step::Here((_, id), _) = step {
+                let told = active.told(id);
+                if let Told::Row(row) = &told {
+                    bytes += row.message.weight();
+                }
+                request.active.push_back((cursor, told));
+            }
+            if looked_at >= LOOKED_AT || request.active.len() >= load.rows || bytes >= load.bytes {
+                request.active_end = Some(cursor);
+                break;
+            }
+        }
+        request
+    }
+}
+
+impl Page {
+    /// The page without the rows that one of these memtables hides, which are all that were active since the request.
+    pub(crate) fn loaded<'a>(self, since: impl Iterator<Item = &'a Mem> + Clone) -> Loaded {
+        let Page { mut loaded, older } = self;
+        let mut older = older.into_iter();
+        loaded.rows.retain(|row| {
+            let is_older = older.next() == Some(true);
+            !is_older || !since.clone().any(|mem| mem.hides(row.message.id, &row.message.queue))
+        });
+        loaded
+    }
+}
+
+impl Loader {
+    pub(crate) fn ask(&self, request: Request) {
+        lock(&self.requests).push_back(request);
+        self.bell.ring();
+    }
+
+    /// The next page, in the order in which they were asked for.
+    pub(crate) fn page(&self) -> Option<Result<Page, StoreError>> {
+        lock(&self.pages).pop_front()
+    }
+
+    /// Forgets scans of views that are gone: they keep files that nobody lists.
+    pub(crate) fn forget_all_but(&self, view: &Arc<View>) {
+        lock(&self.kept).retain(|older| Arc::ptr_eq(&older.view, view));
+    }
+}
+
+/// The loader's life.
+pub(crate) fn run(shared: &Shared) {
+    while !shared.is_stopping() {
+        if step(shared) == Worked::Nothing {
+            shared.loader.bell.wait(None);
+        }
+    }
+}
+
+/// Loads one page.
+pub(crate) fn step(shared: &Shared) -> Worked {
+    let Some(request) = lock(&shared.loader.requests).pop_front() else { return Worked::Nothing };
+    let page = load(shared, request).map_err(|trouble| {
+        let error = StoreError::from(trouble);
+        shared.poison(error.clone());
+        error
+    });
+    lock(&shared.loader.pages).push_back(page);
+    (shared.waker)();
+    Worked::Done
+}
+
+fn load(shared: &Shared, request: Request) -> Result<Page, Trouble> {
+    let mut older = take_kept(&shared.loader, &request)?;
+    let (view, page) = (Arc::clone(&request.view), Making::new(shared, request));
+    let page = page.make(&mut older)?;
+    if page.loaded.more == More::Yes && Arc::ptr_eq(&view, &shared.view()) {
+        older.at = page.loaded.upto;
+        let mut kept = lock(&shared.loader.kept);
+        if kept.len() >= KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(older);
+    }
+    Ok(page)
+}
+
+/// The scan that stands where this request goes on, or a new one.
+fn take_kept(loader: &Loader, request: &Request) -> Result<Older, Trouble> {
+    let goes_on = {
+        let mut kept = lock(&loader.kept);
+        let fits = |older: &Older| older.goes_on_with(request);
+        kept.iter().position(fits).and_then(|i| kept.remove(i))
+    };
+    match goes_on {
+        Some(older) => Ok(older),
+        None => {
+            let Load { sequence, which, after, .. } = &request.load;
+            Older::new(Arc::clone(&request.view), *sequence, which.clone(), *after)
+        }
+    }
+}
+
+/// A page that is being made.
+struct Making<'a> {
+    shared: &'a Shared,
+    request: Request,
+    rows: Vec<Option<Row>>,
+    older: Vec<bool>,
+    bytes: usize,
+    /// Rows that must be read: where they go, and what has changed.
+    parts: Vec<(usize, MessageId, Patch)>,
+}
+
+impl<'a> Making<'a> {
+    fn new(shared: &'a Shared, request: Request) -> Self {
+        Making { shared, request, rows: Vec::new(), older: Vec::new(), bytes: 0, parts: Vec::new() }
+    }
+
+    fn make(mut self, older: &mut Older) -> Result<Page, Trouble> {
+        let mut upto = None;
+        let more = loop {
+            let is_full = self.rows.len() >= self.request.load.rows
+                || (self.bytes >= self.request.load.bytes && !self.rows.is_empty());
+            let next = match (self.request.active.front(), older.peek()) {
+                (Some((active, _)), Some(behind)) => Some((*active).min(behind)),
+                (Some((active, _)), None) => Some(*active),
+                (None, behind) => behind,
+            };
+            let next = next.filter(|next| next.0 <= self.request.load.until);
+            if let Some(end) = self.request.active_end
+                && next.is_none_or(|next| next > end)
+            {
+                upto = Some(end);
+                break More::Yes;
+            }
+            let Some(next) = next else {
+                upto = Some((self.request.load.until, MessageId(u64::MAX))).max(self.request.load.after);
+                break More::No;
+            };
+            if is_full {
+                break More::Yes;
+            }
+            upto = Some(next);
+            if self.request.active.front().is_some_and(|(cursor, _)| *cursor == next) {
+                if let Some((_, told)) = self.request.active.pop_front() {
+                    self.take(next, told, false)?;
+                }
+                if older.peek() == Some(next) {
+                    older.next()?; // the same message as it was before
+                }
+            } else if let Some(found) = older.next()? {
+                let told = match found {
+                    Behind::Run(part, raw) => Told::Row(older.view.parts[part].run.decode(&raw)?),
+                    Behind::Frozen(told) => told,
+                };
+                self.take(next, told, true)?;
+            }
+        };
+        self.read_parts()?;
+        let Making { request: Request { load, as_of, .. }, rows, older, .. } = self;
+        let (rows, older) =
+            rows.into_iter().zip(older).filter_map(|(row, older)| row.map(|row| (row, older))).unzip();
+        Ok(Page { loaded: Loaded { load, as_of, rows, upto, more }, older })
+    }
+
+    fn take(&mut self, (_, id): Cursor, told: Told, is_older: bool) -> Result<(), Trouble> {
+        let row = match told {
+            Told::Row(row) => {
+                self.bytes += row.message.weight();
+                Some(row)
+            }
+            Told::Patch(patch) => {
+                self.parts.push((self.rows.len(), id, patch));
+                None
+            }
+            Told::Nothing | Told::Gone => return Ok(()),
+        };
+        self.rows.push(row);
+        self.older.push(is_older);
+        if self.parts.len() >= TOGETHER { self.read_parts() } else { Ok(()) }
+    }
+
+    fn read_parts(&mut self) -> Result<(), Trouble> {
+        let parts = std::mem::take(&mut self.parts);
+        let mut ids: Vec<MessageId> = parts.iter().map(|(_, id, _)| *id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let finder = Finder { view: &self.request.view, active: None, readers: &self.shared.readers };
+        let found = finder.rows(&ids, HashMap::new())?;
+        for (place, id, patch) in parts {
+            let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());
+            if let Some(mut row) = row {
+                patch.apply(&mut row);
+                self.bytes += row.message.weight();
+                self.rows[place] = Some(row);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Visits the queue of each message of a sequence that counts.
+pub(crate) fn for_each(
+    view: &View,
+    sequence: Sequence,
+    mut visit: impl FnMut(&QueueName),
+) -> Result<(), Trouble> {
+    let view = Arc::new(view.clone());
+    let mut older = Older::new(view, sequence, Which::All, None)?;
+    while let Some(cursor) = older.peek() {
+        let queue = match (&older.frozen, &older.runs) {
+            (Some((_, _, Some((at, queue)))), _) if *at == cursor => queue.clone(),
+            (_, runs) => {
+                let head = runs.iter().find_map(|(no, _, head)| {
+                    let (at, row) = head.as_ref()?;
+                    (*at == cursor).then_some((*no, row.queue))
+                });
+                let Some((no, queue)) = head else { break };
+                older.view.parts[no].run.queues()[queue as usize].name.clone()
+            }
+        };
+        visit(&queue);
+        older.next()?;
+    }
+    Ok(())
+}
+
+/// What a view holds of a sequence, in order; keeps its place.
+struct Older {
+    view: Arc<View>,
+    sequence: Sequence,
+    which: Which,
+    /// Everything up to here has been given.
+    at: Option<Cursor>,
+    frozen: Option<(Arc<Mem>, MemScan, Option<(Cursor, QueueName)>)>,
+    runs: Vec<(usize, RunScan, Option<(Cursor, RawRow)>)>,
+}
+
+enum Behind {
+    Frozen(Told),
+    /// By the position of the run.
+    Run(usize, RawRow),
+}
+
+impl Older {
+    fn new(
+        view: Arc<View>,
+        sequence: Sequence,
+        which: Which,
+        after: Option<Cursor>,
+    ) -> Result<Self, Trouble> {
+        let frozen = view.frozen.as_ref();
+        let frozen = frozen.map(|frozen| (Arc::clone(frozen), frozen.scan(sequence, &which, after), None));
+        let mut older = Older { sequence, which, at: after, frozen, runs: Vec::new(), view };
+        older.step_frozen();
+        for (no, part) in older.view.parts.iter().enumerate() {
+            let scan = part.run.scan(&part.live, sequence, &older.which, after, u64::MAX)?;
+            older.runs.push((no, scan, None));
+        }
+        for i in 0..older.runs.len() {
+            older.step_run(i)?;
+        }
+        Ok(older)
+    }
+
+    fn goes_on_with(&self, request: &Request) -> bool {
+        let load = &request.load;
+        Arc::ptr_eq(&self.view, &request.view)
+            && self.sequence == load.sequence
+            && self.which == load.which
+            && load.after >= self.at
+            && self.peek().is_none_or(|head| load.after < Some(head))
+    }
+
+    /// The place of the next message.
+    fn peek(&self) -> Option<Cursor> {
+        let frozen = self.frozen.iter().filter_map(|(_, _, head)| head.as_ref().map(|(cursor, _)| *cursor));
+        let runs = self.runs.iter().filter_map(|(_, _, head)| head.as_ref().map(|(cursor, _)| *cursor));
+        frozen.chain(runs).min()
+    }
+
+    fn next(&mut self) -> Result<Option<Behind>, Trouble> {
+        let Some(next) = self.peek() else { return Ok(None) };
+        if let Some((frozen, _, head)) = &self.frozen
+            && head.as_ref().is_some_and(|(cursor, _)| *cursor == next)
+        {
+            let told = frozen.told(next.1);
+            self.step_frozen();
+            return Ok(Some(Behind::Frozen(told)));
+        }
+        let Some(i) =
+            self.runs.iter().position(|(_, _, head)| head.as_ref().is_some_and(|(c, _)| *c == next))
+        else {
+            return Ok(None);
+        };
+        let row = self.runs[i].2.take().map(|(_, row)| Behind::Run(self.runs[i].0, row));
+        self.step_run(i)?;
+        Ok(row)
+    }
+
+    fn step_frozen(&mut self) {
+        let Some((frozen, scan, head)) = &mut self.frozen else { return };
+        *head = loop {
+            match scan.step(frozen) {
+                Some(Step::Here(cursor, queue)) => break Some((cursor, queue)),
+                Some(Step::Stale(_)) => {}
+                None => break None,
+            }
+        };
+    }
+
+    fn step_run(&mut self, i: usize) -> Result<(), Trouble> {
+        let (no, scan, head) = &mut self.runs[i];
+        let Part { run, .. } = &self.view.parts[*no];
+        *head = loop {
+            let Some(row) = scan.next()? else { break None };
+            if let Some(frozen) = &self.view.frozen {
+                let Some(queue) = run.queues().get(row.queue as usize) else {
+                    let what = format!("{} has a row of a queue that it does not name", run.entry().no.run());
+                    return Err(StoreError::new(ErrorKind::Corrupt, what).into());
+                };
+                if frozen.hides(row.id, &queue.name) {
+                    continue;
+                }
+            }
+            let time = match (self.sequence, row.stands) {
+                (Sequence::Leased, Stands::Leased { until }) => until.0,
+                (Sequence::Dead, Stands::Dead { at }) => at.0,
+                (
+                    Sequence::At | Sequence::After | Sequence::AllAt | Sequence::AllAfter,
+                    Stands::Waiting | Stands::Leased { .. } | Stands::Dead { .. },
+                ) => row.due.raw(),
+                (Sequence::Leased | Sequence::Dead, _) => continue,
+            };
+            break Some(((time, row.id), row));
+        };
+        Ok(())
+    }
+}

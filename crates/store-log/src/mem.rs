@@ -1,0 +1,721 @@
+//! The memtable: what the journal holds since the last cut, in memory and found by id, key and time.
+//!
+//! The records' own bytes are kept once, as the journal has them, in an [`arena`]. Each has a small head in front of it:
+//!
+//! | at | bytes | |
+//! |---|---|---|
+//! | 0 | 4 | length of the record |
+//! | 4 | 4 | place of the record that tells the message's life (this one, or the one before a grant); 0: it is older |
+//! | 8 | 4 | place of the record that tells the message itself; 0: it is older |
+//! | 12 | 4 | number of the queue, and in the upper bits where the message stands |
+//! | 16 | 8 | when it is due |
+//!
+//! So the newest record of an id, which [`ids`] finds, leads to everything that is said here of its message in one step.
+//! What is said may be a [`Patch`] only: the rest of the message is in the table before, or in a run.
+//!
+//! | memory for | bytes |
+//! |---|---|
+//! | head of a record | 24 |
+//! | place by id | 4 |
+//! | place in the order of due times | 16, and as many for a lease or a death |
+//! | place by key, if it has one | about 10 |
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duewheel_core::message::{Kind, Lease, Life, Row, Stage};
+use duewheel_core::record::{ClockPair, DecodeError, DedupeRow, Reader, Record, varint};
+use duewheel_core::store::{Cursor, ErrorKind, Sequence, StoreError, Which};
+use duewheel_core::time::Class;
+use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
+use hashbrown::HashTable;
+
+use crate::le::{u32_at, u64_at};
+use crate::run::hash;
+
+mod arena;
+mod ids;
+mod order;
+
+use arena::{Arena, Place};
+use ids::Ids;
+use order::{Merged, Order};
+
+/// Bytes in front of each record.
+const HEAD: usize = 24;
+const PUT: u8 = 1;
+const GRANTED: u8 = 3;
+const DEDUPED: u8 = 7;
+
+/// The upper bits of a head's fourth field.
+const QUEUE_BITS: u32 = 27;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(crate) struct Mem {
+    arena: Arena,
+    ids: Ids,
+    names: Vec<QueueName>,
+    numbers: HashMap<QueueName, u32>,
+    /// Records that put a message with a key, by a part of the key's hash.
+    keys: HashTable<(u32, Place)>,
+    answers: HashTable<(u32, Place)>,
+    /// By due time; both classes, any stage.
+    due: [Order; 2],
+    leased: Order,
+    dead: Order,
+    /// The last purge of each queue that was purged: it takes whatever an earlier one took.
+    purges: BTreeMap<u32, Purge>,
+    before: Lsn,
+    last: Lsn,
+    clock: Option<ClockPair>,
+    /// Bytes of the records that are the newest of their messages.
+    newest_bytes: u64,
+}
+
+/// A purge of a queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Purge {
+    place: Place,
+    /// Ids from here on are newer than the purge.
+    pub(crate) before: MessageId,
+    /// Ascending.
+    pub(crate) keep: Arc<[MessageId]>,
+}
+
+impl Purge {
+    /// Whether it took this message, if that is older.
+    pub(crate) fn takes(&self, id: MessageId) -> bool {
+        id < self.before && self.keep.binary_search(&id).is_err()
+    }
+}
+
+/// What a memtable says of a message.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// Nothing; an older one may.
+    Nothing,
+    /// It is no more.
+    Gone,
+    /// Everything.
+    Row(Row),
+    /// What has changed; the rest is older.
+    Patch(Patch),
+}
+
+/// What has changed of a message that is told elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Patch {
+    life: Option<Life>,
+    grant: Option<(u32, Lease)>,
+}
+
+impl Patch {
+    /// Applies the change to what was known before.
+    pub(crate) fn apply(self, row: &mut Row) {
+        if let Some(life) = self.life {
+            row.life = life;
+        }
+        if let Some((attempt, lease)) = self.grant {
+            row.life.attempt = attempt;
+            row.life.stage = Stage::Leased(lease);
+        }
+    }
+
+    /// This change behind an older one.
+    pub(crate) fn on(self, older: Patch) -> Patch {
+        match self.life {
+            Some(_) => self,
+            None => Patch { life: older.life, grant: self.grant.or(older.grant) },
+        }
+    }
+}
+
+/// Where a message stands by a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    Is(Kind),
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    place: Place,
+    length: usize,
+    life: Place,
+    put: Place,
+    queue: u32,
+    stands: Stands,
+    due: Due,
+}
+
+impl fmt::Debug for Mem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mem").field("before", &self.before).field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+impl Mem {
+    /// An empty one, for records behind `before` and new messages from `next_id` on.
+    pub(crate) fn new(before: Lsn, next_id: u64, clock: Option<ClockPair>) -> Self {
+        Mem::default().start(before, next_id, clock)
+    }
+
+    /// Forgets everything, and keeps memory for the next use.
+    pub(crate) fn start(mut self, before: Lsn, next_id: u64, clock: Option<ClockPair>) -> Self {
+        self.arena.clear();
+        self.ids.start(next_id);
+        self.names.clear();
+        self.numbers.clear();
+        self.keys.clear();
+        self.answers.clear();
+        for order in [&mut self.leased, &mut self.dead].into_iter().chain(&mut self.due) {
+            order.clear();
+        }
+        self.purges.clear();
+        Mem { before, last: before, clock, newest_bytes: 0, ..self }
+    }
+
+    /// The last record that it does not hold.
+    pub(crate) fn before(&self) -> Lsn {
+        self.before
+    }
+
+    /// The last record that it holds.
+    pub(crate) fn last(&self) -> Lsn {
+        self.last
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last == self.before
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.last.0 - self.before.0
+    }
+
+    /// Bytes of records, and of their heads.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.arena.bytes() as u64
+    }
+
+    /// Roughly the bytes that its messages take in a run.
+    pub(crate) fn newest_bytes(&self) -> u64 {
+        self.newest_bytes
+    }
+
+    /// Bytes in memory, roughly.
+    pub(crate) fn memory(&self) -> u64 {
+        let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
+        let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
+        let orders: usize = orders.into_iter().map(Order::memory).sum();
+        (self.arena.bytes() + self.ids.memory() + hashed + orders) as u64
+    }
+
+    pub(crate) fn clock(&self) -> Option<ClockPair> {
+        self.clock
+    }
+
+    pub(crate) fn note_clock(&mut self, clock: ClockPair) {
+        self.clock = Some(clock);
+    }
+
+    /// Takes the next record in; `bytes` are its encoding.
+    ///
+    /// # Errors
+    /// When it cannot hold more: at 32 GiB, or 2^27 queues.
+    pub(crate) fn push(&mut self, record: &Record, bytes: &[u8]) -> Result<(), StoreError> {
+        match record {
+            Record::Put { message, life, .. } => {
+                let old = self.known(message.id);
+                let node =
+                    self.add(&message.queue, Says::Put, Stands::Is(life.stage.kind()), life.due, bytes)?;
+                if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
+                    self.note_key(hash::key(&message.queue, key), node.place);
+                }
+                self.turn(message.id, old, node);
+                self.place_stage(message.id, &life.stage);
+            }
+            Record::Changed { id, life, was } => {
+                let old = self.known(*id);
+                let put = old.map_or(0, |old| old.put);
+                let stands = Stands::Is(life.stage.kind());
+                let node = self.add(&was.queue, Says::Life { put }, stands, life.due, bytes)?;
+                self.turn(*id, old, node);
+                self.place_stage(*id, &life.stage);
+            }
+            Record::Granted { id, lease, was, .. } => {
+                let old = self.known(*id);
+                let (life, put) = old.map_or((0, 0), |old| (old.life, old.put));
+                let stands = Stands::Is(Kind::Leased);
+                let node = self.add(&was.queue, Says::Grant { life, put }, stands, was.due, bytes)?;
+                self.turn(*id, old, node);
+                self.leased.push((lease.until.0, id.0));
+            }
+            Record::Removed { id, was, .. } => {
+                let old = self.known(*id);
+                let says = Says::Grant { life: 0, put: 0 };
+                let node = self.add(&was.queue, says, Stands::Gone, was.due, bytes)?;
+                self.turn(*id, old, node);
+            }
+            Record::Purged { queue, keep, before, .. } => {
+                let node = self.add_other(queue, bytes)?;
+                let purge = Purge { place: node.place, before: *before, keep: keep.as_slice().into() };
+                self.purges.insert(node.queue, purge);
+            }
+            Record::Deduped(row) => {
+                let node = self.add_other(&row.queue, bytes)?;
+                self.note_answer(row, node.place);
+            }
+            Record::Queue { name, .. } => {
+                self.add_other(name, bytes)?;
+            }
+        }
+        self.last = self.last.next();
+        Ok(())
+    }
+
+    /// Makes it ready to be scanned: sorts what is not yet in order.
+    pub(crate) fn settle(&mut self) {
+        for order in [&mut self.leased, &mut self.dead].into_iter().chain(&mut self.due) {
+            order.settle();
+        }
+    }
+
+    /// All records in the order in which they came.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(Lsn, Record)) {
+        let mut lsn = self.before;
+        let mut behind = None;
+        while let Some(place) = self.arena.next(behind) {
+            let head = self.arena.at(place);
+            let length = u32_at(head, 0) as usize;
+            lsn = lsn.next();
+            visit(lsn, decode(&head[HEAD..HEAD + length]));
+            behind = Some((place, HEAD + length));
+        }
+    }
+
+    /// What it says of a message.
+    pub(crate) fn told(&self, id: MessageId) -> Told {
+        match self.node(id) {
+            None => Told::Nothing,
+            Some(node) => self.tell(id, &node),
+        }
+    }
+
+    /// Whether what older tables and runs say of this message counts no more: it is said here, or its queue was purged.
+    pub(crate) fn hides(&self, id: MessageId, queue: &QueueName) -> bool {
+        self.ids.get(id.0) != 0 || self.has_purged(id, queue)
+    }
+
+    /// Whether a purge that is recorded here took this message, if that is older than this table.
+    pub(crate) fn has_purged(&self, id: MessageId, queue: &QueueName) -> bool {
+        !self.purges.is_empty()
+            && self.numbers.get(queue).and_then(|no| self.purges.get(no)).is_some_and(|purge| purge.takes(id))
+    }
+
+    /// The purges recorded here, by queue.
+    pub(crate) fn purges(&self) -> impl Iterator<Item = (&QueueName, &Purge)> {
+        self.purges.iter().map(|(no, purge)| (&self.names[*no as usize], purge))
+    }
+
+    /// Every id of which something is said, ascending.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.ids.sorted().map(|(id, _)| id)
+    }
+
+    /// The messages that were put here with this key, gone ones too.
+    pub(crate) fn find_key(&self, hash: u64, queue: &QueueName, key: &Key, ids: &mut Vec<MessageId>) {
+        let short = short(hash);
+        for (_, place) in self.keys.iter_hash(spread(short)).filter(|(known, _)| *known == short) {
+            if let Some((id, q, k)) = put_names(self.record(*place))
+                && q == queue.as_str().as_bytes()
+                && k == key.as_str().as_bytes()
+            {
+                ids.push(id);
+            }
+        }
+    }
+
+    /// The newest answer remembered here under this id.
+    pub(crate) fn find_answer(&self, hash: u64, queue: &QueueName, id: &str) -> Option<DedupeRow> {
+        let short = short(hash);
+        let is_it =
+            |known: &(u32, Place)| known.0 == short && names_answer(self.record(known.1), queue.as_str(), id);
+        let (_, place) = self.answers.find(spread(short), is_it)?;
+        match decode(self.record(*place)) {
+            Record::Deduped(row) => Some(row),
+            _ => None,
+        }
+    }
+
+    /// All answers remembered here, each once, in no order.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = DedupeRow> + '_ {
+        self.answers.iter().filter_map(|(_, place)| match decode(self.record(*place)) {
+            Record::Deduped(row) => Some(row),
+            _ => None,
+        })
+    }
+
+    /// Its messages in a sequence, behind a place. It must be settled.
+    pub(crate) fn scan(&self, sequence: Sequence, which: &Which, after: Option<Cursor>) -> MemScan {
+        let wanted = match which {
+            Which::All => Wanted::All,
+            Which::One(queue) => self.numbers.get(queue).map_or(Wanted::None, |no| Wanted::One(*no)),
+            Which::AllBut(queues) => Wanted::AllBut(Arc::clone(queues), HashMap::new()),
+        };
+        let order = self.order(sequence);
+        MemScan { sequence, wanted, merged: order.scan(after.map(|(time, id)| (time, id.0))) }
+    }
+
+    fn order(&self, sequence: Sequence) -> &Order {
+        match sequence {
+            Sequence::At | Sequence::AllAt => &self.due[Class::At as usize],
+            Sequence::After | Sequence::AllAfter => &self.due[Class::After as usize],
+            Sequence::Leased => &self.leased,
+            Sequence::Dead => &self.dead,
+        }
+    }
+
+    fn number(&mut self, queue: &QueueName) -> Result<u32, StoreError> {
+        if let Some(no) = self.numbers.get(queue) {
+            return Ok(*no);
+        }
+        let no = u32::try_from(self.names.len()).ok().filter(|no| *no < 1 << QUEUE_BITS).ok_or_else(full)?;
+        self.names.push(queue.clone());
+        self.numbers.insert(queue.clone(), no);
+        Ok(no)
+    }
+
+    fn add(
+        &mut self,
+        queue: &QueueName,
+        says: Says,
+        stands: Stands,
+        due: Due,
+        bytes: &[u8],
+    ) -> Result<Node, StoreError> {
+        let queue = self.number(queue)?;
+        let length = u32::try_from(bytes.len()).map_err(|_| full())?;
+        let stage = match stands {
+            Stands::Is(kind) => kind as u32,
+            Stands::Gone => 3,
+        };
+        let mut head = [0; HEAD];
+        head[..4].copy_from_slice(&length.to_le_bytes());
+        let (life, put) = match says {
+            Says::Put => (Place::MAX, Place::MAX),
+            Says::Life { put } => (Place::MAX, put),
+            Says::Grant { life, put } => (life, put),
+        };
+        head[4..8].copy_from_slice(&life.to_le_bytes());
+        head[8..12].copy_from_slice(&put.to_le_bytes());
+        let field = queue | stage << QUEUE_BITS | (due.class() as u32) << (QUEUE_BITS + 2);
+        head[12..16].copy_from_slice(&field.to_le_bytes());
+        head[16..24].copy_from_slice(&due.raw().to_le_bytes());
+        let place = self.arena.push(&[&head, bytes]).ok_or_else(full)?;
+        Ok(self.at(place))
+    }
+
+    fn add_other(&mut self, queue: &QueueName, bytes: &[u8]) -> Result<Node, StoreError> {
+        let due = Due::from_raw(Class::At, 0);
+        self.add(queue, Says::Grant { life: 0, put: 0 }, Stands::Gone, due, bytes)
+    }
+
+    /// From now on this node is the newest of its message.
+    fn turn(&mut self, id: MessageId, old: Option<Node>, node: Node) {
+        if let Some(old) = &old {
+            self.newest_bytes -= self.weight(old);
+        }
+        self.ids.set(id.0, node.place);
+        if node.stands == Stands::Gone {
+            return;
+        }
+        self.newest_bytes += self.weight(&node);
+        if old.is_none_or(|old| old.due != node.due) {
+            self.due[node.due.class() as usize].push((node.due.raw(), id.0));
+        }
+    }
+
+    fn place_stage(&mut self, id: MessageId, stage: &Stage) {
+        match stage {
+            Stage::Waiting { .. } => {}
+            Stage::Leased(lease) => self.leased.push((lease.until.0, id.0)),
+            Stage::Dead { at, .. } => self.dead.push((at.0, id.0)),
+        }
+    }
+
+    /// Bytes of what is told of a message.
+    fn weight(&self, node: &Node) -> u64 {
+        let put = if node.put == 0 || node.put == node.place { 0 } else { self.at(node.put).length };
+        (node.length + put) as u64
+    }
+
+    fn note_key(&mut self, hash: u64, place: Place) {
+        let short = short(hash);
+        // A key that is taken again and again must not leave a trail of gone messages.
+        let arena = &self.arena;
+        let (ids, purges) = (&self.ids, &self.purges);
+        let is_gone = |known: Place| {
+            let id = put_names(record_at(arena, known)).map(|(id, ..)| id);
+            id.is_some_and(|id| {
+                let node = node_at(arena, ids.get(id.0));
+                node.stands == Stands::Gone
+                    || purges
+                        .get(&node.queue)
+                        .is_some_and(|purge| purge.place > node.place && purge.takes(id))
+            })
+        };
+        let known = self.keys.iter_hash_mut(spread(short)).filter(|(known, _)| *known == short);
+        if let Some(gone) = known.take(16).find(|(_, known)| is_gone(*known)) {
+            gone.1 = place;
+            return;
+        }
+        self.keys.insert_unique(spread(short), (short, place), |(known, _)| spread(*known));
+    }
+
+    fn note_answer(&mut self, row: &DedupeRow, place: Place) {
+        let short = short(hash::answer(&row.queue, &row.dedupe_id));
+        let arena = &self.arena;
+        let is_it = |known: &(u32, Place)| {
+            known.0 == short && names_answer(record_at(arena, known.1), row.queue.as_str(), &row.dedupe_id)
+        };
+        match self.answers.find_mut(spread(short), is_it) {
+            Some(known) => known.1 = place,
+            None => {
+                self.answers.insert_unique(spread(short), (short, place), |(known, _)| spread(*known));
+            }
+        }
+    }
+
+    fn at(&self, place: Place) -> Node {
+        node_at(&self.arena, place)
+    }
+
+    fn record(&self, place: Place) -> &[u8] {
+        record_at(&self.arena, place)
+    }
+
+    /// The newest node of a message.
+    fn node(&self, id: MessageId) -> Option<Node> {
+        let place = self.ids.get(id.0);
+        if place == 0 {
+            return None;
+        }
+        let mut node = self.at(place);
+        let purge = self.purges.get(&node.queue);
+        if purge.is_some_and(|purge| purge.place > place && purge.takes(id)) {
+            node.stands = Stands::Gone;
+        }
+        Some(node)
+    }
+
+    /// The same, if it is not gone.
+    fn known(&self, id: MessageId) -> Option<Node> {
+        self.node(id).filter(|node| node.stands != Stands::Gone)
+    }
+
+    fn tell(&self, id: MessageId, node: &Node) -> Told {
+        if node.stands == Stands::Gone {
+            return Told::Gone;
+        }
+        debug_assert_eq!(self.ids.get(id.0), node.place);
+        let mut patch = Patch::default();
+        let newest = self.record(node.place);
+        if newest.first() == Some(&GRANTED)
+            && let Record::Granted { attempt, lease, .. } = decode(newest)
+        {
+            patch.grant = Some((attempt, lease));
+        }
+        if node.put == 0 {
+            patch.life = match node.life {
+                0 => None,
+                life => life_of(decode(self.record(life))),
+            };
+            return Told::Patch(patch);
+        }
+        let Record::Put { message, life, .. } = decode(self.record(node.put)) else { return Told::Gone };
+        let mut row = Row { message, life };
+        if node.life != node.put && node.life != 0 {
+            patch.life = life_of(decode(self.record(node.life)));
+        }
+        patch.apply(&mut row);
+        Told::Row(row)
+    }
+}
+
+/// What a record tells, and where the rest is.
+#[derive(Clone, Copy, Debug)]
+enum Says {
+    Put,
+    Life { put: Place },
+    Grant { life: Place, put: Place },
+}
+
+/// A place in a sequence of a memtable that does not change.
+#[derive(Debug)]
+pub(crate) struct MemScan {
+    sequence: Sequence,
+    wanted: Wanted,
+    merged: Merged,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    All,
+    None,
+    One(u32),
+    /// With what is known of each queue that was met.
+    AllBut(Arc<[QueueName]>, HashMap<u32, bool>),
+}
+
+impl Wanted {
+    fn has(&mut self, mem: &Mem, queue: u32) -> bool {
+        match self {
+            Wanted::All => true,
+            Wanted::None => false,
+            Wanted::One(one) => *one == queue,
+            Wanted::AllBut(queues, known) => *known
+                .entry(queue)
+                .or_insert_with(|| queues.binary_search(&mem.names[queue as usize]).is_err()),
+        }
+    }
+}
+
+/// A step of a scan.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// A message, and the name of its queue.
+    Here(Cursor, QueueName),
+    /// Nothing that counts at this place.
+    Stale(Cursor),
+}
+
+impl MemScan {
+    /// Looks at the next entry; `None` behind the last one. Only `mem`, unchanged, may be passed.
+    pub(crate) fn step(&mut self, mem: &Mem) -> Option<Step> {
+        if matches!(self.wanted, Wanted::None) {
+            return None;
+        }
+        let (time, id) = self.merged.next(mem.order(self.sequence))?;
+        let cursor = (time, MessageId(id));
+        Some(match mem.node(MessageId(id)).filter(|node| self.is_at(mem, node, cursor)) {
+            Some(node) if self.wanted.has(mem, node.queue) => {
+                Step::Here(cursor, mem.names[node.queue as usize].clone())
+            }
+            Some(_) | None => Step::Stale(cursor),
+        })
+    }
+
+    fn is_at(&self, mem: &Mem, node: &Node, (time, id): Cursor) -> bool {
+        let Stands::Is(kind) = node.stands else { return false };
+        match self.sequence {
+            Sequence::At => node.due == Due::from_raw(Class::At, time) && kind == Kind::Waiting,
+            Sequence::After => node.due == Due::from_raw(Class::After, time) && kind == Kind::Waiting,
+            Sequence::AllAt => node.due == Due::from_raw(Class::At, time),
+            Sequence::AllAfter => node.due == Due::from_raw(Class::After, time),
+            Sequence::Leased => kind == Kind::Leased && mem.stage_time(id, node) == Some(time),
+            Sequence::Dead => kind == Kind::Dead && mem.stage_time(id, node) == Some(time),
+        }
+    }
+}
+
+impl Mem {
+    /// The deadline of a lease, or the time of death.
+    fn stage_time(&self, id: MessageId, node: &Node) -> Option<u64> {
+        let stage = match self.tell(id, node) {
+            Told::Row(row) => row.life.stage,
+            Told::Patch(Patch { grant: Some((_, lease)), .. }) => Stage::Leased(lease),
+            Told::Patch(Patch { life: Some(life), .. }) => life.stage,
+            Told::Patch(_) | Told::Nothing | Told::Gone => return None,
+        };
+        match stage {
+            Stage::Leased(lease) => Some(lease.until.0),
+            Stage::Dead { at, .. } => Some(at.0),
+            Stage::Waiting { .. } => None,
+        }
+    }
+}
+
+fn node_at(arena: &Arena, place: Place) -> Node {
+    let head = arena.at(place);
+    let field = u32_at(head, 12);
+    let class = if field >> (QUEUE_BITS + 2) == 0 { Class::At } else { Class::After };
+    let own = |named: Place| if named == Place::MAX { place } else { named };
+    Node {
+        place,
+        length: u32_at(head, 0) as usize,
+        life: own(u32_at(head, 4)),
+        put: own(u32_at(head, 8)),
+        queue: field & ((1 << QUEUE_BITS) - 1),
+        stands: match field >> QUEUE_BITS & 3 {
+            0 => Stands::Is(Kind::Waiting),
+            1 => Stands::Is(Kind::Leased),
+            2 => Stands::Is(Kind::Dead),
+            _ => Stands::Gone,
+        },
+        due: Due::from_raw(class, u64_at(head, 16)),
+    }
+}
+
+fn record_at(arena: &Arena, place: Place) -> &[u8] {
+    let head = arena.at(place);
+    &head[HEAD..HEAD + u32_at(head, 0) as usize]
+}
+
+fn decode(bytes: &[u8]) -> Record {
+    let record = Reader::new(Bytes::copy_from_slice(bytes)).record();
+    record.expect("it was encoded here, or was decoded before")
+}
+
+fn life_of(record: Record) -> Option<Life> {
+    match record {
+        Record::Put { life, .. } | Record::Changed { life, .. } => Some(life),
+        _ => None,
+    }
+}
+
+/// Id, queue and key of a record that puts a message.
+fn put_names(bytes: &[u8]) -> Option<(MessageId, &[u8], &[u8])> {
+    let (kind, mut rest) = bytes.split_first()?;
+    if *kind != PUT {
+        return None;
+    }
+    let id = varint(&mut rest).ok()?;
+    let queue = blob(&mut rest).ok()?;
+    Some((MessageId(id), queue, blob(&mut rest).ok()?))
+}
+
+fn names_answer(bytes: &[u8], queue: &str, id: &str) -> bool {
+    let Some((&DEDUPED, mut rest)) = bytes.split_first() else { return false };
+    blob(&mut rest) == Ok(queue.as_bytes()) && blob(&mut rest) == Ok(id.as_bytes())
+}
+
+fn blob<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
+    let length = usize::try_from(varint(rest)?).map_err(|_| DecodeError::Short)?;
+    let (blob, behind) = rest.split_at_checked(length).ok_or(DecodeError::Short)?;
+    *rest = behind;
+    Ok(blob)
+}
+
+/// The part of a hash that is kept.
+#[allow(clippy::cast_possible_truncation)] // a part of it is enough
+fn short(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+fn spread(short: u32) -> u64 {
+    u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+fn full() -> StoreError {
+    StoreError::new(
+        ErrorKind::Unavailable,
+        "there is more in memory than can be numbered: cuts have not kept up",
+    )
+}
+
+#[cfg(test)]
+mod tests;

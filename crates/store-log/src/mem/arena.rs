@@ -1,0 +1,109 @@
+//! Records one after the other, at places that stay.
+
+/// Where a record is, in units of eight bytes; 0 is nowhere.
+pub(crate) type Place = u32;
+
+/// Bytes in a chunk. A record that is longer has one of its own, which takes the numbers of several.
+const CHUNK: usize = 1024 * 1024;
+/// Eight bytes each.
+const PLACES: usize = CHUNK / 8;
+
+/// Grows by chunks, so that nothing is ever moved but the first one, while it is small.
+#[derive(Debug, Default)]
+pub(crate) struct Arena {
+    chunks: Vec<Vec<u8>>,
+    bytes: usize,
+    /// Chunks of an earlier use.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Arena {
+    /// Bytes in it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Appends the parts, one behind the other; `None` when there are no numbers left (at 32 GiB).
+    pub(crate) fn push(&mut self, parts: &[&[u8]]) -> Option<Place> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        if self.chunks.is_empty() {
+            self.chunks.push(vec![0; 8]); // place 0 is nowhere
+        }
+        let fits = self.chunks.last().is_some_and(|last| last.len().next_multiple_of(8) + length <= CHUNK);
+        if !fits {
+            let spans = self.chunks.last().map_or(0, |last| last.len().div_ceil(CHUNK).max(1));
+            self.chunks.extend((1..spans).map(|_| Vec::new()));
+            let spare = if length <= CHUNK { self.spare.pop() } else { None };
+            self.chunks.push(spare.unwrap_or_else(|| Vec::with_capacity(CHUNK.max(length))));
+        }
+        let no = self.chunks.len() - 1;
+        let chunk = self.chunks.last_mut()?;
+        chunk.resize(chunk.len().next_multiple_of(8), 0);
+        let place = Place::try_from(no * PLACES + chunk.len() / 8).ok()?;
+        for part in parts {
+            chunk.extend_from_slice(part);
+        }
+        self.bytes += length;
+        Some(place)
+    }
+
+    /// The bytes from a place on.
+    pub(crate) fn at(&self, place: Place) -> &[u8] {
+        let place = place as usize;
+        &self.chunks[place / PLACES][place % PLACES * 8..]
+    }
+
+    /// The first place, and the one behind something of this length; `None` behind the last one.
+    pub(crate) fn next(&self, behind: Option<(Place, usize)>) -> Option<Place> {
+        let (mut no, mut at) = match behind {
+            None => (0, 8),
+            Some((place, length)) => {
+                let place = place as usize;
+                (place / PLACES, (place % PLACES * 8 + length).next_multiple_of(8))
+            }
+        };
+        while at >= self.chunks.get(no)?.len() {
+            no += 1;
+            at = 0;
+        }
+        Place::try_from(no * PLACES + at / 8).ok()
+    }
+
+    /// Forgets everything and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes = 0;
+        for mut chunk in std::mem::take(&mut self.chunks) {
+            if chunk.capacity() == CHUNK {
+                chunk.clear();
+                self.spare.push(chunk);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_pushed_is_found_in_order() {
+        let mut arena = Arena::default();
+        for round in 0..2 {
+            let lengths = [1, 8, 700_000, 400_000, 3_000_000, 5, CHUNK - 8, 16, CHUNK, 9];
+            let items: Vec<Vec<u8>> =
+                lengths.iter().enumerate().map(|(n, &length)| vec![n as u8 + round; length]).collect();
+            let places: Vec<Place> =
+                items.iter().map(|item| arena.push(&[&item[..1], &item[1..]]).unwrap()).collect();
+            let mut behind = None;
+            for (item, place) in items.iter().zip(&places) {
+                assert_eq!(arena.next(behind), Some(*place));
+                assert_eq!(&arena.at(*place)[..item.len()], item);
+                behind = Some((*place, item.len()));
+            }
+            assert_eq!(arena.next(behind), None);
+            assert_eq!(arena.bytes(), lengths.iter().sum::<usize>());
+            arena.clear();
+            assert_eq!(arena.next(None), None);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Which record says the newest of which message.
+//!
+//! Ids are given in ascending order: those of a memtable's own time are a dense range, with four bytes for each. The
+//! others, older messages whose life has changed, are *strays* in a hash table.
+
+use hashbrown::HashTable;
+
+use super::arena::Place;
+
+/// A gap in the ids larger than this is not filled.
+const GAP: u64 = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    base: u64,
+    dense: Vec<Place>,
+    strays: HashTable<(u64, Place)>,
+}
+
+/// Fibonacci hashing: ids differ in their low bits, the table looks at the high ones, too.
+fn spread(id: u64) -> u64 {
+    let mixed = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed ^ (mixed >> 29)
+}
+
+impl Ids {
+    /// Messages that are new get ids from `base` on.
+    pub(crate) fn start(&mut self, base: u64) {
+        self.base = base;
+        self.dense.clear();
+        self.strays.clear();
+    }
+
+    /// The place of an id, or 0.
+    #[inline]
+    pub(crate) fn get(&self, id: u64) -> Place {
+        let at = usize::try_from(id.wrapping_sub(self.base)).unwrap_or(usize::MAX);
+        if let Some(place) = self.dense.get(at) {
+            return *place;
+        }
+        if self.strays.is_empty() {
+            return 0;
+        }
+        self.strays.find(spread(id), |(stray, _)| *stray == id).map_or(0, |(_, place)| *place)
+    }
+
+    pub(crate) fn set(&mut self, id: u64, place: Place) {
+        if id >= self.base && id - self.base < self.dense.len() as u64 + GAP {
+            let at = usize::try_from(id - self.base).unwrap_or(usize::MAX);
+            while self.dense.len() <= at {
+                let joins = self.base + self.dense.len() as u64;
+                let stray = match self.strays.find_entry(spread(joins), |(stray, _)| *stray == joins) {
+                    Ok(entry) => entry.remove().0.1,
+                    Err(_) => 0,
+                };
+                self.dense.push(stray);
+            }
+            self.dense[at] = place;
+            return;
+        }
+        match self.strays.find_mut(spread(id), |(stray, _)| *stray == id) {
+            Some(known) => known.1 = place,
+            None => {
+                self.strays.insert_unique(spread(id), (id, place), |(stray, _)| spread(*stray));
+            }
+        }
+    }
+
+    /// All of them, ascending.
+    pub(crate) fn sorted(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
+        let mut strays: Vec<(u64, Place)> = self.strays.iter().copied().collect();
+        strays.sort_unstable();
+        let split = strays.partition_point(|(id, _)| *id < self.base);
+        let above = strays.split_off(split);
+        let dense = (self.base..).zip(&self.dense).filter(|(_, place)| **place != 0);
+        strays.into_iter().chain(dense.map(|(id, place)| (id, *place))).chain(above)
+    }
+
+    /// Bytes in memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.dense.capacity() * size_of::<Place>() + self.strays.capacity() * (size_of::<(u64, Place)>() + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use duewheel_core::store::conformance::Dice;
+
+    use super::*;
+
+    #[test]
+    fn strays_and_dense_ones_are_one_map() {
+        let mut dice = Dice::new(1);
+        let mut ids = Ids::default();
+        ids.start(1_000);
+        let mut model = BTreeMap::new();
+        for place in 1..20_000u32 {
+            let id = match dice.below(4) {
+                0 => dice.below(1_000),
+                1 => 1_000 + dice.below(20_000),
+                2 => 1_000 + u64::from(place) / 4,
+                _ => u64::MAX - dice.below(9),
+            };
+            ids.set(id, place);
+            model.insert(id, place);
+        }
+        assert!(ids.sorted().eq(model.iter().map(|(id, place)| (*id, *place))));
+        for id in (0..25_000).chain(u64::MAX - 20..=u64::MAX) {
+            assert_eq!(ids.get(id), model.get(&id).copied().unwrap_or(0));
+        }
+    }
+}

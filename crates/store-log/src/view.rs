@@ -1,0 +1,56 @@
+//! What is behind the active memtable: a frozen one, and the runs.
+
+use std::sync::Arc;
+
+use duewheel_core::QueueName;
+
+use crate::mem::Mem;
+use crate::run::{Live, Run};
+
+/// A snapshot; replaced as a whole. Whoever has one can read all of it, whatever becomes of the files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    /// The memtable that is being written to a run.
+    pub(crate) frozen: Option<Arc<Mem>>,
+    /// Oldest first.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// A run, and what of it counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) run: Arc<Run>,
+    pub(crate) live: Arc<Live>,
+}
+
+impl Part {
+    /// Whether nothing of it counts any more, answers apart.
+    pub(crate) fn is_gone(&self) -> bool {
+        if self.live.ids.is_empty() {
+            return true;
+        }
+        let last = self.run.ids().max().unwrap_or(0);
+        let is_purged = |queue: u32| {
+            self.live.masks().any(|(of, mask)| {
+                of == queue && mask.before.0 > last && !mask.keep.iter().any(|id| self.live.may_have(*id))
+            })
+        };
+        (0..).zip(self.run.queues()).all(|(no, _)| is_purged(no))
+    }
+
+    /// About how many of its messages count; 0 only if none does.
+    pub(crate) fn messages(&self) -> u64 {
+        if self.is_gone() {
+            return 0;
+        }
+        let mut masked: Vec<u32> = self.live.masks().map(|(queue, _)| queue).collect();
+        masked.dedup();
+        let rows = |no: &u32| self.run.queues().get(*no as usize).map_or(0, |queue| queue.rows);
+        self.live.ids.len().saturating_sub(masked.iter().map(rows).sum()).max(1)
+    }
+
+    /// Whether a row of this run counts, as far as the run knows.
+    pub(crate) fn counts(&self, id: duewheel_core::MessageId, queue: &QueueName) -> bool {
+        self.run.queue_no(queue).is_some_and(|no| self.live.has(id, no))
+    }
+}
