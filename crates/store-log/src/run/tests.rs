@@ -422,3 +422,107 @@ fn a_large_queue_that_is_left_out_is_not_read() {
         assert!(read < all / 10, "{read} of {all} bytes");
     }
 }
+
+/// A run of one message and one answer: of each block its kind, its entries and its payload.
+const GOLDEN: [(u8, u32, &str); 17] = [
+    // The message: length, queue, id, class and stage, due, died at, weight, key, then what the codec says.
+    (1, 1, "1f 00 03 06 ac02 05 09 01 6b 1e 00 00 00 01 05 7472616365 01 78 02 0322 01 00 00 00 01 00"),
+    // The answer: length, then as in a record.
+    (2, 1, "20 07 71756575652d31 01 64 00000000000000000000000010000000 09 09 00 09 01 00"),
+    // Leaves: least values, widths, entries.
+    (3, 1, "0300000000000000 0800000000000000 00 00"),
+    (
+        4,
+        2,
+        "29415ca7da010000 0000000000000000 0800000000000000 06 08 01
+            000000000000 fcffffffffffffff 00  a5adf383a501 0000000000000000 08",
+    ),
+    (5, 1, "0000000000000000 0000000000000000 0800000000000000 1000000000000000 00 00 00 00"),
+    (7, 1, "0500000000000000 0300000000000000 0800000000000000 0000000000000000 00 00 00 00"),
+    (8, 1, "0000000000000000 0500000000000000 0300000000000000 0800000000000000 00 00 00 00"),
+    // Queues, spans.
+    (16, 1, "07 71756575652d31 01 09"),
+    (17, 1, "4000000000000000 0000000000000000 2c01000000000000 0300000000000000"),
+    // Fences of ids, keys, spans of queues, leased, dead, dead of each queue.
+    (
+        18,
+        1,
+        "0300000000000000 0100000000000000 0001000000000000  c800000000000000
+             0300000000000000 0800000000000000",
+    ),
+    (
+        18,
+        1,
+        "0400000000000000 0200000000000000 6001000000000000  0001000000000000
+             29415ca7da010000 fcffffffffffffff 0800000000000000",
+    ),
+    (
+        18,
+        1,
+        "0500000000000000 0100000000000000 a801000000000000  6001000000000000
+             0000000000000000 0000000000000000 0800000000000000 1000000000000000",
+    ),
+    (18, 0, "0600000000000000 0000000000000000 a801000000000000"),
+    (
+        18,
+        1,
+        "0700000000000000 0100000000000000 f001000000000000  a801000000000000
+             0500000000000000 0300000000000000 0800000000000000 0000000000000000",
+    ),
+    (
+        18,
+        1,
+        "0800000000000000 0100000000000000 3802000000000000  f001000000000000
+             0000000000000000 0500000000000000 0300000000000000 0800000000000000",
+    ),
+    // Filter, set of ids.
+    (
+        19,
+        1,
+        "0000000000000000  c15c0289ec2d0a91 04000000 03000000 04000000 0000000000000000
+             00000000000000000000d717",
+    ),
+    (20, 0, "0100000000000000 00000000 3a300000 01000000 00000000 10000000 0300"),
+];
+
+#[test]
+fn the_bytes_of_a_run() {
+    let mut model = Model::default();
+    let stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5) };
+    model.rows.insert(MessageId(3), row(3, 1, Due::At(WallMs(300)), stage, Some("k"), 2));
+    model.answers.push(answer(1, "d", 9));
+    let (disk, entry) = written(&model, Shape::default());
+    let bytes = disk.read(&entry.no.run());
+    assert_eq!(
+        bytes[..64],
+        unhex(
+            "64772d72756e666c 02000000 203036ec 0700000000000000 0777665544332211 6300000000000000
+               000000000000000000000000000000000000000000000000"
+        )
+    );
+    let footer = "64772d72756e656e 8000000000000000 c800000000000000 3802000000000000 0100000000000000
+                  0900000000000000 0100000000000000 0900000000000000 0100000000000000";
+    let mut at = 64;
+    for (kind, entries, payload) in GOLDEN.into_iter().chain([(21, 0, footer)]) {
+        let mut block = vec![0; 4];
+        let mut payload = unhex(payload);
+        block.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
+        block.extend([kind, 0, 0, 0]);
+        block.extend(entries.to_le_bytes());
+        block.extend(0x1122_3344_5566_7707_u64.to_le_bytes());
+        block.extend((at as u64).to_le_bytes());
+        block.append(&mut payload);
+        block.resize(block.len().next_multiple_of(8), 0);
+        let crc = crc32c::crc32c(&block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(bytes[at..at + block.len()], block, "the block of kind {kind} at {at}");
+        at += block.len();
+    }
+    assert_eq!(at, bytes.len());
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let digit = |b: u8| u8::try_from(char::from(b).to_digit(16).unwrap()).unwrap();
+    digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
+}
