@@ -145,6 +145,7 @@ impl Rows {
             };
             out.raw(queue, &row)?;
             *left = left.saturating_sub(row.bytes.len() as u64);
+            drop(row); // the scan uses the memory again
             *head = scan.next()?;
             match head {
                 Some(next) => *top = Reverse((next.due.raw(), next.id, i)),
