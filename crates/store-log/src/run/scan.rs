@@ -7,7 +7,7 @@ use duewheel_core::message::Row;
 use duewheel_core::record::Stands;
 use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
-use duewheel_core::{Due, MessageId, QueueName};
+use duewheel_core::{Due, MessageId};
 
 use super::block::{FILE_HEAD, HEAD, Kind};
 use super::file::bytes_between;

@@ -15,7 +15,9 @@ use proptest::prelude::*;
 use super::hash;
 use super::live::Mask;
 use super::writer::SPAN;
-use super::{KeyLookup, Live, Run, RunWriter, Sequence, Which, verify};
+use duewheel_core::store::{Sequence, Which};
+
+use super::{KeyLookup, Live, Run, RunWriter, verify};
 use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};

@@ -7,7 +7,7 @@ use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_store_log::{Options, Worked};
 
-use crate::rig::{Rig, assert_is, by_hand, is_corrupt, open, times};
+use crate::rig::{Rig, assert_is, by_hand, is_corrupt, open, times, work, work_all};
 use crate::sim_disk::{SimDisk, Survivors};
 
 /// A folder, the history in it, and what was durable.
@@ -42,16 +42,16 @@ fn one_segment(end: End) -> Healthy {
     finish(disk, rig, end)
 }
 
-/// A run, sealed segments, one in use, and prepared ones that were used before.
+/// Runs, a state, sealed segments, one in use, and prepared ones that were used before.
 fn many_files(end: End) -> Healthy {
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, by_hand(), History::new(6));
     let hands = rig.store.hands();
-    while figure(&rig, "checkpoints_total") < 3 || figure(&rig, "journal_segments") < 5 {
+    while figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 || figure(&rig, "journal_segments") < 5 {
         rig.append(9);
         rig.sync();
-        if figure(&rig, "checkpoints_total") < 3 {
-            while hands.checkpoint() == Worked::Done {}
+        if figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 {
+            work_all(&hands);
         }
         while hands.prepare() == Worked::Done {}
     }
@@ -225,7 +225,8 @@ fn zeroed_stale_and_swapped_sectors_are_harmless_or_refused() {
         let must_have = if end == End::Closed { healthy.durable } else { Lsn(0) };
         let mut tally = Tally::default();
         let mut dice = Dice::new(1);
-        for name in healthy.disk.names("journal").into_iter().chain(healthy.disk.names("runs")) {
+        let names = ["journal", "runs", "state"].into_iter().flat_map(|dir| healthy.disk.names(dir));
+        for name in names {
             let bytes = healthy.disk.read(&name);
             let old = stale.disk.read(&name);
             for sector in 0..bytes.len().div_ceil(SECTOR) {
@@ -287,7 +288,7 @@ fn frames_of_an_earlier_life_never_count() {
         for _ in 0..120 {
             rig.append(9);
             rig.sync();
-            while hands.checkpoint() == Worked::Done {}
+            work_all(&hands);
             while hands.prepare() == Worked::Done {}
         }
         reused += figure(&rig, "segments_reused_total");
@@ -346,7 +347,7 @@ fn the_segment_size_may_be_changed() {
             if rig.history.dice().once_in(4) {
                 rig.sync();
                 rig.store.hands().prepare();
-                rig.store.hands().checkpoint();
+                work(&rig.store.hands());
             }
         }
         history = rig.history;
