@@ -314,16 +314,21 @@ fn background_work_may_fail_at_every_call() {
                 rig.append(9);
             }
             if what == "merge" {
-                while figure(&rig.store, "runs") < 3 {
-                    hands.flush();
+                while hands.merge() == Worked::Nothing {
                     rig.append(9);
+                    hands.flush();
                 }
             }
             let before = disk.calls();
             disk.plan(Plan::FailAt(before + n));
             match what {
                 "flush" => hands.flush(),
-                "merge" => std::iter::repeat_with(|| hands.merge()).find(|done| *done != Worked::Done).unwrap_or(Worked::Nothing),
+                "merge" => loop {
+                    match hands.merge() {
+                        Worked::Done => {}
+                        other => break other,
+                    }
+                },
                 _ => hands.prepare(),
             };
             let calls = disk.calls() - before;
