@@ -222,7 +222,7 @@ impl Messages {
         };
         self.lsn += 1;
         let due = Due::After(EngineMs(clock.engine.0 + self.dice.below(48 * 3_600_000)));
-        Record::Put { message: Arc::new(message), life: Life::new(due, None) }
+        Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
     }
 }
 

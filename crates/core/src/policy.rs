@@ -26,8 +26,6 @@ pub struct Policy {
     pub max_dedupe_id: usize,
     /// Longest dedupe window a queue may ask for, in ms.
     pub max_dedupe_window_ms: u64,
-    /// Dedupe ids remembered at a time, all queues together.
-    pub max_dedupe_entries: usize,
     /// Most messages of one batch request.
     pub max_batch_messages: usize,
     /// Most bytes of one batch request.
@@ -42,8 +40,8 @@ pub struct Policy {
     pub max_waiters: usize,
     /// Most messages of one page of a listing.
     pub max_page: usize,
-    /// Messages looked at for one page, whether they match or not.
-    pub max_page_steps: usize,
+    /// Priorities looked at to find the oldest ready message of a queue.
+    pub max_priorities: usize,
     /// Most columns of a histogram.
     pub max_histogram: usize,
     /// Unsettled messages held at a time.
@@ -58,6 +56,8 @@ pub struct Policy {
     pub max_note: usize,
     /// Messages fired, leases ended, or purged messages swept in one step of the engine.
     pub max_step: usize,
+    /// Operations that are decided after one look-up in the store.
+    pub max_batch_ops: usize,
     /// Records of one group; a step that decides more makes several.
     pub max_group_records: usize,
     /// Bytes of one group, as above.
@@ -68,6 +68,22 @@ pub struct Policy {
     pub max_inbox_bytes: usize,
     /// Replies that wait for the disk; above it the driver takes no more requests until some have left.
     pub max_pending_replies: usize,
+    /// Messages in the wheel at a time; those due later are in the store alone.
+    pub near_messages: usize,
+    /// Weight of those, in bytes.
+    pub near_bytes: usize,
+    /// Ready messages in memory, roughly, shared by the queues that have any; the others of a queue are in the store alone.
+    pub ready_messages: usize,
+    /// Weight of those, in bytes.
+    pub ready_bytes: usize,
+    /// Ready messages of a queue in memory, however many queues share.
+    pub least_window: usize,
+    /// Leases at a time; nothing more is granted meanwhile.
+    pub max_leased: usize,
+    /// Weight of leased messages at a time, in bytes.
+    pub max_leased_bytes: usize,
+    /// How long a reserve waits at most for messages that are due and on their way from the store, in ms.
+    pub max_load_wait_ms: u64,
     /// Rows of one load from the store.
     pub load_rows: usize,
     /// Bytes of bodies of one load from the store.
@@ -76,8 +92,6 @@ pub struct Policy {
     pub wheel_slots: usize,
     /// One step of the pointer, in ms. Precision does not depend on it.
     pub wheel_tick_ms: u64,
-    /// Width of the finest column of the histogram, in ms.
-    pub histogram_resolution_ms: u64,
     /// The driver never sleeps longer than this, so that a stepped clock is noticed, in ms.
     pub max_sleep_ms: u64,
     /// What a queue does when neither it nor the message says otherwise.
@@ -173,7 +187,6 @@ impl Default for Policy {
             max_headers: 16 * KIB,
             max_dedupe_id: 256,
             max_dedupe_window_ms: 30 * DAY,
-            max_dedupe_entries: 10_000_000,
             max_batch_messages: 10_000,
             max_batch_bytes: 16 * MIB,
             max_reserve: 10_000,
@@ -181,24 +194,32 @@ impl Default for Policy {
             max_wait_ms: 10 * 60 * SECOND,
             max_waiters: 100_000,
             max_page: 1_000,
-            max_page_steps: 20_000,
+            max_priorities: 1_000,
             max_histogram: 10_000,
-            max_messages: 20_000_000,
-            max_message_bytes: 8 * 1024 * MIB,
+            max_messages: 10_000_000_000,
+            max_message_bytes: 4 * 1024 * 1024 * MIB,
             max_queues: 1_000_000,
             max_history: 8,
             max_note: 256,
             max_step: 4_000,
+            max_batch_ops: 8_192,
             max_group_records: 50_000,
             max_group_bytes: 4 * MIB,
             max_inbox_requests: 200_000,
             max_inbox_bytes: 256 * MIB,
             max_pending_replies: 400_000,
+            near_messages: 200_000,
+            near_bytes: 128 * MIB,
+            ready_messages: 200_000,
+            ready_bytes: 128 * MIB,
+            least_window: 4,
+            max_leased: 500_000,
+            max_leased_bytes: 512 * MIB,
+            max_load_wait_ms: 2 * SECOND,
             load_rows: 10_000,
             load_bytes: 16 * MIB,
             wheel_slots: 3_600,
             wheel_tick_ms: 1_000,
-            histogram_resolution_ms: 60 * SECOND,
             max_sleep_ms: SECOND,
             defaults: Defaults::default(),
         }

@@ -83,26 +83,49 @@ pub enum Record {
 
 impl Record {
     /// Where the message that it is about stood before, and where it stands now; neither for a record about a queue.
-    pub fn moves(&self) -> (Option<Was>, Option<Was>) {
-        let to = |was: &Was, life: &Life| Was { kind: life.stage.kind(), due: life.due, ..was.clone() };
+    pub fn moves(&self) -> (Option<Stand>, Option<Stand>) {
+        let stood = |was: &Was| Stand { kind: was.kind, due: was.due, weight: was.weight };
         match self {
             Record::Put { message, life, was } => {
-                let now = Was {
-                    queue: message.queue.clone(),
-                    kind: life.stage.kind(),
-                    due: life.due,
-                    weight: message.weight() as u64,
-                };
-                (was.clone(), Some(now))
+                let weight = message.weight() as u64;
+                let stands = Stand { kind: life.stage.kind(), due: life.due, weight };
+                (was.as_ref().map(stood), Some(stands))
             }
-            Record::Changed { life, was, .. } => (Some(was.clone()), Some(to(was, life))),
+            Record::Changed { life, was, .. } => {
+                let stands = Stand { kind: life.stage.kind(), due: life.due, weight: was.weight };
+                (Some(stood(was)), Some(stands))
+            }
             Record::Granted { was, .. } => {
-                (Some(was.clone()), Some(Was { kind: Kind::Leased, ..was.clone() }))
+                (Some(stood(was)), Some(Stand { kind: Kind::Leased, ..stood(was) }))
             }
-            Record::Removed { was, .. } => (Some(was.clone()), None),
+            Record::Removed { was, .. } => (Some(stood(was)), None),
             Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => (None, None),
         }
     }
+
+    /// The queue that it is about.
+    pub fn queue(&self) -> &QueueName {
+        match self {
+            Record::Put { message, .. } => &message.queue,
+            Record::Changed { was, .. } | Record::Granted { was, .. } | Record::Removed { was, .. } => {
+                &was.queue
+            }
+            Record::Queue { name, .. } => name,
+            Record::Purged { queue, .. } => queue,
+            Record::Deduped(row) => &row.queue,
+        }
+    }
+}
+
+/// Where a message stands, for those who count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Its stage.
+    pub kind: Kind,
+    /// When it is due.
+    pub due: Due,
+    /// What it weighs.
+    pub weight: u64,
 }
 
 /// Where a message stood before a record: what a store needs to keep its tallies without reading the message.

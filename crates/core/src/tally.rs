@@ -191,6 +191,19 @@ impl DueCounts {
         until(Class::At, now.wall.0) + until(Class::After, now.engine.0)
     }
 
+    /// A time by which `n` messages are due that are due from `from` on; `None` if there are fewer.
+    pub fn reach(&self, class: Class, from: u64, n: u64) -> Option<u64> {
+        let width = self.width_ms();
+        let mut seen = 0;
+        for (column, count) in self.columns[class as usize].range(from / width..) {
+            seen += count;
+            if seen >= n {
+                return Some((column + 1).saturating_mul(width) - 1);
+            }
+        }
+        None
+    }
+
     /// Start of each column by the present offset of the clocks, and its count.
     pub fn columns(&self, now: Now) -> impl Iterator<Item = (WallMs, u64)> + '_ {
         let width = self.width_ms();

@@ -127,7 +127,9 @@ impl Builder {
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
         let opener: Opener = match self.durability {
-            Durability::Memory => Box::new(|_| Ok(Box::new(MemoryStore::new()) as Box<dyn Store>)),
+            Durability::Memory => {
+                Box::new(|waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>))
+            }
             Durability::Fsync | Durability::Buffered => {
                 let (data, mut log) = (self.data, self.log);
                 log.sync = match self.durability {

@@ -18,7 +18,7 @@ use duewheel_core::engine::{
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Found, Level, Progress, Recovered, Room, Store, StoreError};
+use duewheel_core::store::{Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError};
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
@@ -46,6 +46,9 @@ pub struct Driver<S> {
     held: VecDeque<Held>,
     /// Answers with grants: they wait for older positions, and leave as soon as they can.
     held_grants: Vec<Held>,
+    /// To be asked for once everything decided is appended.
+    loads: Vec<Load>,
+    lookups: Lookups,
     /// Operations of our own, to be decided in the next step.
     own: Vec<Op>,
     last_append: EngineMs,
@@ -99,6 +102,8 @@ impl<S: Store> Driver<S> {
             open: Calls::default(),
             held: VecDeque::new(),
             held_grants: Vec::new(),
+            loads: Vec::new(),
+            lookups: Lookups::default(),
             own: Vec::new(),
             last_append: now.engine,
             said: Vec::new(),
@@ -110,7 +115,7 @@ impl<S: Store> Driver<S> {
         self.engine.is_open()
     }
 
-    /// One round: takes what the store has finished, lets time do its work, decides upon `submissions`, appends what was
+    /// Takes what the store has finished, lets time do its work, decides upon `submissions`, appends what was
     /// decided as one group (or several, when it is much), asks for a sync and lets answers go whose condition holds.
     ///
     /// # Errors
@@ -118,26 +123,14 @@ impl<S: Store> Driver<S> {
     /// `submissions` was not decided.
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         self.take_from_store(now)?;
-        if self.is_open() {
-            self.engine.handle_timeout(now, &mut self.effects);
-            self.flush_if_large(now)?;
-            for op in mem::take(&mut self.own) {
-                let to = self.open.insert(1, None);
-                self.decide(now, ReplyTo(to), op)?;
+        submissions.reverse();
+        loop {
+            self.round(now, submissions)?;
+            if submissions.is_empty() || !self.is_open() {
+                break;
             }
-            // What has not been decided when the store fails stays with the caller, to be refused.
-            submissions.reverse();
-            while let Some(Submission { ops, answer }) = submissions.pop() {
-                let first = self.open.insert(ops.len(), Some(answer));
-                for (i, op) in (0u64..).zip(ops) {
-                    self.decide(now, ReplyTo(first + i), op)?;
-                }
-            }
-            self.engine.handle_timeout(now, &mut self.effects);
-            self.flush_if_large(now)?;
         }
-        self.carry_out();
-        self.append(now)?;
+        submissions.reverse();
         if self.asked < self.appended {
             self.store.sync()?;
             self.asked = self.appended;
@@ -145,6 +138,69 @@ impl<S: Store> Driver<S> {
             self.store.idle(clock(now))?;
         }
         self.answer()
+    }
+
+    /// One batch: what it needs is looked up in one call, then decided, then appended. Takes from the end of `submissions`.
+    fn round(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
+        if self.is_open() {
+            let mut batch: Vec<(ReplyTo, Op)> = Vec::new();
+            for op in mem::take(&mut self.own) {
+                batch.push((ReplyTo(self.open.insert(1, None)), op));
+            }
+            // What has not been taken when the store fails stays with the caller, to be refused.
+            while let Some(next) = submissions.last() {
+                if !batch.is_empty() && batch.len() + next.ops.len() > self.policy.max_batch_ops {
+                    break;
+                }
+                let Some(Submission { ops, answer }) = submissions.pop() else { break };
+                let first = self.open.insert(ops.len(), Some(answer));
+                batch.extend((first..).map(ReplyTo).zip(ops));
+            }
+            self.look_up(&batch)?;
+            self.engine.handle_timeout(now, &mut self.effects);
+            self.flush_if_large(now)?;
+            for (to, op) in batch {
+                self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
+                self.flush_if_large(now)?;
+            }
+            self.engine.handle_timeout(now, &mut self.effects);
+            self.flush_if_large(now)?;
+        }
+        self.carry_out();
+        self.append(now)?;
+        // After the append, so that a page shows everything decided before it was asked for.
+        for load in mem::take(&mut self.loads) {
+            self.store.load(load)?;
+        }
+        self.engine.end_batch();
+        Ok(())
+    }
+
+    /// Finds what the engine must know of messages that are not in its memory.
+    fn look_up(&mut self, batch: &[(ReplyTo, Op)]) -> Result<(), StoreError> {
+        self.engine.look_up(None, &mut self.lookups);
+        for (_, op) in batch {
+            self.engine.look_up(Some(op), &mut self.lookups);
+        }
+        self.find()?;
+        // These ask for the key of what was found.
+        let again = batch.iter().filter(|(_, op)| matches!(op, Op::Redrive { .. } | Op::ReserveOne { .. }));
+        for (_, op) in again {
+            self.engine.look_up(Some(op), &mut self.lookups);
+        }
+        self.find()
+    }
+
+    fn find(&mut self) -> Result<(), StoreError> {
+        if !self.lookups.is_empty() {
+            let mut found = Found::default();
+            self.store.find_many(&self.lookups, &mut found)?;
+            self.engine.adopt(found);
+            self.lookups.ids.clear();
+            self.lookups.keys.clear();
+            self.lookups.answers.clear();
+        }
+        Ok(())
     }
 
     /// Lets answers go whose condition holds by now, and does nothing else.
@@ -230,18 +286,12 @@ impl<S: Store> Driver<S> {
         let room = self.store.room();
         if room != self.room {
             self.room = room;
-            self.engine.handle(now, Input::Room(room), Found::NOTHING, &mut self.effects);
+            self.engine.handle(now, Input::Room(room), &mut self.effects);
         }
         while let Some(loaded) = self.store.loaded() {
-            self.engine.handle(now, Input::Loaded(loaded?), Found::NOTHING, &mut self.effects);
+            self.engine.handle(now, Input::Loaded(loaded?), &mut self.effects);
         }
         Ok(())
-    }
-
-    fn decide(&mut self, now: Now, to: ReplyTo, op: Op) -> Result<(), StoreError> {
-        // The engine holds every unsettled message in memory, so there is nothing to find in the store.
-        self.engine.handle(now, Input::Request { to, op }, Found::NOTHING, &mut self.effects);
-        self.flush_if_large(now)
     }
 
     /// Groups are bounded. They are cut between operations, so that what one operation decides stays together.
@@ -275,10 +325,7 @@ impl<S: Store> Driver<S> {
                         self.held.push_back(held)
                     }
                 }
-                Effect::Load(load) => {
-                    // An error shows again, and for good, in `progress`.
-                    let _ = self.store.load(load);
-                }
+                Effect::Load(load) => self.loads.push(load),
                 Effect::Notice(notice) => self.say(notice),
             }
         }

@@ -270,9 +270,7 @@ impl Finder<'_> {
         by_key.sort_unstable();
         by_key.dedup();
         for of_key in by_key.chunk_by(|a, b| a.0 == b.0) {
-            let is_dead = |i: usize| {
-                rows[i].as_ref().is_some_and(|row| row.life.stage.kind() == Kind::Dead)
-            };
+            let is_dead = |i: usize| rows[i].as_ref().is_some_and(|row| row.life.stage.kind() == Kind::Dead);
             let mut dead = DEAD_FOUND;
             for (_, i) in of_key.iter().rev() {
                 if !is_dead(*i) {

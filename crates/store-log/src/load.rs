@@ -67,8 +67,7 @@ impl fmt::Debug for Loader {
 impl Request {
     /// Takes the part of the active memtable.
     pub(crate) fn new(load: Load, as_of: Lsn, view: Arc<View>, active: &mut Mem) -> Self {
-        let mut request =
-            Request { load, as_of, view, active: VecDeque::new(), active_end: None };
+        let mut request = Request { load, as_of, view, active: VecDeque::new(), active_end: None };
         active.settle();
         let load = &request.load;
         let mut scan = active.scan(load.sequence, &load.which, load.after);
@@ -366,7 +365,8 @@ impl Older {
             self.step_frozen();
             return Ok(Some(Behind::Frozen(told)));
         }
-        let Some(i) = self.runs.iter().position(|(_, _, head)| head.as_ref().is_some_and(|(c, _)| *c == next))
+        let Some(i) =
+            self.runs.iter().position(|(_, _, head)| head.as_ref().is_some_and(|(c, _)| *c == next))
         else {
             return Ok(None);
         };

@@ -230,7 +230,8 @@ impl Mem {
         match record {
             Record::Put { message, life, .. } => {
                 let old = self.known(message.id);
-                let node = self.add(&message.queue, Says::Put, Stands::Is(life.stage.kind()), life.due, bytes)?;
+                let node =
+                    self.add(&message.queue, Says::Put, Stands::Is(life.stage.kind()), life.due, bytes)?;
                 if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
                     self.note_key(hash::key(&message.queue, key), node.place);
                 }
@@ -341,9 +342,8 @@ impl Mem {
     /// The newest answer remembered here under this id.
     pub(crate) fn find_answer(&self, hash: u64, queue: &QueueName, id: &str) -> Option<DedupeRow> {
         let short = short(hash);
-        let is_it = |known: &(u32, Place)| {
-            known.0 == short && names_answer(self.record(known.1), queue.as_str(), id)
-        };
+        let is_it =
+            |known: &(u32, Place)| known.0 == short && names_answer(self.record(known.1), queue.as_str(), id);
         let (_, place) = self.answers.find(spread(short), is_it)?;
         match decode(self.record(*place)) {
             Record::Deduped(row) => Some(row),
@@ -463,7 +463,9 @@ impl Mem {
             id.is_some_and(|id| {
                 let node = node_at(arena, ids.get(id.0));
                 node.stands == Stands::Gone
-                    || purges.get(&node.queue).is_some_and(|purge| purge.place > node.place && purge.takes(id))
+                    || purges
+                        .get(&node.queue)
+                        .is_some_and(|purge| purge.place > node.place && purge.takes(id))
             })
         };
         let known = self.keys.iter_hash_mut(spread(short)).filter(|(known, _)| *known == short);
@@ -709,7 +711,10 @@ fn spread(short: u32) -> u64 {
 }
 
 fn full() -> StoreError {
-    StoreError::new(ErrorKind::Unavailable, "there is more in memory than can be numbered: cuts have not kept up")
+    StoreError::new(
+        ErrorKind::Unavailable,
+        "there is more in memory than can be numbered: cuts have not kept up",
+    )
 }
 
 #[cfg(test)]

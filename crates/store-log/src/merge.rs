@@ -111,12 +111,8 @@ impl Merge {
         self.inputs.iter().map(|input| (&input.run, &input.live))
     }
 
-    /// Bytes written so far, about.
-    pub(crate) fn written(&self) -> u64 {
-        self.out.written()
-    }
-
-    /// For measurements: another length of spans.
+    /// Makes spans of another length: for tests and the example `runs`.
+    #[allow(dead_code)]
     pub(crate) fn set_span(&mut self, bytes: usize) {
         self.out.set_span(bytes);
     }
@@ -153,6 +149,7 @@ impl Rows {
             };
             out.raw(queue, &row)?;
             *left = left.saturating_sub(row.bytes.len() as u64);
+            drop(row); // the scan uses the memory again
             *head = scan.next()?;
             match head {
                 Some(next) => *top = Reverse((next.due.raw(), next.id, i)),

@@ -371,4 +371,3 @@ fn head(entry: &StateEntry) -> Vec<u8> {
 fn checksum(head: &[u8]) -> u32 {
     crc32c_append(crc32c(&head[..12]), &head[16..])
 }
-

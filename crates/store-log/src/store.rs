@@ -169,9 +169,10 @@ impl LogStore {
             ("duewheel-merge", background::run),
             ("duewheel-load", load::run),
         ];
-        lives.extend((0..self.shared.options.readers).map(|_| -> (&str, Life) {
-            ("duewheel-read", |shared| shared.readers.run())
-        }));
+        lives.extend(
+            (0..self.shared.options.readers)
+                .map(|_| -> (&str, Life) { ("duewheel-read", |shared| shared.readers.run()) }),
+        );
         for (name, life) in lives {
             let shared = Arc::clone(&self.shared);
             let worker = thread::Builder::new()

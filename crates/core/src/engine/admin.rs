@@ -1,6 +1,6 @@
 //! What the owner of a queue sets: settings and pause. And what follows from them as time passes.
 
-use crate::message::Stage;
+use crate::message::Kind;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Pause, Record};
@@ -32,7 +32,7 @@ impl Engine {
         if reordered {
             self.rank_again(now, idx, fx);
         }
-        self.plan_dead_check(now, idx);
+        self.plan_dead_check(now, idx, WallMs(0));
         let view = self.view_of_queue(now, self.queues.get(idx));
         self.queues.drop_if_empty(idx);
         Reply::Queues(vec![view])
@@ -123,48 +123,33 @@ impl Engine {
         }
     }
 
-    /// Notes when the first dead message of a queue is to be removed, if its owner wants that.
-    pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx) {
+    /// Notes that a message of the queue died then, if its owner wants dead messages removed.
+    pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: WallMs) {
         let queue = self.queues.get_mut(idx);
-        if let Some(old) = queue.dead_check.take() {
-            self.dead_checks.remove(&(old, idx));
+        let Some(ttl) = queue.settings.dead_ttl_ms else { return };
+        let when = now.engine_of_wall(WallMs(died.0.saturating_add(ttl)));
+        if let Some(planned) = queue.dead_check {
+            if planned <= when {
+                return;
+            }
+            self.dead_checks.remove(&(planned, idx));
         }
-        if let (Some(ttl), Some(&(at, _))) = (queue.settings.dead_ttl_ms, queue.dead.first()) {
-            let when = now.engine_of_wall(WallMs(at.saturating_add(ttl)));
-            queue.dead_check = Some(when);
-            self.dead_checks.insert((when, idx));
-        }
+        queue.dead_check = Some(when);
+        self.dead_checks.insert((when, idx));
     }
 
-    /// Removes dead messages whose time is over.
+    /// Asks for the dead messages of queues in which the time of some may be over.
     pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
-        let mut steps = self.policy.max_step;
         while let Some(&(t, idx)) = self.dead_checks.first() {
             if t > now.engine {
                 return;
             }
             self.dead_checks.pop_first();
-            self.queues.get_mut(idx).dead_check = None;
-            while let Some(ttl) = self.queues.find_settings(idx).and_then(|s| s.dead_ttl_ms) {
-                let Some(&(at, id)) = self.queues.get(idx).dead.first() else { break };
-                if at.saturating_add(ttl) > now.wall.0 {
-                    break;
-                }
-                if steps == 0 {
-                    self.unfinished = true;
-                    self.plan_dead_check(now, idx);
-                    return;
-                }
-                steps -= 1;
-                match self.live(id) {
-                    Some(slot) if matches!(self.rows.get(slot).life.stage, Stage::Dead { .. }) => {
-                        self.expire_one(slot, fx);
-                    }
-                    Some(_) | None => break,
-                }
-            }
-            if self.queues.contains(idx) {
-                self.plan_dead_check(now, idx);
+            let queue = self.queues.get_mut(idx);
+            queue.dead_check = None;
+            if queue.tally.part(Kind::Dead).count > 0 {
+                let name = queue.name.clone();
+                self.ask_dead(name, fx);
             }
         }
     }

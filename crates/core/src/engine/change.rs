@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::id::MessageId;
 use crate::message::{Life, Message, Stage, State};
-use crate::name::QueueName;
 use crate::record::{Gone, Record};
-use crate::time::{Class, Due, Now, WallMs};
+use crate::store::Room;
+use crate::time::{Due, Now};
 
 use super::Engine;
 use super::effect::Effects;
@@ -22,7 +22,7 @@ type Changed = Result<Box<View>, ChangeRefusal>;
 impl Engine {
     pub(super) fn cancel(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
-        if self.rows.get(slot).state() == State::Leased {
+        if self.rows.get(slot).state(now) == State::Leased {
             return Err(ChangeRefusal::Leased);
         }
         let view = self.view(now, slot);
@@ -39,7 +39,7 @@ impl Engine {
         if_generation: Option<u32>,
         fx: &mut Effects,
     ) -> Changed {
-        let slot = self.waiting(target)?;
+        let slot = self.waiting(now, target)?;
         let generation = self.rows.get(slot).life.generation;
         if if_generation.is_some_and(|wanted| wanted != generation) {
             return Err(ChangeRefusal::GenerationMismatch(generation));
@@ -48,7 +48,7 @@ impl Engine {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
-        if !self.has_room() {
+        if !self.takes_changes() {
             return Err(ChangeRefusal::DiskFull);
         }
         match body {
@@ -58,7 +58,9 @@ impl Engine {
                     return Err(ChangeRefusal::BodyTooLarge(self.policy.max_body));
                 }
                 let more = body.len().saturating_sub(self.rows.get(slot).message.body.len());
-                if self.rows.bytes().saturating_add(more as u64) > self.policy.max_message_bytes as u64 {
+                if self.pending.weight.saturating_add(more as u64) > self.policy.max_message_bytes as u64
+                    || self.room == Room::Busy
+                {
                     return Err(ChangeRefusal::Overloaded);
                 }
                 self.rewrite(now, slot, due, body, fx);
@@ -68,9 +70,9 @@ impl Engine {
     }
 
     pub(super) fn fire(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
-        let slot = self.waiting(target)?;
-        if self.rows.get(slot).state() == State::Scheduled {
-            if !self.has_room() {
+        let slot = self.waiting(now, target)?;
+        if self.rows.get(slot).state(now) == State::Scheduled {
+            if !self.takes_changes() {
                 return Err(ChangeRefusal::DiskFull);
             }
             self.move_to(now, slot, Due::After(now.engine), fx);
@@ -78,19 +80,9 @@ impl Engine {
         Ok(Box::new(self.view(now, slot)))
     }
 
-    pub(super) fn fire_many(&mut self, now: Now, queue: &QueueName, max: usize, fx: &mut Effects) -> u64 {
-        let mut fired = 0;
-        while fired < max.min(self.policy.max_step) as u64 {
-            let Some(slot) = self.first_scheduled(now, queue) else { break };
-            self.move_to(now, slot, Due::After(now.engine), fx);
-            fired += 1;
-        }
-        fired
-    }
-
     pub(super) fn redrive(&mut self, now: Now, id: MessageId, fx: &mut Effects) -> Changed {
         let slot = self.live(id).ok_or(ChangeRefusal::NotFound)?;
-        if self.rows.get(slot).state() != State::Dead {
+        if self.rows.get(slot).state(now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
         }
         if let Some(holder) = self.key_taken(slot) {
@@ -98,43 +90,6 @@ impl Engine {
         }
         self.revive(now, slot, fx);
         Ok(Box::new(self.view(now, slot)))
-    }
-
-    pub(super) fn redrive_many(&mut self, now: Now, queue: &QueueName, max: usize, fx: &mut Effects) -> u64 {
-        let Some(idx) = self.queues.find(queue) else { return 0 };
-        let mut redriven = 0;
-        let mut seen = None;
-        while redriven < max.min(self.policy.max_step) as u64 {
-            use std::ops::Bound::{Excluded, Unbounded};
-            let from = seen.map_or(Unbounded, Excluded);
-            let Some(&place) = self.queues.get(idx).dead.range((from, Unbounded)).next() else { break };
-            seen = Some(place);
-            if let Some(slot) = self.live(place.1).filter(|&slot| self.key_taken(slot).is_none()) {
-                self.revive(now, slot, fx);
-                redriven += 1;
-            }
-        }
-        redriven
-    }
-
-    /// The first scheduled message of a queue, by due time on the present offset of the clocks.
-    pub(super) fn first_scheduled(&self, now: Now, queue: &QueueName) -> Option<Slot> {
-        let queue = self.queues.get(self.queues.find(queue)?);
-        let next = |class: Class| {
-            let from = match class {
-                Class::At => now.wall.0,
-                Class::After => now.engine.0,
-            };
-            let ids = queue.by_due[class as usize].range((from, MessageId(0))..);
-            let mut slots = ids.filter_map(|&(raw, id)| {
-                let slot = self.live(id).filter(|&s| self.rows.get(s).state() == State::Scheduled)?;
-                Some((now.wall_of(Due::from_raw(class, raw)), id, slot))
-            });
-            slots.next()
-        };
-        let first: Option<(WallMs, MessageId, Slot)> =
-            [next(Class::At), next(Class::After)].into_iter().flatten().min();
-        first.map(|(_, _, slot)| slot)
     }
 
     pub(super) fn revive(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
@@ -155,16 +110,16 @@ impl Engine {
     }
 
     /// The target, if it is Scheduled or Ready.
-    fn waiting(&self, target: &Target) -> Result<Slot, ChangeRefusal> {
+    fn waiting(&self, now: Now, target: &Target) -> Result<Slot, ChangeRefusal> {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
-        match self.rows.get(slot).state() {
+        match self.rows.get(slot).state(now) {
             State::Scheduled | State::Ready => Ok(slot),
             State::Leased => Err(ChangeRefusal::Leased),
             State::Dead => Err(ChangeRefusal::Dead),
         }
     }
 
-    fn move_to(&mut self, now: Now, slot: Slot, due: Due, fx: &mut Effects) {
+    pub(super) fn move_to(&mut self, now: Now, slot: Slot, due: Due, fx: &mut Effects) {
         self.change_life(now, slot, fx, |life| moved(life, due));
     }
 
@@ -174,9 +129,6 @@ impl Engine {
         self.take_out(slot);
         let message = Arc::new(Message { body, ..(*self.rows.get(slot).message).clone() });
         self.rows.set_message(slot, message.clone());
-        if self.rows.get(slot).life.due != due {
-            self.set_due(slot, due);
-        }
         let entry = self.rows.get_mut(slot);
         moved(&mut entry.life, due);
         let life = entry.life.clone();

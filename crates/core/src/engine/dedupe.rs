@@ -1,6 +1,4 @@
-//! Answers remembered for a `dedupe_id`.
-
-use std::collections::BTreeSet;
+//! Answers remembered for a `dedupe_id`: the store keeps them, here are those of the present batch.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -12,53 +10,33 @@ use crate::time::EngineMs;
 
 use super::input::{Enqueue, IfExists, Past, When};
 
-type Name = (QueueName, Box<str>);
-
 #[derive(Debug)]
 pub(super) struct Dedupe {
-    rows: HashMap<Name, DedupeRow, FixedState>,
-    by_time: BTreeSet<(EngineMs, Name)>,
+    rows: HashMap<(QueueName, Box<str>), DedupeRow, FixedState>,
 }
 
 impl Dedupe {
     pub(super) fn new(seed: u64) -> Self {
-        Dedupe { rows: HashMap::with_hasher(FixedState::with_seed(seed ^ 0x9e37)), by_time: BTreeSet::new() }
+        Dedupe { rows: HashMap::with_hasher(FixedState::with_seed(seed ^ 0x9e37)) }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.rows.len()
-    }
-
+    /// The answer given for an id, unless it is over.
     pub(super) fn find(&self, queue: &QueueName, id: &str, now: EngineMs) -> Option<&DedupeRow> {
         self.rows.get(&(queue.clone(), id.into())).filter(|row| row.until > now)
     }
 
+    /// Whether the store need not be asked: what is here is newer.
+    pub(super) fn knows(&self, queue: &QueueName, id: &str) -> bool {
+        !self.rows.is_empty() && self.rows.contains_key(&(queue.clone(), id.into()))
+    }
+
     pub(super) fn insert(&mut self, row: DedupeRow) {
-        let name = (row.queue.clone(), row.dedupe_id.clone());
-        self.by_time.insert((row.until, name.clone()));
-        if let Some(old) = self.rows.insert(name.clone(), row) {
-            let until = self.rows[&name].until;
-            if old.until != until {
-                self.by_time.remove(&(old.until, name));
-            }
-        }
+        self.rows.insert((row.queue.clone(), row.dedupe_id.clone()), row);
     }
 
-    /// Forgets what is over, at most `max`.
-    pub(super) fn expire(&mut self, now: EngineMs, max: usize) {
-        for _ in 0..max {
-            match self.by_time.first() {
-                Some((until, _)) if *until <= now => {}
-                Some(_) | None => return,
-            }
-            if let Some((_, name)) = self.by_time.pop_first() {
-                self.rows.remove(&name);
-            }
-        }
-    }
-
-    pub(super) fn next(&self) -> Option<EngineMs> {
-        self.by_time.first().map(|(until, _)| *until)
+    /// The batch is over.
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
     }
 }
 

@@ -104,9 +104,8 @@ impl Engine {
         });
         let life = Life { generation, ..Life::new(due, e.priority) };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
-        self.totals.count(&record);
         let idx = self.queues.find_or_make(&message.queue);
-        self.queues.get_mut(idx).totals.count(&record);
+        self.count(idx, &record);
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
         self.insert_row(now, Row { message, life }, lsn, lsn, fx);
@@ -157,13 +156,14 @@ impl Engine {
     }
 
     fn check_capacity(&self, e: &Enqueue) -> Result<(), Refusal> {
-        if self.room == Room::SettleOnly {
-            return Err(Refusal::DiskFull);
+        match self.room {
+            Room::Enough => {}
+            Room::Busy => return Err(Refusal::Overloaded),
+            Room::SettleOnly => return Err(Refusal::DiskFull),
         }
         let queues_full = self.queues.len() >= self.policy.max_queues && self.queues.find(&e.queue).is_none();
-        let full = self.rows.len() >= self.policy.max_messages
-            || self.rows.bytes().saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64
-            || (e.dedupe_id.is_some() && self.dedupe.len() >= self.policy.max_dedupe_entries);
+        let full = self.pending.count >= self.policy.max_messages as u64
+            || self.pending.weight.saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64;
         if full || queues_full { Err(Refusal::Overloaded) } else { Ok(()) }
     }
 
@@ -200,8 +200,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes room for what is asked, or says that there is none; for a postpone with a new body.
-    pub(super) fn has_room(&self) -> bool {
-        self.room == Room::Enough
+    /// Whether a message may be changed: a full disk takes only what removes or settles.
+    pub(super) fn takes_changes(&self) -> bool {
+        self.room != Room::SettleOnly
     }
 }

@@ -1,16 +1,18 @@
-//! Looking: one message, a page, a queue, the ring. Nothing here changes anything.
+//! Looking: one message, a queue, the ring. Nothing here changes anything, and nothing counts messages one by one.
+
+use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Stage, State};
+use crate::message::{Kind, Life, Message, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
-use crate::store::Cursor;
-use crate::time::{Class, Due, Now, WallMs};
+use crate::tally::{DueCounts, FINEST_MS};
+use crate::time::{Class, Now, WallMs};
 
 use super::Engine;
-use super::input::{ListCursor, Target};
-use super::queue::{Event, Queue};
-use super::reply::{Counts, Histogram, Page, QueueView, Rates, Stats, View, WheelView};
+use super::input::Target;
+use super::queue::{Event, Queue, QueueIdx};
+use super::reply::{Counts, Histogram, QueueView, Rates, Stats, View, WheelView};
 use super::rows::Slot;
 
 impl Engine {
@@ -18,37 +20,30 @@ impl Engine {
         self.resolve(target).map(|slot| Box::new(self.view(now, slot)))
     }
 
-    /// The message that comes first in a state: next to be granted, next to be due, first to have died, or (leased) of
-    /// the lowest id.
-    pub(super) fn peek(&self, now: Now, queue: &QueueName, state: State) -> Option<Box<View>> {
-        let slot = match state {
-            State::Scheduled => self.first_scheduled(now, queue)?,
-            State::Ready | State::Leased | State::Dead => {
-                let queue = self.queues.get(self.queues.find(queue)?);
-                let id = match state {
-                    State::Ready => queue.ready.first().map(|&(_, id)| id),
-                    State::Dead => queue.dead.first().map(|&(_, id)| id),
-                    State::Leased | State::Scheduled => queue.leased.first().copied(),
-                };
-                self.live(id?)?
-            }
-        };
-        Some(Box::new(self.view(now, slot)))
-    }
-
     pub(super) fn view(&self, now: Now, slot: Slot) -> View {
         let entry = self.rows.get(slot);
-        let life = &entry.life;
+        self.view_of(now, entry.queue, &entry.message, &entry.life, entry.state(now))
+    }
+
+    /// A message as it is at this moment.
+    pub(super) fn view_of(
+        &self,
+        now: Now,
+        queue: QueueIdx,
+        message: &Arc<Message>,
+        life: &Life,
+        state: State,
+    ) -> View {
         View {
-            message: entry.message.clone(),
-            state: entry.state(),
+            message: message.clone(),
+            state,
             due_at: now.wall_of(life.due),
             due_in_ms: now.until(life.due),
             attempt: life.attempt,
             generation: life.generation,
-            priority: self.priority(slot),
-            lease_ms: self.lease_ms(slot),
-            max_attempts: self.max_attempts(slot),
+            priority: self.priority(queue, life),
+            lease_ms: self.lease_ms(queue, message),
+            max_attempts: self.max_attempts(queue, message),
             lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
             dead: match life.stage {
                 Stage::Dead { reason, at } => Some((reason, at)),
@@ -56,53 +51,6 @@ impl Engine {
             },
             history: life.history.clone(),
         }
-    }
-
-    /// A page in due order. Looks at a bounded number of messages, so a page may be short while there is more.
-    pub(super) fn list(
-        &self,
-        now: Now,
-        queue: &QueueName,
-        state: Option<State>,
-        after: Option<ListCursor>,
-        limit: usize,
-    ) -> Page {
-        let Some(idx) = self.queues.find(queue) else { return Page::default() };
-        let queue = self.queues.get(idx);
-        let mut seen = after.unwrap_or(ListCursor { at: None, after: None });
-        if state == Some(State::Scheduled) {
-            // Nothing that is due is Scheduled.
-            let due = |t: u64, seen: Option<Cursor>| seen.max(Some((t, MessageId(u64::MAX))));
-            seen = ListCursor { at: due(now.wall.0, seen.at), after: due(now.engine.0, seen.after) };
-        }
-        let behind = |class: Class, seen: Option<Cursor>| {
-            use std::ops::Bound::{Excluded, Unbounded};
-            let from = seen.map_or(Unbounded, Excluded);
-            queue.by_due[class as usize].range((from, Unbounded)).copied().peekable()
-        };
-        let mut at = behind(Class::At, seen.at);
-        let mut delayed = behind(Class::After, seen.after);
-        let mut page = Page::default();
-        for _ in 0..self.policy.max_page_steps {
-            let wall = |class, cursor: Option<&Cursor>| {
-                cursor.map(|&(raw, id)| (now.wall_of(Due::from_raw(class, raw)), id))
-            };
-            let (next_at, next_after) = (wall(Class::At, at.peek()), wall(Class::After, delayed.peek()));
-            let id = match (next_at, next_after) {
-                (None, None) => return page,
-                _ if page.views.len() >= limit => break,
-                (Some(a), Some(b)) if b < a => take(&mut delayed, &mut seen.after),
-                (Some(_), _) => take(&mut at, &mut seen.at),
-                (None, Some(_)) => take(&mut delayed, &mut seen.after),
-            };
-            if let Some(slot) = id.and_then(|id| self.live(id))
-                && state.is_none_or(|wanted| self.rows.get(slot).state() == wanted)
-            {
-                page.views.push(self.view(now, slot));
-            }
-        }
-        page.next = Some(seen);
-        page
     }
 
     pub(super) fn queue_view(&self, now: Now, name: &QueueName) -> Option<QueueView> {
@@ -119,7 +67,7 @@ impl Engine {
         let rate = |event: Event| queue.rates[event as usize].per_second_milli(now);
         QueueView {
             name: queue.name.clone(),
-            counts: queue.counts,
+            counts: self.counts(now, queue),
             oldest_ready: self.oldest_ready(now, queue),
             waiters: queue.waiters.len(),
             attended: queue.attended,
@@ -138,20 +86,36 @@ impl Engine {
         }
     }
 
-    /// Since when the message waits that is ready and has been due for longest. Those due first are leased, dead or ready,
-    /// so this looks at a bounded number of them.
-    fn oldest_ready(&self, now: Now, queue: &Queue) -> Option<WallMs> {
-        if queue.counts.ready == 0 {
-            return None;
+    /// Messages per state. Which of those that wait are due is known exactly while all that are due are in memory, and read off the histogram
+    /// otherwise.
+    fn counts(&self, now: Now, queue: &Queue) -> Counts {
+        let waiting = queue.tally.part(Kind::Waiting).count;
+        let here = queue.ready.len() as u64;
+        let exact = !queue.has_backlog() && (self.is_caught_up(now) || here == waiting);
+        let ready = if exact { here } else { queue.tally.due.due_by(now).max(here).min(waiting) };
+        Counts {
+            scheduled: waiting - ready,
+            ready,
+            leased: queue.tally.part(Kind::Leased).count,
+            dead: queue.tally.part(Kind::Dead).count,
+            estimated: !exact,
         }
-        let first = |class: Class| {
-            let ids = queue.by_due[class as usize].iter().take(self.policy.max_page_steps);
-            let mut ready = ids.filter(|&&(_, id)| {
-                self.live(id).is_some_and(|slot| self.rows.get(slot).state() == State::Ready)
-            });
-            ready.next().map(|&(raw, _)| now.wall_of(Due::from_raw(class, raw)))
-        };
-        [first(Class::At), first(Class::After)].into_iter().flatten().min()
+    }
+
+    /// Since when the message waits that is ready and has been due for longest: the first one of each priority is looked at, up to a
+    /// bound.
+    fn oldest_ready(&self, now: Now, queue: &Queue) -> Option<WallMs> {
+        let mut oldest: Option<WallMs> = None;
+        let mut priority = 0;
+        for _ in 0..self.policy.max_priorities {
+            let from = ((priority, 0), MessageId(0));
+            let Some(&((found, _), id)) = queue.ready.range(from..).next() else { break };
+            let due = self.live(id).map(|slot| now.wall_of(self.rows.get(slot).life.due));
+            oldest = [oldest, due].into_iter().flatten().min();
+            let Some(next) = found.checked_add(1) else { break };
+            priority = next;
+        }
+        oldest
     }
 
     pub(super) fn histogram(
@@ -162,7 +126,11 @@ impl Engine {
         to: WallMs,
         columns: usize,
     ) -> Histogram {
-        let resolution = self.policy.histogram_resolution_ms;
+        let counts = match queue {
+            None => Some(&self.due_counts),
+            Some(name) => self.queues.find(name).map(|idx| &self.queues.get(idx).tally.due),
+        };
+        let resolution = counts.map_or(FINEST_MS, DueCounts::width_ms);
         let columns = columns.clamp(1, self.policy.max_histogram);
         let start = from.0 / resolution * resolution;
         let span = to.0.saturating_sub(start).max(1);
@@ -175,11 +143,7 @@ impl Engine {
             after: 0,
             resolution_ms: resolution,
         };
-        let counts = match queue {
-            None => Some(&self.due_counts),
-            Some(name) => self.queues.find(name).map(|idx| &self.queues.get(idx).due_counts),
-        };
-        for (time, n) in counts.into_iter().flat_map(|c| c.columns(now, resolution)) {
+        for (time, n) in counts.into_iter().flat_map(|c| c.columns(now)) {
             if time.0 < start {
                 histogram.before += n;
                 continue;
@@ -208,20 +172,23 @@ impl Engine {
         }
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self, now: Now) -> Stats {
         let mut counts = Counts::default();
         for queue in self.queues.iter() {
-            counts.scheduled += queue.counts.scheduled;
-            counts.ready += queue.counts.ready;
-            counts.leased += queue.counts.leased;
-            counts.dead += queue.counts.dead;
+            let of_queue = self.counts(now, queue);
+            counts.scheduled += of_queue.scheduled;
+            counts.ready += of_queue.ready;
+            counts.leased += of_queue.leased;
+            counts.dead += of_queue.dead;
+            counts.estimated |= of_queue.estimated;
         }
         Stats {
             counts,
-            bytes: self.rows.bytes(),
+            bytes: self.pending.weight,
+            resident: self.rows.len() as u64,
+            resident_bytes: self.rows.bytes(),
             queues: self.queues.len() as u64,
             waiters: self.waiters.len() as u64,
-            dedupe: self.dedupe.len() as u64,
             totals: self.totals,
             lease_expired: self.lease_expired,
             lease_lost: self.lease_lost,
@@ -229,12 +196,4 @@ impl Engine {
             lateness_sum_ms: self.lateness_sum_ms,
         }
     }
-}
-
-fn take(
-    sequence: &mut std::iter::Peekable<impl Iterator<Item = Cursor>>,
-    seen: &mut Option<Cursor>,
-) -> Option<MessageId> {
-    *seen = sequence.next();
-    seen.map(|(_, id)| id)
 }

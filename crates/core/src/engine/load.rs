@@ -1,24 +1,63 @@
-//! What comes from the store: pages at the start, and messages found for an operation.
+//! The horizon: what is in memory, and what is loaded from the store before it is needed.
+//!
+//! Everything unsettled is in the store. In memory are, besides what is leased,
+//!
+//! * messages due up to the *horizon*, a place in each clock class's order; it moves on when the wheel has room, and back
+//!   when new messages have overfilled it;
+//! * of each queue, what is ready within its *window*. When consumers stay away, the rest is the queue's *backlog*: it has a *limit* of its own, a
+//!   place before the horizon, and is loaded by itself when the window has room again. Loads for the others leave the queue out.
+//!
+//! | place of a waiting message | in memory |
+//! |---|---|
+//! | up to the horizon, its queue has no limit | yes |
+//! | up to its queue's limit | yes |
+//! | behind either | only by chance: it may have been put while a page was under way |
+//!
+//! Being in memory behind a limit does no harm: what is in memory wins over what is loaded. Missing before it would lose a message until the
+//! next start. So while a page is under way, what is put within its range stays in memory; the page may be older.
+//!
+//! Rows of a page that have changed since it was asked for are ignored ([`Loading::touched`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::Row;
+use crate::message::{Kind, Message, Row, Stage};
+use crate::name::QueueName;
 use crate::record::Record;
-use crate::store::{Found, Load, Loaded, More, Sequence};
-use crate::time::Now;
+use crate::store::{Cursor, Found, Load, Loaded, Lookups, More, Sequence, Which};
+use crate::time::{Class, Due, Now};
 
 use super::Engine;
 use super::effect::{Effect, Effects};
+use super::input::{Op, Target};
+use super::queue::QueueIdx;
+use super::rows::Slot;
 
-/// What is being loaded, and what has changed meanwhile.
+/// The end of every sequence.
+const END: Cursor = (u64::MAX, MessageId(u64::MAX));
+/// What is due this soon is loaded even if the wheel is full, in ms.
+const SOON_MS: u64 = 2_000;
+
+const CLASSES: [Class; 2] = [Class::At, Class::After];
+
+/// What is under way, and what has changed meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Loading {
-    in_flight: u32,
-    /// Sequences still to be loaded before the engine is open.
-    left: Vec<Sequence>,
-    /// Messages that changed while a load was in flight: what the page says of them may be older.
+    tickets: u64,
+    flights: BTreeMap<u64, Flight>,
+    /// Everything up to here is in memory, for each clock class.
+    horizon: [Option<Cursor>; 2],
+    /// A page for the horizon is under way.
+    near: [Option<Near>; 2],
+    /// Messages scheduled behind the horizon, by chance.
+    beyond: [usize; 2],
+    /// Messages that changed while something was under way: what a page says of them may be older.
     touched: BTreeMap<MessageId, Lsn>,
+    /// The same in order, to be forgotten when no page can be older.
+    touches: VecDeque<(Lsn, MessageId)>,
+    /// Purges while something was under way. The queue may have vanished and come back since.
+    purges: BTreeMap<QueueName, Lsn>,
     state: LoadState,
 }
 
@@ -29,101 +68,698 @@ enum LoadState {
     Open,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Near {
+    until: u64,
+    /// The horizon went back meanwhile: the page does not fit any more.
+    void: bool,
+}
+
+/// How far a queue with a backlog is in memory, in one clock class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Backlog {
+    /// Everything up to here is in memory. `None`: the horizon counts.
+    pub(super) limit: Option<Cursor>,
+    /// A page up to this time is under way.
+    catching: Option<u64>,
+    /// The lowest place that was turned away meanwhile.
+    dropped: Option<Cursor>,
+}
+
+/// A page under way.
+#[derive(Debug)]
+struct Flight {
+    /// The page shows at least everything up to here.
+    asked: Lsn,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// Leases, at the start.
+    Leased,
+    /// The next messages of all queues but those with a backlog.
+    Near(Class, Arc<[QueueName]>, Option<Cursor>),
+    /// The next messages of a queue with a backlog.
+    Backlog(Class, QueueName),
+    /// Dead messages of a queue whose time may be over.
+    Dead(QueueName),
+    /// For an answer.
+    Gather(u64),
+}
+
+/// How much of a queue may be ready in memory.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    rows: usize,
+    bytes: u64,
+}
+
 impl Loading {
     pub(super) fn touch(&mut self, record: &Record, lsn: Lsn) {
-        if self.in_flight == 0 {
+        if self.flights.is_empty() {
             return;
         }
-        match record {
-            Record::Put { message, .. } => {
-                self.touched.insert(message.id, lsn);
+        let id = match record {
+            Record::Put { message, .. } => message.id,
+            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => *id,
+            Record::Purged { queue, .. } => {
+                self.purges.insert(queue.clone(), lsn);
+                return;
             }
-            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => {
-                self.touched.insert(*id, lsn);
+            Record::Queue { .. } | Record::Deduped(_) => return,
+        };
+        self.touched.insert(id, lsn);
+        self.touches.push_back((lsn, id));
+    }
+
+    /// Whether the message has changed or was purged since.
+    pub(super) fn is_newer(&self, message: &Message, as_of: Lsn) -> bool {
+        self.touched.get(&message.id).is_some_and(|&lsn| lsn > as_of)
+            || self.purges.get(&message.queue).is_some_and(|&lsn| lsn > as_of)
+    }
+
+    /// Forgets changes that every page under way shows.
+    fn forget(&mut self) {
+        let oldest = self.flights.values().map(|f| f.asked).min().unwrap_or(Lsn(u64::MAX));
+        self.purges.retain(|_, lsn| *lsn > oldest);
+        while let Some(&(lsn, id)) = self.touches.front() {
+            if lsn > oldest {
+                return;
             }
-            Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => {}
+            self.touches.pop_front();
+            if self.touched.get(&id) == Some(&lsn) {
+                self.touched.remove(&id);
+            }
         }
     }
 }
 
 impl Engine {
-    /// Starts to load what the store holds. No request may be handled before [`Engine::is_open`].
+    /// Starts to load what must be in memory. No request may be handled before [`Engine::is_open`].
     pub fn start(&mut self, fx: &mut Effects) {
-        self.loading.left = Sequence::ALL.to_vec();
-        self.load_next(fx);
+        self.ask(What::Leased, Sequence::Leased, Which::All, None, u64::MAX, self.policy.load_rows, fx);
     }
 
-    /// Whether everything that must be in memory has been loaded.
+    /// Whether requests may come: every lease is known. Messages that wait are loaded as they come due.
     pub fn is_open(&self) -> bool {
         self.loading.state == LoadState::Open
     }
 
-    fn load_next(&mut self, fx: &mut Effects) {
-        if let Some(sequence) = self.loading.left.pop() {
-            self.ask(sequence, None, fx);
-        } else {
-            self.loading.state = LoadState::Open;
+    /// What must be looked up in the store before the operations of a batch can be decided; [`Engine::adopt`] takes what
+    /// was found. Call it for each of them, and once with `None` for what the engine has to do by itself. Some operations
+    /// need a second look, at what the first one has found: call it again after [`Engine::adopt`], until nothing is added, but no more than twice.
+    pub fn look_up(&self, op: Option<&Op>, lookups: &mut Lookups) {
+        let Some(op) = op else { return self.look_up_own(lookups) };
+        match op {
+            Op::Enqueue(e) => {
+                if let Some(id) = &e.dedupe_id
+                    && !self.dedupe.knows(&e.queue, id)
+                {
+                    lookups.answers.push((e.queue.clone(), id.clone()));
+                }
+                if let Some(key) = &e.key {
+                    self.look_up_key(&e.queue, key, lookups);
+                }
+            }
+            Op::Ack { id, .. } | Op::Nack { id, .. } | Op::Bury { id, .. } | Op::Extend { id, .. } => {
+                self.look_up_id(*id, lookups);
+            }
+            Op::ReserveOne { id, .. } | Op::Redrive { id } => match self.live(*id) {
+                None => self.look_up_id(*id, lookups),
+                Some(slot) => self.look_up_key_of(slot, lookups),
+            },
+            Op::Cancel { target }
+            | Op::Postpone { target, .. }
+            | Op::Fire { target }
+            | Op::Get { target } => match target {
+                Target::Id(id) => self.look_up_id(*id, lookups),
+                Target::Key(queue, key) => self.look_up_key(queue, key, lookups),
+            },
+            Op::Reserve(_)
+            | Op::CancelReserve { .. }
+            | Op::Undelivered { .. }
+            | Op::FireMany { .. }
+            | Op::RedriveMany { .. }
+            | Op::Peek { .. }
+            | Op::List { .. }
+            | Op::Queue { .. }
+            | Op::Queues { .. }
+            | Op::Histogram { .. }
+            | Op::Wheel
+            | Op::Stats
+            | Op::Configure { .. }
+            | Op::Pause { .. }
+            | Op::Resume { .. }
+            | Op::Purge { .. }
+            | Op::SessionClosed { .. }
+            | Op::SessionDeadline { .. }
+            | Op::NextDue => {}
         }
     }
 
-    fn ask(&mut self, sequence: Sequence, after: Option<(u64, MessageId)>, fx: &mut Effects) {
-        self.loading.in_flight += 1;
-        fx.push(Effect::Load(Load {
-            sequence,
-            ticket: 0,
-            which: crate::store::Which::All,
-            after,
-            until: u64::MAX,
-            rows: self.policy.load_rows,
-            bytes: self.policy.load_bytes,
-        }));
+    pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
+        let all_here = self.rows.len() as u64 - self.purged_here == self.pending.count;
+        if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
+            lookups.ids.push(id);
+        }
     }
 
-    pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
-        self.loading.in_flight = self.loading.in_flight.saturating_sub(1);
-        let last = loaded.upto;
-        for row in loaded.rows {
-            self.take_row(now, row, loaded.as_of, fx);
+    pub(super) fn look_up_key(&self, queue: &QueueName, key: &crate::Key, lookups: &mut Lookups) {
+        let Some(idx) = self.queues.find(queue) else { return };
+        if !self.queues.get(idx).is_all_here() && self.holder(idx, key).is_none() {
+            lookups.keys.push((queue.clone(), key.clone()));
         }
-        if self.loading.in_flight == 0 {
-            self.loading.touched.clear();
+    }
+
+    /// Who holds the key of a dead message that may come back.
+    fn look_up_key_of(&self, slot: Slot, lookups: &mut Lookups) {
+        let message = &self.rows.get(slot).message;
+        if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {
+            self.look_up_key(&message.queue, key, lookups);
         }
-        match (loaded.more, last) {
-            (More::Yes, Some(cursor)) => self.ask(loaded.load.sequence, Some(cursor), fx),
-            (More::Yes, None) | (More::No, _) => {
-                let was_open = self.is_open();
-                self.load_next(fx);
-                if self.is_open() && !was_open && self.bound_leases == super::BoundLeases::Release {
-                    self.release_bound(now, fx);
+    }
+
+    /// Takes messages and answers in that were found in the store, until [`Engine::end_batch`]. They must reflect every group appended so far;
+    /// what is in memory wins.
+    pub fn adopt(&mut self, found: Found) {
+        for row in found.rows {
+            if self.rows.slot(row.message.id).is_none() {
+                self.insert_far(row, self.last, self.last);
+            }
+        }
+        for answer in found.answers {
+            if !self.dedupe.knows(&answer.queue, &answer.dedupe_id) {
+                self.dedupe.insert(answer);
+            }
+        }
+    }
+
+    /// Ends a batch: what belongs to the store alone leaves memory. Everything decided must be appended before the next
+    /// look-up.
+    pub fn end_batch(&mut self) {
+        for (slot, id) in std::mem::take(&mut self.far) {
+            if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, super::rows::Place::Far) {
+                let entry = self.forget(slot);
+                self.queues.drop_if_empty(entry.queue);
+            }
+        }
+        self.dedupe.clear();
+    }
+
+    /// How far a queue is in memory, pages under way included.
+    pub(super) fn reach(&self, idx: QueueIdx, class: Class) -> Option<Cursor> {
+        let c = class as usize;
+        let backlog = &self.queues.get(idx).backlog[c];
+        match backlog.limit {
+            Some(limit) => {
+                Some(backlog.catching.map_or(limit, |until| limit.max((until, MessageId(u64::MAX)))))
+            }
+            None => {
+                let near = self.loading.near[c].map(|near| (near.until, MessageId(u64::MAX)));
+                self.loading.horizon[c].max(near)
+            }
+        }
+    }
+
+    /// Whether a message that is due may be ready in memory. If it may not although it is within reach, its queue has a backlog from now on.
+    pub(super) fn admits(&mut self, slot: Slot) -> bool {
+        let entry = self.rows.get(slot);
+        let (idx, class) = (entry.queue, entry.life.due.class());
+        let place = (entry.life.due.raw(), entry.message.id);
+        let window = self.window();
+        let queue = self.queues.get(idx);
+        let fits = |times: usize| {
+            queue.ready.is_empty()
+                || (queue.ready.len() < window.rows * times
+                    && queue.ready_weight < window.bytes * times as u64)
+        };
+        let limit = queue.backlog[class as usize].limit;
+        if self.reach(idx, class).is_none_or(|reach| place > reach) {
+            // Behind the backlog. Only what is more urgent than all that is ready does not wait for it.
+            let priority = self.priority(idx, &entry.life);
+            let urgent = queue.ready.last().is_some_and(|((last, _), _)| priority < *last);
+            return limit.is_some() && urgent && fits(2);
+        }
+        // What comes back from a lease was in the window before.
+        if fits(1) || (limit.is_some_and(|limit| place <= limit) && fits(2)) {
+            return true;
+        }
+        self.turn_away(idx, class, place);
+        false
+    }
+
+    /// A message within reach does not get into memory: its queue reaches only to before it.
+    fn turn_away(&mut self, idx: QueueIdx, class: Class, place: Cursor) {
+        let before = (place.0, MessageId(place.1.0 - 1));
+        let queue = self.queues.get_mut(idx);
+        let backlog = &mut queue.backlog[class as usize];
+        backlog.limit = Some(backlog.limit.map_or(before, |limit| limit.min(before)));
+        if backlog.catching.is_some() {
+            backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
+        }
+        self.limited[class as usize].insert(queue.name.clone());
+        self.note_hunger(idx);
+    }
+
+    /// The more queues have something ready, the less each may have.
+    fn window(&self) -> Window {
+        let share = 2 * self.ready_queues.max(1);
+        Window {
+            rows: (self.policy.ready_messages / share).max(self.policy.least_window),
+            bytes: (self.policy.ready_bytes / share) as u64,
+        }
+    }
+
+    /// Whether the window of a queue is half empty.
+    fn is_low(&self, idx: QueueIdx) -> bool {
+        let (window, queue) = (self.window(), self.queues.get(idx));
+        queue.ready.is_empty()
+            || (queue.ready.len() < window.rows / 2 && queue.ready_weight < window.bytes / 2)
+    }
+
+    /// A queue with a backlog wants more when its window is half empty.
+    pub(super) fn note_hunger(&mut self, idx: QueueIdx) {
+        if self.queues.get(idx).has_backlog() && self.is_low(idx) {
+            self.hungry.insert(idx);
+        }
+    }
+
+    /// Whether a queue has messages that are due and not in memory yet, which will come.
+    pub(super) fn expects_more(&self, now: Now, idx: QueueIdx) -> bool {
+        let queue = self.queues.get(idx);
+        if queue.is_paused(now) {
+            return false;
+        }
+        let behind = !self.is_caught_up(now);
+        let waiting = queue.tally.part(Kind::Waiting).count;
+        let is_due = |class: Class| {
+            let limit = queue.backlog[class as usize].limit;
+            limit.is_some_and(|limit| reached_at(limit) <= now_of(class, now))
+        };
+        CLASSES.into_iter().any(is_due) || (behind && waiting > queue.ready.len() as u64)
+    }
+
+    /// Whether everything that is due is in memory, but for backlogs.
+    pub(super) fn is_caught_up(&self, now: Now) -> bool {
+        CLASSES.into_iter().all(|class| {
+            self.loading.horizon[class as usize] >= Some((now_of(class, now), MessageId(u64::MAX)))
+        })
+    }
+
+    /// Asks for what will be needed.
+    pub(super) fn plan_loads(&mut self, now: Now, fx: &mut Effects) {
+        if !self.is_open() {
+            return;
+        }
+        self.shrink(now);
+        for class in CLASSES {
+            self.plan_near(now, class, fx);
+        }
+        for class in CLASSES {
+            let (resting, today) = (&mut self.resting[class as usize], now_of(class, now));
+            while resting.first().is_some_and(|(time, _)| *time <= today) {
+                self.hungry.extend(resting.pop_first().map(|(_, idx)| idx));
+            }
+        }
+        for idx in std::mem::take(&mut self.hungry) {
+            if self.queues.contains(idx) && self.is_low(idx) {
+                for class in CLASSES {
+                    self.plan_backlog(now, idx, class, fx);
                 }
             }
         }
     }
 
-    /// Takes a message in as the store had it at `as_of`, unless more is known of it here.
+    fn plan_near(&mut self, now: Now, class: Class, fx: &mut Effects) {
+        let c = class as usize;
+        let horizon = self.loading.horizon[c];
+        if self.loading.near[c].is_some() || horizon == Some(END) {
+            return;
+        }
+        let today = now_of(class, now);
+        let behind = horizon < Some((today, MessageId(u64::MAX)));
+        let soon = horizon.map_or(0, reached_at) <= today.saturating_add(SOON_MS);
+        if !behind && soon && !self.has_room() {
+            self.make_room(now);
+        }
+        if !behind && !self.has_room() {
+            return;
+        }
+        let rows = self.policy.load_rows;
+        let from = match horizon {
+            None => 0,
+            Some((time, MessageId(u64::MAX))) => time.saturating_add(1),
+            Some((time, _)) => time,
+        };
+        let mut until = self.due_counts.reach(class, from, rows as u64).unwrap_or(u64::MAX);
+        if behind && !self.has_room() {
+            until = until.min(today); // what is due takes no room in the wheel
+        }
+        let (limited, queues) = (&mut self.limited[c], &self.queues);
+        let has_limit = |idx| queues.get(idx).backlog[c].limit.is_some();
+        limited.retain(|name| queues.find(name).is_some_and(has_limit));
+        let except: Arc<[QueueName]> = limited.iter().cloned().collect();
+        let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
+        self.loading.near[c] = Some(Near { until, void: false });
+        self.ask(What::Near(class, except, horizon), sequence(class), which, horizon, until, rows, fx);
+    }
+
+    /// Takes out of the wheel what is not due soon, for what is: what is there by chance, and what the other class has loaded
+    /// further ahead.
+    fn make_room(&mut self, now: Now) {
+        for class in CLASSES {
+            if self.is_ahead(now, class) {
+                let soon = now_of(class, now).saturating_add(SOON_MS);
+                self.draw_back(class, (soon, MessageId(u64::MAX)));
+            }
+        }
+    }
+
+    /// Whether the wheel may hold messages of a class that are not due soon.
+    fn is_ahead(&self, now: Now, class: Class) -> bool {
+        let c = class as usize;
+        let soon = now_of(class, now).saturating_add(SOON_MS);
+        self.loading.beyond[c] > 0 || self.loading.horizon[c] > Some((soon, MessageId(u64::MAX)))
+    }
+
+    /// Whether the wheel is half empty. What is in it comes due and makes room.
+    fn has_room(&self) -> bool {
+        self.schedule.len() < (self.policy.near_messages / 2).max(1)
+            && self.near_weight < (self.policy.near_bytes as u64 / 2).max(1)
+    }
+
+    /// A message was scheduled.
+    pub(super) fn note_scheduled(&mut self, due: Due, id: MessageId) {
+        let c = due.class() as usize;
+        self.loading.beyond[c] += usize::from(Some((due.raw(), id)) > self.loading.horizon[c]);
+    }
+
+    fn plan_backlog(&mut self, now: Now, idx: QueueIdx, class: Class, fx: &mut Effects) {
+        let c = class as usize;
+        let (window, room, today) = (self.window(), self.has_room(), now_of(class, now));
+        let queue = self.queues.get_mut(idx);
+        let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
+        let mut until = self.loading.horizon[c].map_or(0, |(time, _)| time);
+        if !room {
+            // What is due takes no room in the wheel; the rest comes when it is due soon and there is room, or when it is due.
+            let reached = reached_at(limit);
+            if reached > today {
+                let soon = reached.saturating_sub(SOON_MS);
+                self.resting[c].insert((if soon > today { soon } else { reached }, idx));
+                return;
+            }
+            until = until.min(today);
+        }
+        queue.backlog[c].catching = Some(until);
+        queue.backlog[c].dropped = None;
+        let rows = window.rows.saturating_sub(queue.ready.len()).clamp(1, self.policy.load_rows);
+        let name = queue.name.clone();
+        let which = Which::One(name.clone());
+        self.ask(What::Backlog(class, name), sequence(class), which, Some(limit), until, rows, fx);
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one load
+    fn ask(
+        &mut self,
+        what: What,
+        sequence: Sequence,
+        which: Which,
+        after: Option<Cursor>,
+        until: u64,
+        rows: usize,
+        fx: &mut Effects,
+    ) {
+        self.loading.tickets += 1;
+        let ticket = self.loading.tickets;
+        self.loading.flights.insert(ticket, Flight { asked: self.last, what });
+        let bytes = self.policy.load_bytes;
+        fx.push(Effect::Load(Load { ticket, sequence, which, after, until, rows, bytes }));
+    }
+
+    /// Asks for dead messages of a queue, to see whose time is over.
+    pub(super) fn ask_dead(&mut self, name: QueueName, fx: &mut Effects) {
+        let which = Which::One(name.clone());
+        let rows = self.policy.max_step;
+        self.ask(What::Dead(name), Sequence::Dead, which, None, u64::MAX, rows, fx);
+    }
+
+    /// Asks for a page that an answer needs.
+    #[allow(clippy::too_many_arguments)] // the fields of one load
+    pub(super) fn ask_gather(
+        &mut self,
+        gather: u64,
+        sequence: Sequence,
+        queue: QueueName,
+        after: Option<Cursor>,
+        until: u64,
+        rows: usize,
+        fx: &mut Effects,
+    ) {
+        self.ask(What::Gather(gather), sequence, Which::One(queue), after, until, rows, fx);
+    }
+
+    pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
+        let Some(flight) = self.loading.flights.remove(&loaded.load.ticket) else { return };
+        match flight.what {
+            What::Leased => self.take_leased(now, loaded, fx),
+            What::Near(class, except, from) => self.take_near(now, class, &except, from, loaded, fx),
+            What::Backlog(class, name) => self.take_backlog(now, class, &name, loaded, fx),
+            What::Dead(name) => self.take_dead(now, &name, loaded, fx),
+            What::Gather(number) => self.take_gathered(now, number, loaded, fx),
+        }
+        self.loading.forget();
+    }
+
+    fn take_leased(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
+        for row in loaded.rows {
+            self.take_row(now, row, loaded.as_of, fx);
+        }
+        if loaded.more == More::Yes {
+            let rows = self.policy.load_rows;
+            let after = loaded.upto;
+            return self.ask(What::Leased, Sequence::Leased, Which::All, after, u64::MAX, rows, fx);
+        }
+        self.loading.state = LoadState::Open;
+        if self.bound_leases == super::BoundLeases::Release {
+            self.release_bound(now, fx);
+        }
+        self.plan_loads(now, fx);
+    }
+
+    fn take_near(
+        &mut self,
+        now: Now,
+        class: Class,
+        except: &[QueueName],
+        from: Option<Cursor>,
+        loaded: Loaded,
+        fx: &mut Effects,
+    ) {
+        let c = class as usize;
+        let near = self.loading.near[c].take();
+        if near.is_none_or(|near| near.void) {
+            return;
+        }
+        self.loading.horizon[c] = match (loaded.more, loaded.upto) {
+            (More::Yes, Some(upto)) => Some(upto),
+            (More::Yes, None) => from,
+            (More::No, _) if loaded.load.until == u64::MAX => Some(END),
+            (More::No, _) => Some((loaded.load.until, MessageId(u64::MAX))),
+        };
+        if self.loading.horizon[c] == Some(END) {
+            self.loading.beyond[c] = 0;
+        }
+        // The page leaves these out. Who has caught up meanwhile is behind again.
+        for name in except {
+            if let Some(idx) = self.queues.find(name) {
+                let limit = &mut self.queues.get_mut(idx).backlog[c].limit;
+                if limit.is_none() {
+                    *limit = Some(from.unwrap_or((0, MessageId(0))));
+                    self.limited[c].insert(name.clone());
+                }
+                self.note_hunger(idx);
+            }
+        }
+        for row in loaded.rows {
+            self.take_row(now, row, loaded.as_of, fx);
+        }
+    }
+
+    fn take_backlog(&mut self, now: Now, class: Class, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
+        let c = class as usize;
+        let Some(idx) = self.queues.find(name) else { return };
+        let (horizon, near) = (self.loading.horizon[c], self.loading.near[c].is_some());
+        let backlog = &mut self.queues.get_mut(idx).backlog[c];
+        let Some(limit) = backlog.limit else { return };
+        if backlog.catching.take().is_none() {
+            return; // of a queue of the same name that is gone
+        }
+        let upto = match loaded.more {
+            More::Yes => loaded.upto.or(loaded.load.after),
+            More::No => Some((loaded.load.until, MessageId(u64::MAX))),
+        };
+        let reached = upto.map_or(limit, |upto| upto.max(limit));
+        let caught_up = loaded.more == More::No && !near && horizon.is_none_or(|h| reached >= h);
+        backlog.limit = if caught_up { None } else { Some(reached) };
+        if let Some(dropped) = backlog.dropped.take() {
+            backlog.limit = Some(backlog.limit.map_or(dropped, |limit| limit.min(dropped)));
+        }
+        if backlog.limit.is_none() {
+            self.limited[c].remove(name);
+        }
+        for row in loaded.rows {
+            self.take_row(now, row, loaded.as_of, fx);
+        }
+        self.note_hunger(idx);
+        self.queues.drop_if_empty(idx);
+    }
+
+    fn take_dead(&mut self, now: Now, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
+        let Some(idx) = self.queues.find(name) else { return };
+        let Some(ttl) = self.queues.get(idx).settings.dead_ttl_ms else { return };
+        let mut next = loaded.upto.filter(|_| loaded.more == More::Yes).map(|(at, _)| at);
+        for row in loaded.rows {
+            let Stage::Dead { at, .. } = row.life.stage else { continue };
+            if at.0.saturating_add(ttl) > now.wall.0 {
+                next = Some(at.0);
+                break;
+            }
+            if let Some(slot) = self.take_far(row, loaded.as_of)
+                && matches!(self.rows.get(slot).life.stage, Stage::Dead { .. })
+            {
+                self.expire_one(slot, fx);
+            }
+        }
+        if let (Some(at), Some(idx)) = (next, self.queues.find(name)) {
+            self.plan_dead_check(now, idx, crate::WallMs(at));
+        }
+    }
+
+    /// Takes a row in as the store had it at `as_of` and puts it in its place, unless more is known of it here.
     fn take_row(&mut self, now: Now, row: Row, as_of: Lsn, fx: &mut Effects) {
-        let id = row.message.id;
-        let known = self.rows.slot(id).is_some();
-        let newer = self.loading.touched.get(&id).is_some_and(|&lsn| lsn > as_of);
-        let queue = self.queues.find(&row.message.queue);
-        let purged = queue.is_some_and(|idx| self.queues.get(idx).purged > as_of);
-        if !known && !newer && !purged {
+        if self.is_news(&row, as_of) {
             self.insert_row(now, row, as_of, as_of, fx);
         }
     }
 
-    /// Takes messages in that were found in the store for an operation of this batch.
-    pub(super) fn adopt(&mut self, now: Now, found: &Found) {
-        if found.rows.is_empty() {
+    /// Takes a row in for this batch, unless more is known of it here; the row as it is now, if it is there.
+    pub(super) fn take_far(&mut self, row: Row, as_of: Lsn) -> Option<Slot> {
+        let id = row.message.id;
+        if self.is_news(&row, as_of) {
+            return Some(self.insert_far(row, as_of, as_of));
+        }
+        self.live(id)
+    }
+
+    fn is_news(&self, row: &Row, as_of: Lsn) -> bool {
+        self.rows.slot(row.message.id).is_none() && !self.loading.is_newer(&row.message, as_of)
+    }
+
+    /// Moves the horizon back when the wheel holds too much.
+    fn shrink(&mut self, now: Now) {
+        let policy = &self.policy;
+        let (most, bytes) = (policy.near_messages, policy.near_bytes as u64);
+        if self.schedule.len() <= most && self.near_weight <= bytes {
             return;
         }
-        let mut none = Effects::new();
-        for row in &found.rows {
-            self.take_row(now, row.clone(), self.last, &mut none);
+        let mut waiting: Vec<(u64, Class, Cursor, u64)> = Vec::with_capacity(self.schedule.len());
+        for class in CLASSES {
+            for slot in self.schedule.iter(class) {
+                let entry = self.rows.get(slot);
+                let place = (entry.life.due.raw(), entry.message.id);
+                waiting.push((now.until(entry.life.due), class, place, entry.message.weight() as u64));
+            }
         }
-        debug_assert!(
-            none.iter().all(|fx| matches!(fx, Effect::Notice(_))),
-            "taking a row in decides nothing"
-        );
+        waiting.sort_unstable();
+        let (mut kept, mut weight) = (0, 0);
+        for (.., w) in &waiting {
+            weight += w;
+            if kept > 0 && (kept >= most / 2 || weight > bytes / 2) {
+                break;
+            }
+            kept += 1;
+        }
+        for class in CLASSES {
+            let first_gone = waiting[kept..].iter().filter(|w| w.1 == class).map(|w| w.2).min();
+            if let Some((due, id)) = first_gone {
+                self.draw_back(class, (due, MessageId(id.0 - 1)));
+            }
+        }
+    }
+
+    /// Everything scheduled behind a place leaves memory.
+    fn draw_back(&mut self, class: Class, to: Cursor) {
+        let c = class as usize;
+        self.loading.beyond[c] = 0;
+        // Without a horizon nothing is known to be in memory, and that stays so.
+        let to = self.loading.horizon[c].map_or(to, |horizon| horizon.min(to));
+        self.loading.horizon[c] = self.loading.horizon[c].map(|_| to);
+        if let Some(near) = &mut self.loading.near[c] {
+            near.void = true;
+        }
+        for name in &self.limited[c] {
+            let Some(idx) = self.queues.find(name) else { continue };
+            let backlog = &mut self.queues.get_mut(idx).backlog[c];
+            backlog.limit = backlog.limit.map(|limit| limit.min(to));
+            if backlog.catching.is_some() {
+                backlog.dropped = Some(backlog.dropped.map_or(to, |dropped| dropped.min(to)));
+            }
+        }
+        let rows = &self.rows;
+        let is_within = |slot| {
+            let entry = rows.get(slot);
+            (entry.life.due.raw(), entry.message.id) <= to
+        };
+        for slot in self.schedule.retain(class, is_within) {
+            self.near_weight -= self.rows.get(slot).message.weight() as u64;
+            let entry = self.forget(slot);
+            self.queues.drop_if_empty(entry.queue);
+        }
+    }
+
+    /// When loads have to be planned again although the wheel has no room: before time reaches the horizon, and when it does.
+    pub(super) fn next_load(&self) -> Option<crate::EngineMs> {
+        let engine_time = |class: Class, time: u64| match class {
+            Class::At => self.now.engine_of_wall(crate::WallMs(time)),
+            Class::After => crate::EngineMs(time),
+        };
+        let rested = CLASSES.into_iter().filter_map(|class| {
+            self.resting[class as usize].first().map(|&(time, _)| engine_time(class, time))
+        });
+        let rested = rested.min();
+        if self.has_room() {
+            return rested; // the others are planned already
+        }
+        let ahead = CLASSES.into_iter().any(|class| self.is_ahead(self.now, class));
+        let wake = |class: Class| {
+            let c = class as usize;
+            let reached = self.loading.horizon[c].filter(|h| *h != END).map(reached_at)?;
+            if self.loading.near[c].is_some() {
+                return None;
+            }
+            let at = if ahead { reached.saturating_sub(SOON_MS) } else { reached };
+            Some(engine_time(class, at))
+        };
+        CLASSES.into_iter().filter_map(wake).chain(rested).min()
+    }
+}
+
+/// When time has come to what is behind a horizon.
+fn reached_at((time, id): Cursor) -> u64 {
+    time.saturating_add(u64::from(id.0 == u64::MAX))
+}
+
+fn sequence(class: Class) -> Sequence {
+    match class {
+        Class::At => Sequence::At,
+        Class::After => Sequence::After,
+    }
+}
+
+pub(super) fn now_of(class: Class, now: Now) -> u64 {
+    match class {
+        Class::At => now.wall.0,
+        Class::After => now.engine.0,
     }
 }

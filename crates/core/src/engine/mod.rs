@@ -24,7 +24,7 @@ mod change;
 mod dedupe;
 mod effect;
 mod enqueue;
-mod histogram;
+mod gather;
 mod input;
 mod inspect;
 mod load;
@@ -38,7 +38,7 @@ mod schedule;
 mod settle;
 mod waiters;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
@@ -49,18 +49,21 @@ pub use reply::{
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
+use crate::message::Kind;
 use crate::message::PastAttempt;
+use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Found, Recovered, Room};
+use crate::store::{Recovered, Room};
+use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
 use dedupe::Dedupe;
-use histogram::DueCounts;
+use gather::Gather;
 use load::Loading;
 use purge::Grave;
 use queue::{QueueIdx, Queues};
-use rows::Rows;
+use rows::{Rows, Slot};
 use schedule::Schedule;
 use waiters::Waiters;
 
@@ -112,7 +115,32 @@ pub struct Engine {
     /// When to look for dead messages whose time is over.
     dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
     graves: Vec<Grave>,
+    /// When messages that wait are due, all queues together.
     due_counts: DueCounts,
+    /// All unsettled messages, wherever they are.
+    pending: Pending,
+    /// Rows of this batch that belong to the store alone.
+    far: Vec<(Slot, MessageId)>,
+    /// Rows in memory that were purged.
+    purged_here: u64,
+    /// Weight of what is in the wheel, and of what is leased.
+    near_weight: u64,
+    leased_weight: u64,
+    /// Queues that have something ready.
+    ready_queues: usize,
+    /// Queues with a backlog, for each clock class.
+    limited: [BTreeSet<QueueName>; 2],
+    /// Queues with a backlog that have room for more of it.
+    hungry: BTreeSet<QueueIdx>,
+    /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to look again.
+    resting: [BTreeSet<(u64, QueueIdx)>; 2],
+    /// Answers that wait for pages.
+    gathers: BTreeMap<u64, Gather>,
+    next_gather: u64,
+    /// Those of them that bring dead messages back, and can do so now.
+    redrives: Vec<u64>,
+    /// Waiting reserves that did not want to wait: they wait for a page.
+    parked: BTreeSet<u64>,
     room: Room,
     loading: Loading,
     totals: Totals,
@@ -133,12 +161,21 @@ impl Engine {
         let Config { policy, seed, bound } = config;
         let mut queues = Queues::default();
         let mut pauses = BTreeSet::new();
+        let mut dead_checks = BTreeSet::new();
+        let mut pending = Pending::default();
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
+            pending.count += row.tally.count();
+            pending.weight += row.tally.weight();
+            if queue.settings.dead_ttl_ms.is_some() && row.tally.part(Kind::Dead).count > 0 {
+                queue.dead_check = Some(now.engine);
+                dead_checks.insert((now.engine, idx));
+            }
+            queue.tally = row.tally;
             if let crate::record::Pause::Until(t) = row.pause {
                 pauses.insert((t, idx));
             }
@@ -160,9 +197,22 @@ impl Engine {
             bound: BTreeSet::new(),
             dirty: BTreeSet::new(),
             pauses,
-            dead_checks: BTreeSet::new(),
+            dead_checks,
             graves: Vec::new(),
-            due_counts: DueCounts::default(),
+            due_counts: recovered.due,
+            pending,
+            far: Vec::new(),
+            purged_here: 0,
+            near_weight: 0,
+            leased_weight: 0,
+            ready_queues: 0,
+            limited: Default::default(),
+            hungry: BTreeSet::new(),
+            resting: Default::default(),
+            gathers: BTreeMap::new(),
+            next_gather: 0,
+            redrives: Vec::new(),
+            parked: BTreeSet::new(),
             room: Room::Enough,
             loading: Loading::default(),
             totals: Totals::default(),
@@ -175,17 +225,13 @@ impl Engine {
         })
     }
 
-    /// Decides upon one input. `found` must reflect every group appended before this batch; what the engine holds in
-    /// memory wins over it.
-    pub fn handle(&mut self, now: Now, input: Input, found: &Found, fx: &mut Effects) {
+    /// Decides upon one input. What it names must have been looked up for this batch ([`Engine::look_up`]).
+    pub fn handle(&mut self, now: Now, input: Input, fx: &mut Effects) {
         let now = self.advance(now);
         match input {
             Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
             Input::Room(room) => self.room = room,
-            Input::Request { to, op } => {
-                self.adopt(now, found);
-                self.request(now, to, op, fx);
-            }
+            Input::Request { to, op } => self.request(now, to, op, fx),
         }
     }
 
@@ -217,13 +263,14 @@ impl Engine {
                 Reply::Change(self.postpone(now, &target, when, body, if_generation, fx))
             }
             Op::Fire { target } => Reply::Change(self.fire(now, &target, fx)),
-            Op::FireMany { queue, max } => Reply::Count(self.fire_many(now, &queue, max, fx)),
+            Op::FireMany { queue, max } => return self.fire_many(now, to, &queue, max, fx),
             Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx)),
-            Op::RedriveMany { queue, max } => Reply::Count(self.redrive_many(now, &queue, max, fx)),
+            Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
-            Op::Peek { queue, state } => Reply::View(self.peek(now, &queue, state)),
+            Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
             Op::List { queue, state, after, limit } => {
-                Reply::Page(self.list(now, &queue, state, after, limit))
+                let seen = after.unwrap_or(ListCursor { at: None, after: None });
+                return self.list(now, to, &queue, state, seen, limit, fx);
             }
             Op::Queue { queue } => Reply::Queues(self.queue_view(now, &queue).into_iter().collect()),
             Op::Queues { after, limit } => Reply::Queues(self.queue_views(now, after.as_ref(), limit)),
@@ -231,7 +278,7 @@ impl Engine {
                 Reply::Histogram(self.histogram(now, queue.as_ref(), from, to, columns))
             }
             Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
-            Op::Stats => Reply::Stats(Box::new(self.stats())),
+            Op::Stats => Reply::Stats(Box::new(self.stats(now))),
             Op::Configure { queue, settings } => self.configure(now, &queue, settings, fx),
             Op::Pause { queue, for_ms } => {
                 self.pause(now, &queue, for_ms, fx);
@@ -261,10 +308,12 @@ impl Engine {
         self.fire_due(now, fx);
         self.end_pauses(now);
         self.expire_dead(now, fx);
-        self.dedupe.expire(now.engine, self.policy.max_step);
+        self.finish_redrives(now, fx);
         self.sweep_graves();
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
+        self.plan_loads(now, fx);
+        self.end_parked(now, fx);
     }
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if nothing comes in before.
@@ -277,7 +326,7 @@ impl Engine {
             self.waiters.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
             self.dead_checks.first().map(|(t, _)| *t),
-            self.dedupe.next(),
+            self.next_load(),
         ]
         .into_iter()
         .flatten()

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{DeadReason, Ended, Life, Message, PastAttempt, Row, Stage, State};
+use crate::message::{DeadReason, Ended, Kind, Life, Message, PastAttempt, Row, Stage};
 use crate::policy::ReadyOrder;
 use crate::record::{Gone, Record, Was};
+use crate::store::ALL_COLUMNS;
+use crate::tally::columns_per_queue;
 use crate::time::{Due, Now};
 
 use super::effect::{Effect, Effects, Notice};
@@ -25,94 +27,116 @@ impl Engine {
         changed: Lsn,
         fx: &mut Effects,
     ) -> Slot {
-        let queue = self.queues.find_or_make(&row.message.queue);
-        let (due, id) = (row.life.due, row.message.id);
-        let entry =
-            Entry { message: row.message, life: row.life, queue, born, changed, place: Place::Nowhere };
-        let slot = self.rows.insert(entry);
-        self.queues.get_mut(queue).by_due_mut(due.class()).insert((due.raw(), id));
+        let slot = self.insert_nowhere(row, born, changed);
         self.put_in_place(now, slot, fx);
         slot
+    }
+
+    /// Takes a row into memory for this batch, as one that is in the store alone.
+    pub(super) fn insert_far(&mut self, row: Row, born: Lsn, changed: Lsn) -> Slot {
+        let id = row.message.id;
+        let slot = self.insert_nowhere(row, born, changed);
+        self.rows.get_mut(slot).place = Place::Far;
+        self.far.push((slot, id));
+        slot
+    }
+
+    fn insert_nowhere(&mut self, row: Row, born: Lsn, changed: Lsn) -> Slot {
+        let queue = self.queues.find_or_make(&row.message.queue);
+        let entry =
+            Entry { message: row.message, life: row.life, queue, born, changed, place: Place::Nowhere };
+        self.queues.get_mut(queue).resident += 1;
+        self.rows.insert(entry)
+    }
+
+    /// Forgets a row, which is nowhere or far. It may be in the store.
+    pub(super) fn forget(&mut self, slot: Slot) -> Entry {
+        let live = self.is_live(slot);
+        let entry = self.rows.remove(slot);
+        let queue = self.queues.get_mut(entry.queue);
+        if live {
+            queue.resident -= 1;
+        } else {
+            queue.purged_here -= 1;
+            self.purged_here -= 1;
+        }
+        entry
     }
 
     /// Puts a row that is nowhere into the place that its stage and due time ask for.
     pub(super) fn put_in_place(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
         let entry = self.rows.get(slot);
-        let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due);
-        let (place, state) = match &entry.life.stage {
+        let (idx, id, due, weight) =
+            (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
+        let place = match &entry.life.stage {
             Stage::Waiting { .. } if now.is_due(due) => {
-                let rank = self.rank(now, slot);
-                self.queues.get_mut(idx).ready.insert((rank, id));
-                self.became_ready(now, idx, fx);
-                (Place::Ready(rank), State::Ready)
+                if self.admits(slot) {
+                    let rank = self.rank(now, slot);
+                    let queue = self.queues.get_mut(idx);
+                    self.ready_queues += usize::from(queue.ready.is_empty());
+                    queue.ready.insert((rank, id));
+                    queue.ready_weight += weight;
+                    self.became_ready(now, idx, fx);
+                    Place::Ready(rank)
+                } else {
+                    Place::Far
+                }
             }
-            Stage::Waiting { .. } => {
-                (Place::Scheduled(self.schedule.insert(due, id, slot)), State::Scheduled)
+            Stage::Waiting { .. } if self.is_near(idx, due, id) => {
+                self.near_weight += weight;
+                self.note_scheduled(due, id);
+                Place::Scheduled(self.schedule.insert(due, id, slot))
             }
+            Stage::Waiting { .. } => Place::Far,
             Stage::Leased(lease) => {
                 let (until, session) = (lease.until, lease.session);
                 self.queues.get_mut(idx).leased.insert(id);
+                self.leased_weight += weight;
                 if session != crate::SessionId::NONE {
                     self.bound.insert((session, until, id));
                 }
-                (Place::Leased(self.schedule.insert_lease(until, id, slot)), State::Leased)
+                Place::Leased(self.schedule.insert_lease(until, id, slot))
             }
             Stage::Dead { at, .. } => {
                 let at = *at;
-                self.queues.get_mut(idx).dead.insert((at.0, id));
-                self.plan_dead_check(now, idx);
-                (Place::Dead, State::Dead)
+                self.plan_dead_check(now, idx, at);
+                Place::Far
             }
         };
         self.rows.get_mut(slot).place = place;
-        let queue = self.queues.get_mut(idx);
-        *queue.count_mut(state) += 1;
-        if matches!(state, State::Scheduled | State::Ready) {
-            queue.due_counts.add(due, self.policy.histogram_resolution_ms);
-            self.due_counts.add(due, self.policy.histogram_resolution_ms);
+        if matches!(place, Place::Far) {
+            self.far.push((slot, id));
         }
     }
 
     /// Takes a row out of its place.
     pub(super) fn take_out(&mut self, slot: Slot) {
         let entry = self.rows.get_mut(slot);
-        let (idx, id, due, state) = (entry.queue, entry.message.id, entry.life.due, entry.state());
+        let (idx, id, due, weight) =
+            (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
         let place = std::mem::replace(&mut entry.place, Place::Nowhere);
         match place {
-            Place::Scheduled(handle) => self.schedule.cancel(due.class(), handle),
+            Place::Scheduled(handle) => {
+                self.schedule.cancel(due.class(), handle);
+                self.near_weight -= weight;
+            }
             Place::Ready(rank) => {
-                self.queues.get_mut(idx).ready.remove(&(rank, id));
+                let queue = self.queues.get_mut(idx);
+                queue.ready.remove(&(rank, id));
+                queue.ready_weight -= weight;
+                self.ready_queues -= usize::from(queue.ready.is_empty());
+                self.note_hunger(idx);
             }
             Place::Leased(handle) => {
                 self.schedule.cancel_lease(handle);
                 if let Some(lease) = self.rows.get(slot).life.lease() {
                     self.bound.remove(&(lease.session, lease.until, id));
                 }
+                self.leased_weight -= weight;
                 self.queues.get_mut(idx).leased.remove(&id);
             }
-            Place::Dead => {
-                if let Stage::Dead { at, .. } = self.rows.get(slot).life.stage {
-                    self.queues.get_mut(idx).dead.remove(&(at.0, id));
-                }
-            }
-            Place::Nowhere => return,
+            Place::Far | Place::Nowhere => {}
         }
-        let queue = self.queues.get_mut(idx);
-        *queue.count_mut(state) -= 1;
-        if matches!(state, State::Scheduled | State::Ready) {
-            queue.due_counts.sub(due, self.policy.histogram_resolution_ms);
-            self.due_counts.sub(due, self.policy.histogram_resolution_ms);
-        }
-    }
-
-    /// Gives a row that is nowhere another due time.
-    pub(super) fn set_due(&mut self, slot: Slot, due: Due) {
-        let entry = self.rows.get_mut(slot);
-        let old = std::mem::replace(&mut entry.life.due, due);
-        let (idx, id) = (entry.queue, entry.message.id);
-        let queue = self.queues.get_mut(idx);
-        queue.by_due_mut(old.class()).remove(&(old.raw(), id));
-        queue.by_due_mut(due.class()).insert((due.raw(), id));
     }
 
     /// Changes a message's life: takes it out of its place, lets `change` work on it, puts it where it belongs then, and
@@ -126,27 +150,44 @@ impl Engine {
     ) {
         let was = self.was(slot);
         self.take_out(slot);
-        let mut life = self.rows.get(slot).life.clone();
-        change(&mut life);
-        let due = life.due;
-        let old = self.rows.get(slot).life.due;
-        self.rows.get_mut(slot).life = Life { due: old, ..life.clone() };
-        if old != due {
-            self.set_due(slot, due);
-        }
+        change(&mut self.rows.get_mut(slot).life);
         self.put_in_place(now, slot, fx);
-        let id = self.rows.get(slot).message.id;
-        self.record(slot, Record::Changed { id, life, was }, fx);
+        let entry = self.rows.get(slot);
+        let record = Record::Changed { id: entry.message.id, life: entry.life.clone(), was };
+        self.record(slot, record, fx);
     }
 
     /// Appends a record about a row and counts it for its queue.
     pub(super) fn record(&mut self, slot: Slot, record: Record, fx: &mut Effects) -> Lsn {
-        let idx = self.rows.get(slot).queue;
-        self.queues.get_mut(idx).totals.count(&record);
-        self.totals.count(&record);
+        self.count(self.rows.get(slot).queue, &record);
         let lsn = self.append(record, fx);
         self.rows.get_mut(slot).changed = lsn;
         lsn
+    }
+
+    /// Counts a record about a message.
+    pub(super) fn count(&mut self, idx: QueueIdx, record: &Record) {
+        let columns = columns_per_queue(self.queues.len());
+        let queue = self.queues.get_mut(idx);
+        queue.totals.count(record);
+        self.totals.count(record);
+        let (was, is) = record.moves();
+        if let Some(was) = was {
+            queue.tally.sub(was.kind, was.due, was.weight);
+            self.pending.count -= 1;
+            self.pending.weight = self.pending.weight.saturating_sub(was.weight);
+            if was.kind == Kind::Waiting {
+                self.due_counts.sub(was.due);
+            }
+        }
+        if let Some(is) = is {
+            queue.tally.add(is.kind, is.due, is.weight, columns);
+            self.pending.count += 1;
+            self.pending.weight += is.weight;
+            if is.kind == Kind::Waiting {
+                self.due_counts.add(is.due, ALL_COLUMNS);
+            }
+        }
     }
 
     /// Where a row stands, for the record that moves it.
@@ -174,10 +215,7 @@ impl Engine {
         let was = self.was(slot);
         self.record(slot, Record::Removed { id, why, was }, fx);
         self.take_out(slot);
-        let entry = self.rows.remove(slot);
-        let due = entry.life.due;
-        self.queues.get_mut(entry.queue).by_due_mut(due.class()).remove(&(due.raw(), id));
-        entry.message
+        self.forget(slot).message
     }
 
     /// Ends a lease without an ack: the message is ready again, or dead when its attempts are used up.
@@ -209,8 +247,9 @@ impl Engine {
     }
 
     pub(super) fn attempts_used_up(&self, slot: Slot) -> bool {
-        let life = &self.rows.get(slot).life;
-        life.attempt.saturating_sub(life.forgiven) >= self.max_attempts(slot)
+        let entry = self.rows.get(slot);
+        let max = self.max_attempts(entry.queue, &entry.message);
+        entry.life.attempt.saturating_sub(entry.life.forgiven) >= max
     }
 
     /// A log line for the first dead message of a queue.
@@ -235,8 +274,8 @@ impl Engine {
 
     /// Where a ready message stands among those of its queue.
     fn rank(&mut self, now: Now, slot: Slot) -> (u32, u64) {
-        let priority = self.priority(slot);
         let entry = self.rows.get(slot);
+        let priority = self.priority(entry.queue, &entry.life);
         let due_at = now.wall_of(entry.life.due).0;
         let queue = self.queues.get_mut(entry.queue);
         match queue.settings.order.unwrap_or_default() {
@@ -248,22 +287,18 @@ impl Engine {
         }
     }
 
-    pub(super) fn priority(&self, slot: Slot) -> u32 {
-        let entry = self.rows.get(slot);
-        let queue = &self.queues.get(entry.queue).settings;
-        entry.life.priority.or(queue.priority).unwrap_or(self.policy.defaults.priority)
+    pub(super) fn priority(&self, queue: QueueIdx, life: &Life) -> u32 {
+        let settings = &self.queues.get(queue).settings;
+        life.priority.or(settings.priority).unwrap_or(self.policy.defaults.priority)
     }
 
-    pub(super) fn lease_ms(&self, slot: Slot) -> u64 {
-        let entry = self.rows.get(slot);
-        let queue = &self.queues.get(entry.queue).settings;
-        entry.message.options.lease_ms.or(queue.lease_ms).unwrap_or(self.policy.defaults.lease_ms)
+    pub(super) fn lease_ms(&self, queue: QueueIdx, message: &Message) -> u64 {
+        let settings = &self.queues.get(queue).settings;
+        message.options.lease_ms.or(settings.lease_ms).unwrap_or(self.policy.defaults.lease_ms)
     }
 
-    pub(super) fn max_attempts(&self, slot: Slot) -> u32 {
-        let entry = self.rows.get(slot);
-        let queue = &self.queues.get(entry.queue).settings;
-        let max = entry.message.options.max_attempts.or(queue.max_attempts);
+    pub(super) fn max_attempts(&self, queue: QueueIdx, message: &Message) -> u32 {
+        let max = message.options.max_attempts.or(self.queues.get(queue).settings.max_attempts);
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
 
@@ -281,7 +316,7 @@ impl Engine {
         entry.born >= self.queues.get(entry.queue).purged
     }
 
-    /// The message that holds a key: the unsettled one that is not dead.
+    /// The message that holds a key: the unsettled one that is not dead. It must be in memory, or have been looked up.
     pub(super) fn holder(&self, queue: QueueIdx, key: &crate::Key) -> Option<Slot> {
         let alive = |slot: &Slot| {
             self.is_live(*slot) && !matches!(self.rows.get(*slot).life.stage, Stage::Dead { .. })
@@ -301,5 +336,10 @@ impl Engine {
                 })
             }
         }
+    }
+
+    /// Whether a message due then is within what memory holds of its queue.
+    pub(super) fn is_near(&self, idx: QueueIdx, due: Due, id: MessageId) -> bool {
+        self.reach(idx, due.class()).is_some_and(|reach| (due.raw(), id) <= reach)
     }
 }

@@ -1,4 +1,4 @@
-//! Purge: one record, an answer at once, and the memory comes back step by step.
+//! Purge: one record, an answer at once. What was purged is forgotten when it is met.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,14 @@ use crate::record::Record;
 
 use super::Engine;
 use super::effect::Effects;
-use super::queue::{ByDue, QueueIdx};
+use super::queue::QueueIdx;
 use super::rows::{Place, Rank};
 
-/// What is left of purged messages, to be swept when there is time.
+/// Purged messages that were ready, to be forgotten when there is time. Those in the wheel are forgotten when they are due.
 #[derive(Debug)]
 pub(super) struct Grave {
     queue: QueueIdx,
-    rows: [ByDue; 2],
     ready: BTreeSet<(Rank, MessageId)>,
-    dead: BTreeSet<(u64, MessageId)>,
 }
 
 impl Engine {
@@ -25,41 +23,37 @@ impl Engine {
     pub(super) fn purge(&mut self, name: &QueueName, fx: &mut Effects) -> u64 {
         let Some(idx) = self.queues.find(name) else { return 0 };
         let queue = self.queues.get_mut(idx);
-        let purged = queue.counts.scheduled + queue.counts.ready + queue.counts.dead;
+        let purged = queue.tally.count() - queue.leased.len() as u64;
         if purged == 0 {
             return 0;
         }
         let keep: Vec<MessageId> = queue.leased.iter().copied().collect();
-        let record = Record::Purged {
-            queue: name.clone(),
-            keep: keep.clone(),
-            before: MessageId(self.next_id),
-            purged,
-        };
+        let before = MessageId(self.next_id);
+        let record = Record::Purged { queue: name.clone(), keep: keep.clone(), before, purged };
         queue.totals.count(&record);
         self.totals.count(&record);
+        let gone = queue.tally.purge();
+        self.due_counts.sub_all(&gone.due);
+        self.pending.count -= gone.count();
+        self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
         let lsn = self.append(record, fx);
 
         let queue = self.queues.get_mut(idx);
-        let counted = std::mem::take(&mut queue.due_counts);
-        self.due_counts.sub_all(&counted);
-        let grave = Grave {
-            queue: idx,
-            rows: std::mem::take(&mut queue.by_due),
-            ready: std::mem::take(&mut queue.ready),
-            dead: std::mem::take(&mut queue.dead),
-        };
-        (queue.counts.scheduled, queue.counts.ready, queue.counts.dead) = (0, 0, 0);
+        self.ready_queues -= usize::from(!queue.ready.is_empty());
+        let ready = std::mem::take(&mut queue.ready);
+        queue.ready_weight = 0;
         queue.purged = lsn;
-        queue.unswept += purged;
+        let gone = queue.resident - keep.len() as u64;
+        queue.resident -= gone;
+        queue.purged_here += gone;
+        self.purged_here += gone;
         for id in keep {
-            let Some(slot) = self.rows.slot(id) else { continue };
-            let entry = self.rows.get_mut(slot);
-            entry.born = lsn;
-            let due = entry.life.due;
-            self.queues.get_mut(idx).by_due_mut(due.class()).insert((due.raw(), id));
+            if let Some(slot) = self.rows.slot(id) {
+                self.rows.get_mut(slot).born = lsn;
+            }
         }
-        self.graves.push(grave);
+        self.graves.push(Grave { queue: idx, ready });
+        self.note_hunger(idx);
         purged
     }
 
@@ -67,34 +61,28 @@ impl Engine {
     pub(super) fn sweep_graves(&mut self) {
         let mut steps = self.policy.max_step;
         while let Some(mut grave) = self.graves.pop() {
-            while steps > 0 {
-                steps -= 1;
-                let [at, after] = &mut grave.rows;
-                if let Some((_, id)) = at.pop_first().or_else(|| after.pop_first()) {
-                    self.sweep_row(id);
-                } else if grave.ready.pop_first().is_none() && grave.dead.pop_first().is_none() {
-                    break;
+            while let Some((_, id)) = grave.ready.pop_first() {
+                if steps == 0 {
+                    self.unfinished = true;
+                    grave.ready.insert(((0, 0), id));
+                    self.graves.push(grave);
+                    return;
                 }
+                steps -= 1;
+                self.sweep(id);
             }
-            if steps == 0 {
-                self.graves.push(grave);
-                self.unfinished = true;
-                return;
+            if self.queues.contains(grave.queue) {
+                self.queues.drop_if_empty(grave.queue);
             }
-            self.queues.drop_if_empty(grave.queue);
         }
     }
 
-    fn sweep_row(&mut self, id: MessageId) {
-        let Some(slot) = self.rows.slot(id) else { return };
-        if self.is_live(slot) {
-            return; // leased when the queue was purged
+    fn sweep(&mut self, id: MessageId) {
+        if let Some(slot) = self.rows.slot(id)
+            && !self.is_live(slot)
+            && matches!(self.rows.get(slot).place, Place::Ready(_))
+        {
+            self.forget(slot);
         }
-        let entry = self.rows.get(slot);
-        if let Place::Scheduled(handle) = entry.place {
-            self.schedule.cancel(entry.life.due.class(), handle);
-        }
-        let entry = self.rows.remove(slot);
-        self.queues.get_mut(entry.queue).unswept -= 1;
     }
 }

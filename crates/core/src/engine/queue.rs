@@ -5,21 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use slab::Slab;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::State;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Pause, Totals};
-use crate::time::{Class, EngineMs, Now};
+use crate::tally::Tally;
+use crate::time::{EngineMs, Now};
 
-use super::histogram::DueCounts;
-use super::reply::{Attended, Counts};
+use super::load::Backlog;
+use super::reply::Attended;
 use super::rows::Rank;
 
 /// Index of a queue. Valid until the queue vanishes.
 pub(super) type QueueIdx = u32;
-
-/// Messages of one clock class, by due time.
-pub(super) type ByDue = BTreeSet<(u64, MessageId)>;
 
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -27,23 +24,26 @@ pub(super) struct Queue {
     pub(super) settings: QueueSettings,
     pub(super) pause: Pause,
     pub(super) totals: Totals,
-    pub(super) counts: Counts,
-    /// Every unsettled message of the queue, whatever its state, one set for each clock class.
-    pub(super) by_due: [ByDue; 2],
+    /// All its messages, wherever they are.
+    pub(super) tally: Tally,
+    /// How many of them are in memory.
+    pub(super) resident: u64,
+    /// How many are in memory that were purged: they are forgotten when they are met.
+    pub(super) purged_here: u64,
     pub(super) ready: BTreeSet<(Rank, MessageId)>,
+    /// Weight of those.
+    pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
-    /// In the order in which they died.
-    pub(super) dead: BTreeSet<(u64, MessageId)>,
+    /// How far it is in memory if that is less far than the others are; for each clock class.
+    pub(super) backlog: [Backlog; 2],
     /// Waiting reserves, longest first, by their arrival number.
     pub(super) waiters: BTreeSet<u64>,
-    pub(super) due_counts: DueCounts,
     pub(super) attended: Attended,
     /// Notices said already.
     pub(super) said_unattended: bool,
     pub(super) said_died: bool,
     /// Rows born before this were purged, and are swept when there is time.
     pub(super) purged: Lsn,
-    pub(super) unswept: u64,
     pub(super) arrivals: u64,
     pub(super) rates: [Rate; 3],
     pub(super) dead_check: Option<EngineMs>,
@@ -100,18 +100,18 @@ impl Queue {
             settings: QueueSettings::default(),
             pause: Pause::Running,
             totals: Totals::default(),
-            counts: Counts::default(),
-            by_due: Default::default(),
+            tally: Tally::default(),
+            resident: 0,
+            purged_here: 0,
             ready: BTreeSet::new(),
+            ready_weight: 0,
             leased: BTreeSet::new(),
-            dead: BTreeSet::new(),
+            backlog: Default::default(),
             waiters: BTreeSet::new(),
-            due_counts: DueCounts::default(),
             attended: Attended::No,
             said_unattended: false,
             said_died: false,
             purged: Lsn(0),
-            unswept: 0,
             arrivals: 0,
             rates: Default::default(),
             dead_check: None,
@@ -126,24 +126,19 @@ impl Queue {
         }
     }
 
-    /// The number of messages in a state, to be changed together with the state.
-    pub(super) fn count_mut(&mut self, state: State) -> &mut u64 {
-        match state {
-            State::Scheduled => &mut self.counts.scheduled,
-            State::Ready => &mut self.counts.ready,
-            State::Leased => &mut self.counts.leased,
-            State::Dead => &mut self.counts.dead,
-        }
+    /// Whether more of it is ready than memory holds, in the store.
+    pub(super) fn has_backlog(&self) -> bool {
+        self.backlog.iter().any(|b| b.limit.is_some())
     }
 
-    pub(super) fn by_due_mut(&mut self, class: Class) -> &mut ByDue {
-        &mut self.by_due[class as usize]
+    /// Whether every message of it is in memory.
+    pub(super) fn is_all_here(&self) -> bool {
+        self.resident == self.tally.count()
     }
 
     /// A queue is there while it has messages, waiters or settings.
     pub(super) fn is_there(&self) -> bool {
-        let Counts { scheduled, ready, leased, dead } = self.counts;
-        scheduled + ready + leased + dead > 0
+        self.tally.count() > 0
             || !self.waiters.is_empty()
             || self.settings != QueueSettings::default()
             || self.pause != Pause::Running
@@ -188,15 +183,10 @@ impl Queues {
         self.slab.contains(idx as usize)
     }
 
-    /// The settings of a queue, unless it has vanished.
-    pub(super) fn find_settings(&self, idx: QueueIdx) -> Option<&QueueSettings> {
-        self.slab.get(idx as usize).map(|q| &q.settings)
-    }
-
-    /// Drops the queue if nothing holds it: no message, waiter, setting or purged row that is still to be swept.
+    /// Drops the queue if nothing holds it: no message, waiter, setting or purged row that is still in memory.
     pub(super) fn drop_if_empty(&mut self, idx: QueueIdx) {
         let Some(queue) = self.slab.get(idx as usize) else { return };
-        if !queue.is_there() && queue.unswept == 0 {
+        if !queue.is_there() && queue.resident + queue.purged_here == 0 {
             self.by_name.remove(&queue.name);
             self.slab.remove(idx as usize);
         }

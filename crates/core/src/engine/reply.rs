@@ -282,6 +282,9 @@ pub struct Counts {
     pub leased: u64,
     /// Parked.
     pub dead: u64,
+    /// `scheduled` and `ready` are exact together, but which of the two a message counts for is read off the histogram: not
+    /// everything that is due is in memory.
+    pub estimated: bool,
 }
 
 /// Events per second × 1000, over a sliding window of 10 to 20 s.
@@ -334,14 +337,16 @@ pub struct WheelView {
 pub struct Stats {
     /// Messages per state.
     pub counts: Counts,
-    /// Weight of all messages held, in bytes.
+    /// Weight of all unsettled messages, in bytes.
     pub bytes: u64,
+    /// Messages in memory.
+    pub resident: u64,
+    /// Their weight, in bytes.
+    pub resident_bytes: u64,
     /// Queues.
     pub queues: u64,
     /// Reserves waiting.
     pub waiters: u64,
-    /// Answers remembered for a `dedupe_id`.
-    pub dedupe: u64,
     /// Since this engine was made.
     pub totals: Totals,
     /// Leases that ran out since this engine was made.

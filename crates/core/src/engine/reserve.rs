@@ -26,7 +26,7 @@ impl Engine {
         if r.wait_ms > 0 && self.waiters.len() >= self.policy.max_waiters {
             return self.respond(to, Reply::Reserve(Reserved::Overloaded), fx);
         }
-        let deadline = now.after(r.wait_ms.min(self.policy.max_wait_ms)).unwrap_or(now.engine);
+        let mut wait_ms = r.wait_ms.min(self.policy.max_wait_ms);
         let soon = r.deadline_margin_ms.and_then(|margin| {
             let first = self.first_bound(r.session)?;
             Some(EngineMs(first.0.saturating_sub(margin)))
@@ -48,6 +48,11 @@ impl Engine {
             }
         }
         let arrival = self.waiters.next_arrival();
+        let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx));
+        if expects_more {
+            wait_ms = wait_ms.max(self.policy.max_load_wait_ms);
+        }
+        let deadline = now.after(wait_ms).unwrap_or(now.engine);
         let waiter = Waiter {
             to,
             name: r.waiter,
@@ -66,11 +71,14 @@ impl Engine {
         if soon.is_some_and(|soon| soon <= now.engine) {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
-        } else if r.wait_ms == 0 {
+        } else if wait_ms == 0 {
             self.respond(to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
         } else {
             for &idx in &waiter.queues {
                 self.queues.get_mut(idx).waiters.insert(arrival);
+            }
+            if r.wait_ms == 0 {
+                self.parked.insert(arrival);
             }
             self.waiters.insert(waiter);
         }
@@ -90,14 +98,14 @@ impl Engine {
             None => return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)), fx),
             Some(slot) => slot,
         };
-        if self.rows.get(slot).state() == State::Leased {
+        if self.rows.get(slot).state(now) == State::Leased {
             return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Leased)), fx);
         }
         if lease_ms.is_some_and(|ms| ms > self.policy.max_lease_ms) {
             let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
             return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
         }
-        if self.rows.get(slot).state() == State::Dead {
+        if self.rows.get(slot).state(now) == State::Dead {
             // Taken from the dead as by a redrive: its key must be free, and it has new attempts.
             if let Some(holder) = self.key_taken(slot) {
                 return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))), fx);
@@ -116,10 +124,13 @@ impl Engine {
     pub(super) fn fire_due(&mut self, now: Now, fx: &mut Effects) {
         for _ in 0..self.policy.max_step {
             let Some(slot) = self.schedule.pop_due(now) else { return };
+            // Its handle is used up; taking it out only corrects the counts.
+            self.take_out(slot);
             if self.is_live(slot) {
-                // Its handle is used up; taking it out only corrects the counts.
-                self.take_out(slot);
                 self.put_in_place(now, slot, fx);
+            } else {
+                let entry = self.forget(slot);
+                self.queues.drop_if_empty(entry.queue);
             }
         }
         self.unfinished = true;
@@ -167,7 +178,7 @@ impl Engine {
     /// Gives a waiter what there is for it. Returns whether that was anything.
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
         let mut batch = Batch::default();
-        while batch.grants.len() < waiter.max {
+        while batch.grants.len() < waiter.max && self.may_lease() {
             let Some(slot) = self.best_ready(now, &waiter.queues, fx) else { break };
             let weight = self.rows.get(slot).message.weight();
             if !batch.grants.is_empty() && batch.bytes + weight > self.policy.max_reserve_bytes {
@@ -182,6 +193,25 @@ impl Engine {
         let reply = Reply::Reserve(Reserved::Grants(batch.grants));
         fx.push(Effect::Respond { to: waiter.to, reply, after: batch.after });
         true
+    }
+
+    /// Whether one more message may be leased: leases are in memory.
+    fn may_lease(&self) -> bool {
+        let leased = self.schedule.leases();
+        leased < self.policy.max_leased && self.leased_weight < self.policy.max_leased_bytes as u64
+    }
+
+    /// Answers those who did not want to wait and wait for a page that brings nothing.
+    pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
+        for arrival in std::mem::take(&mut self.parked) {
+            let Some(queues) = self.waiters.queues_of(arrival) else { continue };
+            if queues.iter().any(|&idx| self.expects_more(now, idx)) {
+                self.parked.insert(arrival);
+            } else if let Some(waiter) = self.waiters.remove(arrival) {
+                self.leave_queues(&waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            }
+        }
     }
 
     /// The first ready message of several queues: by priority, due time, id.
@@ -211,14 +241,15 @@ impl Engine {
         batch: &mut Batch,
         fx: &mut Effects,
     ) {
-        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(slot));
+        let entry = self.rows.get(slot);
+        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
+        let priority = self.priority(entry.queue, &entry.life);
         let lease = Lease {
             token: self.new_token(),
             until: now.after(lease_ms).unwrap_or(EngineMs(u64::MAX)),
             session,
             granted_at: now.wall,
         };
-        let priority = self.priority(slot);
         let was = self.was(slot);
         let before = self.rows.get(slot).changed;
         self.take_out(slot);

@@ -11,6 +11,7 @@ use slab::Slab;
 use crate::id::{Lsn, MessageId};
 use crate::message::{Life, Message, Stage, State};
 use crate::name::Key;
+use crate::time::Now;
 
 use super::queue::QueueIdx;
 
@@ -37,7 +38,8 @@ pub(super) enum Place {
     /// With its rank in the queue's ready set.
     Ready(Rank),
     Leased(Handle),
-    Dead,
+    /// In the store alone: due later than memory reaches, or dead. It is here for this batch only.
+    Far,
     /// In none: between two places, within one operation.
     Nowhere,
 }
@@ -46,19 +48,23 @@ pub(super) enum Place {
 pub(super) type Rank = (u32, u64);
 
 impl Entry {
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self, now: Now) -> State {
         match self.place {
             Place::Scheduled(_) => State::Scheduled,
             Place::Ready(_) => State::Ready,
             Place::Leased(_) => State::Leased,
-            Place::Dead => State::Dead,
-            // Only reached from a broken invariant; the stage still tells the truth.
-            Place::Nowhere => match self.life.stage {
-                Stage::Waiting { .. } => State::Scheduled,
-                Stage::Leased(_) => State::Leased,
-                Stage::Dead { .. } => State::Dead,
-            },
+            Place::Far | Place::Nowhere => state_of(now, &self.life),
         }
+    }
+}
+
+/// The state of a message that is in the store alone.
+pub(super) fn state_of(now: Now, life: &Life) -> State {
+    match life.stage {
+        Stage::Waiting { .. } if now.is_due(life.due) => State::Ready,
+        Stage::Waiting { .. } => State::Scheduled,
+        Stage::Leased(_) => State::Leased,
+        Stage::Dead { .. } => State::Dead,
     }
 }
 
@@ -99,6 +105,11 @@ impl Rows {
 
     pub(super) fn get(&self, slot: Slot) -> &Entry {
         &self.entries[slot as usize]
+    }
+
+    /// The row of an id, if it is still in this slot.
+    pub(super) fn is_at(&self, slot: Slot, id: MessageId) -> bool {
+        self.entries.get(slot as usize).is_some_and(|e| e.message.id == id)
     }
 
     pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Entry {

@@ -69,6 +69,34 @@ impl Schedule {
         [at, after].into_iter().flatten().min()
     }
 
+    /// Messages in both rings.
+    pub(super) fn len(&self) -> usize {
+        self.at.len() + self.after.len()
+    }
+
+    /// Leases running.
+    pub(super) fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Slots of all messages in a ring.
+    pub(super) fn iter(&self, class: Class) -> impl Iterator<Item = Slot> + '_ {
+        self.ring(class).iter().map(|w| *w.value)
+    }
+
+    /// Takes out of a ring what is not to be kept, and returns it.
+    pub(super) fn retain(&mut self, class: Class, keep: impl Fn(Slot) -> bool) -> Vec<Slot> {
+        let mut gone = Vec::new();
+        self.ring_mut(class).retain(|w| {
+            let kept = keep(*w.value);
+            if !kept {
+                gone.push(*w.value);
+            }
+            kept
+        });
+        gone
+    }
+
     pub(super) fn ring(&self, class: Class) -> &Wheel<Slot> {
         match class {
             Class::At => &self.at,

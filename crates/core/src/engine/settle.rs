@@ -92,7 +92,8 @@ impl Engine {
             self.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
         };
-        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(slot));
+        let entry = self.rows.get(slot);
+        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
         if lease_ms > self.policy.max_lease_ms {
             return Err(SettleRefusal::TooLong(self.policy.max_lease_ms));
         }
@@ -154,11 +155,5 @@ impl Engine {
         };
         self.lease_lost += u64::from(held.is_err());
         held
-    }
-
-    /// Appends a removal without a settle; for what a queue's settings remove.
-    pub(super) fn expire_one(&mut self, slot: Slot, fx: &mut Effects) {
-        debug_assert!(matches!(self.rows.get(slot).life.stage, Stage::Dead { .. }));
-        self.remove(slot, Gone::Expired, fx);
     }
 }

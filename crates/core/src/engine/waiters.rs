@@ -76,6 +76,11 @@ impl Waiters {
         self.remove(arrival)
     }
 
+    /// The queues that a waiter waits on.
+    pub(super) fn queues_of(&self, arrival: u64) -> Option<Vec<QueueIdx>> {
+        self.line.get(&arrival).map(|w| w.queues.clone())
+    }
+
     /// One whose time has come.
     pub(super) fn pop_due(&mut self, now: EngineMs) -> Option<Waiter> {
         let &(time, arrival) = self.by_time.first()?;

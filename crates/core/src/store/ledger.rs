@@ -7,7 +7,7 @@ use crate::id::{Lsn, MessageId};
 use crate::message::Kind;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
-use crate::record::{ClockPair, Pause, Record, Totals, Was};
+use crate::record::{ClockPair, Pause, Record, Totals};
 use crate::tally::{DueCounts, Tally, columns_per_queue};
 
 /// Columns of the histogram of all queues together: 45 days at the finest width.
@@ -66,8 +66,7 @@ impl Ledger {
         }
         match record {
             Record::Put { .. } | Record::Changed { .. } | Record::Granted { .. } | Record::Removed { .. } => {
-                let (was, is) = record.moves();
-                self.take(record, was, is);
+                self.take(record);
             }
             Record::Queue { name, settings, pause } => {
                 let books = self.queues.entry(name.clone()).or_default();
@@ -86,28 +85,29 @@ impl Ledger {
         }
     }
 
-    fn take(&mut self, record: &Record, was: Option<Was>, is: Option<Was>) {
-        let Some(name) = was.as_ref().or(is.as_ref()).map(|w| w.queue.clone()) else { return };
-        if !self.queues.contains_key(&name) {
+    fn take(&mut self, record: &Record) {
+        let name = record.queue();
+        if !self.queues.contains_key(name) {
             self.queues.insert(name.clone(), Books::default());
         }
         let columns = columns_per_queue(self.queues.len());
-        let Some(books) = self.queues.get_mut(&name) else { return };
+        let Some(books) = self.queues.get_mut(name) else { return };
         books.totals.count(record);
-        if let Some(Was { kind, due, weight, .. }) = was {
-            books.tally.sub(kind, due, weight);
-            if kind == Kind::Waiting {
-                self.due.sub(due);
+        let (was, is) = record.moves();
+        if let Some(was) = was {
+            books.tally.sub(was.kind, was.due, was.weight);
+            if was.kind == Kind::Waiting {
+                self.due.sub(was.due);
             }
         }
         match is {
-            Some(Was { kind, due, weight, .. }) => {
-                books.tally.add(kind, due, weight, columns);
-                if kind == Kind::Waiting {
-                    self.due.add(due, ALL_COLUMNS);
+            Some(is) => {
+                books.tally.add(is.kind, is.due, is.weight, columns);
+                if is.kind == Kind::Waiting {
+                    self.due.add(is.due, ALL_COLUMNS);
                 }
             }
-            None => self.forget_if_empty(&name),
+            None => self.forget_if_empty(name),
         }
     }
 

@@ -133,6 +133,11 @@ impl MemoryStore {
         }
     }
 
+    /// The same; `wake` is called when a page is loaded.
+    pub fn with_waker(wake: Waker) -> Self {
+        MemoryStore { waker: Waker2(wake), ..Self::new() }
+    }
+
     /// A store that finds on `disk` what earlier ones left there; `wake` is called when a sync completes.
     pub fn open(disk: &MemoryDisk, wake: Waker) -> Self {
         let mut table = Table::default();

@@ -1,4 +1,6 @@
-//! An engine with a table behind it that applies every record, as a store does.
+//! An engine with a table behind it that applies every record and answers look-ups and loads, as a store does.
+
+use std::collections::VecDeque;
 
 use duewheel_core::engine::{
     Config, Effect, Effects, Engine, Enqueue, Grant, Input, Op, Reply, Reserve, Reserved, WaiterId, When,
@@ -7,7 +9,7 @@ use duewheel_core::id::{Epoch, Lsn, MessageId, ReplyTo, SessionId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Found, Recovered, Table};
+use duewheel_core::store::{Found, Load, Loaded, Lookups, Recovered, Table};
 use duewheel_core::time::{EngineMs, Now, WallMs};
 
 pub const WALL: u64 = 1_000_000_000;
@@ -21,6 +23,12 @@ pub struct Rig {
     next_to: u64,
     waiters: u64,
     pub replies: Vec<(ReplyTo, Reply)>,
+    /// Pages read and not delivered yet.
+    pub pages: VecDeque<Loaded>,
+    /// Whether pages are delivered late, now and then.
+    pub slow: Option<Rng>,
+    /// Rows that look-ups and pages have brought.
+    pub brought: u64,
 }
 
 impl Rig {
@@ -38,6 +46,9 @@ impl Rig {
             next_to: 0,
             waiters: 0,
             replies: vec![],
+            pages: VecDeque::new(),
+            slow: None,
+            brought: 0,
         };
         rig.load();
         rig
@@ -53,23 +64,35 @@ impl Rig {
     }
 
     fn load(&mut self) {
+        self.pages.clear();
         let mut fx = Effects::new();
         self.engine.start(&mut fx);
-        while !self.engine.is_open() {
-            let mut next = Effects::new();
-            for effect in fx.drain(..) {
-                match effect {
-                    Effect::Load(load) => {
-                        let page = self.table.load(load);
-                        self.engine.handle(self.now, Input::Loaded(page), Found::NOTHING, &mut next);
-                    }
-                    Effect::Append(record) => self.apply(record),
-                    Effect::Respond { .. } | Effect::Notice(_) => {}
-                }
-            }
-            fx = next;
-        }
         self.absorb(fx);
+        while !self.engine.is_open() {
+            self.deliver();
+        }
+    }
+
+    /// Gives the engine a page that was read, if there is one.
+    fn deliver(&mut self) -> bool {
+        let Some(page) = self.pages.pop_front() else { return false };
+        self.brought += page.rows.len() as u64;
+        let mut fx = Effects::new();
+        self.engine.handle(self.now, Input::Loaded(page), &mut fx);
+        self.absorb(fx);
+        true
+    }
+
+    /// Looks up what an operation needs, as a driver does.
+    pub fn look_up(&mut self, op: Option<&Op>) {
+        for _ in 0..2 {
+            let mut lookups = Lookups::default();
+            self.engine.look_up(op, &mut lookups);
+            let mut found = Found::default();
+            self.table.find_many(&lookups, &mut found);
+            self.brought += found.rows.len() as u64;
+            self.engine.adopt(found);
+        }
     }
 
     pub fn pass(&mut self, ms: u64) {
@@ -83,15 +106,25 @@ impl Rig {
         self.table.apply(&Group { first, clock, records: vec![record] });
     }
 
-    /// Applies records, keeps replies, and checks what holds for every effect.
+    /// Applies records, keeps replies, and checks what holds for every effect of one operation.
     pub fn absorb(&mut self, fx: Effects) -> Effects {
+        self.take(fx, true)
+    }
+
+    /// The same for the effects of several operations together.
+    pub fn absorb_batch(&mut self, fx: Effects) {
+        self.take(fx, false);
+    }
+
+    fn take(&mut self, fx: Effects, alone: bool) -> Effects {
+        let mut loads: Vec<Load> = vec![];
         for effect in &fx {
             match effect {
                 Effect::Append(record) => self.apply(record.clone()),
                 Effect::Respond { to, reply, after } => {
                     let applied = self.table.applied();
                     assert!(
-                        after.durable <= applied && after.written <= applied,
+                        !alone || after.durable <= applied && after.written <= applied,
                         "waits for what never comes"
                     );
                     match reply {
@@ -101,9 +134,14 @@ impl Rig {
                     }
                     self.replies.push((*to, reply.clone()));
                 }
-                Effect::Load(_) | Effect::Notice(_) => {}
+                Effect::Load(load) => loads.push(load.clone()),
+                Effect::Notice(_) => {}
             }
         }
+        for load in loads {
+            self.pages.push_back(self.table.load(load));
+        }
+        self.engine.end_batch();
         assert_eq!(self.table.applied(), self.engine.last_lsn());
         fx
     }
@@ -112,28 +150,45 @@ impl Rig {
     pub fn raw(&mut self, op: Op) -> (ReplyTo, Effects) {
         self.next_to += 1;
         let to = ReplyTo(self.next_to);
+        self.look_up(Some(&op));
         let mut fx = Effects::new();
-        self.engine.handle(self.now, Input::Request { to, op }, Found::NOTHING, &mut fx);
+        self.engine.handle(self.now, Input::Request { to, op }, &mut fx);
         (to, self.absorb(fx))
     }
 
     pub fn timeout(&mut self) -> Effects {
         let mut all = Effects::new();
-        loop {
+        for _ in 0..10_000 {
+            let late = self.slow.as_mut().is_some_and(|rng| rng.chance(50));
+            let delivered = !late && self.deliver();
+            self.look_up(None);
             let mut fx = Effects::new();
             self.engine.handle_timeout(self.now, &mut fx);
             all.extend(self.absorb(fx));
-            if self.engine.next_wakeup().is_none_or(|t| t > self.now.engine) {
+            let waits = self.engine.next_wakeup().is_none_or(|t| t > self.now.engine);
+            if waits && !delivered && (late || self.pages.is_empty()) {
                 return all;
             }
         }
+        panic!("the engine does not come to rest");
     }
 
-    /// One operation as the driver does it; the answer must come at once.
+    /// Everything that is under way arrives.
+    pub fn settle(&mut self) {
+        let slow = self.slow.take();
+        self.timeout();
+        self.slow = slow;
+    }
+
+    /// One operation as the driver does it; the answer must come once all pages have arrived.
     pub fn call(&mut self, op: Op) -> Reply {
         self.timeout();
         let (to, _) = self.raw(op);
         self.timeout();
+        if let Some(reply) = self.reply(to) {
+            return reply;
+        }
+        self.settle();
         self.reply(to).expect("answered at once")
     }
 

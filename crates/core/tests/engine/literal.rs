@@ -7,8 +7,8 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, Policy, QueueSettings, ReadyOrder};
-use duewheel_core::record::{Created, Gone, Pause, Record};
-use duewheel_core::store::{Found, Room};
+use duewheel_core::record::{Created, Gone, Pause, Record, Was};
+use duewheel_core::store::Room;
 use duewheel_core::time::{Due, EngineMs, WallMs};
 
 use crate::harness::*;
@@ -37,6 +37,10 @@ fn plain(id: u64, name: &str, k: Option<&str>) -> Arc<Message> {
     })
 }
 
+fn was(kind: Kind, due: u64, weight: u64) -> Was {
+    Was { queue: queue("q"), kind, due: Due::After(EngineMs(due)), weight }
+}
+
 fn life(due: u64) -> Life {
     Life::new(Due::After(EngineMs(due)), None)
 }
@@ -48,7 +52,7 @@ fn enqueue_appends_the_message_and_answers_when_it_is_durable() {
     assert_eq!(
         fx,
         [
-            Effect::Append(Record::Put { message: plain(1, "q", None), life: life(5) }),
+            Effect::Append(Record::Put { message: plain(1, "q", None), life: life(5), was: None }),
             Effect::Respond {
                 to,
                 reply: Reply::Enqueue(Ok(Enqueued {
@@ -91,7 +95,12 @@ fn a_grant_waits_until_its_message_is_durable_and_itself_is_written() {
     assert_eq!(
         fx,
         [
-            Effect::Append(Record::Granted { id: MessageId(1), attempt: 1, lease }),
+            Effect::Append(Record::Granted {
+                id: MessageId(1),
+                attempt: 1,
+                lease,
+                was: was(Kind::Waiting, 0, 4)
+            }),
             Effect::Respond {
                 to,
                 reply: Reply::Reserve(Reserved::Grants(vec![grant])),
@@ -110,7 +119,7 @@ fn ack_removes_and_is_final() {
     assert_eq!(
         fx,
         [
-            Effect::Append(Record::Removed { id, why: Gone::Acked }),
+            Effect::Append(Record::Removed { id, why: Gone::Acked, was: was(Kind::Leased, 0, 4) }),
             Effect::Respond { to, reply: Reply::Settle(Ok(Settled::Acked)), after: durable(3) },
         ]
     );
@@ -139,10 +148,15 @@ fn replace_is_one_group_of_removal_and_put_and_raises_the_generation() {
     assert_eq!(
         fx,
         [
-            Effect::Append(Record::Removed { id: MessageId(1), why: Gone::Replaced }),
+            Effect::Append(Record::Removed {
+                id: MessageId(1),
+                why: Gone::Replaced,
+                was: was(Kind::Waiting, 5, 5)
+            }),
             Effect::Append(Record::Put {
                 message: plain(2, "q", Some("k")),
-                life: Life { generation: 2, ..life(9) }
+                life: Life { generation: 2, ..life(9) },
+                was: None,
             }),
             Effect::Respond {
                 to,
@@ -442,7 +456,12 @@ fn purge_is_one_record_and_spares_what_is_leased() {
     assert_eq!(
         fx,
         [
-            Effect::Append(Record::Purged { queue: queue("q"), keep: vec![MessageId(1)], purged: 5 }),
+            Effect::Append(Record::Purged {
+                queue: queue("q"),
+                keep: vec![MessageId(1)],
+                before: MessageId(7),
+                purged: 5
+            }),
             Effect::Respond { to, reply: Reply::Count(5), after: durable(8) },
         ]
     );
@@ -453,7 +472,7 @@ fn purge_is_one_record_and_spares_what_is_leased() {
     );
     assert_eq!(rig.call(Op::Get { target: Target::Id(MessageId(2)) }), Reply::View(None));
     let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
-    assert_eq!(views[0].counts, Counts { scheduled: 1, ready: 0, leased: 1, dead: 0 });
+    assert_eq!(views[0].counts, Counts { scheduled: 1, ready: 0, leased: 1, dead: 0, estimated: false });
     assert_eq!(rig.table.len(), 2, "the store forgets the same");
     let nack = Op::Nack {
         id: MessageId(1),
@@ -497,12 +516,12 @@ fn a_full_disk_refuses_new_messages_and_nothing_else() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let mut fx = Effects::new();
-    rig.engine.handle(rig.now, Input::Room(Room::SettleOnly), Found::NOTHING, &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Room::SettleOnly), &mut fx);
     let refused = rig.call(Op::Enqueue(Box::new(message("q", 0))));
     assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::DiskFull)));
     let grant = rig.reserve("q", 1).remove(0);
     assert_eq!(rig.call(Op::Ack { id, token: grant.token }), Reply::Settle(Ok(Settled::Acked)));
-    rig.engine.handle(rig.now, Input::Room(Room::Enough), Found::NOTHING, &mut fx);
+    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
     rig.put("q", 0, None);
 }
 

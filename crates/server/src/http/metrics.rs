@@ -69,9 +69,10 @@ fn write_engine(page: &mut Page, stats: &Stats) {
         page.line("duewheel_messages", &format!("state=\"{}\"", state.as_str()), count);
     }
     page.one("duewheel_message_bytes", "gauge", "Weight of all unsettled messages.", stats.bytes);
+    page.one("duewheel_resident_messages", "gauge", "Messages in memory.", stats.resident);
+    page.one("duewheel_resident_bytes", "gauge", "Weight of the messages in memory.", stats.resident_bytes);
     page.one("duewheel_queues", "gauge", "Queues.", stats.queues);
     page.one("duewheel_waiters", "gauge", "Reserves that wait for a message.", stats.waiters);
-    page.one("duewheel_dedupe_ids", "gauge", "Answers remembered for a dedupe_id.", stats.dedupe);
     for (name, value) in totals(&stats.totals) {
         page.one(&format!("duewheel_{name}_total"), "counter", "Messages since the start.", value);
     }

@@ -203,6 +203,7 @@ pub(crate) fn write(out: &mut Json, view: &QueueView, now: WallMs) {
     out.number("ready", view.counts.ready);
     out.number("leased", view.counts.leased);
     out.number("dead", view.counts.dead);
+    out.truth("estimated", view.counts.estimated);
     out.close();
     out.instant_or_null("oldest_overdue", view.oldest_ready);
     out.number("oldest_overdue_ms", view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)));

@@ -299,7 +299,10 @@ fn what_was_accepted_survives_kill_9() {
     assert_eq!(report["messages"], 450);
     let server = Process::start(&data, &[]);
     let (_, queue) = server.call("GET", "/v1/queues/q", "");
-    assert_eq!(queue["counts"], json!({"scheduled": 0, "ready": 400, "leased": 50, "dead": 0}));
+    assert_eq!(
+        queue["counts"],
+        json!({"scheduled": 0, "ready": 400, "leased": 50, "dead": 0, "estimated": false})
+    );
 }
 
 #[test]

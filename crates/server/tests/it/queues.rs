@@ -38,14 +38,17 @@ async fn pages_show_each_message_once_in_due_order() {
 async fn queues_show_counts_and_need_no_creation() {
     let server = Server::start().await;
     let empty = server.ok("GET", "/v1/queues/nobody", "").await;
-    assert_eq!(empty["counts"], json!({"scheduled": 0, "ready": 0, "leased": 0, "dead": 0}));
+    assert_eq!(
+        empty["counts"],
+        json!({"scheduled": 0, "ready": 0, "leased": 0, "dead": 0, "estimated": false})
+    );
     for (queue, delay) in [("b", 0), ("b", 0), ("b", 60_000), ("a", 60_000)] {
         server.enqueue(queue, &json!({"body": "x", "delay_ms": delay}).to_string()).await;
     }
     server.reserve("b", "{}").await;
     server.advance(2_500);
     let b = server.ok("GET", "/v1/queues/b", "").await;
-    assert_eq!(b["counts"], json!({"scheduled": 1, "ready": 1, "leased": 1, "dead": 0}));
+    assert_eq!(b["counts"], json!({"scheduled": 1, "ready": 1, "leased": 1, "dead": 0, "estimated": false}));
     assert_eq!(
         (&b["oldest_overdue"], &b["oldest_overdue_ms"]),
         (&json!("2026-01-01T00:00:00.000Z"), &json!(2_500))

@@ -152,8 +152,7 @@ pub(crate) fn records(
     mut visit: impl FnMut(Lsn, Record, &[u8]) -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     for record in frame.records() {
-        let (lsn, record, bytes) =
-            record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
+        let (lsn, record, bytes) = record.map_err(|(at, what)| Problem::new(entry.no.segment(), at, what))?;
         visit(lsn, record, &bytes)?;
     }
     Ok(())

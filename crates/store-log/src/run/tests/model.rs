@@ -99,7 +99,9 @@ pub(crate) fn row(id: u64, of: u64, due: Due, stage: Stage, key: Option<&str>, b
         id: MessageId(id),
         queue: queue(of),
         key: key.map(|key| Key::new(key).unwrap()),
-        body: Bytes::from((0..body).map(|i| (i as u64 * 31).wrapping_add(id).to_le_bytes()[0]).collect::<Vec<u8>>()),
+        body: Bytes::from(
+            (0..body).map(|i| (i as u64 * 31).wrapping_add(id).to_le_bytes()[0]).collect::<Vec<u8>>(),
+        ),
         headers: if id.is_multiple_of(3) { vec![("trace".into(), "x".into())] } else { Vec::new() },
         options: Options { lease_ms: id.is_multiple_of(4).then_some(30_000), ..Options::default() },
         enqueued_at: WallMs(id.wrapping_mul(10)),

@@ -1,0 +1,394 @@
+//! Answers for which pages must be read: listings, peeks, and what is done to many messages of a queue at once.
+//!
+//! What a page says is as old as the page. A row that has changed since is shown as it is now if it is in memory, and left out
+//! otherwise; messages put since may be missing, as if the question had come before them.
+
+use crate::id::{MessageId, ReplyTo};
+use crate::message::{Kind, Row, State};
+use crate::name::QueueName;
+use crate::record::Gone;
+use crate::store::{Cursor, Loaded, Lookups, More, Sequence, place_in};
+use crate::time::{Class, Due, Now};
+
+use super::Engine;
+use super::effect::Effects;
+use super::input::ListCursor;
+use super::load::now_of;
+use super::reply::{Page, Reply, View};
+use super::rows::state_of;
+
+/// An answer that waits for pages.
+#[derive(Debug)]
+pub(super) enum Gather {
+    /// Pages of one sequence or of two.
+    Pages(Pages),
+    /// Dead messages that are to come back: they are looked up once more, together with their keys.
+    Redrive { to: ReplyTo, rows: Vec<Row> },
+}
+
+#[derive(Debug)]
+pub(super) struct Pages {
+    to: ReplyTo,
+    queue: QueueName,
+    want: Want,
+    missing: usize,
+    pages: Vec<Loaded>,
+}
+
+#[derive(Debug)]
+enum Want {
+    Peek(State),
+    List { state: Option<State>, seen: ListCursor, limit: usize },
+    Fire { max: usize },
+    Redrive,
+}
+
+/// One of the pages of a listing, and how far it has been read.
+struct Reading {
+    sequence: Sequence,
+    rows: std::iter::Peekable<std::vec::IntoIter<Row>>,
+    as_of: crate::Lsn,
+    seen: Option<Cursor>,
+    upto: Option<Cursor>,
+    more: More,
+}
+
+/// Rows asked for to find one that still is what it was.
+const PEEK_ROWS: usize = 8;
+
+impl Engine {
+    /// The message that comes first in a state: next to be granted, next to be due, first to have died, or (leased) of
+    /// the lowest id.
+    pub(super) fn peek(&mut self, now: Now, to: ReplyTo, queue: &QueueName, state: State, fx: &mut Effects) {
+        let Some(idx) = self.queues.find(queue) else { return self.respond(to, Reply::View(None), fx) };
+        let first = match state {
+            State::Ready => self.queues.get(idx).ready.first().map(|&(_, id)| id),
+            State::Leased => self.queues.get(idx).leased.first().copied(),
+            State::Scheduled | State::Dead => None,
+        };
+        if let Some(slot) = first.and_then(|id| self.live(id)) {
+            let view = Box::new(self.view(now, slot));
+            return self.respond(to, Reply::View(Some(view)), fx);
+        }
+        let [at, after] = [Class::At, Class::After].map(|class| now_of(class, now));
+        let behind = |time| Some((time, MessageId(u64::MAX)));
+        let loads = match state {
+            State::Scheduled => vec![
+                (Sequence::At, behind(at), u64::MAX, PEEK_ROWS),
+                (Sequence::After, behind(after), u64::MAX, PEEK_ROWS),
+            ],
+            State::Ready if self.expects_more(now, idx) => {
+                vec![(Sequence::At, None, at, PEEK_ROWS), (Sequence::After, None, after, PEEK_ROWS)]
+            }
+            State::Dead => vec![(Sequence::Dead, None, u64::MAX, PEEK_ROWS)],
+            State::Ready | State::Leased => vec![],
+        };
+        self.gather(now, to, queue, Want::Peek(state), loads, fx);
+    }
+
+    /// A page in due order; dead messages in the order in which they died, and their place in the first half of the cursor. A page may be short while
+    /// there is more.
+    #[allow(clippy::too_many_arguments)] // the fields of one operation
+    pub(super) fn list(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        queue: &QueueName,
+        state: Option<State>,
+        seen: ListCursor,
+        limit: usize,
+        fx: &mut Effects,
+    ) {
+        let Some(idx) = self.queues.find(queue) else {
+            return self.respond(to, Reply::Page(Page::default()), fx);
+        };
+        let limit = limit.clamp(1, self.policy.max_page);
+        if state == Some(State::Leased) {
+            let page = self.list_leased(now, idx, seen, limit);
+            return self.respond(to, Reply::Page(page), fx);
+        }
+        let [at, after] = [Class::At, Class::After].map(|class| now_of(class, now));
+        // Nothing that is due is Scheduled.
+        let behind = |time: u64, seen: Option<Cursor>| seen.max(Some((time, MessageId(u64::MAX))));
+        let loads = match state {
+            None => vec![
+                (Sequence::AllAt, seen.at, u64::MAX, limit),
+                (Sequence::AllAfter, seen.after, u64::MAX, limit),
+            ],
+            Some(State::Scheduled) => vec![
+                (Sequence::At, behind(at, seen.at), u64::MAX, limit),
+                (Sequence::After, behind(after, seen.after), u64::MAX, limit),
+            ],
+            Some(State::Ready) => {
+                vec![(Sequence::At, seen.at, at, limit), (Sequence::After, seen.after, after, limit)]
+            }
+            Some(State::Dead) => vec![(Sequence::Dead, seen.at, u64::MAX, limit)],
+            Some(State::Leased) => vec![],
+        };
+        self.gather(now, to, queue, Want::List { state, seen, limit }, loads, fx);
+    }
+
+    /// Makes scheduled messages of a queue due now, in due order.
+    pub(super) fn fire_many(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        queue: &QueueName,
+        max: usize,
+        fx: &mut Effects,
+    ) {
+        let max = max.min(self.policy.max_step);
+        let [at, after] = [Class::At, Class::After].map(|class| now_of(class, now));
+        let behind = |time| Some((time, MessageId(u64::MAX)));
+        let loads =
+            vec![(Sequence::At, behind(at), u64::MAX, max), (Sequence::After, behind(after), u64::MAX, max)];
+        let loads = if max == 0 { vec![] } else { loads };
+        self.gather(now, to, queue, Want::Fire { max }, loads, fx);
+    }
+
+    /// Makes dead messages of a queue ready again, in the order in which they died.
+    pub(super) fn redrive_many(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        queue: &QueueName,
+        max: usize,
+        fx: &mut Effects,
+    ) {
+        let max = max.min(self.policy.max_step);
+        let loads = if max == 0 { vec![] } else { vec![(Sequence::Dead, None, u64::MAX, max)] };
+        self.gather(now, to, queue, Want::Redrive, loads, fx);
+    }
+
+    fn gather(
+        &mut self,
+        now: Now,
+        to: ReplyTo,
+        queue: &QueueName,
+        want: Want,
+        loads: Vec<(Sequence, Option<Cursor>, u64, usize)>,
+        fx: &mut Effects,
+    ) {
+        let nothing = self.queues.find(queue).is_none_or(|i| self.queues.get(i).tally.count() == 0);
+        let pages = Pages { to, queue: queue.clone(), want, missing: loads.len(), pages: Vec::new() };
+        if nothing || loads.is_empty() {
+            return self.finish(now, pages, fx);
+        }
+        let number = self.next_gather;
+        self.next_gather += 1;
+        self.gathers.insert(number, Gather::Pages(pages));
+        for (sequence, after, until, rows) in loads {
+            self.ask_gather(number, sequence, queue.clone(), after, until, rows, fx);
+        }
+    }
+
+    pub(super) fn take_gathered(&mut self, now: Now, number: u64, loaded: Loaded, fx: &mut Effects) {
+        let Some(Gather::Pages(mut pages)) = self.gathers.remove(&number) else { return };
+        pages.missing -= 1;
+        pages.pages.push(loaded);
+        if pages.missing > 0 {
+            self.gathers.insert(number, Gather::Pages(pages));
+        } else {
+            self.finish(now, pages, fx);
+        }
+    }
+
+    fn finish(&mut self, now: Now, pages: Pages, fx: &mut Effects) {
+        let Pages { to, queue, want, mut pages, .. } = pages;
+        pages.sort_by_key(|page| page.load.sequence);
+        match want {
+            Want::Peek(state) => {
+                let limit = PEEK_ROWS;
+                let page = self.read(now, &queue, Some(state), pages, limit);
+                let first = page.views.into_iter().next().map(Box::new);
+                self.respond(to, Reply::View(first), fx);
+            }
+            Want::List { state, seen, limit } => {
+                let mut page = self.read(now, &queue, state, pages, limit);
+                if let Some(next) = &mut page.next {
+                    next.at = next.at.or(seen.at);
+                    next.after = next.after.or(seen.after);
+                }
+                self.respond(to, Reply::Page(page), fx);
+            }
+            Want::Fire { max } => {
+                let mut rows: Vec<(Row, crate::Lsn)> = pages
+                    .into_iter()
+                    .flat_map(|p| p.rows.into_iter().map(move |row| (row, p.as_of)))
+                    .collect();
+                rows.sort_by_key(|(row, _)| (now.wall_of(row.life.due), row.message.id));
+                let mut fired = 0;
+                for (row, as_of) in rows {
+                    let slot = self.take_far(row, as_of);
+                    let slot = slot.filter(|&s| self.rows.get(s).state(now) == State::Scheduled);
+                    if let Some(slot) = slot.filter(|_| fired < max as u64) {
+                        self.move_to(now, slot, Due::After(now.engine), fx);
+                        fired += 1;
+                    }
+                }
+                self.respond(to, Reply::Count(fired), fx);
+            }
+            Want::Redrive => {
+                let rows: Vec<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
+                let number = self.next_gather;
+                self.next_gather += 1;
+                self.gathers.insert(number, Gather::Redrive { to, rows });
+                self.redrives.push(number);
+            }
+        }
+    }
+
+    /// What the redrives under way need to know.
+    pub(super) fn look_up_own(&self, lookups: &mut Lookups) {
+        for number in &self.redrives {
+            let Some(Gather::Redrive { rows, .. }) = self.gathers.get(number) else { continue };
+            for row in rows {
+                self.look_up_id(row.message.id, lookups);
+                if let Some(key) = &row.message.key {
+                    self.look_up_key(&row.message.queue, key, lookups);
+                }
+            }
+        }
+    }
+
+    /// Brings back what was asked for; everything it needs has been looked up.
+    pub(super) fn finish_redrives(&mut self, now: Now, fx: &mut Effects) {
+        for number in std::mem::take(&mut self.redrives) {
+            let Some(Gather::Redrive { to, rows }) = self.gathers.remove(&number) else { continue };
+            let mut redriven = 0;
+            for row in rows {
+                let slot = self.live(row.message.id);
+                let dead = slot.filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
+                if let Some(slot) = dead.filter(|&s| self.key_taken(s).is_none()) {
+                    self.revive(now, slot, fx);
+                    redriven += 1;
+                }
+            }
+            self.respond(to, Reply::Count(redriven), fx);
+        }
+    }
+
+    /// Reads pages of one queue together, by the present offset of the clocks.
+    fn read(
+        &self,
+        now: Now,
+        queue: &QueueName,
+        state: Option<State>,
+        pages: Vec<Loaded>,
+        limit: usize,
+    ) -> Page {
+        let mut readings: Vec<Reading> = pages
+            .into_iter()
+            .map(|page| Reading {
+                sequence: page.load.sequence,
+                rows: page.rows.into_iter().peekable(),
+                as_of: page.as_of,
+                seen: page.load.after,
+                upto: page.upto,
+                more: page.more,
+            })
+            .collect();
+        let mut page = Page::default();
+        loop {
+            let mut first: Option<(crate::WallMs, MessageId, usize)> = None;
+            let mut cut = false;
+            for (i, reading) in readings.iter_mut().enumerate() {
+                match reading.rows.peek() {
+                    Some(row) => {
+                        let place = place_in(reading.sequence, row).map_or(0, |(time, _)| time);
+                        let wall = match reading.sequence {
+                            Sequence::At | Sequence::AllAt | Sequence::Dead => crate::WallMs(place),
+                            Sequence::After | Sequence::AllAfter | Sequence::Leased => {
+                                now.wall_of_engine(crate::EngineMs(place))
+                            }
+                        };
+                        let this = (wall, row.message.id, i);
+                        first = Some(first.map_or(this, |f| f.min(this)));
+                    }
+                    // What comes next in this one is not known: nothing behind it can be shown.
+                    None if reading.more == More::Yes => cut = true,
+                    None => {}
+                }
+            }
+            let (Some((_, _, i)), false) = (first, cut) else { break };
+            if page.views.len() >= limit {
+                break;
+            }
+            let reading = &mut readings[i];
+            let Some(row) = reading.rows.next() else { break };
+            reading.seen = place_in(reading.sequence, &row);
+            let as_of = reading.as_of;
+            page.views.extend(
+                self.view_of_row(now, queue, &row, as_of)
+                    .filter(|v| state.is_none_or(|wanted| v.state == wanted)),
+            );
+        }
+        let mut rest = false;
+        let mut next = ListCursor { at: None, after: None };
+        for reading in &mut readings {
+            let left = reading.rows.peek().is_some();
+            rest |= left || reading.more == More::Yes;
+            let seen = if left { reading.seen } else { reading.upto.max(reading.seen) };
+            match reading.sequence {
+                Sequence::After | Sequence::AllAfter | Sequence::Leased => next.after = seen,
+                Sequence::At | Sequence::AllAt | Sequence::Dead => next.at = seen,
+            }
+        }
+        page.next = rest.then_some(next);
+        page
+    }
+
+    /// A row of a page as it is now; `None` if it is gone, or has changed and is not in memory.
+    fn view_of_row(&self, now: Now, queue: &QueueName, row: &Row, as_of: crate::Lsn) -> Option<View> {
+        if let Some(slot) = self.rows.slot(row.message.id) {
+            return self.is_live(slot).then(|| self.view(now, slot));
+        }
+        let idx = self.queues.find(queue)?;
+        if self.loading.is_newer(&row.message, as_of) {
+            return None;
+        }
+        Some(self.view_of(now, idx, &row.message, &row.life, state_of(now, &row.life)))
+    }
+
+    fn list_leased(&self, now: Now, idx: super::queue::QueueIdx, seen: ListCursor, limit: usize) -> Page {
+        let mut slots: Vec<_> = self
+            .queues
+            .get(idx)
+            .leased
+            .iter()
+            .filter_map(|&id| self.live(id))
+            .filter(|&slot| {
+                let entry = self.rows.get(slot);
+                let place = Some((entry.life.due.raw(), entry.message.id));
+                match entry.life.due.class() {
+                    Class::At => place > seen.at,
+                    Class::After => place > seen.after,
+                }
+            })
+            .map(|slot| {
+                let entry = self.rows.get(slot);
+                (now.wall_of(entry.life.due), entry.message.id, slot)
+            })
+            .collect();
+        slots.sort_unstable();
+        let more = slots.len() > limit;
+        slots.truncate(limit);
+        let mut next = seen;
+        for &(_, id, slot) in &slots {
+            let due = self.rows.get(slot).life.due;
+            match due.class() {
+                Class::At => next.at = Some((due.raw(), id)),
+                Class::After => next.after = Some((due.raw(), id)),
+            }
+        }
+        Page {
+            views: slots.iter().map(|&(_, _, slot)| self.view(now, slot)).collect(),
+            next: more.then_some(next),
+        }
+    }
+
+    /// Appends a removal without a settle; for what a queue's settings remove.
+    pub(super) fn expire_one(&mut self, slot: super::rows::Slot, fx: &mut Effects) {
+        self.remove(slot, Gone::Expired, fx);
+    }
+}
