@@ -216,7 +216,10 @@ mod tests {
         }
     }
 
-    fn live(batch: u64, remove: fn(usize, u64) -> u64) -> Life {
+    /// How many of so many rows go, in a run that is so many runs old.
+    type Remove = fn(usize, u64) -> u64;
+
+    fn live(batch: u64, remove: Remove) -> Life {
         let mut life = Life { runs: Vec::new(), written: 0, flushed: 0 };
         for step in 0..4_000 {
             life.runs.push(full(batch));
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn runs_stay_few_and_space_and_writing_bounded() {
-        let shapes: [(&str, fn(usize, u64) -> u64); 4] = [
+        let shapes: [(&str, Remove); 4] = [
             ("nothing goes", |_, _| 0),
             ("the old goes", |age, live| if age > 10 { live / 20 + 1 } else { 0 }),
             ("much goes at once", |age, live| if age < 3 { live * 9 / 10 } else { live / 50 }),

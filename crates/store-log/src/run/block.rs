@@ -4,10 +4,8 @@ use crc32c::{crc32c, crc32c_append};
 
 use crate::folder::Incarnation;
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::RunEntry;
+use crate::manifest::{FORMAT, RunEntry, unknown_format};
 
-/// The version of the format of runs.
-pub(crate) const FORMAT: u32 = 2;
 pub(crate) const FILE_HEAD: usize = 64;
 /// The head of a block.
 pub(crate) const HEAD: usize = 32;
@@ -86,9 +84,7 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
     }
     let version = u32_at(head, 8);
     if version != FORMAT {
-        return Err(format!(
-            "format version {version} of a run is unknown to this program, which knows {FORMAT}"
-        ));
+        return Err(unknown_format(version));
     }
     if *head != file_head(run) {
         return Err("the head is damaged, or of another run than the manifest lists".into());
@@ -96,10 +92,18 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
     Ok(())
 }
 
-/// Completes a block: `bytes` holds room for its head, then the payload.
-pub(crate) fn finish(bytes: &mut Vec<u8>, kind: Kind, entries: u32, incarnation: Incarnation, at: u64) {
-    let payload = u32::try_from(bytes.len() - HEAD).expect("a block has less than 4 GiB");
-    bytes.resize(align8(bytes.len()), 0);
+/// Completes the block at the end of `bytes`, from `start`: room for its head, then the payload.
+pub(crate) fn finish(
+    bytes: &mut Vec<u8>,
+    start: usize,
+    kind: Kind,
+    entries: u32,
+    incarnation: Incarnation,
+    at: u64,
+) {
+    let payload = u32::try_from(bytes.len() - start - HEAD).expect("a block has less than 4 GiB");
+    bytes.resize(start + align8(bytes.len() - start), 0);
+    let bytes = &mut bytes[start..];
     set_u32(bytes, 4, payload);
     bytes[8..12].copy_from_slice(&[kind as u8, 0, 0, 0]);
     set_u32(bytes, 12, entries);

@@ -144,11 +144,6 @@ impl Filter {
         BinaryFuse8Ref::from_dma(&entry[..DESCRIPTOR], fingerprints).contains(&hash)
     }
 
-    /// Bytes in memory.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
     fn payload(&self) -> &[u8] {
         &self.bytes[self.from..]
     }

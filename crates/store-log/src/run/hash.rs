@@ -8,7 +8,7 @@ const KEYS: u64 = u64::from_le_bytes(*b"duewheel");
 const ANSWERS: u64 = u64::from_le_bytes(*b"answers.");
 
 /// The hash of a queue's name, with which its keys are hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueueHash(u64);
 
 impl QueueHash {

@@ -42,12 +42,12 @@ impl<const C: usize> LeafWriter<C> {
 
     /// Takes an entry if it fits.
     pub(crate) fn push(&mut self, entry: Entry<C>) -> bool {
-        let (mut least, mut most) = (self.least, self.most);
-        for i in 0..C {
-            least[i] = least[i].min(entry[i]);
-            most[i] = most[i].max(entry[i]);
+        let (mut least, mut most, mut stride) = (self.least, self.most, 0);
+        for ((n, least), most) in entry.iter().zip(&mut least).zip(&mut most) {
+            *least = *n.min(least);
+            *most = *n.max(most);
+            stride += width(*most - *least);
         }
-        let stride: usize = (0..C).map(|i| width(most[i] - least[i])).sum();
         if HEAD + 9 * C + stride * (self.entries.len() + 1) > BLOCK || self.entries.len() == BLOCK {
             return false;
         }
@@ -58,17 +58,16 @@ impl<const C: usize> LeafWriter<C> {
 
     /// Writes the payload, and starts anew. Returns the number of entries.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> u32 {
-        let mut widths = [0; C];
-        for i in 0..C {
-            out.extend_from_slice(&self.least[i].to_le_bytes());
-            widths[i] = width(self.most[i] - self.least[i]);
+        let widths: [usize; C] = std::array::from_fn(|i| width(self.most[i].saturating_sub(self.least[i])));
+        for least in self.least {
+            out.extend_from_slice(&least.to_le_bytes());
         }
         for width in widths {
             out.push(u8::try_from(width).unwrap_or(8));
         }
         for entry in &self.entries {
-            for i in 0..C {
-                out.extend_from_slice(&(entry[i] - self.least[i]).to_le_bytes()[..widths[i]]);
+            for ((n, least), width) in entry.iter().zip(self.least).zip(widths) {
+                out.extend_from_slice(&(n - least).to_le_bytes()[..width]);
             }
         }
         let count = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
@@ -83,9 +82,9 @@ impl<const C: usize> Shape<C> {
     pub(crate) fn read(payload: &[u8], entries: u32) -> Option<Self> {
         let widths = payload.get(8 * C..9 * C)?;
         let mut shape = Shape { least: [0; C], width: [0; C], stride: 0, len: entries as usize };
-        for i in 0..C {
+        for (i, width) in widths.iter().enumerate() {
             shape.least[i] = u64_at(payload, 8 * i);
-            shape.width[i] = usize::from(widths[i]);
+            shape.width[i] = usize::from(*width);
             shape.stride += shape.width[i];
         }
         let fits = shape.width.iter().all(|width| *width <= 8)
@@ -99,10 +98,10 @@ impl<const C: usize> Shape<C> {
     pub(crate) fn entry(&self, payload: &[u8], position: usize) -> Entry<C> {
         let mut at = 9 * C + position * self.stride;
         let mut entry = self.least;
-        for i in 0..C {
+        for (n, width) in entry.iter_mut().zip(self.width) {
             // A damaged leaf has no such sum; whatever comes of it is checked against the row it leads to.
-            entry[i] = entry[i].wrapping_add(number(payload, at, self.width[i]));
-            at += self.width[i];
+            *n = n.wrapping_add(number(payload, at, width));
+            at += width;
         }
         entry
     }
@@ -124,6 +123,7 @@ impl<const C: usize> Shape<C> {
 }
 
 /// Bytes that a number needs.
+#[inline]
 fn width(n: u64) -> usize {
     (64 - n.leading_zeros()).div_ceil(8) as usize
 }

@@ -43,6 +43,7 @@ impl Live {
     }
 
     /// The row counts no more.
+    #[cfg(test)]
     pub(crate) fn remove(&mut self, id: MessageId) -> bool {
         self.ids.remove(id.0)
     }
@@ -57,11 +58,6 @@ impl Live {
     /// Purges by the run's number of the queue.
     pub(crate) fn masks(&self) -> impl Iterator<Item = (u32, &Mask)> {
         self.masks.iter().flat_map(|(queue, masks)| masks.iter().map(|mask| (*queue, mask)))
-    }
-
-    /// How many rows count at most: masked ones are among them.
-    pub(crate) fn len(&self) -> u64 {
-        self.ids.len()
     }
 
     fn is_masked(&self, id: MessageId, queue: u32) -> bool {

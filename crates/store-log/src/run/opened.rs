@@ -10,7 +10,7 @@ use roaring::RoaringTreemap;
 use super::block::{self, BlockHead, Footer, HEAD, Kind};
 use super::file::{RunFile, bytes_between};
 use super::filter::Filter;
-use super::hash;
+use super::hash::{self, QueueHash};
 use super::index::Index;
 use crate::disk::Disk;
 use crate::fault::Trouble;
@@ -23,8 +23,8 @@ pub(crate) struct Run {
     pub(super) file: RunFile,
     pub(super) footer: Footer,
     queues: Vec<Queue>,
-    /// Numbers of queues, by name.
-    by_name: Vec<u32>,
+    /// Numbers of queues, by the hashes of their names.
+    by_name: Vec<(QueueHash, u32)>,
     pub(super) spans: Vec<Span>,
     pub(super) by_id: Index<2>,
     pub(super) by_key: Index<3>,
@@ -81,9 +81,15 @@ impl Run {
         if counted != Some((footer.rows, footer.weight)) {
             return Err(file.problem(at, "the queues do not count as many messages as there are").into());
         }
-        let mut by_name: Vec<u32> = (0..head.entries).collect();
-        by_name.sort_unstable_by(|a, b| queues[*a as usize].name.cmp(&queues[*b as usize].name));
-        if by_name.windows(2).any(|w| queues[w[0] as usize].name == queues[w[1] as usize].name) {
+        let mut by_name: Vec<(QueueHash, u32)> =
+            queues.iter().map(|queue| QueueHash::of(&queue.name)).zip(0..).collect();
+        by_name.sort_unstable();
+        let twice = |same: &[(QueueHash, u32)]| {
+            same.iter().enumerate().any(|(i, a)| {
+                same[..i].iter().any(|b| queues[a.1 as usize].name == queues[b.1 as usize].name)
+            })
+        };
+        if by_name.chunk_by(|a, b| a.0 == b.0).any(twice) {
             return Err(file.problem(at, "a queue is named twice").into());
         }
 
@@ -165,8 +171,10 @@ impl Run {
 
     /// The number of a queue.
     pub(crate) fn queue_no(&self, name: &QueueName) -> Option<u32> {
-        let i = self.by_name.binary_search_by(|no| self.queues[*no as usize].name.cmp(name)).ok()?;
-        Some(self.by_name[i])
+        let hash = QueueHash::of(name);
+        let from = self.by_name.partition_point(|(of, _)| *of < hash);
+        let mut same = self.by_name[from..].iter().take_while(|(of, _)| *of == hash);
+        same.find(|(_, no)| self.queues[*no as usize].name == *name).map(|(_, no)| *no)
     }
 
     /// Whether there may be a message with a key, or an answer, of this hash. A "no" is right.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use duewheel_core::message::Row;
 use duewheel_core::record::Stands;
 use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
-use duewheel_core::{Due, MessageId, QueueName};
+use duewheel_core::{Due, MessageId};
 
 use super::block::{FILE_HEAD, HEAD, Kind};
 use super::file::bytes_between;
@@ -63,6 +63,7 @@ struct BySpan {
     rows: Vec<Place>,
     order: Vec<(u64, MessageId, u32)>,
     next: usize,
+    spare: Option<BytesMut>,
 }
 
 /// Which rows of a span are wanted.
@@ -181,6 +182,7 @@ impl Run {
             rows: Vec::new(),
             order: Vec::new(),
             next: 0,
+            spare: None,
         };
         match wanted {
             Wanted::All => {}
@@ -227,11 +229,6 @@ impl Run {
 }
 
 impl RunScan {
-    /// The run that is read.
-    pub(crate) fn run(&self) -> &Arc<Run> {
-        &self.run
-    }
-
     /// The next row.
     pub(crate) fn next(&mut self) -> Result<Option<RawRow>, Trouble> {
         match &mut self.way {
@@ -295,7 +292,10 @@ impl BySpan {
         after: Option<Cursor>,
         until: u64,
     ) -> Result<bool, Trouble> {
-        self.parts.clear();
+        // Nobody has a row of the last span any more, as a rule: its memory is used again.
+        for part in self.parts.drain(..) {
+            self.spare = part.bytes.try_into_mut().ok().or(self.spare.take());
+        }
         self.rows.clear();
         self.order.clear();
         self.next = 0;
@@ -385,7 +385,8 @@ impl BySpan {
         from: u64,
         to: u64,
     ) -> Result<(), Trouble> {
-        let mut bytes = vec![0; bytes_between(from, to)];
+        let mut bytes = self.spare.take().unwrap_or_default();
+        bytes.resize(bytes_between(from, to), 0);
         run.file.read(&mut bytes, from)?;
         let part = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let mut block = 0;
@@ -421,7 +422,7 @@ impl BySpan {
             }
             block += head.length;
         }
-        self.parts.push(Part { at: from, bytes: Bytes::from(bytes) });
+        self.parts.push(Part { at: from, bytes: bytes.freeze() });
         Ok(())
     }
 }

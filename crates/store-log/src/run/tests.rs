@@ -7,15 +7,14 @@ use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{DeadReason, Ended, Lease, Life, Message, Options, PastAttempt, Row, Stage};
 use duewheel_core::record::{Created, DedupeRow};
-use duewheel_core::store::Cursor;
+use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 use proptest::prelude::*;
 
 use super::hash;
-use super::live::Mask;
 use super::writer::SPAN;
-use super::{KeyLookup, Live, Run, RunWriter, Sequence, Which, verify};
+use super::{AnswerScan, KeyLookup, Live, Mask, Run, RunWriter, verify};
 use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};
@@ -163,7 +162,7 @@ fn scan(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn a_run_says_what_the_model_says(
@@ -192,4 +191,338 @@ proptest! {
         }
         compare(&run, &model, &live);
     }
+}
+
+/// A run with a little of everything.
+fn little() -> Model {
+    let mut model = Model::default();
+    let lease = Lease {
+        token: LeaseToken { epoch: Epoch(1), counter: 2 },
+        until: EngineMs(70),
+        session: SessionId(4),
+        granted_at: WallMs(60),
+    };
+    let dead = Stage::Dead { reason: DeadReason::MaxAttempts, at: WallMs(50) };
+    let waiting = Stage::Waiting { token: None };
+    for (id, of, due, stage, key) in [
+        (1, 0, Due::At(WallMs(10)), waiting.clone(), Some("a")),
+        (2, 1, Due::At(WallMs(9)), Stage::Leased(lease), Some("a")),
+        (3, 0, Due::At(WallMs(10)), dead.clone(), Some("a")),
+        (5, 1, Due::After(EngineMs(3)), waiting, None),
+        (900, 0, Due::After(EngineMs(u64::MAX)), dead, Some("b")),
+    ] {
+        model.rows.insert(MessageId(id), row(id, of, due, stage, key, 10));
+    }
+    model.answers.push(answer(0, "x", 100));
+    model.answers.push(answer(1, "x", 200));
+    model
+}
+
+/// Asks everything; each answer is the right one or an error.
+fn right_or_refused(run: &Arc<Run>, model: &Model) {
+    let live = Live::all(run);
+    let mut found = Vec::new();
+    for (id, expected) in &model.rows {
+        found.clear();
+        if run.find_ids(&[*id], &mut found).is_ok() {
+            assert_eq!(found, std::slice::from_ref(expected));
+        }
+    }
+    let key = Key::new("a").unwrap();
+    if let Ok(found) = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 8) {
+        let found: BTreeSet<u64> = found.iter().map(|row| row.message.id.0).collect();
+        assert_eq!(found, BTreeSet::from([1, 3]));
+    }
+    for answer in &model.answers {
+        let hash = hash::answer(&answer.queue, &answer.dedupe_id);
+        if let Ok(found) = run.find_answer(hash, &answer.queue, &answer.dedupe_id) {
+            assert_eq!(found.as_ref(), Some(answer));
+        }
+    }
+    let ids = model.rows.keys().copied().collect();
+    for sequence in ALL {
+        for which in [Which::All, Which::One(queue(1)), Which::AllBut([queue(1)].into())] {
+            let mut expected = model.sequence(sequence, &which, &ids).into_iter();
+            let Ok(mut scan) = run.scan(&Arc::new(live.clone()), sequence, &which, None, u64::MAX) else {
+                continue;
+            };
+            loop {
+                match scan.next() {
+                    Err(_) => break,
+                    Ok(None) => {
+                        assert_eq!(expected.next(), None);
+                        break;
+                    }
+                    Ok(Some(raw)) => {
+                        let Some((_, right)) = expected.next() else { panic!("one too many: {raw:?}") };
+                        assert_eq!(run.decode(&raw).unwrap(), right);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_found_and_none_gives_a_wrong_row() {
+    let model = little();
+    let (disk, entry) = written(&model, Shape { span: 150, ..Shape::default() });
+    let name = entry.no.run();
+    right_or_refused(&open(&disk, &entry), &model);
+    for at in 0..usize::try_from(entry.bytes).unwrap() {
+        let flip = |bytes: &mut Vec<u8>| bytes[at] ^= 1 << (at % 8);
+        disk.change(&name, flip);
+        match verify(&*disk, &entry) {
+            Err(Trouble::Damaged(problem)) => assert_eq!(problem.file, name),
+            other => panic!("byte {at}: {other:?}"),
+        }
+        if let Ok(run) = Run::open(&*disk, &entry, &mut Interner::default()) {
+            right_or_refused(&Arc::new(run), &model);
+        }
+        disk.change(&name, flip);
+    }
+    verify(&*disk, &entry).unwrap();
+}
+
+#[test]
+fn every_cut_is_refused() {
+    let (disk, entry) = written(&little(), Shape::default());
+    let name = entry.no.run();
+    let whole = disk.read(&name);
+    for cut in 0..whole.len() {
+        disk.change(&name, |bytes| bytes.truncate(cut));
+        for bytes in [entry.bytes, cut as u64] {
+            let opened = Run::open(&*disk, &RunEntry { bytes, ..entry }, &mut Interner::default());
+            assert!(matches!(opened, Err(Trouble::Damaged(_))), "cut at {cut}");
+        }
+        disk.change(&name, |bytes| bytes.clone_from(&whole));
+    }
+    disk.remove(&name).unwrap();
+    assert!(matches!(Run::open(&*disk, &entry, &mut Interner::default()), Err(Trouble::Damaged(_))));
+}
+
+#[test]
+fn a_run_of_another_place_or_version_is_refused() {
+    let (disk, entry) = written(&little(), Shape::default());
+    let what = |entry: RunEntry| match Run::open(&*disk, &entry, &mut Interner::default()) {
+        Err(Trouble::Damaged(problem)) => problem.what,
+        other => panic!("{other:?}"),
+    };
+    assert!(what(RunEntry { incarnation: Incarnation(1), ..entry }).contains("of another run"));
+    assert!(what(RunEntry { last: Lsn(98), ..entry }).contains("of another run"));
+    disk.change(&entry.no.run(), |bytes| bytes[8] = 1);
+    assert!(what(entry).contains("format version 1 is unknown"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
+    /// Bytes that a checksum approves of and that mean nothing: whatever is said, nothing panics.
+    #[test]
+    fn no_bytes_make_it_panic(
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let model = little();
+        let (disk, entry) = written(&model, Shape { span: 150, ..Shape::default() });
+        disk.change(&entry.no.run(), |bytes| {
+            for (at, byte) in &changes {
+                let at = at.index(bytes.len());
+                bytes[at] = *byte;
+            }
+            approve(bytes);
+        });
+        let _ = verify(&*disk, &entry);
+        if let Ok(run) = Run::open(&*disk, &entry, &mut Interner::default()) {
+            ask_everything(&Arc::new(run), &model);
+        }
+    }
+}
+
+/// Makes all checksums right.
+fn approve(bytes: &mut [u8]) {
+    let mut at = 64;
+    while at + 32 <= bytes.len() {
+        let length = super::block::length(&bytes[at..]);
+        let end = at.saturating_add(length);
+        if end > bytes.len() {
+            return;
+        }
+        let crc = crc32c::crc32c(&bytes[at + 4..end]);
+        bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+        at = end;
+    }
+}
+
+fn ask_everything(run: &Arc<Run>, model: &Model) {
+    let live = Live::all(run);
+    let mut found = Vec::new();
+    let ids: Vec<MessageId> = model.rows.keys().copied().collect();
+    let _ = run.find_ids(&ids, &mut found);
+    for key in ["a", "b"] {
+        let key = Key::new(key).unwrap();
+        let _ = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 1);
+    }
+    let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x");
+    for sequence in ALL {
+        for which in model.whiches() {
+            if let Ok(mut scan) = run.scan(&Arc::new(live.clone()), sequence, &which, None, u64::MAX) {
+                while let Ok(Some(raw)) = scan.next() {
+                    let _ = run.decode(&raw);
+                }
+            }
+        }
+    }
+    let mut answers = AnswerScan::new(Arc::clone(run));
+    while let Ok(Some(_)) = answers.next() {}
+}
+
+#[test]
+fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
+    // Story: a job with a fixed key that dies every minute has half a million dead messages after a year. Looking its
+    // key up must not read them all.
+    let mut model = Model::default();
+    for id in 1..3_000 {
+        let stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(id) };
+        model.rows.insert(MessageId(id), row(id, 0, Due::At(WallMs(id)), stage, Some("job"), 50));
+    }
+    let waiting = Stage::Waiting { token: None };
+    model.rows.insert(MessageId(7), row(7, 0, Due::At(WallMs(9_000)), waiting, Some("job"), 50));
+    let (disk, entry) = written(&model, Shape::default());
+    let run = open(&disk, &entry);
+    let before = disk.reads();
+    let key = Key::new("job").unwrap();
+    let found = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &Live::all(&run), 8).unwrap();
+    let mut ids: Vec<u64> = found.iter().map(|row| row.message.id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [7, 2992, 2993, 2994, 2995, 2996, 2997, 2998, 2999]);
+    assert!(disk.reads() - before < 15, "{} reads", disk.reads() - before);
+}
+
+#[test]
+fn a_large_queue_that_is_left_out_is_not_read() {
+    let mut model = Model::default();
+    for id in 1..4_000 {
+        let of = u64::from(id % 50 == 0);
+        let waiting = Stage::Waiting { token: None };
+        model.rows.insert(MessageId(id), row(id, of, Due::At(WallMs(id)), waiting, None, 100));
+    }
+    let (disk, entry) = written(&model, Shape { span: 100_000, ..Shape::default() });
+    let run = open(&disk, &entry);
+    let live = Live::all(&run);
+    let bytes = |which: &Which| {
+        let before = disk.read_bytes();
+        let rows = scan(&run, &live, Sequence::At, which, None, u64::MAX).len();
+        (rows, disk.read_bytes() - before)
+    };
+    let (rows, all) = bytes(&Which::All);
+    assert_eq!(rows, 3_999);
+    for which in [Which::AllBut([queue(0)].into()), Which::One(queue(1))] {
+        let (rows, read) = bytes(&which);
+        assert_eq!(rows, 79);
+        assert!(read < all / 10, "{read} of {all} bytes");
+    }
+}
+
+/// A run of one message and one answer: of each block its kind, its entries and its payload.
+const GOLDEN: [(u8, u32, &str); 17] = [
+    // The message: length, queue, id, class and stage, due, died at, weight, key, then what the codec says.
+    (1, 1, "1f 00 03 06 ac02 05 09 01 6b 1e 00 00 00 01 05 7472616365 01 78 02 0322 01 00 00 00 01 00"),
+    // The answer: length, then as in a record.
+    (2, 1, "20 07 71756575652d31 01 64 00000000000000000000000010000000 09 09 00 09 01 00"),
+    // Leaves: least values, widths, entries.
+    (3, 1, "0300000000000000 0800000000000000 00 00"),
+    (
+        4,
+        2,
+        "29415ca7da010000 0000000000000000 0800000000000000 06 08 01
+            000000000000 fcffffffffffffff 00  a5adf383a501 0000000000000000 08",
+    ),
+    (5, 1, "0000000000000000 0000000000000000 0800000000000000 1000000000000000 00 00 00 00"),
+    (7, 1, "0500000000000000 0300000000000000 0800000000000000 0000000000000000 00 00 00 00"),
+    (8, 1, "0000000000000000 0500000000000000 0300000000000000 0800000000000000 00 00 00 00"),
+    // Queues, spans.
+    (16, 1, "07 71756575652d31 01 09"),
+    (17, 1, "4000000000000000 0000000000000000 2c01000000000000 0300000000000000"),
+    // Fences of ids, keys, spans of queues, leased, dead, dead of each queue.
+    (
+        18,
+        1,
+        "0300000000000000 0100000000000000 0001000000000000  c800000000000000
+             0300000000000000 0800000000000000",
+    ),
+    (
+        18,
+        1,
+        "0400000000000000 0200000000000000 6001000000000000  0001000000000000
+             29415ca7da010000 fcffffffffffffff 0800000000000000",
+    ),
+    (
+        18,
+        1,
+        "0500000000000000 0100000000000000 a801000000000000  6001000000000000
+             0000000000000000 0000000000000000 0800000000000000 1000000000000000",
+    ),
+    (18, 0, "0600000000000000 0000000000000000 a801000000000000"),
+    (
+        18,
+        1,
+        "0700000000000000 0100000000000000 f001000000000000  a801000000000000
+             0500000000000000 0300000000000000 0800000000000000 0000000000000000",
+    ),
+    (
+        18,
+        1,
+        "0800000000000000 0100000000000000 3802000000000000  f001000000000000
+             0000000000000000 0500000000000000 0300000000000000 0800000000000000",
+    ),
+    // Filter, set of ids.
+    (
+        19,
+        1,
+        "0000000000000000  c15c0289ec2d0a91 04000000 03000000 04000000 0000000000000000
+             00000000000000000000d717",
+    ),
+    (20, 0, "0100000000000000 00000000 3a300000 01000000 00000000 10000000 0300"),
+];
+
+#[test]
+fn the_bytes_of_a_run() {
+    let mut model = Model::default();
+    let stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5) };
+    model.rows.insert(MessageId(3), row(3, 1, Due::At(WallMs(300)), stage, Some("k"), 2));
+    model.answers.push(answer(1, "d", 9));
+    let (disk, entry) = written(&model, Shape::default());
+    let bytes = disk.read(&entry.no.run());
+    assert_eq!(
+        bytes[..64],
+        unhex(
+            "64772d72756e666c 02000000 203036ec 0700000000000000 0777665544332211 6300000000000000
+               000000000000000000000000000000000000000000000000"
+        )
+    );
+    let footer = "64772d72756e656e 8000000000000000 c800000000000000 3802000000000000 0100000000000000
+                  0900000000000000 0100000000000000 0900000000000000 0100000000000000";
+    let mut at = 64;
+    for (kind, entries, payload) in GOLDEN.into_iter().chain([(21, 0, footer)]) {
+        let mut block = vec![0; 4];
+        let mut payload = unhex(payload);
+        block.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
+        block.extend([kind, 0, 0, 0]);
+        block.extend(entries.to_le_bytes());
+        block.extend(0x1122_3344_5566_7707_u64.to_le_bytes());
+        block.extend((at as u64).to_le_bytes());
+        block.append(&mut payload);
+        block.resize(block.len().next_multiple_of(8), 0);
+        let crc = crc32c::crc32c(&block[4..]);
+        block[..4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(bytes[at..at + block.len()], block, "the block of kind {kind} at {at}");
+        at += block.len();
+    }
+    assert_eq!(at, bytes.len());
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
+    let digit = |b: u8| u8::try_from(char::from(b).to_digit(16).unwrap()).unwrap();
+    digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }

@@ -1,6 +1,7 @@
 //! Writes a run, from its start to its end, in memory bounded by one span and by the pieces of the sorters.
 
 use std::collections::HashMap;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use duewheel_core::message::{self, Row};
@@ -8,9 +9,10 @@ use duewheel_core::record::{DedupeRow, RowHead, Stands, Writer};
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
+use foldhash::fast::RandomState;
 use roaring::RoaringTreemap;
 
-use super::block::{self, BLOCK, Footer, HEAD, Kind};
+use super::block::{self, BLOCK, FILE_HEAD, Footer, HEAD, Kind};
 use super::filter::FilterWriter;
 use super::find;
 use super::hash::{self, QueueHash};
@@ -42,7 +44,7 @@ pub(crate) struct RunWriter {
     span: usize,
     queues: Vec<Queue>,
     hashes: Vec<QueueHash>,
-    numbers: HashMap<QueueName, u32>,
+    numbers: HashMap<QueueName, u32, RandomState>,
     /// The rows of the span that is being filled, and their bytes.
     held: Vec<Held>,
     bytes: Vec<u8>,
@@ -50,7 +52,7 @@ pub(crate) struct RunWriter {
     spans: Vec<Span>,
     /// Queues whose last row of this span is in the block that is being filled; and where their first one is.
     ending: Vec<(u32, u64, Room)>,
-    answers: Vec<(u64, std::ops::Range<usize>)>,
+    answers: Vec<(u64, Range<usize>)>,
     answer_bytes: Vec<u8>,
     spill: Spill,
     by_id: Sorter<2>,
@@ -68,8 +70,15 @@ pub(crate) struct RunWriter {
 struct Finishing {
     stage: Stage,
     fences: Vec<(u32, Vec<u8>)>,
-    ids: RoaringTreemap,
+    ids: Ids,
     filter: Option<FilterWriter>,
+}
+
+/// Gathers the set of ids from ascending ones, most of which follow one another.
+#[derive(Debug, Default)]
+struct Ids {
+    set: RoaringTreemap,
+    row: Option<RangeInclusive<u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -127,13 +136,13 @@ struct Output {
     file: Arc<dyn DiskFile>,
     temp: String,
     run: RunEntry,
-    /// Bytes before `ready`.
+    /// Bytes before those in `bytes`.
     written: u64,
     synced: u64,
-    /// Blocks that are complete.
-    ready: Vec<u8>,
-    /// The block that is being filled, its head included.
-    block: Vec<u8>,
+    /// Blocks that are complete, then the one that is being filled.
+    bytes: Vec<u8>,
+    /// Where this one starts in `bytes`: room for its head, then what is in it.
+    block: usize,
     entries: u32,
 }
 
@@ -155,14 +164,14 @@ impl RunWriter {
                 run,
                 written: 0,
                 synced: 0,
-                ready: block::file_head(&run).to_vec(),
-                block: vec![0; HEAD],
+                bytes: [&block::file_head(&run)[..], &[0; HEAD]].concat(),
+                block: FILE_HEAD,
                 entries: 0,
             },
             span: SPAN,
             queues: Vec::new(),
             hashes: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: HashMap::default(),
             held: Vec::new(),
             bytes: Vec::new(),
             last: None,
@@ -182,7 +191,8 @@ impl RunWriter {
         })
     }
 
-    /// Makes spans of another length: for measurements and tests.
+    /// Makes spans of another length: for tests and the example `runs`.
+    #[allow(dead_code)]
     pub(crate) fn set_span(&mut self, bytes: usize) {
         self.span = bytes;
     }
@@ -191,16 +201,6 @@ impl RunWriter {
     #[cfg(test)]
     pub(crate) fn set_piece(&mut self, bytes: usize) {
         self.spill.set_piece(bytes);
-    }
-
-    /// Bytes written so far, about.
-    pub(crate) fn written(&self) -> u64 {
-        self.out.at() + self.bytes.len() as u64
-    }
-
-    /// Rows written so far.
-    pub(crate) fn rows(&self) -> u64 {
-        self.footer.rows
     }
 
     /// The number of a queue in this run.
@@ -303,12 +303,7 @@ impl RunWriter {
                 }
                 Stage::Ids(mut leaves) => {
                     let ids = &mut finishing.ids;
-                    let whole = leaves.write(&mut self.out, &mut entries, |[id, _]| {
-                        ids.try_push(*id).map_err(|_| {
-                            let what = format_args!("message {id} is to be written to a run twice");
-                            StoreError::new(ErrorKind::Corrupt, what)
-                        })
-                    })?;
+                    let whole = leaves.write(&mut self.out, &mut entries, |[id, _]| ids.push(*id))?;
                     match whole {
                         None => Stage::Ids(leaves),
                         Some(fences) => {
@@ -393,20 +388,19 @@ impl RunWriter {
         let (class, due, id) = (first.due.class(), first.due.raw(), first.id);
         self.spans.push(Span { at: self.out.at(), class, due, id });
         // They come by (due, id), and keep that order within their queue.
-        held.sort_by_key(|row| row.queue);
+        let mut order: Vec<(u32, u32)> = held.iter().map(|row| row.queue).zip(0..).collect();
+        order.sort_unstable();
         let bytes = std::mem::take(&mut self.bytes);
-        for rows in held.chunk_by(|a, b| a.queue == b.queue) {
-            let queue = rows[0].queue;
-            let room = if rows.iter().map(|row| row.length).sum::<usize>() >= OWN {
-                Room::Own
-            } else {
-                Room::Shared
-            };
+        for rows in order.chunk_by(|a, b| a.0 == b.0) {
+            let queue = rows[0].0;
+            let rows = || rows.iter().map(|(_, i)| &held[*i as usize]);
+            let room =
+                if rows().map(|row| row.length).sum::<usize>() >= OWN { Room::Own } else { Room::Shared };
             if room == Room::Own || self.ending.last().is_some_and(|(.., room)| *room == Room::Own) {
                 self.close_block(span)?;
             }
             let mut start = None;
-            for row in rows {
+            for row in rows() {
                 let at = self.place(queue, &bytes[row.from..row.from + row.length], span)?;
                 start.get_or_insert(at);
                 self.note(row, at / 8)?;
@@ -425,15 +419,14 @@ impl RunWriter {
     fn place(&mut self, queue: u32, row: &[u8], span: u64) -> Result<u64, StoreError> {
         let length = varint_length(u64::from(queue)) + row.len();
         let whole = varint_length(length as u64) + length;
-        if self.out.block.len() + whole > BLOCK && self.out.entries > 0 {
+        if self.out.length() + whole > BLOCK && self.out.entries > 0 {
             self.close_block(span)?;
         }
-        let mut writer = Writer { bytes: std::mem::take(&mut self.out.block) };
-        writer.varint(length as u64);
-        writer.varint(u64::from(queue));
-        writer.bytes.extend_from_slice(row);
-        self.out.block = writer.bytes;
-        self.out.entries += 1;
+        self.out.entry(|writer| {
+            writer.varint(length as u64);
+            writer.varint(u64::from(queue));
+            writer.bytes.extend_from_slice(row);
+        });
         Ok(self.out.at())
     }
 
@@ -491,57 +484,93 @@ impl RunWriter {
         let out = &mut self.out;
         self.footer.leaves_end = out.at();
         for queue in &self.queues {
-            let mut writer = Writer { bytes: std::mem::take(&mut out.block) };
-            writer.blob(queue.name.as_str().as_bytes());
-            writer.varint(queue.rows);
-            writer.varint(queue.weight);
-            out.block = writer.bytes;
-            out.entries += 1;
+            out.entry(|writer| {
+                writer.blob(queue.name.as_str().as_bytes());
+                writer.varint(queue.rows);
+                writer.varint(queue.weight);
+            });
         }
         self.footer.queues = self.queues.len() as u64;
         out.section(Kind::Queues)?;
         for span in &self.spans {
-            span.write(&mut out.block);
-            out.entries += 1;
+            out.entry(|writer| span.write(&mut writer.bytes));
         }
         out.section(Kind::Spans)?;
         for (leaves, payload) in std::mem::take(&mut self.finishing.fences) {
-            out.block.extend_from_slice(&payload);
+            out.bytes.extend_from_slice(&payload);
             out.entries = leaves;
             out.section(Kind::Fences)?;
         }
         if let Some(filter) = self.finishing.filter.take() {
-            out.entries = filter.write(&mut out.block);
+            out.entries = filter.write(&mut out.bytes);
         }
         out.section(Kind::Filter)?;
-        let mut ids = std::mem::take(&mut self.finishing.ids);
-        ids.optimize();
-        ids.serialize_into(&mut out.block).expect("memory takes it");
+        let ids = std::mem::take(&mut self.finishing.ids).whole();
+        ids.serialize_into(&mut out.bytes).expect("memory takes it");
         out.section(Kind::Ids)?;
-        self.footer.write(&mut out.block);
+        self.footer.write(&mut out.bytes);
         out.section(Kind::Footer)?;
         out.finish()
     }
 
     fn write_answer(&mut self, hash: u64, row: &[u8]) -> Result<(), StoreError> {
-        if self.out.block.len() + varint_length(row.len() as u64) + row.len() > BLOCK && self.out.entries > 0
-        {
+        let whole = varint_length(row.len() as u64) + row.len();
+        if self.out.length() + whole > BLOCK && self.out.entries > 0 {
             self.out.close(Kind::Answers)?;
         }
-        let mut writer = Writer { bytes: std::mem::take(&mut self.out.block) };
-        writer.blob(row);
-        self.out.block = writer.bytes;
-        self.out.entries += 1;
+        self.out.entry(|writer| writer.blob(row));
         self.footer.answers += 1;
         let entry = [hash::short(hash) << 2 | find::ANSWER, 0, self.out.at() / 8];
         self.by_key.push(entry, &mut self.spill)
     }
 }
 
+impl Ids {
+    fn push(&mut self, id: u64) -> Result<(), StoreError> {
+        match &self.row {
+            Some(row) if id == row.end().wrapping_add(1) => self.row = Some(*row.start()..=id),
+            Some(row) if id <= *row.end() => {
+                let what = format_args!("message {id} is to be written to a run twice");
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            }
+            Some(_) | None => {
+                self.close();
+                self.row = Some(id..=id);
+            }
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        if let Some(row) = self.row.take() {
+            self.set.insert_range(row);
+        }
+    }
+
+    fn whole(mut self) -> RoaringTreemap {
+        self.close();
+        self.set.optimize();
+        self.set
+    }
+}
+
 impl Output {
     /// Where the block that is being filled starts.
     fn at(&self) -> u64 {
-        self.written + self.ready.len() as u64
+        self.written + self.block as u64
+    }
+
+    /// Its length so far, its head included.
+    fn length(&self) -> usize {
+        self.bytes.len() - self.block
+    }
+
+    /// Puts an entry into it.
+    fn entry(&mut self, write: impl FnOnce(&mut Writer)) {
+        let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
+        write(&mut writer);
+        self.bytes = writer.bytes;
+        self.entries += 1;
     }
 
     /// Completes the block that is being filled, if there is anything in it.
@@ -552,17 +581,21 @@ impl Output {
     /// Completes the block that is being filled, even an empty one.
     fn section(&mut self, kind: Kind) -> Result<(), StoreError> {
         let at = self.at();
-        block::finish(&mut self.block, kind, self.entries, self.run.incarnation, at);
-        self.ready.extend_from_slice(&self.block);
-        self.block.truncate(HEAD);
+        block::finish(&mut self.bytes, self.block, kind, self.entries, self.run.incarnation, at);
+        self.block = self.bytes.len();
         self.entries = 0;
         if self.at() > block::MAX_BYTES {
             return Err(StoreError::new(ErrorKind::Full, "a run may not be longer than 32 GiB"));
         }
-        if self.ready.len() >= WRITE { self.flush() } else { Ok(()) }
+        if self.bytes.len() >= WRITE {
+            self.flush()?;
+        }
+        self.bytes.resize(self.block + HEAD, 0);
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<RunEntry, StoreError> {
+        self.bytes.truncate(self.block);
         self.flush()?;
         self.sync()?;
         let name = self.run.no.run();
@@ -572,9 +605,10 @@ impl Output {
     }
 
     fn flush(&mut self) -> Result<(), StoreError> {
-        self.file.write_at(&self.ready, self.written).map_err(failed("write", &self.temp))?;
-        self.written += self.ready.len() as u64;
-        self.ready.clear();
+        self.file.write_at(&self.bytes, self.written).map_err(failed("write", &self.temp))?;
+        self.written += self.bytes.len() as u64;
+        self.bytes.clear();
+        self.block = 0;
         if self.written - self.synced >= SYNC { self.sync() } else { Ok(()) }
     }
 
@@ -619,7 +653,7 @@ impl<const C: usize> Leaves<C> {
     fn close(&mut self, out: &mut Output) -> Result<(), StoreError> {
         let Some(first) = self.leaf.first() else { return Ok(()) };
         self.leaves.push((out.at(), *first));
-        out.entries = self.leaf.write(&mut out.block);
+        out.entries = self.leaf.write(&mut out.bytes);
         out.section(self.kind)
     }
 }

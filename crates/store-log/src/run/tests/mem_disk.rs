@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use crate::disk::{Access, Disk, DiskFile, Held, Hold};
@@ -11,14 +13,31 @@ type Files = Arc<Mutex<BTreeMap<String, Arc<Mutex<Vec<u8>>>>>>;
 #[derive(Debug, Default)]
 pub(crate) struct MemDisk {
     files: Files,
+    read: Arc<Read>,
 }
 
 #[derive(Debug)]
-struct MemFile(Arc<Mutex<Vec<u8>>>);
+struct MemFile(Arc<Mutex<Vec<u8>>>, Arc<Read>);
+
+/// What was read.
+#[derive(Debug, Default)]
+struct Read {
+    calls: AtomicU64,
+    bytes: AtomicU64,
+}
 
 impl MemDisk {
     pub(crate) fn names(&self) -> Vec<String> {
         self.files.lock().unwrap().keys().cloned().collect()
+    }
+
+    /// Reads so far, and bytes in them.
+    pub(crate) fn reads(&self) -> u64 {
+        self.read.calls.load(Relaxed)
+    }
+
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read.bytes.load(Relaxed)
     }
 
     pub(crate) fn read(&self, name: &str) -> Vec<u8> {
@@ -47,13 +66,13 @@ impl Disk for MemDisk {
     fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
         let files = self.files.lock().unwrap();
         let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(MemFile(file.clone())))
+        Ok(Arc::new(MemFile(file.clone(), self.read.clone())))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = Arc::default();
         self.files.lock().unwrap().insert(name.into(), Arc::clone(&file));
-        Ok(Arc::new(MemFile(file)))
+        Ok(Arc::new(MemFile(file, self.read.clone())))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -86,6 +105,8 @@ impl DiskFile for MemFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        self.1.calls.fetch_add(1, Relaxed);
+        self.1.bytes.fetch_add(buffer.len() as u64, Relaxed);
         let bytes = self.0.lock().unwrap();
         let at = usize::try_from(at).unwrap();
         let from = bytes.get(at..at.saturating_add(buffer.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
