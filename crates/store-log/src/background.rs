@@ -32,7 +32,7 @@ use crate::mem::{Mem, Step};
 use crate::merge::policy::{self, Limits, Plan, Size};
 use crate::merge::{self, Merge};
 use crate::names::Interner;
-use crate::run::{Live, Mask, Run, RunWriter};
+use crate::run::{Live, Mask, Run, RunWriter, hash};
 use crate::shared::{Shared, Worked, lock};
 use crate::state;
 use crate::view::{Part, View};
@@ -205,7 +205,12 @@ impl Flush<'_> {
             }
         }
         let now = frozen.clock().map_or(EngineMs(0), |clock| clock.engine);
-        for answer in frozen.answers().filter(|answer| answer.until > now) {
+        for answer in frozen.answers() {
+            // One that is over must still hide an older one that is not.
+            let hash = hash::answer(&answer.queue, &answer.dedupe_id);
+            if answer.until <= now && !view.parts.iter().any(|part| part.run.may_have(hash)) {
+                continue;
+            }
             self.writer(&mut out)?.answer(&answer);
         }
         Ok(out.map(RunWriter::finish).transpose()?)
@@ -279,7 +284,7 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
 fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
     let parts = shared.view().parts.clone();
     let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
-    let sizes: Vec<Size> = parts.iter().map(|part| size(part, now)).collect();
+    let sizes = sizes(&parts, now);
     let options = &shared.options;
     let limits = Limits { rows: options.run_rows, small: options.small_runs, ..Limits::default() };
     match policy::plan(&sizes, &limits) {
@@ -290,11 +295,12 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
             Ok(Worked::Done)
         }
         Plan::Merge(range) => {
+            let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
             let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
             let inputs: Vec<_> = inputs.collect();
             let no = shared.new_file();
             let incarnation = Incarnation(shared.disk.unique());
-            match Merge::new(&shared.disk, no, incarnation, inputs, now) {
+            match Merge::new(&shared.disk, no, incarnation, inputs, older, now) {
                 Ok(merge) => {
                     work.merging = Some(Merging { no, merge, began: Instant::now() });
                     Ok(Worked::Done)
@@ -310,13 +316,19 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
     }
 }
 
-fn size(part: &Part, now: EngineMs) -> Size {
-    let answers = if part.run.answers_until() > now.0 { part.run.answers() } else { 0 };
-    Size {
-        rows: part.run.rows() + part.run.answers(),
-        live: part.messages() + answers,
-        bytes: part.run.entry().bytes,
-    }
+fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
+    // Answers that are over still hide older ones that are not.
+    let mut hides = false;
+    let mut size = |part: &Part| {
+        hides |= part.run.answers_until() > now.0;
+        let answers = if hides { part.run.answers() } else { 0 };
+        Size {
+            rows: part.run.rows() + part.run.answers(),
+            live: part.messages() + answers,
+            bytes: part.run.entry().bytes,
+        }
+    };
+    parts.iter().map(&mut size).collect()
 }
 
 /// A merge is written: it takes the place of its inputs.

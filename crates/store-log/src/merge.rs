@@ -27,6 +27,8 @@ mod tests;
 pub(crate) struct Merge {
     inputs: Vec<Input>,
     out: RunWriter,
+    /// Runs that are older than all inputs.
+    older: Vec<Arc<Run>>,
     now: EngineMs,
     stage: Stage,
 }
@@ -63,12 +65,14 @@ struct Answers {
 const BYTES_OF_ANSWER: u64 = 512;
 
 impl Merge {
-    /// Begins to merge `inputs`, oldest first, into a run with this number. Answers that are over at `now` are left out.
+    /// Begins to merge `inputs`, oldest first, into a run with this number. Answers that are over at `now` are left out,
+    /// unless one of the `older` runs may have one that they hide.
     pub(crate) fn new(
         disk: &Arc<dyn Disk>,
         no: FileNo,
         incarnation: Incarnation,
         inputs: Vec<(Arc<Run>, Arc<Live>)>,
+        older: Vec<Arc<Run>>,
         now: EngineMs,
     ) -> Result<Self, Trouble> {
         let last = inputs.iter().map(|(run, _)| run.entry().last).max().unwrap_or(Lsn(0));
@@ -77,7 +81,7 @@ impl Merge {
             .map(|(run, live)| Input { queues: vec![None; run.queues().len()], run, live })
             .collect();
         let stage = Stage::Rows(Sequence::AllAt, Rows::new(&inputs, Sequence::AllAt)?);
-        Ok(Merge { inputs, out: RunWriter::create(disk, no, incarnation, last)?, now, stage })
+        Ok(Merge { inputs, out: RunWriter::create(disk, no, incarnation, last)?, older, now, stage })
     }
 
     /// Goes on for about so many bytes. Gives the new run's entry when all is done; nothing lists it yet.
@@ -86,7 +90,7 @@ impl Merge {
         while left > 0 {
             let whole = match &mut self.stage {
                 Stage::Rows(_, rows) => rows.copy(&mut self.inputs, &mut self.out, &mut left)?,
-                Stage::Answers(answers) => answers.copy(&mut self.out, self.now, &mut left)?,
+                Stage::Answers(answers) => answers.copy(&mut self.out, self.now, &self.older, &mut left)?,
                 Stage::Finish => return Ok(self.out.finish_step(left)?),
             };
             if whole {
@@ -171,7 +175,13 @@ impl Answers {
     }
 
     /// Copies answers until the budget is used up; true when there are no more.
-    fn copy(&mut self, out: &mut RunWriter, now: EngineMs, left: &mut u64) -> Result<bool, Trouble> {
+    fn copy(
+        &mut self,
+        out: &mut RunWriter,
+        now: EngineMs,
+        older: &[Arc<Run>],
+        left: &mut u64,
+    ) -> Result<bool, Trouble> {
         while *left > 0 {
             let heads = self.scans.iter().filter_map(|(_, head)| head.as_ref().map(|(hash, _)| *hash));
             let Some(hash) = heads.min() else { return Ok(true) };
@@ -185,7 +195,8 @@ impl Answers {
                     *head = scan.next()?;
                 }
             }
-            for row in rows.iter().filter(|row| row.until > now) {
+            let hides = older.iter().any(|run| run.may_have(hash));
+            for row in rows.iter().filter(|row| row.until > now || hides) {
                 out.answer_in_order(hash, row)?;
             }
         }

@@ -148,6 +148,7 @@ impl LogStore {
             lock: Some(lock),
         };
         drop(ledger);
+        store.note_memory();
         store.cut_if_due();
         if store.shared.options.workers == Workers::Threads {
             store.start_workers()?;

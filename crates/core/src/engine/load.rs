@@ -265,6 +265,7 @@ impl Engine {
             }
         }
         self.dedupe.clear();
+        self.fresh.clear();
     }
 
     /// How far a queue is in memory, pages under way included.

@@ -52,6 +52,7 @@ impl Engine {
                 self.rows.get_mut(slot).born = lsn;
             }
         }
+        self.fresh.purge(name);
         self.graves.push(Grave { queue: idx, ready });
         self.note_hunger(idx);
         purged

@@ -213,6 +213,12 @@ mod tests {
         buffer.record(&Record::Removed {
             id: duewheel_core::MessageId(300),
             why: duewheel_core::record::Gone::Acked,
+            was: duewheel_core::record::Was {
+                queue: duewheel_core::QueueName::new("q").unwrap(),
+                kind: duewheel_core::message::Kind::Waiting,
+                due: duewheel_core::Due::At(WallMs(5)),
+                weight: 0,
+            },
         });
         let clock = ClockPair::default();
         finish(&mut buffer, Head { incarnation: HERE, first: Lsn(1), records: 1, watermark: Lsn(0), clock });

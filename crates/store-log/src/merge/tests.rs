@@ -87,7 +87,7 @@ proptest! {
         answers.retain(|_, answer| answer.until.0 > now);
 
         let began = runs.iter().map(|(run, live)| (run.clone(), Arc::new(live.clone()))).collect();
-        let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, EngineMs(now)).unwrap();
+        let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(now)).unwrap();
         merge.set_span(shape.span);
         let entry = loop {
             if let Some(entry) = merge.step(budget).unwrap() {

@@ -1,15 +1,15 @@
-//! Crashes at every step: of appending, of preparing segments, of checkpoints, of opening itself.
+//! Crashes at every step: of appending, of preparing segments, of flushes and merges, of opening itself.
 //!
 //! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill -9
 //! with everything that was written.
 
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
-use duewheel_core::store::Store;
+use duewheel_core::store::{Found, Lookups, Store};
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
 
-use crate::rig::{assert_is, by_hand, open, times};
+use crate::rig::{self, assert_is, by_hand, open, times, work_all};
 use crate::sim_disk::{Plan, SimDisk, Survivors};
 
 /// What the owner knew when the machine stopped.
@@ -26,7 +26,10 @@ struct Known {
 struct Seen {
     rotations: u64,
     reused: u64,
-    checkpoints: u64,
+    flushes: u64,
+    merges: u64,
+    /// Opened with the remains of a flush or a merge that no manifest lists.
+    half_made: u64,
     unproven: u64,
     lost: usize,
 }
@@ -35,7 +38,12 @@ impl Seen {
     #[track_caller]
     fn assert_worth_it(&self) {
         assert!(
-            self.rotations > 50 && self.reused > 20 && self.checkpoints > 20 && self.unproven > 50,
+            self.rotations > 50
+                && self.reused > 20
+                && self.flushes > 50
+                && self.merges > 10
+                && self.half_made > 20
+                && self.unproven > 50,
             "{self:?}"
         );
     }
@@ -77,10 +85,14 @@ fn work(
                 Ok(())
             }
             6 => {
-                hands.checkpoint();
+                rig::work(&hands);
                 Ok(())
             }
-            7 => store.sync(),
+            7 => {
+                // Whatever is asked in between is answered as if nothing went on.
+                let lookups = history.lookups();
+                store.find_many(&lookups, &mut Found::default())
+            }
             _ => store.idle(history.tick()),
         };
         // What buffered calls durable survives kill -9, not a power loss.
@@ -94,14 +106,24 @@ fn work(
     let figure = |name| store.figures().into_iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value);
     seen.rotations += figure("segment_rotations_total");
     seen.reused += figure("segments_reused_total");
-    seen.checkpoints += figure("checkpoints_total");
+    seen.flushes += figure("flushes_total");
+    seen.merges += figure("merges_total");
     if dice.once_in(3) && store.close(history.tick()).is_ok() {
         known.durable = known.written;
     }
 }
 
 /// Opens what a crash has left and compares.
-fn check(disk: &SimDisk, history: &History, known: Known, survivors: Survivors, what: &str) -> u64 {
+fn check(
+    disk: &SimDisk,
+    history: &History,
+    known: Known,
+    survivors: Survivors,
+    seen: &mut Seen,
+    what: &str,
+) {
+    let listed_nowhere = |name: &String| name.ends_with(".tmp");
+    seen.half_made += u64::from(disk.names("runs").iter().chain(&disk.names("state")).any(listed_nowhere));
     let report = verify_on(disk).unwrap_or_else(|e| panic!("{what}: verify: {e:?}"));
     if disk.names("MANIFEST").contains(&"MANIFEST".to_owned()) {
         assert_eq!(report.problems, [], "{what}");
@@ -117,10 +139,11 @@ fn check(disk: &SimDisk, history: &History, known: Known, survivors: Survivors, 
     }
     assert_is(&mut store, &recovered, history, what);
     if !report.problems.is_empty() {
-        return 0;
+        return;
     }
-    assert_eq!(report.messages, recovered.messages, "{what}");
-    report.unproven_groups
+    let messages: u64 = recovered.queues.iter().map(|queue| queue.tally.count()).sum();
+    assert_eq!(report.messages, messages, "{what}");
+    seen.unproven += report.unproven_groups;
 }
 
 fn survivors(dice: &mut Dice) -> Survivors {
@@ -154,7 +177,7 @@ fn the_machine_may_stop_at_every_call() {
                 let copy = disk.copy();
                 copy.restart(survivors);
                 let what = format!("seed {seed}, halt at {halt}, {name} survive");
-                seen.unproven += check(&copy, &history, known, survivors, &what);
+                check(&copy, &history, known, survivors, &mut seen, &what);
             }
         }
     }
@@ -181,7 +204,7 @@ fn crashes_follow_each_other() {
                 known.written = known.durable;
             }
             let what = format!("seed {seed}, round {round}");
-            seen.unproven += check(&disk.copy(), &history, known, survivors, &what);
+            check(&disk.copy(), &history, known, survivors, &mut seen, &what);
         }
     }
     seen.assert_worth_it();
@@ -201,7 +224,7 @@ fn a_crash_loop_does_not_eat_the_disk() {
         if round % 3 == 0 {
             store.append(&history.group(3)).expect("append");
         }
-        while hands.checkpoint() == Worked::Done {}
+        work_all(&hands);
         drop(store);
         disk.restart(Survivors::All);
         largest = largest.max(disk.names("journal").len());
@@ -292,6 +315,12 @@ fn copies_of_an_attempt_that_failed_do_not_come_back() {
         let mut store = open(&disk, by_hand()).expect("open");
         let recovered = store.recovered();
         assert_eq!(recovered.next_lsn, next.next(), "call {call}");
-        assert_eq!(recovered.dedupe[0].id, MessageId(3), "call {call}");
+        let lookups = Lookups {
+            answers: vec![(QueueName::new("q").expect("a good name"), "once".into())],
+            ..Lookups::default()
+        };
+        let mut found = Found::default();
+        store.find_many(&lookups, &mut found).expect("find_many");
+        assert_eq!(found.answers[0].id, MessageId(3), "call {call}");
     }
 }

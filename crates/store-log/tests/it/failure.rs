@@ -5,15 +5,23 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_core::store::{ErrorKind, Found, Level, Load, Lookups, Room, Sequence, Store, StoreError};
+use duewheel_core::store::{ErrorKind, Found, Level, Load, Lookups, Room, Sequence, Store, StoreError, Which};
 use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
 
-use crate::rig::{Rig, assert_is, by_hand, open, small};
+use crate::rig::{Rig, assert_is, by_hand, figure, open, small, work, work_all};
 use crate::sim_disk::{Plan, SimDisk, Survivors};
 
 /// Every call of the store, after it was poisoned.
 fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), StoreError>> {
-    let load = Load { sequence: Sequence::At, queue: None, after: None, until: 9, rows: 1, bytes: 1 };
+    let load = Load {
+        ticket: 1,
+        sequence: Sequence::At,
+        which: Which::All,
+        after: None,
+        until: 9,
+        rows: 1,
+        bytes: 1,
+    };
     vec![
         store.append(&history.group(2)),
         store.sync(),
@@ -65,7 +73,7 @@ fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
     assert!(error.to_string().contains("cannot sync journal/0000000001.log"), "{error}");
     let calls = disk.calls();
     assert_eq!(
-        (hands.sync(), hands.prepare(), hands.checkpoint()),
+        (hands.sync(), hands.prepare(), work(&hands)),
         (Worked::Nothing, Worked::Nothing, Worked::Nothing)
     );
     assert!(rig.store.sync().is_err());
@@ -120,7 +128,7 @@ fn every_call_may_fail() {
                     let _ = store.sync();
                     hands.sync();
                     hands.prepare();
-                    hands.checkpoint();
+                    work_all(&hands);
                 }
                 if let Ok(progress) = store.progress() {
                     durable = progress.durable;
@@ -145,26 +153,61 @@ fn every_call_may_fail() {
     assert!(poisoned > 20 && refused > 20 && survived > 150, "{poisoned} {refused} {survived}");
 }
 
-/// A checkpoint that finds a sealed segment damaged must not make the damage final.
+/// A merge that finds damage must not make it final: the store ends, and the damaged run stays.
 #[test]
-fn damage_found_by_a_checkpoint_ends_the_store() {
+fn damage_found_by_a_merge_ends_the_store() {
     let disk = SimDisk::new(4);
-    let options = Options { journal_bytes: 0, ..by_hand() };
-    let mut rig = Rig::open(&disk, options, History::new(4));
+    let mut rig = Rig::open(&disk, by_hand(), History::new(4));
     let hands = rig.store.hands();
-    while rig.store.figures().iter().any(|(name, n)| *name == "segment_rotations_total" && *n == 0) {
+    while figure(&rig.store, "runs") < 3 {
         rig.append(9);
-        rig.sync();
-        hands.prepare();
+        hands.flush();
     }
-    let mut bytes = disk.read("journal/0000000001.log");
-    bytes[5_000] ^= 1;
-    disk.overwrite("journal/0000000001.log", &bytes);
-    assert_eq!(hands.checkpoint(), Worked::Nothing);
-    let error = rig.store.progress().expect_err("the journal is damaged");
+    let name = disk.names("runs").remove(0);
+    let mut bytes = disk.read(&name);
+    bytes[100] ^= 1;
+    disk.overwrite(&name, &bytes);
+    while hands.merge() == Worked::Done {}
+    let error = rig.store.progress().expect_err("the run is damaged");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("journal/0000000001.log at byte "), "{error}");
-    assert!(disk.names("journal").contains(&"journal/0000000001.log".to_owned()));
+    assert!(error.to_string().contains(&format!("{name} at byte 64")), "{error}");
+    assert!(disk.names("runs").contains(&name));
+}
+
+/// Whoever meets damage is told so, and nobody gets a wrong or a shortened answer.
+#[test]
+fn damage_found_by_a_look_up_or_a_load_ends_the_store() {
+    for loads in [false, true] {
+        let disk = SimDisk::new(4);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(4));
+        while figure(&rig.store, "runs") < 1 {
+            rig.append(9);
+            rig.store.hands().flush();
+        }
+        let name = disk.names("runs").remove(0);
+        let mut bytes = disk.read(&name);
+        bytes[100] ^= 1;
+        disk.overwrite(&name, &bytes);
+        let error = if loads {
+            let load = Load {
+                ticket: 1,
+                sequence: Sequence::AllAt,
+                which: Which::All,
+                after: None,
+                until: u64::MAX,
+                rows: 1_000,
+                bytes: 1_000_000,
+            };
+            rig.store.load(load).expect("asking works");
+            rig.store.loaded().expect("an answer").expect_err("the run is damaged")
+        } else {
+            let lookups = rig.history.lookups();
+            rig.store.find_many(&lookups, &mut Found::default()).expect_err("the run is damaged")
+        };
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(&format!("{name} at byte 64")), "{error}");
+        assert!(rig.store.progress().is_err());
+    }
 }
 
 #[test]
@@ -260,22 +303,33 @@ fn a_sync_covers_what_was_written_before_it_began() {
 /// that the manifest on the disk already lists.
 #[test]
 fn background_work_may_fail_at_every_call() {
-    for work in ["checkpoint", "prepare"] {
+    for what in ["flush", "merge", "prepare"] {
         let mut worked = 0;
         for n in 1.. {
             let disk = SimDisk::new(9);
             let mut rig = Rig::open(&disk, Options { journal_bytes: 0, ..by_hand() }, History::new(9));
             let hands = rig.store.hands();
             while hands.prepare() == Worked::Done {}
-            while !rig.store.figures().contains(&("segment_rotations_total", 2)) {
+            while figure(&rig.store, "segment_rotations_total") < 2 {
                 rig.append(9);
+            }
+            if what == "merge" {
+                while hands.merge() == Worked::Nothing {
+                    rig.append(9);
+                    hands.flush();
+                }
             }
             let before = disk.calls();
             disk.plan(Plan::FailAt(before + n));
-            if work == "checkpoint" {
-                hands.checkpoint()
-            } else {
-                hands.prepare()
+            match what {
+                "flush" => hands.flush(),
+                "merge" => loop {
+                    match hands.merge() {
+                        Worked::Done => {}
+                        other => break other,
+                    }
+                },
+                _ => hands.prepare(),
             };
             let calls = disk.calls() - before;
             drop(rig.store);
@@ -283,17 +337,17 @@ fn background_work_may_fail_at_every_call() {
                 let disk = disk.copy();
                 disk.restart(survivors);
                 let report = verify_on(&disk).expect("verify");
-                assert_eq!(report.problems, [], "{work}, call {n}, {survivors:?}");
+                assert_eq!(report.problems, [], "{what}, call {n}, {survivors:?}");
                 let mut store = open(&disk, by_hand()).expect("open");
                 let recovered = store.recovered();
-                assert_is(&mut store, &recovered, &rig.history, &format!("{work}, call {n}, {survivors:?}"));
+                assert_is(&mut store, &recovered, &rig.history, &format!("{what}, call {n}, {survivors:?}"));
             }
             if calls < n {
                 break;
             }
             worked += 1;
         }
-        assert!(worked >= 5, "{work} changes something: {worked} calls");
+        assert!(worked >= 5, "{what} changes something: {worked} calls");
     }
 }
 

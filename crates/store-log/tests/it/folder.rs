@@ -108,8 +108,15 @@ fn what_a_crash_has_left_behind_is_removed() {
     drop(rig.store);
     let copy = disk.copy();
     for name in
-        ["journal/0000000077.log", "journal/0000000078.tmp", "runs/0000000079.run", "runs/0000000080.tmp"]
-    {
+        [
+        "journal/0000000077.log",
+        "journal/0000000078.tmp",
+        "runs/0000000079.run",
+        "runs/0000000080.tmp",
+        "runs/0000000081.spill.tmp",
+        "state/0000000082.state",
+        "state/0000000083.tmp",
+    ] {
         use duewheel_store_log::disk::Disk;
         copy.create(name).expect("create");
     }

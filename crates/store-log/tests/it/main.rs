@@ -1,10 +1,10 @@
 //! The log store from outside: what it promises, on the real file system and on a simulated disk.
 
-mod checkpoint;
 mod conformance;
 mod crash;
 mod damage;
 mod failure;
+mod flush;
 mod folder;
 mod golden;
 mod rig;

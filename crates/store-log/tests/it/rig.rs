@@ -2,18 +2,24 @@
 
 use std::sync::Arc;
 
-use duewheel_core::Lsn;
+use duewheel_core::message::{Kind, Row};
+use duewheel_core::record::Was;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Found, Recovered, Store, StoreError, Table};
+use duewheel_core::store::{
+    ErrorKind, Found, Load, Loaded, More, Recovered, Sequence, Store, StoreError, Table, Which,
+};
+use duewheel_core::{Due, Lsn, QueueName};
 use duewheel_store_log::disk::Disk;
-use duewheel_store_log::{LogStore, Options, Workers};
+use duewheel_store_log::{Hands, LogStore, Options, Worked, Workers};
 
-/// Segments so small that a few groups fill one, and a journal budget to match.
+/// Segments so small that a few groups fill one, and a journal budget to match; few runs, so that they are merged.
 pub(crate) fn small() -> Options {
     Options {
         segment_bytes: 12 * 1024,
         journal_bytes: 20 * 1024,
         journal_records: 300,
+        small_runs: 3,
+        readers: 1,
         max_group_bytes: 3 * 1024,
         retry_after: std::time::Duration::from_millis(5),
         ..Options::default()
@@ -42,26 +48,115 @@ pub(crate) fn assert_is(store: &mut LogStore, recovered: &Recovered, history: &H
     let should = model.recovered(recovered.epoch);
     assert_eq!(recovered.next_id, should.next_id, "{what}: next id");
     assert_eq!(recovered.queues, should.queues, "{what}: queues");
-    assert_eq!(recovered.messages, should.messages, "{what}: messages");
-    assert_eq!(recovered.dedupe, dedupe_by(&model, recovered), "{what}: remembered answers");
+    assert_eq!(recovered.due, should.due, "{what}: when messages are due");
     assert!(recovered.clock.map(|c| c.engine) >= should.clock.map(|c| c.engine), "{what}: clock");
     assert_rows(store, history, &model, what);
 }
 
-/// A later clock pair than that of the last group may have let some answers be forgotten.
-fn dedupe_by(model: &Table, recovered: &Recovered) -> Vec<duewheel_core::record::DedupeRow> {
-    let now = recovered.clock.map_or(duewheel_core::EngineMs(0), |c| c.engine);
-    model.dedupe_rows().into_iter().filter(|row| row.until > now).collect()
-}
-
+/// Everything that can be found or loaded is what the model has.
 #[track_caller]
 pub(crate) fn assert_rows(store: &mut LogStore, history: &History, model: &Table, what: &str) {
     let lookups = history.lookups();
     let (mut found, mut expected) = (Found::default(), Found::default());
     store.find_many(&lookups, &mut found).unwrap_or_else(|e| panic!("{what}: {e}"));
     model.find_many(&lookups, &mut expected);
-    assert_eq!(found, expected, "{what}: messages");
-    assert_eq!(store.table().rows(), model.rows(), "{what}: rows");
+    for found in [&mut found, &mut expected] {
+        // What is over may be found or not.
+        found.answers.retain(|row| row.until > history.clock().engine);
+        found.rows.sort_unstable_by_key(|row| row.message.id);
+        found.answers.sort_unstable_by(|a, b| (&a.queue, &a.dedupe_id).cmp(&(&b.queue, &b.dedupe_id)));
+    }
+    let ids = |f: &Found| f.rows.iter().map(|row| row.message.id).collect::<Vec<_>>();
+    assert_eq!(ids(&found), ids(&expected), "{what}: messages found");
+    for (found, expected) in found.rows.iter().zip(&expected.rows) {
+        assert_eq!(found, expected, "{what}: messages found");
+    }
+    assert_eq!(found.answers, expected.answers, "{what}: answers found");
+    let rows = all_rows(store);
+    let ids = |rows: &[Row]| rows.iter().map(|row| row.message.id).collect::<Vec<_>>();
+    assert_eq!(ids(&rows), ids(&model.rows()), "{what}: rows");
+    assert_eq!(rows, model.rows(), "{what}: rows");
+}
+
+/// Reads everything that can be read: damage shows in it, or the answers are right.
+pub(crate) fn read_all(store: &mut LogStore, history: &History) -> Result<(), StoreError> {
+    store.find_many(&history.lookups(), &mut Found::default())?;
+    for sequence in Sequence::ALL {
+        let mut load = Load {
+            ticket: 1,
+            sequence,
+            which: Which::All,
+            after: None,
+            until: u64::MAX,
+            rows: 1_000,
+            bytes: 1_000_000,
+        };
+        loop {
+            store.load(load.clone())?;
+            let page = store.loaded().expect("by hand a page is there at once")?;
+            match page.more {
+                More::Yes => load.after = page.upto,
+                More::No => break,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All messages, by id, as pages give them.
+pub(crate) fn all_rows(store: &mut LogStore) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for sequence in [Sequence::AllAt, Sequence::AllAfter] {
+        rows.extend(load_all(store, sequence, Which::All, 50));
+    }
+    rows.sort_unstable_by_key(|row| row.message.id);
+    rows
+}
+
+/// All messages of a sequence, in pages of so many.
+pub(crate) fn load_all(store: &mut LogStore, sequence: Sequence, which: Which, rows: usize) -> Vec<Row> {
+    let mut load = Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows, bytes: 100_000 };
+    let mut all = Vec::new();
+    loop {
+        let page = load_page(store, load.clone());
+        all.extend(page.rows);
+        match page.more {
+            More::Yes => load.after = page.upto,
+            More::No => return all,
+        }
+    }
+}
+
+pub(crate) fn load_page(store: &mut LogStore, load: Load) -> Loaded {
+    store.load(load).unwrap_or_else(|e| panic!("load: {e}"));
+    loop {
+        if let Some(page) = store.loaded() {
+            return page.unwrap_or_else(|e| panic!("loaded: {e}"));
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// One step of the background work.
+pub(crate) fn work(hands: &Hands) -> Worked {
+    match hands.flush() {
+        Worked::Nothing => hands.merge(),
+        other => other,
+    }
+}
+
+/// All of the background work that there is.
+pub(crate) fn work_all(hands: &Hands) {
+    while work(hands) == Worked::Done {}
+}
+
+/// Where the test message `id` stood, as the records below say.
+pub(crate) fn was(queue: &str, due: Due, weight: u64) -> Was {
+    Was { queue: QueueName::new(queue).expect("a good name"), kind: Kind::Waiting, due, weight }
+}
+
+pub(crate) fn figure(store: &LogStore, name: &str) -> u64 {
+    store.figures().into_iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value)
 }
 
 /// A store over a history that it follows.

@@ -5,25 +5,22 @@ use std::time::{Duration, Instant};
 use duewheel_core::record::{Gone, Group, Record};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Room, Store};
-use duewheel_core::{Lsn, MessageId};
-use duewheel_store_log::{LogStore, Options, Worked, Workers};
+use duewheel_core::{Due, EngineMs, Lsn, MessageId};
+use duewheel_store_log::{Options, Worked, Workers};
 
-use crate::rig::{Rig, assert_is, by_hand, open};
+use crate::rig::{Rig, assert_is, by_hand, figure, open, was, work_all};
 use crate::sim_disk::SimDisk;
 
-/// No checkpoint gets in the way.
+/// No flush gets in the way.
 fn lazy() -> Options {
     Options { journal_bytes: u64::MAX / 4, journal_records: u64::MAX, ..by_hand() }
-}
-
-fn figure(store: &LogStore, name: &str) -> u64 {
-    store.figures().into_iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| value)
 }
 
 /// Settles something that is not there: the smallest group that puts no message.
 fn settle(rig: &mut Rig) {
     let first = rig.history.model().applied().next();
-    let removed = Record::Removed { id: MessageId(u64::MAX), why: Gone::Acked };
+    let was = was("q", Due::After(EngineMs(1)), 0);
+    let removed = Record::Removed { id: MessageId(u64::MAX), why: Gone::Acked, was };
     let clock = rig.history.tick();
     let group = Group { first, clock, records: vec![removed] };
     rig.store.append(&group).expect("settling goes on");
@@ -106,14 +103,14 @@ fn a_full_disk_can_be_opened_again() {
     rig.sync();
 }
 
-/// Messages that no checkpoint could take over any more would keep the journal from being cut, for ever.
+/// Messages that no flush could take over any more would keep the journal from being cut, for ever.
 #[test]
-fn room_is_short_when_the_next_checkpoint_would_not_fit() {
+fn room_is_short_when_the_next_flush_would_not_fit() {
     let disk = SimDisk::new(4);
     let mut rig = Rig::open(&disk, lazy(), History::new(4));
     let hands = rig.store.hands();
     while hands.prepare() == Worked::Done {}
-    while figure(&rig.store, "message_bytes") < 5_000 {
+    while figure(&rig.store, "memory_bytes") < 6_000 {
         rig.append(9);
     }
     disk.set_free(4_000);
@@ -124,19 +121,19 @@ fn room_is_short_when_the_next_checkpoint_would_not_fit() {
     assert_eq!(rig.store.room(), Room::Enough);
 }
 
-/// When the disk is full, a checkpoint that gives more back than it takes is made at once, budget or not.
+/// When the disk is full, a cut whose flush gives more back than it takes is made at once, budget or not.
 #[test]
-fn a_full_disk_is_helped_by_a_checkpoint() {
+fn a_full_disk_is_helped_by_a_flush() {
     let disk = SimDisk::new(5);
     let options = Options { workers: Workers::Threads, ..lazy() };
     let mut rig = Rig::open(&disk, options, History::new(5));
     while figure(&rig.store, "journal_segments") < 7 {
         rig.append(9);
     }
-    assert_eq!(figure(&rig.store, "checkpoints_total"), 0, "the budget is large");
+    assert_eq!(figure(&rig.store, "flushes_total"), 0, "the budget is large");
     disk.set_free(11_000); // enough for the run, not for a segment
     let deadline = Instant::now() + Duration::from_secs(20);
-    while figure(&rig.store, "checkpoints_total") == 0 || rig.store.room() == Room::SettleOnly {
+    while figure(&rig.store, "flushes_total") == 0 || rig.store.room() == Room::SettleOnly {
         assert!(Instant::now() < deadline, "{:?}", rig.store.figures());
         if rig.store.room() == Room::Enough {
             rig.append(9);
@@ -163,4 +160,32 @@ fn a_group_larger_than_a_segment_finds_its_place() {
         assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("round {round}"));
     }
     assert!(figure(&rig.store, "journal_bytes") > 100_000);
+}
+
+/// While a memtable waits for its flush and the next one is full, no new message is taken; everything else goes on.
+#[test]
+fn the_store_is_busy_while_a_flush_is_behind() {
+    let disk = SimDisk::new(7);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(7));
+    let hands = rig.store.hands();
+    let mut appended = 0;
+    while rig.store.room() == Room::Enough {
+        rig.append(9);
+        hands.prepare();
+        appended += 1;
+    }
+    assert!(appended > 20, "{appended}");
+    assert_eq!(rig.store.room(), Room::Busy);
+    assert_eq!((figure(&rig.store, "cuts_total"), figure(&rig.store, "flushes_total")), (1, 0));
+    for _ in 0..30 {
+        settle(&mut rig);
+        hands.prepare();
+        assert_eq!(rig.store.room(), Room::Busy);
+    }
+    assert_eq!(hands.flush(), Worked::Done);
+    assert_eq!(rig.store.room(), Room::Enough, "the next one is cut at once");
+    assert_eq!(figure(&rig.store, "cuts_total"), 2);
+    work_all(&hands);
+    let model = rig.history.model_at(rig.history.model().applied()).expect("the end");
+    crate::rig::assert_rows(&mut rig.store, &rig.history, &model, "after the flushes");
 }

@@ -4,7 +4,7 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_store_log::{verify, verify_on};
 
-use crate::rig::{Rig, by_hand};
+use crate::rig::{Rig, by_hand, figure, work};
 use crate::sim_disk::SimDisk;
 
 /// A run, sealed segments and one in use; closed.
@@ -12,13 +12,12 @@ fn healthy() -> SimDisk {
     let disk = SimDisk::new(1);
     let mut rig = Rig::open(&disk, by_hand(), History::new(1));
     let hands = rig.store.hands();
-    let checkpoints = |rig: &Rig| rig.store.figures().contains(&("checkpoints_total", 1));
-    while !checkpoints(&rig) {
+    while figure(&rig.store, "merges_total") == 0 || figure(&rig.store, "runs") < 2 {
         rig.append(9);
-        hands.checkpoint();
+        work(&hands);
         hands.prepare();
     }
-    for _ in 0..60 {
+    for _ in 0..90 {
         rig.append(9);
         hands.prepare();
     }
@@ -71,7 +70,8 @@ fn each_damage_is_found_where_it_is() {
 fn damage_in_several_files_is_reported_for_each() {
     let disk = healthy();
     let mut damaged = Vec::new();
-    for name in disk.names("journal").into_iter().chain(disk.names("runs")) {
+    let names = ["journal", "runs", "state"].into_iter().flat_map(|dir| disk.names(dir));
+    for name in names.collect::<Vec<_>>() {
         let mut bytes = disk.read(&name);
         if name.starts_with("journal") && bytes[..8] != *b"dw-segmt" {
             continue;
