@@ -47,7 +47,8 @@ fn many_files(end: End) -> Healthy {
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, by_hand(), History::new(6));
     let hands = rig.store.hands();
-    while figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 || figure(&rig, "journal_segments") < 5 {
+    while figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 || figure(&rig, "journal_segments") < 5
+    {
         rig.append(9);
         rig.sync();
         if figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 {

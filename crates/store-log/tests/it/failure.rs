@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_core::store::{ErrorKind, Found, Level, Load, Lookups, Room, Sequence, Store, StoreError, Which};
+use duewheel_core::store::{
+    ErrorKind, Found, Level, Load, Lookups, Room, Sequence, Store, StoreError, Which,
+};
 use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
 
 use crate::rig::{Rig, assert_is, by_hand, figure, open, small, work, work_all};

@@ -110,10 +110,16 @@ fn changed_bytes() {
     let id = MessageId(300);
     //     kind id   after due gen att forg prio  stage token
     let head = "02 ac02 01 8001 02 03 01 00";
-    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 01 02ac02  01 03 e807 8827 01 026e6f {WAS}"));
+    is(
+        Record::Changed { id, life: life.clone(), was: was() },
+        &format!("{head} 01 02ac02  01 03 e807 8827 01 026e6f {WAS}"),
+    );
     life.history = vec![];
     life.stage = Stage::Leased(lease());
-    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 02 02ac02 8827 04 e807  00 {WAS}"));
+    is(
+        Record::Changed { id, life: life.clone(), was: was() },
+        &format!("{head} 02 02ac02 8827 04 e807  00 {WAS}"),
+    );
     life.stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5_000) };
     is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 8827  00 {WAS}"));
     life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at: WallMs(5_000) };
