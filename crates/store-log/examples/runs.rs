@@ -140,7 +140,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
     }
     let mut most = Duration::ZERO;
     let (merged, merge) = timed_ok(|| {
-        let mut merge = Merge::new(&disk, FileNo(99), Incarnation(99), inputs, EngineMs(0))?;
+        let mut merge = Merge::new(&disk, FileNo(99), Incarnation(99), inputs, Vec::new(), EngineMs(0))?;
         merge.set_span(span);
         loop {
             let (done, time) = timed_ok(|| merge.step(1 << 20))?;
