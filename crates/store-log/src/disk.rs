@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 mod real;
@@ -39,6 +40,15 @@ pub trait Disk: fmt::Debug + Send + Sync {
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Gives a file, which nobody will write to any more, a second name outside of the folder, if that is possible.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] by default; the file is copied then.
+    fn link(&self, name: &str, to: &Path) -> io::Result<()> {
+        let _ = (name, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;

@@ -15,6 +15,7 @@
 //! follows from [`duewheel_core::store::Store`], whose conformance suite this store runs.
 
 mod background;
+mod backup;
 pub mod disk;
 mod fault;
 mod figures;
@@ -36,6 +37,7 @@ mod store;
 mod verify;
 mod view;
 
+pub use backup::{Backup, BackupReport, restore};
 pub use fault::Problem;
 pub use options::{Options, SyncMode, Workers};
 pub use shared::Worked;

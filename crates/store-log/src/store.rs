@@ -15,6 +15,7 @@ use duewheel_core::store::{
 };
 
 use crate::background::{self, Work};
+use crate::backup::Backup;
 use crate::disk::{Access, Disk, Held, Hold, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
@@ -159,6 +160,11 @@ impl LogStore {
     /// What runs the background work when [`Options::workers`] says [`Workers::ByHand`].
     pub fn hands(&self) -> Hands {
         Hands(Arc::clone(&self.shared))
+    }
+
+    /// What makes copies of the folder while the store works.
+    pub fn backup_handle(&self) -> Backup {
+        Backup(Arc::clone(&self.shared))
     }
 
     fn start_workers(&mut self) -> Result<(), StoreError> {

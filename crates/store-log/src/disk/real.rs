@@ -117,6 +117,10 @@ impl Disk for RealDisk {
         std::fs::remove_file(self.path(name))
     }
 
+    fn link(&self, name: &str, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(self.path(name), to)
+    }
+
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         sync_dir(&self.path(dir))
     }

@@ -1,1 +1,164 @@
+//! A memtable over nothing, and one over another, against the model.
 
+use duewheel_core::record::Writer;
+use duewheel_core::store::conformance::{Dice, History};
+use duewheel_core::store::{Table, place_in};
+
+use super::*;
+
+/// Pushes a group as the store does.
+fn push(mem: &mut Mem, history: &mut History, most: u64) {
+    let group = history.group(most);
+    for record in &group.records {
+        let mut writer = Writer::default();
+        writer.record(record);
+        mem.push(record, &writer.bytes).unwrap();
+    }
+    mem.note_clock(group.clock);
+}
+
+/// What two tables tell together.
+fn together(old: &Mem, new: &Mem, id: MessageId) -> Option<Row> {
+    let older = |patch: Option<Patch>| match (old.told(id), patch) {
+        (Told::Row(mut row), patch) => {
+            if let Some(patch) = patch {
+                patch.apply(&mut row);
+            }
+            Some(row).filter(|row| !new.has_purged(id, &row.message.queue))
+        }
+        (Told::Patch(_), _) => panic!("{id}: the older table has everything"),
+        (Told::Gone | Told::Nothing, _) => None,
+    };
+    match new.told(id) {
+        Told::Row(row) => Some(row),
+        Told::Gone => None,
+        Told::Nothing => older(None),
+        Told::Patch(patch) => older(Some(patch)),
+    }
+}
+
+fn check(old: &Mem, new: &mut Mem, model: &Table) {
+    for id in 1..=model.next_id() + 3 {
+        let id = MessageId(id);
+        assert_eq!(together(old, new, id).as_ref(), model.row(id).map(|(row, _)| row), "{id}");
+    }
+    new.settle();
+    for sequence in Sequence::ALL {
+        let mut expected = model.rows();
+        expected.retain(|row| place_in(sequence, row).is_some());
+        expected.retain(|row| !matches!(new.told(row.message.id), Told::Nothing));
+        expected.sort_by_key(|row| place_in(sequence, row));
+        let expected: Vec<_> =
+            expected.iter().map(|row| (row.message.id, row.message.queue.clone())).collect();
+        let mut scan = new.scan(sequence, &Which::All, None);
+        let mut seen = Vec::new();
+        let mut last = None;
+        while let Some(step) = scan.step(new) {
+            let (Step::Here(cursor, _) | Step::Stale(cursor)) = step;
+            assert!(last < Some(cursor), "in order, and each once");
+            last = Some(cursor);
+            if let Step::Here((_, id), queue) = step {
+                seen.push((id, queue));
+            }
+        }
+        assert_eq!(seen, expected, "{sequence:?}");
+    }
+}
+
+#[test]
+fn two_tables_tell_what_the_records_say() {
+    for seed in 0..30 {
+        let mut history = History::new(seed);
+        let mut old = Mem::new(Lsn(0), 1, None);
+        for _ in 0..history.dice().below(60) {
+            push(&mut old, &mut history, 9);
+        }
+        old.settle();
+        let mut new = Mem::new(old.last(), history.model().next_id(), old.clock());
+        for round in 0..60 {
+            push(&mut new, &mut history, 9);
+            if round % 10 == 0 {
+                check(&old, &mut new, history.model());
+            }
+        }
+        check(&old, &mut new, history.model());
+        assert_eq!(new.last(), history.model().applied());
+        assert_eq!(new.clock(), history.model().clock());
+
+        // All records come back in order, and memory that was used before makes no difference.
+        let mut again = old.start(new.before(), 0, None);
+        let mut next = new.before().next();
+        new.for_each(|lsn, record| {
+            assert_eq!(lsn, next);
+            next = next.next();
+            let mut writer = Writer::default();
+            writer.record(&record);
+            again.push(&record, &writer.bytes).unwrap();
+        });
+        assert_eq!(again.last(), new.last());
+        assert!(again.ids().eq(new.ids()));
+        assert_eq!((again.bytes(), again.newest_bytes()), (new.bytes(), new.newest_bytes()));
+    }
+}
+
+#[test]
+fn keys_and_answers_are_found() {
+    for seed in 0..10 {
+        let mut history = History::new(seed);
+        let mut mem = Mem::new(Lsn(0), 1, None);
+        for _ in 0..80 {
+            push(&mut mem, &mut history, 9);
+        }
+        let lookups = history.lookups();
+        for (queue, key) in &lookups.keys {
+            let mut ids = Vec::new();
+            mem.find_key(hash::key(queue, key), queue, key, &mut ids);
+            ids.retain(|id| matches!(mem.told(*id), Told::Row(_)));
+            ids.sort_unstable();
+            ids.dedup();
+            let mut expected = history.model().rows();
+            expected
+                .retain(|row| row.message.queue == *queue && row.message.key.as_ref() == Some(key));
+            assert!(ids.iter().eq(expected.iter().map(|row| &row.message.id)));
+        }
+        let answers: Vec<DedupeRow> = mem.answers().collect();
+        for expected in history.model().answers() {
+            let hash = hash::answer(&expected.queue, &expected.dedupe_id);
+            let found = mem.find_answer(hash, &expected.queue, &expected.dedupe_id);
+            assert_eq!(found.as_ref(), Some(&expected));
+            assert_eq!(answers.iter().filter(|row| **row == expected).count(), 1);
+        }
+    }
+}
+
+/// A key that is taken again and again leaves no trail.
+#[test]
+fn a_busy_key_takes_one_place() {
+    let mut mem = Mem::new(Lsn(0), 1, None);
+    let queue = QueueName::new("q").unwrap();
+    let key = Key::new("k").unwrap();
+    let mut dice = Dice::new(1);
+    for id in 1..=2_000 {
+        let due = Due::from_raw(Class::After, dice.below(100));
+        let message = duewheel_core::Message {
+            id: MessageId(id),
+            queue: queue.clone(),
+            key: Some(key.clone()),
+            body: Bytes::new(),
+            headers: Vec::new(),
+            options: Default::default(),
+            enqueued_at: duewheel_core::WallMs(0),
+        };
+        let put = Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None };
+        let was = duewheel_core::record::Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1 };
+        let removed =
+            Record::Removed { id: MessageId(id), why: duewheel_core::record::Gone::Replaced, was };
+        for record in [put, removed] {
+            let mut writer = Writer::default();
+            writer.record(&record);
+            mem.push(&record, &writer.bytes).unwrap();
+        }
+    }
+    assert_eq!(mem.keys.len(), 1);
+    assert_eq!(mem.newest_bytes(), 0);
+}

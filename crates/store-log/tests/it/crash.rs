@@ -158,8 +158,8 @@ fn the_machine_may_stop_at_every_call() {
             let mut known = Known::default();
             disk.plan(Plan::HaltAt(halt));
             // Two owners, so that the second one recovers what the first one left without closing.
-            work(&disk, &mut history, &mut dice, 120, &mut known, &mut seen);
-            work(&disk, &mut history, &mut dice, 120, &mut known, &mut seen);
+            work(&disk, &mut history, &mut dice, 90, &mut known, &mut seen);
+            work(&disk, &mut history, &mut dice, 90, &mut known, &mut seen);
             if disk.calls() < halt {
                 assert!(halt > 200, "the work must be worth it: {halt} calls");
                 break;

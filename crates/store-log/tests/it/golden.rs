@@ -10,7 +10,6 @@ use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer};
 use duewheel_core::store::Store;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
-use duewheel_store_log::Worked;
 
 use crate::rig::{by_hand, open};
 use crate::sim_disk::SimDisk;

@@ -1,5 +1,6 @@
 //! The log store from outside: what it promises, on the real file system and on a simulated disk.
 
+mod backup;
 mod conformance;
 mod crash;
 mod damage;

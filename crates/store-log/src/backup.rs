@@ -1,0 +1,263 @@
+//! Copies of a data folder: of one that is in use, and back.
+//!
+//! A copy holds every record up to one position, which was durable when the copy began or later. Runs and states never change, so
+//! they are linked where the file system can do that; of the segments only whole, durable frames are copied. While it is
+//! made, nothing that the manifest listed at its beginning is removed or used again. The copy's own manifest is written
+//! last: a copy that was cut short is no data folder.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::{Epoch, Lsn};
+
+use crate::disk::{Access, Disk, Hold, RealDisk};
+use crate::fault::{Problem, Trouble, failed};
+use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
+use crate::journal::reign;
+use crate::journal::replay::{self, Walk};
+use crate::journal::segment::SegmentReader;
+use crate::manifest::{Manifest, SegmentEntry};
+use crate::names::Interner;
+use crate::shared::Shared;
+use crate::store::take_lock;
+use crate::verify::{Report, verify_on};
+
+/// Makes copies of the folder of an open store, from any thread, while the store works.
+///
+/// A handle may outlive its store; it then refuses.
+#[derive(Clone, Debug)]
+pub struct Backup(pub(crate) Arc<Shared>);
+
+/// What a copy holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupReport {
+    /// Files, the manifest included.
+    pub files: u64,
+    /// Bytes in them; what is only reserved in segments is not counted.
+    pub bytes: u64,
+    /// Files that are linked: they take no room as long as the store has them, too.
+    pub linked: u64,
+    /// The last record in the copy.
+    pub last: Lsn,
+}
+
+/// So far ahead of all epochs of the original are those of a restored folder: no lease token of the one is ever given by
+/// the other.
+const EPOCHS_AHEAD: u32 = 65_536;
+/// Bytes copied at a time.
+const PIECE: u64 = 1024 * 1024;
+
+/// Files stay as long as this lives.
+struct Pin<'a>(&'a Shared);
+
+impl<'a> Pin<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.pin();
+        Pin(shared)
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.unpin();
+    }
+}
+
+impl Backup {
+    /// Copies the folder into `dir`, which is made if it is not there and must be empty otherwise. Everything that was
+    /// appended before the call is in the copy.
+    ///
+    /// The copy is opened with [`restore`], which makes sure that no lease token of the original is given again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the store was closed, [`ErrorKind::Corrupt`] if a segment is damaged,
+    /// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` is not empty. What was copied
+    /// until then stays, without a manifest.
+    pub fn copy_to(&self, dir: impl AsRef<Path>) -> Result<BackupReport, StoreError> {
+        let dir = dir.as_ref();
+        let named = |error: StoreError| {
+            StoreError::new(error.kind(), format_args!("backup to {}: {error}", dir.display()))
+        };
+        self.copy(dir).map_err(|trouble| named(trouble.into()))
+    }
+
+    fn copy(&self, dir: &Path) -> Result<BackupReport, Trouble> {
+        let shared = &*self.0;
+        shared.check()?;
+        if shared.is_stopping() {
+            return Err(StoreError::new(ErrorKind::Closed, "the store is closed").into());
+        }
+        let target = empty_folder(dir)?;
+        shared.syncer.wait_until(shared.syncer.written(), shared)?;
+        let _pin = Pin::new(shared);
+        let mut manifest = shared.manifest();
+        // Not before the manifest is known: its state may say more than was durable a moment ago.
+        let last = shared.syncer.synced();
+        let mut copying = Copying { from: &*shared.disk, to: &target, dir, report: BackupReport::default() };
+        for run in &manifest.runs {
+            copying.link(&run.no.run())?;
+        }
+        if let Some(state) = &manifest.state {
+            copying.link(&state.no.state())?;
+        }
+        let used = used(&*shared.disk, &manifest.segments, last)?;
+        for (i, (entry, first)) in used.iter().enumerate() {
+            let end = used.get(i + 1).map_or(last.next(), |(_, next)| *next);
+            copying.segment(entry, *first, Lsn(end.0 - 1))?;
+        }
+        manifest.segments = used.into_iter().map(|(entry, _)| entry).collect();
+        manifest.proven = last;
+        copying.finish(&manifest)?;
+        Ok(BackupReport { last, ..copying.report })
+    }
+}
+
+/// Makes a data folder in `dir` out of a copy, which may be of a [`Backup`] or of a store that is closed. `dir` is made if it
+/// is not there and must be empty otherwise.
+///
+/// Everything is checked before anything is copied. The new folder's epochs start far above those of the original, so
+/// that the two never give the same lease token.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) for all the places),
+/// [`ErrorKind::Fenced`] if a server has it open, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no,
+/// or if `dir` is not empty.
+pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, StoreError> {
+    let (src, dir) = (src.as_ref(), dir.as_ref());
+    let named = |error: StoreError| {
+        let (from, to) = (src.display(), dir.display());
+        StoreError::new(error.kind(), format_args!("restore {from} to {to}: {error}"))
+    };
+    restore_folder(src, dir).map_err(|trouble| named(trouble.into()))
+}
+
+fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
+    let from = RealDisk::new(src);
+    let names = from.list("").map_err(failed("list", ""))?;
+    let _lock =
+        if names.iter().any(|name| name == LOCK) { Some(take_lock(&from, Hold::Shared)?) } else { None };
+    let report = verify_on(&from)?;
+    if let Some(problem) = report.problems.first() {
+        return Err(problem.clone().into());
+    }
+    let Some(mut manifest) = Manifest::read(&from)? else {
+        return Err(Problem::new(MANIFEST, 0, "the manifest is missing").into());
+    };
+    let kept = reign::keep(&from, &manifest, &mut Interner::default())?;
+    let epoch = replay::replay(&from, &manifest, &kept.books)?.epoch;
+    let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
+    let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
+    manifest.epoch = Epoch(ahead);
+    let to = empty_folder(dir)?;
+    let mut copying = Copying { from: &from, to: &to, dir, report: BackupReport::default() };
+    for name in manifest.files() {
+        copying.file(&name)?;
+    }
+    copying.finish(&manifest)?;
+    Ok(report)
+}
+
+/// A folder that is empty, with the folders in it.
+fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
+    let disk = RealDisk::new(dir);
+    disk.make_dir("").map_err(failed("make", ""))?;
+    if let Some(name) = disk.list("").map_err(failed("list", ""))?.first() {
+        return Err(StoreError::new(
+            ErrorKind::Unavailable,
+            format_args!("the folder is not empty: there is {name}"),
+        ));
+    }
+    for name in [JOURNAL, RUNS, STATE] {
+        disk.make_dir(name).map_err(failed("make", name))?;
+    }
+    Ok(disk)
+}
+
+/// The segments that hold records up to `last`, and the first record of each.
+fn used(
+    disk: &dyn Disk,
+    segments: &[SegmentEntry],
+    last: Lsn,
+) -> Result<Vec<(SegmentEntry, Lsn)>, Trouble> {
+    let mut used = Vec::new();
+    for entry in segments {
+        // One that is being begun right now may look unused: what it holds came too late for this copy.
+        match SegmentReader::open(disk, entry)?.header()? {
+            Some(header) if header.first <= last => used.push((*entry, header.first)),
+            Some(_) | None => break,
+        }
+    }
+    Ok(used)
+}
+
+struct Copying<'a> {
+    from: &'a dyn Disk,
+    to: &'a RealDisk,
+    dir: &'a Path,
+    report: BackupReport,
+}
+
+impl Copying<'_> {
+    /// Links a file that never changes, or copies it.
+    fn link(&mut self, name: &str) -> Result<(), Trouble> {
+        if self.from.link(name, &self.dir.join(name)).is_err() {
+            return self.file(name);
+        }
+        let file = self.to.open(name, Access::Read).map_err(failed("open", name))?;
+        self.report.linked += 1;
+        self.report.files += 1;
+        self.report.bytes += file.size().map_err(failed("measure", name))?;
+        Ok(())
+    }
+
+    /// Copies a file.
+    fn file(&mut self, name: &str) -> Result<(), Trouble> {
+        let file = self.from.open(name, Access::Read).map_err(failed("open", name))?;
+        let size = file.size().map_err(failed("measure", name))?;
+        self.start_of(name, size, size)
+    }
+
+    /// Copies the frames of a segment up to a record, which it holds; each is checked on the way.
+    fn segment(&mut self, entry: &SegmentEntry, first: Lsn, last: Lsn) -> Result<(), Trouble> {
+        let mut walk = Walk::new(SegmentReader::open(self.from, entry)?, first);
+        while walk.next <= last {
+            if let Err(what) = walk.frame()? {
+                return Err(walk.segment.problem(walk.at, what).into());
+            }
+        }
+        self.start_of(&entry.no.segment(), walk.at, entry.bytes)
+    }
+
+    /// Copies so much of a file, which gets a size.
+    fn start_of(&mut self, name: &str, bytes: u64, size: u64) -> Result<(), Trouble> {
+        let from = self.from.open(name, Access::Read).map_err(failed("open", name))?;
+        let to = self.to.create(name).map_err(failed("create", name))?;
+        let mut piece = vec![0; usize::try_from(PIECE.min(bytes)).unwrap_or(0)];
+        let mut at = 0;
+        while at < bytes {
+            let length = piece.len().min(usize::try_from(bytes - at).unwrap_or(usize::MAX));
+            from.read_at(&mut piece[..length], at).map_err(failed("read", name))?;
+            to.write_at(&piece[..length], at).map_err(failed("write", name))?;
+            at += length as u64;
+        }
+        if bytes < size {
+            to.write_at(&[0], size - 1).map_err(failed("write", name))?;
+        }
+        to.sync_data().map_err(failed("sync", name))?;
+        self.report.files += 1;
+        self.report.bytes += bytes;
+        Ok(())
+    }
+
+    /// Makes all names durable, then the manifest.
+    fn finish(&mut self, manifest: &Manifest) -> Result<(), StoreError> {
+        for name in [JOURNAL, RUNS, STATE] {
+            self.to.sync_dir(name).map_err(failed("sync the names of", name))?;
+        }
+        manifest.replace(self.to)?;
+        self.report.files += 1;
+        self.report.bytes += manifest.encode().len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,150 @@
+//! Copies of a folder in use are consistent, complete up to a moment, and never give a token twice.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{ErrorKind, Store};
+use duewheel_core::{Epoch, Lsn};
+use duewheel_store_log::{LogStore, Options, Workers, restore, verify};
+
+use crate::rig::{Rig, assert_is, by_hand, figure, small, work, work_all};
+use crate::sim_disk::SimDisk;
+
+/// What a copy holds is what the history says; returns the last record in it.
+fn check(copy: &Path, history: &History, what: &str) -> Lsn {
+    assert_eq!(verify(copy).expect("verify").problems, [], "{what}");
+    let restored = copy.with_extension("restored");
+    let report = restore(copy, &restored).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut store =
+        LogStore::open(&restored, small(), Arc::new(|| {})).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let recovered = store.recovered();
+    assert_is(&mut store, &recovered, history, what);
+    assert_eq!(report.unproven_groups, 0, "{what}");
+    Lsn(recovered.next_lsn.0 - 1)
+}
+
+#[test]
+fn a_backup_of_every_kind_of_folder() {
+    for seed in 0..6 {
+        let dir = tempfile::tempdir().expect("a folder");
+        let disk = SimDisk::new(seed);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+        let hands = rig.store.hands();
+        let backup = rig.store.backup_handle();
+        for round in 0..12 {
+            let copy = dir.path().join(format!("copy{round}"));
+            let report = backup.copy_to(&copy).expect("backup");
+            assert_eq!(report.last, rig.history.model().applied(), "everything appended before");
+            assert_eq!(report.linked, 0, "a disk in memory cannot link");
+            let what = format!("seed {seed}, round {round}");
+            assert_eq!(check(&copy, &rig.history, &what), report.last, "{what}");
+            for _ in 0..rig.history.dice().below(25) {
+                rig.append(9);
+                hands.prepare();
+                if rig.history.dice().once_in(4) {
+                    work(&hands);
+                }
+            }
+        }
+        work_all(&hands);
+        drop(rig.store);
+        let error = backup.copy_to(dir.path().join("late")).expect_err("the store is gone");
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}
+
+/// While copies are made one after the other, the owner appends, and flushes and merges remove what the copies need.
+#[test]
+fn backups_are_made_while_everything_goes_on() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = Options { journal_bytes: 4_000, workers: Workers::Threads, ..small() };
+    let mut store =
+        LogStore::open(dir.path().join("data"), options.clone(), Arc::new(|| {})).expect("open");
+    let mut history = History::new(1);
+    let epoch = store.recovered().epoch;
+    let stop = AtomicBool::new(false);
+    let appended = AtomicU64::new(0);
+    let backup = store.backup_handle();
+    let reports = std::thread::scope(|scope| {
+        let copier = scope.spawn(|| {
+            let mut reports = Vec::new();
+            while !stop.load(Ordering::Acquire) {
+                let before = appended.load(Ordering::Acquire);
+                let copy = dir.path().join(format!("copy{}", reports.len()));
+                let report = backup.copy_to(&copy).expect("backup");
+                assert!(report.last.0 >= before, "what was appended before the call is in the copy");
+                reports.push((copy, report));
+            }
+            reports
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        for n in 0.. {
+            let group = history.group(9);
+            store.append(&group).expect("append");
+            appended.store(group.last().0, Ordering::Release);
+            store.sync().expect("sync");
+            let done = figure(&store, "merges_total") > 3 && figure(&store, "segments_reused_total") > 2;
+            if (n > 300 && done) || Instant::now() > deadline {
+                assert!(done, "{:?}", store.figures());
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        stop.store(true, Ordering::Release);
+        copier.join().expect("no panic")
+    });
+    assert!(reports.len() > 3, "{} copies", reports.len());
+    assert!(reports.iter().any(|(_, report)| report.linked > 1), "runs are linked");
+    let each = reports.len().div_ceil(12);
+    for (copy, report) in reports.iter().step_by(each) {
+        assert_eq!(check(copy, &history, &copy.display().to_string()), report.last);
+    }
+    // Nothing was kept that should have gone.
+    drop(store);
+    let mut store = LogStore::open(dir.path().join("data"), options, Arc::new(|| {})).expect("open");
+    let recovered = store.recovered();
+    assert_is(&mut store, &recovered, &history, "the original");
+    assert_eq!(recovered.epoch, Epoch(epoch.0 + 1));
+    let restored = reports[0].0.with_extension("restored");
+    let other = LogStore::open(&restored, small(), Arc::new(|| {})).expect("open").recovered();
+    assert!(other.epoch.0 > epoch.0 + 65_536, "{:?}", other.epoch);
+}
+
+#[test]
+fn only_sound_copies_are_restored_and_only_into_empty_folders() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let data = dir.path().join("data");
+    let mut store = LogStore::open(&data, small(), Arc::new(|| {})).expect("open");
+    let mut history = History::new(2);
+    while figure(&store, "runs") == 0 {
+        store.append(&history.group(9)).expect("append");
+    }
+    let full = dir.path().join("full");
+    std::fs::create_dir(&full).expect("a folder");
+    std::fs::write(full.join("something"), "x").expect("a file");
+    let error = store.backup_handle().copy_to(&full).expect_err("the folder is not empty");
+    assert!(error.to_string().contains("not empty"), "{error}");
+    assert_eq!(restore(&data, dir.path().join("new")).expect_err("it is open").kind(), ErrorKind::Fenced);
+    let copy = dir.path().join("copy");
+    store.backup_handle().copy_to(&copy).expect("backup");
+    assert!(restore(&copy, &full).expect_err("the folder is not empty").to_string().contains("not empty"));
+    store.close(history.tick()).expect("close");
+    check(&copy, &history, "the copy");
+
+    // A closed folder may be restored, too; and each damage is found before anything is copied.
+    restore(&data, dir.path().join("moved")).expect("restore");
+    let runs: Vec<_> = std::fs::read_dir(data.join("runs")).expect("a folder").collect();
+    let run = runs.into_iter().next().expect("a run").expect("an entry").path();
+    let mut bytes = std::fs::read(&run).expect("a file");
+    bytes[100] ^= 1;
+    std::fs::remove_file(&run).expect("links have the same bytes");
+    std::fs::write(&run, bytes).expect("a file");
+    let target = dir.path().join("damaged");
+    let error = restore(&data, &target).expect_err("damage");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!target.exists(), "nothing was made");
+    assert_eq!(verify(&copy).expect("verify").problems, [], "the copy has its own name for the file");
+}
