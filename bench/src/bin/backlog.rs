@@ -13,6 +13,8 @@ use duewheel::core::engine::{Enqueue, Op, Reply, Target, When};
 use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::{CallError, Client, Demand, Duewheel, VirtualClock};
+use duewheel_bench::process::resident_mib;
+use duewheel_bench::random::scatter;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
@@ -152,14 +154,6 @@ fn place(args: &Args, names: &[QueueName], n: u64) -> (QueueName, Option<Key>) {
 
 fn names(args: &Args) -> Vec<QueueName> {
     (0..args.queues).map(|q| QueueName::new(&format!("queue-{q}")).expect("a name")).collect()
-}
-
-/// SplitMix64.
-fn scatter(n: u64) -> u64 {
-    let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Submits operations by their numbers in groups, some at a time, and again what was refused because the store was busy.
@@ -317,16 +311,6 @@ async fn drain(args: &Args, dir: &Path) {
     let rate = drained as f64 / began.elapsed().as_secs_f64();
     println!("drain          {rate:>12.0} /s   {drained} messages, resident {} MiB", resident_mib());
     wheel.shutdown(Duration::from_secs(60)).await.expect("closed");
-}
-
-/// Memory that is this process's own: RssAnon and RssShmem.
-fn resident_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kib = |name: &str| -> u64 {
-        let line = status.lines().find(|line| line.starts_with(name));
-        line.and_then(|l| l.split_whitespace().nth(1)).and_then(|n| n.parse().ok()).unwrap_or(0)
-    };
-    (kib("RssAnon:") + kib("RssShmem:")) / 1024
 }
 
 fn bytes_in(dir: &Path) -> u64 {
