@@ -71,9 +71,9 @@ impl Backup {
     /// The copy is opened with [`restore`], which makes sure that no lease token of the original is given again.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`] if the store was closed, [`ErrorKind::Corrupt`] if a segment is damaged,
-    /// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` is not empty. What was copied
-    /// until then stays, without a manifest.
+    /// [`ErrorKind::Closed`] if the store was closed, before or while the copy was made, [`ErrorKind::Corrupt`] if a
+    /// segment is damaged, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` is not empty.
+    /// What was copied until then stays, without a manifest.
     pub fn copy_to(&self, dir: impl AsRef<Path>) -> Result<BackupReport, StoreError> {
         let dir = dir.as_ref();
         let named = |error: StoreError| {
@@ -84,10 +84,7 @@ impl Backup {
 
     fn copy(&self, dir: &Path) -> Result<BackupReport, Trouble> {
         let shared = &*self.0;
-        shared.check()?;
-        if shared.is_stopping() {
-            return Err(StoreError::new(ErrorKind::Closed, "the store is closed").into());
-        }
+        still_open(shared)?;
         let target = empty_folder(dir)?;
         shared.syncer.wait_until(shared.syncer.written(), shared)?;
         let _pin = Pin::new(shared);
@@ -96,6 +93,7 @@ impl Backup {
         let last = shared.syncer.synced();
         let mut copying = Copying { from: &*shared.disk, to: &target, dir, report: BackupReport::default() };
         for run in &manifest.runs {
+            still_open(shared)?;
             copying.link(&run.no.run())?;
         }
         if let Some(state) = &manifest.state {
@@ -103,14 +101,26 @@ impl Backup {
         }
         let used = used(&*shared.disk, &manifest.segments, last)?;
         for (i, (entry, first)) in used.iter().enumerate() {
+            still_open(shared)?;
             let end = used.get(i + 1).map_or(last.next(), |(_, next)| *next);
             copying.segment(entry, *first, Lsn(end.0 - 1))?;
         }
         manifest.segments = used.into_iter().map(|(entry, _)| entry).collect();
         manifest.proven = last;
+        // A pin holds its own store only. Once that is closed or has failed, the next owner of the folder may remove and use
+        // again what was being copied; a copy counts only if there was none.
+        still_open(shared)?;
         copying.finish(&manifest)?;
         Ok(BackupReport { last, ..copying.report })
     }
+}
+
+fn still_open(shared: &Shared) -> Result<(), StoreError> {
+    shared.check()?;
+    if shared.is_stopping() {
+        return Err(StoreError::new(ErrorKind::Closed, "the store is closed"));
+    }
+    Ok(())
 }
 
 /// Makes a data folder in `dir` out of a copy, which may be of a [`Backup`] or of a store that is closed. `dir` is made if it
