@@ -10,6 +10,7 @@ use duewheel_core::store::{MemoryStore, Store, StoreError};
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 
 use crate::Duewheel;
+use crate::backup::{Copier, Newest};
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
 use crate::shard::{Opener, Shard, StartError};
@@ -126,19 +127,27 @@ impl Builder {
     pub async fn open(self) -> Result<Duewheel, OpenError> {
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
-        let opener: Opener = match self.durability {
-            Durability::Memory => {
-                Box::new(|waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>))
-            }
+        let (opener, copier): (Opener, Copier) = match self.durability {
+            Durability::Memory => (
+                Box::new(|waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>)),
+                Copier::None,
+            ),
             Durability::Fsync | Durability::Buffered => {
                 let (data, mut log) = (self.data, self.log);
                 log.sync = match self.durability {
                     Durability::Buffered => SyncMode::Buffered,
                     Durability::Fsync | Durability::Memory => SyncMode::Fsync,
                 };
-                Box::new(move |waker| {
-                    LogStore::open(&data, log.clone(), waker).map(|s| Box::new(s) as Box<dyn Store>)
-                })
+                let newest = Arc::new(Newest::default());
+                let copier = Copier::of(&newest, &data);
+                let opener = move |waker| {
+                    // The store before is gone, and what its handle keeps in memory should be, too.
+                    newest.set(None);
+                    let store = LogStore::open(&data, log.clone(), waker)?;
+                    newest.set(Some(store.backup_handle()));
+                    Ok(Box::new(store) as Box<dyn Store>)
+                };
+                (Box::new(opener), copier)
             }
         };
         let config = Config { policy: self.policy, seed, ..Config::default() };
@@ -156,6 +165,6 @@ impl Builder {
             next_waiter: Arc::new(AtomicU64::new(1)),
             next_session: Arc::new(AtomicU64::new(1)),
         };
-        Ok(Duewheel::new(client))
+        Ok(Duewheel::new(client, copier))
     }
 }

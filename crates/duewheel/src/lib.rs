@@ -31,6 +31,7 @@
 //!
 //! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds.
 
+mod backup;
 mod builder;
 mod client;
 mod clock;
@@ -41,11 +42,13 @@ mod handler;
 mod inbox;
 mod message;
 mod queue;
+mod restore;
 mod shard;
 mod wheel;
 
 use std::time::Duration;
 
+pub use backup::{BackupError, FolderProblem};
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
@@ -54,12 +57,14 @@ pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};
 pub use duewheel_core::{MessageId, Policy};
 pub use duewheel_store_log as store_log;
+pub use duewheel_store_log::BackupReport;
 pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use error::{CallError, Outcome};
 pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
 pub use inbox::{Answers, Inbox, Submission};
 pub use message::Message;
 pub use queue::{Cancel, Queue, QueueError};
+pub use restore::{Restored, restore};
 pub use wheel::{Duewheel, ShutdownError};
 
 /// One second, to be multiplied: `90 * SECOND`.

@@ -7,8 +7,10 @@ use std::time::{Duration, SystemTime};
 use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
+use duewheel_store_log::BackupReport;
 use tokio::sync::watch;
 
+use crate::backup::{BackupError, Copier};
 use crate::builder::{Builder, OpenError};
 use crate::client::Client;
 use crate::error::CallError;
@@ -29,6 +31,7 @@ pub struct Duewheel {
 #[derive(Debug)]
 struct Inner {
     client: Client,
+    copier: Copier,
     session: SessionId,
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
@@ -53,11 +56,12 @@ pub enum ShutdownError {
 }
 
 impl Duewheel {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, copier: Copier) -> Self {
         let session = client.new_session();
         Duewheel {
             inner: Arc::new(Inner {
                 client,
+                copier,
                 session,
                 handlers: Mutex::default(),
                 stop: watch::Sender::new(false),
@@ -167,6 +171,38 @@ impl Duewheel {
                 return Ok(());
             }
         }
+    }
+
+    /// Copies the data folder into `dir` while everything goes on. `dir` is made if it is not there, must be empty otherwise,
+    /// and must not be inside of the data folder. A relative path counts from the working directory of this process.
+    ///
+    /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what comes
+    /// meanwhile a part, up to one moment. Files that never change are linked where the file system can do that, and take
+    /// no room of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data folder out of
+    /// the copy; until then leave the copy as it is.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let dir = dir.path();
+    /// # use duewheel::{Duewheel, HOUR, SECOND};
+    /// let wheel = Duewheel::open(dir.join("data")).await?;
+    /// wheel.queue("close-review").body("order 42").delay(48 * HOUR).enqueue().await?;
+    /// wheel.backup(dir.join("monday")).await?;
+    /// wheel.shutdown(SECOND).await?;
+    ///
+    /// let restored = duewheel::restore(dir.join("monday"), dir.join("other"))?;
+    /// assert_eq!(restored.messages, 1);
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// See [`BackupError`]. A copy that failed midway has no manifest: it cannot be restored by mistake. Remove it.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, copying goes on in the background, until it is done or the wheel is closed.
+    pub async fn backup(&self, dir: impl Into<PathBuf>) -> Result<BackupReport, BackupError> {
+        self.inner.copier.copy_to(dir.into()).await
     }
 
     /// Takes nothing new, lets running handlers finish up to `deadline`, and closes. Calling it again is harmless.

@@ -1,0 +1,204 @@
+//! Copies of the data folder while it is in use.
+//!
+//! The copying is the log store's. Here is whose handle counts (the store may be opened again after a failure), where a
+//! copy may go, and that one is made at a time.
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_log::disk::{Disk, RealDisk};
+use duewheel_store_log::{Backup, BackupReport};
+
+/// Why there is no copy.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// The messages are in memory only ([`Durability::Memory`](crate::Durability::Memory)).
+    #[error("the messages are in memory only; there is no folder to copy")]
+    InMemory,
+    /// Another copy is being made. Try again when it is done.
+    #[error("another backup is under way")]
+    Busy,
+    /// The copy cannot be where it was wanted. Choose another folder.
+    #[error("{}: {what}", folder.display())]
+    Folder {
+        /// The folder that was wanted.
+        folder: PathBuf,
+        /// Why it cannot be that.
+        what: FolderProblem,
+    },
+    /// The wheel was shut down, before or meanwhile.
+    #[error("closed; there is nobody to make a backup any more")]
+    Closed,
+    /// A disk is full or fails, or the data is damaged: see [`StoreError::kind`].
+    #[error("{0}")]
+    Store(StoreError),
+}
+
+/// Why a folder cannot take a copy.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderProblem {
+    /// It holds something.
+    #[error("the folder is not empty: there is {0}")]
+    NotEmpty(String),
+    /// It is the data folder, or in it.
+    #[error("the folder is inside of the data folder")]
+    Inside,
+    /// It cannot be made or read.
+    #[error("{0}")]
+    Unusable(#[from] io::Error),
+}
+
+/// The handle of the store that is open now. The opener has it, so it goes with the driver's thread.
+#[derive(Debug, Default)]
+pub(crate) struct Newest {
+    handle: Mutex<Option<Backup>>,
+    /// A copy is being made.
+    busy: AtomicBool,
+}
+
+/// Makes copies, if there is a folder to copy.
+#[derive(Debug)]
+pub(crate) enum Copier {
+    None,
+    Of { newest: Weak<Newest>, data: PathBuf },
+}
+
+/// The one copy at a time; until it is dropped there is no other.
+struct Turn(Arc<Newest>);
+
+impl Newest {
+    pub(crate) fn set(&self, handle: Option<Backup>) {
+        *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = handle;
+    }
+
+    fn handle(&self) -> Option<Backup> {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Turn {
+    fn take(newest: Arc<Newest>) -> Result<Turn, BackupError> {
+        match newest.busy.swap(true, Ordering::AcqRel) {
+            true => Err(BackupError::Busy),
+            false => Ok(Turn(newest)),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+impl Copier {
+    pub(crate) fn of(newest: &Arc<Newest>, data: &Path) -> Copier {
+        Copier::Of { newest: Arc::downgrade(newest), data: data.to_owned() }
+    }
+
+    pub(crate) async fn copy_to(&self, dir: PathBuf) -> Result<BackupReport, BackupError> {
+        let Copier::Of { newest, data } = self else { return Err(BackupError::InMemory) };
+        let turn = Turn::take(newest.upgrade().ok_or(BackupError::Closed)?)?;
+        let data = data.clone();
+        // The turn is the copying's, not the caller's, who may go away.
+        let copying = tokio::task::spawn_blocking(move || copy(&turn.0, &data, &dir));
+        copying.await.unwrap_or(Err(BackupError::Closed))
+    }
+}
+
+fn copy(newest: &Newest, data: &Path, dir: &Path) -> Result<BackupReport, BackupError> {
+    let Some(handle) = newest.handle() else {
+        let what = "the store has failed and is not open again yet";
+        return Err(BackupError::Store(StoreError::new(ErrorKind::Unavailable, what)));
+    };
+    check(data, dir).map_err(|what| BackupError::Folder { folder: dir.to_owned(), what })?;
+    handle.copy_to(dir).map_err(|error| match error.kind() {
+        ErrorKind::Closed => BackupError::Closed,
+        ErrorKind::Fenced | ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Corrupt => {
+            BackupError::Store(error)
+        }
+    })
+}
+
+/// What is wrong with the folder itself is said before anything is copied, and makes it if it is not there.
+fn check(data: &Path, dir: &Path) -> Result<(), FolderProblem> {
+    if real(dir)?.starts_with(data.canonicalize()?) {
+        return Err(FolderProblem::Inside);
+    }
+    if dir.exists() && !dir.is_dir() {
+        return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
+    }
+    let disk = RealDisk::new(dir);
+    match disk.make_dir("") {
+        // That is the store's word, which says it in its own way.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
+        made => made?,
+    }
+    match disk.list("")?.into_iter().next() {
+        Some(name) => Err(FolderProblem::NotEmpty(name)),
+        None => Ok(()),
+    }
+}
+
+/// The path without links and dots, also of a folder that is not there yet.
+fn real(dir: &Path) -> io::Result<PathBuf> {
+    let dir = std::path::absolute(dir)?;
+    let mut there = dir.as_path();
+    loop {
+        match there.canonicalize() {
+            Ok(mut path) => {
+                for part in dir.strip_prefix(there).unwrap_or(Path::new("")).components() {
+                    match part {
+                        Component::ParentDir => {
+                            path.pop();
+                        }
+                        part => path.push(part),
+                    }
+                }
+                return Ok(path);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match there.parent() {
+                Some(parent) => there = parent,
+                None => return Err(error),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_copy_at_a_time() {
+        let newest = Arc::new(Newest::default());
+        let turn = Turn::take(newest.clone()).unwrap_or_else(|_| panic!("nobody else copies"));
+        assert!(matches!(Turn::take(newest.clone()), Err(BackupError::Busy)));
+        drop(turn);
+        assert!(Turn::take(newest).is_ok());
+    }
+
+    #[test]
+    fn a_folder_inside_of_the_data_is_found_out_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        std::os::unix::fs::symlink(&data, dir.path().join("link")).unwrap();
+        for inside in ["data", "data/copy", "link/copy/of", "new/../data/copy", "./data/."] {
+            let checked = check(&data, &dir.path().join(inside));
+            assert!(matches!(checked, Err(FolderProblem::Inside)), "{inside}: {checked:?}");
+        }
+        assert!(!data.join("copy").exists(), "nothing was made");
+        for beside in ["data2", "link2/copy", "data/../copy"] {
+            check(&data, &dir.path().join(beside)).unwrap();
+        }
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        for bad in ["file", "file/copy", "."] {
+            assert!(check(&data, &dir.path().join(bad)).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A data folder out of a copy.
+//!
+//! The log store copies the bytes. What is left to do is that no lease token of the original is accepted by the restored
+//! folder: the original may have gone on, and given the message to somebody else since.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use duewheel_core::id::LeaseToken;
+use duewheel_core::message::{Lease, Row, Stage};
+use duewheel_core::record::{ClockPair, Group, Record, Was};
+use duewheel_core::store::{Load, Loaded, More, Room, Sequence, Store, StoreError, Which};
+use duewheel_core::{Epoch, Lsn};
+use duewheel_store_log::disk::{Disk, RealDisk};
+use duewheel_store_log::{LogStore, Options};
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Unsettled messages: scheduled, ready, leased, dead.
+    pub messages: u64,
+    /// Of these, how many had a lease token that is not accepted any more.
+    pub tokens_ended: u64,
+    /// Files of the copy.
+    pub files: u64,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// Records in the copy's journal.
+    pub records: u64,
+}
+
+/// Messages looked at together.
+const ROWS: usize = 1_024;
+/// Bytes of bodies read together.
+const BYTES: usize = 4 * 1024 * 1024;
+/// The little that is written here needs no large segments.
+const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Makes a data folder in `dir` out of a copy: of a [`Duewheel::backup`](crate::Duewheel::backup), or of a folder that
+/// nobody has open. `dir` is made if it is not there, and must be empty otherwise. The copy stays as it is.
+///
+/// Everything is checked before anything is copied. Due times, keys, attempts and settings are those of the copy, and the time
+/// since counts: what came due meanwhile is due at once. No lease token of the original is accepted, and none is ever
+/// given again: a message that was leased comes again when its lease has run out.
+///
+/// This reads everything three times and blocks the thread meanwhile. The example is at
+/// [`Duewheel::backup`](crate::Duewheel::backup).
+///
+/// # Errors
+/// [`Corrupt`](duewheel_core::store::ErrorKind::Corrupt) if the copy is damaged (run
+/// [`verify`](duewheel_store_log::verify()) for all the places), [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if
+/// somebody has it open, [`Full`](duewheel_core::store::ErrorKind::Full) or
+/// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if a disk says no, or if `dir` is not empty. After an error,
+/// and if the process was killed meanwhile, remove `dir`.
+pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored, StoreError> {
+    let dir = dir.as_ref();
+    let report = duewheel_store_log::restore(src, dir)?;
+    let tokens_ended = end_tokens(dir).inspect_err(|_| {
+        // Half done it must not be opened. If even this fails, the error above is what counts.
+        let _ = RealDisk::new(dir).remove("MANIFEST");
+    })?;
+    Ok(Restored {
+        messages: report.messages,
+        tokens_ended,
+        files: report.files,
+        bytes: report.bytes,
+        records: report.records,
+    })
+}
+
+/// Gives each lease to nobody, and forgets the tokens of leases that have run out. Says how many there were.
+fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
+    let thread = thread::current();
+    let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
+    let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
+    let recovered = store.recovered();
+    // Without a clock there never was a record.
+    let Some(clock) = recovered.clock else { return Ok(0) };
+    let mut ending = Ending { epoch: recovered.epoch, next: recovered.next_lsn, clock, ended: 0 };
+    for sequence in [Sequence::AllAt, Sequence::AllAfter] {
+        let mut after = None;
+        loop {
+            let which = Which::All;
+            let until = u64::MAX;
+            store.load(Load { ticket: 0, sequence, which, after, until, rows: ROWS, bytes: BYTES })?;
+            let page = loaded(&mut store)?;
+            ending.end(&mut store, page.rows)?;
+            match page.more {
+                More::No => break,
+                More::Yes => after = page.upto,
+            }
+        }
+    }
+    store.close(clock)?;
+    Ok(ending.ended)
+}
+
+struct Ending {
+    /// This reign, which grants nothing else.
+    epoch: Epoch,
+    next: Lsn,
+    clock: ClockPair,
+    ended: u64,
+}
+
+impl Ending {
+    fn end(&mut self, store: &mut LogStore, rows: Vec<Row>) -> Result<(), StoreError> {
+        let records: Vec<Record> = rows.into_iter().filter_map(|row| self.record(row)).collect();
+        if records.is_empty() {
+            return Ok(());
+        }
+        while store.room() == Room::Busy {
+            store.progress()?;
+            thread::park_timeout(Duration::from_millis(10));
+        }
+        let group = Group { first: self.next, clock: self.clock, records };
+        self.next = group.last().next();
+        store.append(&group)
+    }
+
+    fn record(&mut self, Row { message, mut life }: Row) -> Option<Record> {
+        let kind = life.stage.kind();
+        life.stage = match life.stage {
+            Stage::Leased(lease) => {
+                self.ended += 1;
+                let token = LeaseToken { epoch: self.epoch, counter: self.ended };
+                Stage::Leased(Lease { token, ..lease })
+            }
+            Stage::Waiting { token: Some(_) } => {
+                self.ended += 1;
+                Stage::Waiting { token: None }
+            }
+            Stage::Waiting { token: None } | Stage::Dead { .. } => return None,
+        };
+        let was = Was { queue: message.queue.clone(), kind, due: life.due, weight: message.weight() as u64 };
+        Some(Record::Changed { id: message.id, life, was })
+    }
+}
+
+fn loaded(store: &mut LogStore) -> Result<Loaded, StoreError> {
+    loop {
+        if let Some(page) = store.loaded() {
+            return page;
+        }
+        thread::park_timeout(Duration::from_millis(100));
+    }
+}
