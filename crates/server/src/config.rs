@@ -10,11 +10,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
 
 use crate::http::Limits;
 use crate::span::Span;
+
+const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
+/// Below, flushes would be as frequent as groups.
+const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
 
 /// The options of `duewheel serve`. What is not given in one layer comes from the next.
 #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -38,6 +43,10 @@ pub struct Options {
     /// What an answer means: on the disk, handed to the system, or in memory [default: fsync]
     #[arg(long, env = "DUEWHEEL_DURABILITY", value_name = "LEVEL")]
     pub durability: Option<Level>,
+    /// Bytes of recent changes kept in memory and in the journal, which a start reads again; from 1048576 up, and the
+    /// number of records in proportion [default: 268435456]
+    #[arg(long, env = "DUEWHEEL_JOURNAL_BYTES", value_name = "N")]
+    pub journal_bytes: Option<u64>,
     /// Listen on addresses that other machines reach, although nothing asks them who they are
     #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub insecure: Option<bool>,
@@ -121,6 +130,8 @@ pub struct Settings {
     pub store: String,
     /// What an answer means.
     pub durability: Level,
+    /// Bytes of the journal's budget.
+    pub journal_bytes: u64,
     /// Whether any address may be listened on.
     pub exposure: Exposure,
     /// For running requests when told to stop.
@@ -174,8 +185,8 @@ macro_rules! over {
 impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
-        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, insecure, drain_timeout,
-            log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
+        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, journal_bytes, insecure,
+            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout)
     }
 
@@ -223,6 +234,11 @@ impl Options {
                 return Err(ConfigError::Value(format!("--{name} must not be 0")));
             }
         }
+        let journal_bytes = self.journal_bytes.unwrap_or(DEFAULT_JOURNAL_BYTES);
+        if journal_bytes < MIN_JOURNAL_BYTES {
+            let what = format!("--journal-bytes {journal_bytes}: must be at least {MIN_JOURNAL_BYTES}");
+            return Err(ConfigError::Value(what));
+        }
         let beanstalk_asked = self.beanstalk.is_some() || self.beanstalk_max_job_size.is_some();
         let beanstalk = self.beanstalk.unwrap_or_else(|| "127.0.0.1:11300".into());
         Ok(Settings {
@@ -231,6 +247,7 @@ impl Options {
             beanstalk: (beanstalk_asked && beanstalk != "off").then_some(beanstalk),
             store: self.store.unwrap_or_else(|| "log".into()),
             durability: self.durability.unwrap_or(Level::Fsync),
+            journal_bytes,
             exposure: if self.insecure.unwrap_or(false) { Exposure::Insecure } else { Exposure::Loopback },
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
@@ -265,6 +282,20 @@ impl Settings {
         Ok(Some(address))
     }
 
+    /// The log store's settings: a journal of this budget, of at least four segments.
+    pub fn log_options(&self) -> LogOptions {
+        let default = LogOptions::default();
+        // A record has a cost in memory besides its bytes, so their number is bounded, too; wide enough for any u64.
+        let records = u128::from(default.journal_records) * u128::from(self.journal_bytes)
+            / u128::from(DEFAULT_JOURNAL_BYTES);
+        LogOptions {
+            journal_bytes: self.journal_bytes,
+            journal_records: u64::try_from(records).unwrap_or(u64::MAX),
+            segment_bytes: default.segment_bytes.min(self.journal_bytes / 4),
+            ..default
+        }
+    }
+
     /// The same as options that can be written to a file.
     pub fn to_options(&self) -> Options {
         let span = |d: Duration| Some(Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
@@ -275,6 +306,7 @@ impl Settings {
             beanstalk_max_job_size: None,
             store: Some(self.store.clone()),
             durability: Some(self.durability),
+            journal_bytes: Some(self.journal_bytes),
             insecure: Some(self.exposure == Exposure::Insecure),
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
@@ -360,12 +392,17 @@ mod tests {
         assert_eq!(settings.beanstalk, None, "no notice about a listener that nobody has asked for");
         assert_eq!(settings.policy, Policy::default());
         assert_eq!(settings.limits, Limits::default());
+        let (log, default) = (settings.log_options(), LogOptions::default());
+        assert_eq!(
+            (log.journal_bytes, log.journal_records, log.segment_bytes),
+            (default.journal_bytes, default.journal_records, default.segment_bytes)
+        );
     }
 
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nstore = 'log'\ndurability = 'memory'\n\
-            insecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let given = options(all);
@@ -414,6 +451,16 @@ mod tests {
         }
         assert!("7788".parse::<Listen>().is_err());
         assert!(":7788".parse::<Listen>().is_err());
+    }
+
+    #[test]
+    fn the_journals_budget_has_a_least_size_and_segments_fit_it() {
+        let refused = options("journal_bytes = 1048575").settings().unwrap_err().to_string();
+        assert_eq!(refused, "--journal-bytes 1048575: must be at least 1048576");
+        let least = options("journal_bytes = 1048576").settings().unwrap().log_options();
+        assert_eq!((least.segment_bytes, least.journal_records), (262_144, 7_812));
+        let most = Options { journal_bytes: Some(u64::MAX), ..Options::default() };
+        assert_eq!(most.settings().unwrap().log_options().segment_bytes, LogOptions::default().segment_bytes);
     }
 
     #[test]

@@ -105,6 +105,7 @@ async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
         .data(&settings.data)
         .durability(settings.durability.into())
         .policy(settings.policy.clone())
+        .log_options(settings.log_options())
         .open()
         .await;
     opened.map_err(|why| ServeError::Open { data: settings.data.display().to_string(), why })
