@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal, Part, SettingsRefusal, SettleRefusal};
 use duewheel::core::store::ErrorKind;
-use duewheel::{CallError, Outcome};
+use duewheel::{BackupError, CallError, Outcome};
 
 use crate::http::Json;
 
@@ -310,6 +310,22 @@ impl Problem {
                 Problem::field(field, format_args!("must be at most {limit}"))
             }
             SettingsRefusal::Overloaded => overloaded("as many queues exist as the limits allow"),
+        }
+    }
+
+    /// From a backup that was not made.
+    pub fn from_backup(error: &BackupError) -> Self {
+        let detail = error.to_string();
+        match error {
+            BackupError::InMemory => Problem::new(ErrorCode::BadRequest, detail),
+            BackupError::Busy => Problem::new(ErrorCode::Overloaded, detail),
+            BackupError::Folder { what, .. } => Problem::field("dest", what),
+            BackupError::Store(error) if error.kind() == ErrorKind::Full => {
+                Problem::new(ErrorCode::DiskFull, detail)
+            }
+            BackupError::Store(_) | BackupError::Closed => {
+                Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(Outcome::NotApplied))
+            }
         }
     }
 

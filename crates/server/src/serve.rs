@@ -69,7 +69,7 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
     let mut stop = Signals::new()?;
 
     let wheel = open(&settings).await?;
-    let app = App::new(wheel.client().clone(), settings.policy, settings.limits);
+    let app = App::new(wheel.clone(), settings.policy, settings.limits);
     let listener =
         Listener::bind(address, app.clone()).await.map_err(|why| ServeError::Bind { address, why })?;
     let stopper = listener.stopper();

@@ -10,11 +10,13 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{ConfigError, Options};
 
+mod backup;
 mod enqueue;
 mod list;
 mod message;
 mod queues;
 mod remote;
+mod restore;
 mod serve;
 mod table;
 mod verify;
@@ -50,6 +52,10 @@ enum Command {
     Work(work::Work),
     /// Check every byte of a data folder, without writing
     Verify(verify::Verify),
+    /// Copy the data folder of a running server, while everything goes on
+    Backup(backup::Backup),
+    /// Make a data folder out of a copy
+    Restore(restore::Restore),
 }
 
 /// Options of `serve`: the flags, and the file below them.
@@ -117,6 +123,8 @@ pub fn main() -> ExitCode {
         Command::Queues(args) => args.run(),
         Command::Work(args) => args.run(),
         Command::Verify(args) => args.run(),
+        Command::Backup(args) => args.run(),
+        Command::Restore(args) => args.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

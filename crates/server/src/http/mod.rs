@@ -11,10 +11,11 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use duewheel::Client;
 use duewheel::core::Policy;
 use duewheel::core::engine::{Op, Reply};
+use duewheel::{Client, Duewheel};
 
+mod backup;
 mod call;
 mod cancel;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub struct App(Arc<Shared>);
 /// What all requests share.
 #[derive(Debug)]
 pub struct Shared {
+    wheel: Duewheel,
     client: Client,
     policy: Policy,
     limits: Limits,
@@ -94,11 +96,12 @@ struct Counters {
 }
 
 impl App {
-    /// Over an engine. `policy` must be the engine's: what it allows is checked here too.
-    pub fn new(client: Client, policy: Policy, limits: Limits) -> Self {
+    /// Over a wheel. `policy` must be the wheel's: what it allows is checked here too.
+    pub fn new(wheel: Duewheel, policy: Policy, limits: Limits) -> Self {
         let reading = call::Reading::new(limits.max_reading_bytes);
         App(Arc::new(Shared {
-            client,
+            client: wheel.client().clone(),
+            wheel,
             policy,
             limits,
             reading,

@@ -10,8 +10,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::call::Call;
 use super::{
-    Answer, App, cancel, enqueue, health, histogram, home, listing, message, metrics, queue, reserve, settle,
-    wheel,
+    Answer, App, backup, cancel, enqueue, health, histogram, home, listing, message, metrics, queue, reserve,
+    settle, wheel,
 };
 use crate::error::{ErrorCode, Problem};
 
@@ -56,6 +56,7 @@ pub(crate) fn table() -> Vec<Route> {
         post("/v1/queues/{queue}/purge", NO, queue::purge),
         post("/v1/queues/{queue}/redrive", NO, queue::redrive),
         get("/v1/wheel", NO, wheel::wheel),
+        post("/v1/backup", NO, backup::backup),
 
         get("/healthz", NO, health::health),
         get("/metrics", NO, metrics::metrics),

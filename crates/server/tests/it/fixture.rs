@@ -40,7 +40,7 @@ impl Server {
         let clock = VirtualClock::at_2026();
         let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
         let wheel = open.await.expect("wheel");
-        let app = App::new(wheel.client().clone(), policy, limits);
+        let app = App::new(wheel.clone(), policy, limits);
         let listener = Listener::bind("127.0.0.1:0".parse().expect("address"), app).await.expect("bind");
         let (address, stop) = (listener.address().expect("address"), listener.stopper());
         let running = tokio::spawn(listener.run(PATIENCE));

@@ -56,13 +56,28 @@ impl Process {
         read(&mut stream)
     }
 
+    /// Enqueues a message a line; a result each.
+    pub(crate) fn lines(&self, queue: &str, body: &str) -> Vec<Value> {
+        let path = format!("/v1/queues/{queue}/messages");
+        let mut stream = self.send_as("POST", &path, "application/x-ndjson", body);
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("read");
+        let lines = text.lines().filter(|line| line.starts_with('{'));
+        lines.map(|line| serde_json::from_str(line).expect("line")).collect()
+    }
+
     fn send(&self, method: &str, path: &str, body: &str) -> TcpStream {
+        self.send_as(method, path, "application/json", body)
+    }
+
+    fn send_as(&self, method: &str, path: &str, content_type: &str, body: &str) -> TcpStream {
         let address = self.url.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         let length = body.len();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: {content_type}\r\n\
+             content-length: {length}\r\n\r\n"
         );
         stream.write_all(format!("{head}{body}").as_bytes()).expect("write");
         stream
@@ -104,7 +119,7 @@ fn wait(child: &mut Child) -> ExitStatus {
 }
 
 /// Runs to the end; for commands that are expected to.
-fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn");
     wait(&mut child);
@@ -117,7 +132,7 @@ fn serve() -> Command {
     command
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

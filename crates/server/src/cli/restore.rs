@@ -1,0 +1,45 @@
+//! `duewheel restore SRC DATA-DIR`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use duewheel::{Restored, restore};
+use serde_json::json;
+
+use super::Failure;
+
+#[derive(Args, Debug)]
+pub(super) struct Restore {
+    /// The copy, as `duewheel backup` made it
+    #[arg(value_name = "SRC")]
+    src: PathBuf,
+    /// The new data folder: empty, or not there
+    #[arg(value_name = "DATA-DIR")]
+    data: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Restore {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let restored = restore(&self.src, &self.data).map_err(Failure::failed)?;
+        let Restored { messages, tokens_ended, files, bytes, records } = restored;
+        let mut out = io::stdout().lock();
+        if self.json {
+            let data = self.data.to_string_lossy();
+            let restored = json!({
+                "data": data, "messages": messages, "tokens_ended": tokens_ended,
+                "files": files, "bytes": bytes, "records": records,
+            });
+            writeln!(out, "{restored}")?;
+            return Ok(());
+        }
+        writeln!(out, "{messages} messages pending, restored from {files} files, {bytes} bytes")?;
+        if tokens_ended > 0 {
+            writeln!(out, "{tokens_ended} lease tokens of the original are not taken any more")?;
+        }
+        Ok(())
+    }
+}
