@@ -175,11 +175,7 @@ fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
 }
 
 /// The segments that hold records up to `last`, and the first record of each.
-fn used(
-    disk: &dyn Disk,
-    segments: &[SegmentEntry],
-    last: Lsn,
-) -> Result<Vec<(SegmentEntry, Lsn)>, Trouble> {
+fn used(disk: &dyn Disk, segments: &[SegmentEntry], last: Lsn) -> Result<Vec<(SegmentEntry, Lsn)>, Trouble> {
     let mut used = Vec::new();
     for entry in segments {
         // One that is being begun right now may look unused: what it holds came too late for this copy.

@@ -30,10 +30,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
+use duewheel_core::MessageId;
 use duewheel_core::record::{DecodeError, Reader, Writer};
 use duewheel_core::store::{Ledger, QueueRow, StoreError};
 use duewheel_core::tally::{DueCounts, Tally};
-use duewheel_core::MessageId;
 use roaring::RoaringTreemap;
 
 use crate::disk::{Access, Disk, DiskFile};

@@ -117,8 +117,7 @@ fn keys_and_answers_are_found() {
             ids.sort_unstable();
             ids.dedup();
             let mut expected = history.model().rows();
-            expected
-                .retain(|row| row.message.queue == *queue && row.message.key.as_ref() == Some(key));
+            expected.retain(|row| row.message.queue == *queue && row.message.key.as_ref() == Some(key));
             assert!(ids.iter().eq(expected.iter().map(|row| &row.message.id)));
         }
         let answers: Vec<DedupeRow> = mem.answers().collect();
@@ -151,8 +150,7 @@ fn a_busy_key_takes_one_place() {
         };
         let put = Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None };
         let was = duewheel_core::record::Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1 };
-        let removed =
-            Record::Removed { id: MessageId(id), why: duewheel_core::record::Gone::Replaced, was };
+        let removed = Record::Removed { id: MessageId(id), why: duewheel_core::record::Gone::Replaced, was };
         for record in [put, removed] {
             let mut writer = Writer::default();
             writer.record(&record);

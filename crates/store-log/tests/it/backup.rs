@@ -61,8 +61,7 @@ fn a_backup_of_every_kind_of_folder() {
 fn backups_are_made_while_everything_goes_on() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = Options { journal_bytes: 4_000, workers: Workers::Threads, ..small() };
-    let mut store =
-        LogStore::open(dir.path().join("data"), options.clone(), Arc::new(|| {})).expect("open");
+    let mut store = LogStore::open(dir.path().join("data"), options.clone(), Arc::new(|| {})).expect("open");
     let mut history = History::new(1);
     let epoch = store.recovered().epoch;
     let stop = AtomicBool::new(false);

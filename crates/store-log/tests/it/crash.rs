@@ -4,8 +4,8 @@
 //! with everything that was written.
 
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
-use duewheel_core::store::{Found, Lookups, Store};
 use duewheel_core::store::conformance::{Dice, History};
+use duewheel_core::store::{Found, Lookups, Store};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
 
@@ -114,14 +114,7 @@ fn work(
 }
 
 /// Opens what a crash has left and compares.
-fn check(
-    disk: &SimDisk,
-    history: &History,
-    known: Known,
-    survivors: Survivors,
-    seen: &mut Seen,
-    what: &str,
-) {
+fn check(disk: &SimDisk, history: &History, known: Known, survivors: Survivors, seen: &mut Seen, what: &str) {
     let listed_nowhere = |name: &String| name.ends_with(".tmp");
     seen.half_made += u64::from(disk.names("runs").iter().chain(&disk.names("state")).any(listed_nowhere));
     let report = verify_on(disk).unwrap_or_else(|e| panic!("{what}: verify: {e:?}"));

@@ -47,7 +47,8 @@ fn many_files(end: End) -> Healthy {
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, by_hand(), History::new(6));
     let hands = rig.store.hands();
-    while figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 || figure(&rig, "journal_segments") < 5 {
+    while figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 || figure(&rig, "journal_segments") < 5
+    {
         rig.append(9);
         rig.sync();
         if figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 {
@@ -246,14 +247,14 @@ fn zeroed_stale_and_swapped_sectors_are_harmless_or_refused() {
                 let mut filled = bytes.clone();
                 filled[range.clone()].fill(0xff);
                 let mut swapped = bytes.clone();
-                let other = usize::try_from(dice.below((bytes.len() / SECTOR) as u64)).expect("small");
+                let other = usize::try_from(dice.below((bytes.len() / SECTOR).max(1) as u64)).expect("small");
                 if range.len() == SECTOR {
                     let theirs: Vec<u8> = bytes[other * SECTOR..(other + 1) * SECTOR].to_vec();
                     swapped[other * SECTOR..(other + 1) * SECTOR].copy_from_slice(&bytes[range.clone()]);
                     swapped[range.clone()].copy_from_slice(&theirs);
                 }
                 let mut earlier = bytes.clone();
-                let from = (sector + 3) % (old.len() / SECTOR) * SECTOR;
+                let from = (sector + 3) % (old.len() / SECTOR).max(1) * SECTOR;
                 earlier[range.clone()].copy_from_slice(&old[from..from + range.len()]);
                 for (kind, damage) in
                     [("zeroed", zeroed), ("filled", filled), ("swapped", swapped), ("stale", earlier)]

@@ -107,8 +107,7 @@ fn what_a_crash_has_left_behind_is_removed() {
     let rig = Rig::open(&disk, by_hand(), History::new(2));
     drop(rig.store);
     let copy = disk.copy();
-    for name in
-        [
+    for name in [
         "journal/0000000077.log",
         "journal/0000000078.tmp",
         "runs/0000000079.run",
