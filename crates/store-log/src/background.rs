@@ -96,6 +96,12 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     let flushed = Flush { shared, frozen: &frozen, run, state }.flush(work);
     if let Err(trouble) = flushed {
         shared.counters.flush_failures.fetch_add(1, Relaxed);
+        if let Trouble::Failed(error) = &trouble
+            && error.kind() == ErrorKind::Full
+        {
+            // What a merge has written so far may be what is missing.
+            drop_merge(shared, work);
+        }
         return give_up(shared, trouble, || {
             RunWriter::discard(&*shared.disk, run);
             state::discard(&*shared.disk, state);
@@ -103,6 +109,8 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     }
     shared.counters.flushes.fetch_add(1, Relaxed);
     shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
+    let less = |bytes: u64| Some(bytes.saturating_sub(frozen.bytes()));
+    let _ = shared.mem_bytes.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
     shared.recycle(frozen);
     shared.preparer_bell.ring();
     (shared.waker)();
@@ -261,6 +269,10 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
     let no = work.merging.as_ref().map(|merging| merging.no);
     let worked = match &mut work.merging {
         None => begin(shared, work),
+        Some(_) if !is_free(shared, SLICE) => {
+            drop_merge(shared, work);
+            Ok(Worked::Later)
+        }
         Some(merging) => match merging.merge.step(SLICE) {
             Ok(None) => Ok(Worked::Done),
             Ok(Some(entry)) => install(shared, work, entry).map(|()| Worked::Done),
@@ -295,6 +307,10 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
             Ok(Worked::Done)
         }
         Plan::Merge(range) => {
+            let bytes = sizes[range.clone()].iter().map(|run| run.bytes).sum();
+            if !is_free(shared, bytes) {
+                return Ok(Worked::Later);
+            }
             let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
             let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
             let inputs: Vec<_> = inputs.collect();
@@ -313,6 +329,24 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
                 }
             }
         }
+    }
+}
+
+/// Whether so much may be written for a merge: the flushes to come must find their room.
+fn is_free(shared: &Shared, bytes: u64) -> bool {
+    let kept = shared.mem_bytes.load(Relaxed).saturating_mul(2);
+    // A disk that cannot say how much is free says so when it is full.
+    shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
+}
+
+/// Gives the merge that is under way up.
+fn drop_merge(shared: &Shared, work: &mut Work) {
+    if let Some(merging) = work.merging.take()
+        && !shared.is_stopping()
+    {
+        let no = merging.no;
+        drop(merging);
+        merge::discard(&*shared.disk, no);
     }
 }
 

@@ -309,9 +309,12 @@ struct Older {
     which: Which,
     /// Everything up to here has been given.
     at: Option<Cursor>,
-    frozen: Option<(Arc<Mem>, MemScan, Option<(Cursor, QueueName)>)>,
-    runs: Vec<(usize, RunScan, Option<(Cursor, RawRow)>)>,
+    frozen: Option<(Arc<Mem>, MemScan, Head<QueueName>)>,
+    runs: Vec<(usize, RunScan, Head<RawRow>)>,
 }
+
+/// The next message of a scan.
+type Head<T> = Option<(Cursor, T)>;
 
 enum Behind {
     Frozen(Told),

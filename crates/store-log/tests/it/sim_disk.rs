@@ -40,6 +40,8 @@ struct Inner {
     calls: u64,
     plan: Plan,
     free: u64,
+    /// Somebody else takes whatever becomes free.
+    crowded: bool,
     power: Power,
     dice: Dice,
 }
@@ -111,6 +113,7 @@ impl SimDisk {
                 calls: 0,
                 plan: Plan::Fine,
                 free: u64::MAX,
+                crowded: false,
                 power: Power::On,
                 dice: Dice::new(seed),
             })),
@@ -135,7 +138,14 @@ impl SimDisk {
 
     /// So many bytes may still be allocated or reported free.
     pub(crate) fn set_free(&self, free: u64) {
-        self.inner().free = free;
+        let mut inner = self.inner();
+        (inner.free, inner.crowded) = (free, false);
+    }
+
+    /// Nothing is free, and what is given back is taken by others at once.
+    pub(crate) fn fill(&self) {
+        let mut inner = self.inner();
+        (inner.free, inner.crowded) = (0, true);
     }
 
     /// The machine stops, loses what was not synced, and is started again.
@@ -381,7 +391,7 @@ impl Disk for SimDisk {
         let inode = *self.inner().names.get(name).ok_or_else(not_found)?;
         self.change_name(dir_of(name), Some(name), None);
         let mut inner = self.inner();
-        if inner.free != u64::MAX {
+        if inner.free != u64::MAX && !inner.crowded {
             inner.free += inner.inodes[&inode].cached.len() as u64;
         }
         Ok(())
