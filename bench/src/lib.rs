@@ -1,3 +1,5 @@
 //! Shared pieces of the benchmarks.
 
 pub mod machine;
+pub mod process;
+pub mod random;

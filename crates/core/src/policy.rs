@@ -202,7 +202,7 @@ impl Default for Policy {
             max_history: 8,
             max_note: 256,
             max_step: 4_000,
-            max_batch_ops: 8_192,
+            max_batch_ops: 2_048,
             max_group_records: 50_000,
             max_group_bytes: 4 * MIB,
             max_inbox_requests: 200_000,

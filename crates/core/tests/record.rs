@@ -12,7 +12,8 @@ use duewheel_core::message::{
 };
 use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
-    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, Totals, Was, Writer,
+    ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, Stands, Totals, Was,
+    Writer,
 };
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, MessageId, QueueName, WallMs};
@@ -240,6 +241,25 @@ proptest! {
     }
 
     #[test]
+    fn a_stored_row_comes_back_and_its_head_is_read_alone(message in message(), life in life()) {
+        let row = Row { message: Arc::new(message), life };
+        let mut writer = Writer::default();
+        writer.stored(&row);
+        let head = RowHead::read(&writer.bytes).expect("it has just been written");
+        prop_assert_eq!((head.id, head.due), (row.message.id, row.life.due));
+        prop_assert_eq!(head.weight, row.message.weight() as u64);
+        prop_assert_eq!(head.key, row.message.key.as_ref().map_or(&[][..], |key| key.as_str().as_bytes()));
+        prop_assert_eq!(head.stands, match &row.life.stage {
+            Stage::Waiting { .. } => Stands::Waiting,
+            Stage::Leased(lease) => Stands::Leased { until: lease.until },
+            Stage::Dead { at, .. } => Stands::Dead { at: *at },
+        });
+        let mut reader = Reader::new(writer.bytes.into());
+        prop_assert_eq!(reader.stored(row.message.queue.clone()), Ok(row));
+        prop_assert!(reader.is_empty());
+    }
+
+    #[test]
     fn a_flipped_bit_never_panics(record in record(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let mut writer = Writer::default();
         writer.record(&record);
@@ -253,6 +273,8 @@ proptest! {
         let _ = Reader::new(bytes.clone().into()).record();
         let _ = Reader::new(bytes.clone().into()).row();
         let _ = Reader::new(bytes.clone().into()).dedupe();
+        let _ = Reader::new(bytes.clone().into()).stored(QueueName::new("q").expect("a good name"));
+        let _ = RowHead::read(&bytes);
         let _ = Reader::new(bytes.clone().into()).settings();
         let mut of_kind = vec![kind];
         of_kind.extend(bytes);

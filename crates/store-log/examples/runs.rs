@@ -209,18 +209,17 @@ fn scan_queues(run: &Arc<Run>, live: &Arc<Live>, queues: u64) -> Result<(u64, u6
 fn write(disk: &Arc<dyn Disk>, no: u64, rows: &[Row], span: usize) -> Result<RunEntry, Trouble> {
     let mut writer = RunWriter::create(disk, FileNo(no), Incarnation(no), Lsn(no))?;
     writer.set_span(span);
-    let mut order: Vec<&Row> = rows.iter().collect();
-    order.sort_by_key(|row| (row.life.due.raw(), row.message.id));
-    for row in order {
+    for row in rows {
         writer.row(row)?;
     }
     Ok(writer.finish()?)
 }
 
+/// Rows in order of their due times.
 fn make(first: u64, rows: u64, queues: u64) -> Vec<Row> {
     let names: Vec<QueueName> = (0..queues).map(queue).collect();
     let mut dice = first;
-    (first..first + rows)
+    let mut made: Vec<Row> = (first..first + rows)
         .map(|id| {
             let mut body = Vec::with_capacity(BODY + 8);
             while body.len() < BODY {
@@ -240,7 +239,9 @@ fn make(first: u64, rows: u64, queues: u64) -> Vec<Row> {
             let due = Due::At(WallMs(1_800_000_000_000 + random(&mut dice) % 864_000_000));
             Row { message: Arc::new(message), life: Life::new(due, None) }
         })
-        .collect()
+        .collect();
+    made.sort_by_key(|row| (row.life.due.raw(), row.message.id));
+    made
 }
 
 fn queue(n: u64) -> QueueName {

@@ -108,7 +108,11 @@ impl Engine {
         self.count(idx, &record);
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
-        self.insert_row(now, Row { message, life }, lsn, lsn, fx);
+        if now.is_due(due) || self.is_near(idx, due, id) {
+            self.insert_row(now, Row { message, life }, lsn, lsn, fx);
+        } else {
+            self.fresh.push(message, life, lsn);
+        }
     }
 
     /// The due time on the clock that it follows; never now because it could not be kept.

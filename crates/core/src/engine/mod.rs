@@ -24,6 +24,7 @@ mod change;
 mod dedupe;
 mod effect;
 mod enqueue;
+mod fresh;
 mod gather;
 mod input;
 mod inspect;
@@ -59,6 +60,7 @@ use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
 use dedupe::Dedupe;
+use fresh::Fresh;
 use gather::Gather;
 use load::Loading;
 use purge::Grave;
@@ -121,6 +123,7 @@ pub struct Engine {
     pending: Pending,
     /// Rows of this batch that belong to the store alone.
     far: Vec<(Slot, MessageId)>,
+    fresh: Fresh,
     /// Rows in memory that were purged.
     purged_here: u64,
     /// Weight of what is in the wheel, and of what is leased.
@@ -159,7 +162,7 @@ impl Engine {
     /// When `policy` asks for a ring that cannot be.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
         let Config { policy, seed, bound } = config;
-        let mut queues = Queues::default();
+        let mut queues = Queues::new(seed);
         let mut pauses = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
         let mut pending = Pending::default();
@@ -202,6 +205,7 @@ impl Engine {
             due_counts: recovered.due,
             pending,
             far: Vec::new(),
+            fresh: Fresh::new(seed),
             purged_here: 0,
             near_weight: 0,
             leased_weight: 0,
@@ -236,6 +240,7 @@ impl Engine {
     }
 
     fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
+        self.meet_fresh(&op);
         let reply = match op {
             Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
             Op::Reserve(r) => return self.reserve(now, to, r, fx),

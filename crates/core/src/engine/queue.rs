@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use slab::Slab;
 
 use crate::id::{Lsn, MessageId};
@@ -13,7 +15,7 @@ use crate::time::{EngineMs, Now};
 
 use super::load::Backlog;
 use super::reply::Attended;
-use super::rows::Rank;
+use super::rows::{Rank, Slot};
 
 /// Index of a queue. Valid until the queue vanishes.
 pub(super) type QueueIdx = u32;
@@ -30,7 +32,7 @@ pub(super) struct Queue {
     pub(super) resident: u64,
     /// How many are in memory that were purged: they are forgotten when they are met.
     pub(super) purged_here: u64,
-    pub(super) ready: BTreeSet<(Rank, MessageId)>,
+    pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
     /// Weight of those.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
@@ -103,7 +105,7 @@ impl Queue {
             tally: Tally::default(),
             resident: 0,
             purged_here: 0,
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
             ready_weight: 0,
             leased: BTreeSet::new(),
             backlog: Default::default(),
@@ -146,13 +148,24 @@ impl Queue {
 }
 
 /// All queues.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Queues {
     slab: Slab<Queue>,
-    by_name: BTreeMap<QueueName, QueueIdx>,
+    /// To find one.
+    by_name: HashMap<QueueName, QueueIdx, FixedState>,
+    /// To go through them in order.
+    in_order: BTreeMap<QueueName, QueueIdx>,
 }
 
 impl Queues {
+    pub(super) fn new(seed: u64) -> Self {
+        Queues {
+            slab: Slab::new(),
+            by_name: HashMap::with_hasher(FixedState::with_seed(seed.rotate_left(17))),
+            in_order: BTreeMap::new(),
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slab.len()
     }
@@ -168,6 +181,7 @@ impl Queues {
         let idx =
             QueueIdx::try_from(self.slab.insert(Queue::new(name.clone()))).expect("fewer than 2^32 queues");
         self.by_name.insert(name.clone(), idx);
+        self.in_order.insert(name.clone(), idx);
         idx
     }
 
@@ -188,6 +202,7 @@ impl Queues {
         let Some(queue) = self.slab.get(idx as usize) else { return };
         if !queue.is_there() && queue.resident + queue.purged_here == 0 {
             self.by_name.remove(&queue.name);
+            self.in_order.remove(&queue.name);
             self.slab.remove(idx as usize);
         }
     }
@@ -196,11 +211,11 @@ impl Queues {
     pub(super) fn after<'a>(&'a self, name: Option<&QueueName>) -> impl Iterator<Item = &'a Queue> + 'a {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, |n| Bound::Excluded(n.clone()));
-        self.by_name.range((from, Bound::Unbounded)).map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
+        self.in_order.range((from, Bound::Unbounded)).map(|(_, &i)| self.get(i)).filter(|q| q.is_there())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Queue> {
-        self.by_name.values().map(|&i| self.get(i))
+        self.in_order.values().map(|&i| self.get(i))
     }
 }
 

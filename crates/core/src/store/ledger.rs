@@ -10,8 +10,8 @@ use crate::policy::QueueSettings;
 use crate::record::{ClockPair, Pause, Record, Totals};
 use crate::tally::{DueCounts, Tally, columns_per_queue};
 
-/// Columns of the histogram of all queues together: 45 days at the finest width.
-pub const ALL_COLUMNS: usize = 1 << 16;
+/// Columns of the histogram of all queues together: few enough that they stay in a processor's cache.
+pub const ALL_COLUMNS: usize = 1 << 12;
 
 /// A fold over records: settings, pauses, totals and tallies of all queues, the clocks, the next id. Knows no message.
 ///

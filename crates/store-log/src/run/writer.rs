@@ -51,7 +51,7 @@ pub(crate) struct RunWriter {
     last: Option<(Class, u64, MessageId)>,
     spans: Vec<Span>,
     /// Queues whose last row of this span is in the block that is being filled; and where their first one is.
-    ending: Vec<(u32, u64, Room)>,
+    ending: Vec<(u32, u64, Blocks)>,
     answers: Vec<(u64, Range<usize>)>,
     answer_bytes: Vec<u8>,
     spill: Spill,
@@ -124,7 +124,7 @@ struct Held {
 
 /// Whether a queue shares its blocks of a span with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum Blocks {
     Shared,
     Own,
 }
@@ -361,7 +361,11 @@ impl RunWriter {
     /// Takes a row whose bytes are at the end of `self.bytes`.
     fn hold(&mut self, row: Held, weight: u64) -> Result<(), StoreError> {
         let place = (row.due.class(), row.due.raw(), row.id);
-        assert!(self.last < Some(place), "rows come in order of class, due time and id");
+        if self.last >= Some(place) {
+            // The caller's mistake, or a run that is damaged below its checksums.
+            let what = format_args!("message {} is to be written to a run out of order", row.id);
+            return Err(StoreError::new(ErrorKind::Corrupt, what));
+        }
         assert!(self.footer.messages_end == 0, "rows come before answers");
         let class = self.last.map(|(class, ..)| class);
         self.last = Some(place);
@@ -394,9 +398,10 @@ impl RunWriter {
         for rows in order.chunk_by(|a, b| a.0 == b.0) {
             let queue = rows[0].0;
             let rows = || rows.iter().map(|(_, i)| &held[*i as usize]);
-            let room =
-                if rows().map(|row| row.length).sum::<usize>() >= OWN { Room::Own } else { Room::Shared };
-            if room == Room::Own || self.ending.last().is_some_and(|(.., room)| *room == Room::Own) {
+            let blocks =
+                if rows().map(|row| row.length).sum::<usize>() >= OWN { Blocks::Own } else { Blocks::Shared };
+            if blocks == Blocks::Own || self.ending.last().is_some_and(|(.., blocks)| *blocks == Blocks::Own)
+            {
                 self.close_block(span)?;
             }
             let mut start = None;
@@ -405,7 +410,7 @@ impl RunWriter {
                 start.get_or_insert(at);
                 self.note(row, at / 8)?;
             }
-            self.ending.extend(start.map(|start| (queue, start, room)));
+            self.ending.extend(start.map(|start| (queue, start, blocks)));
         }
         self.close_block(span)?;
         self.bytes = bytes;
@@ -434,8 +439,8 @@ impl RunWriter {
     fn close_block(&mut self, span: u64) -> Result<(), StoreError> {
         self.out.close(Kind::Messages)?;
         let end = self.out.at();
-        for (queue, start, room) in self.ending.drain(..) {
-            let extent = ((end - start) / 8) << 1 | u64::from(room == Room::Own);
+        for (queue, start, blocks) in self.ending.drain(..) {
+            let extent = ((end - start) / 8) << 1 | u64::from(blocks == Blocks::Own);
             self.by_queue.push([u64::from(queue), span, start / 8, extent], &mut self.spill)?;
         }
         Ok(())
