@@ -14,13 +14,14 @@
 //! | 6 | the manifest lists the run and the state, and no segment that lies before the cut |
 //! | 7 | readers see the run in place of the memtable |
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use duewheel_core::store::{ErrorKind, Ledger, Sequence, StoreError, Which};
-use duewheel_core::{EngineMs, MessageId};
+use duewheel_core::{EngineMs, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use crate::fault::Trouble;
@@ -419,6 +420,9 @@ fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) 
             return Err(error.into());
         }
     };
+    let names: HashSet<QueueName> =
+        parts.iter().flat_map(|part| part.run.queues()).map(|queue| queue.name.clone()).collect();
+    work.names.keep(|name| names.contains(name));
     shared.set_view(|view| View { frozen: view.frozen, parts });
     for no in old {
         shared.remove_later(no.run());
