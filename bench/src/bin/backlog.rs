@@ -230,6 +230,7 @@ async fn cancel(args: &Args, dir: &Path) {
     let wheel = Duewheel::open(dir).await.expect("opened");
     println!("open           {:>12.3} s", began.elapsed().as_secs_f64());
     let names = names(args);
+    settle(wheel.client()).await;
     for (what, salt) in [("key", 1u64 << 40), ("id", 2 << 40)] {
         let (began, mut found) = (Instant::now(), 0u64);
         let make = |i| {
@@ -256,6 +257,19 @@ async fn cancel(args: &Args, dir: &Path) {
     println!("READY");
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Waits until the store's background work is done, so that it does not count for what is measured next.
+async fn settle(client: &Client) {
+    let (began, mut before) = (Instant::now(), client.store_figures());
+    loop {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let now = client.store_figures();
+        if now == before || began.elapsed() > Duration::from_secs(300) {
+            return;
+        }
+        before = now;
     }
 }
 
@@ -288,6 +302,7 @@ async fn drain(args: &Args, dir: &Path) {
     let wheel = Duewheel::builder().data(dir).clock(clock).open().await.expect("opened");
     let client = wheel.client();
     let names = names(args);
+    settle(client).await;
     let (began, mut drained) = (Instant::now(), 0u64);
     let mut acks: Option<duewheel::Pending> = None;
     loop {

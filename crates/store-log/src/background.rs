@@ -14,13 +14,14 @@
 //! | 6 | the manifest lists the run and the state, and no segment that lies before the cut |
 //! | 7 | readers see the run in place of the memtable |
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use duewheel_core::store::{ErrorKind, Ledger, Sequence, StoreError, Which};
-use duewheel_core::{EngineMs, MessageId};
+use duewheel_core::{EngineMs, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use crate::fault::Trouble;
@@ -96,6 +97,12 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     let flushed = Flush { shared, frozen: &frozen, run, state }.flush(work);
     if let Err(trouble) = flushed {
         shared.counters.flush_failures.fetch_add(1, Relaxed);
+        if let Trouble::Failed(error) = &trouble
+            && error.kind() == ErrorKind::Full
+        {
+            // What a merge has written so far may be what is missing.
+            drop_merge(shared, work);
+        }
         return give_up(shared, trouble, || {
             RunWriter::discard(&*shared.disk, run);
             state::discard(&*shared.disk, state);
@@ -103,6 +110,8 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     }
     shared.counters.flushes.fetch_add(1, Relaxed);
     shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
+    let less = |bytes: u64| Some(bytes.saturating_sub(frozen.bytes()));
+    let _ = shared.mem_bytes.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
     shared.recycle(frozen);
     shared.preparer_bell.ring();
     (shared.waker)();
@@ -261,6 +270,10 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
     let no = work.merging.as_ref().map(|merging| merging.no);
     let worked = match &mut work.merging {
         None => begin(shared, work),
+        Some(_) if !is_free(shared, SLICE) => {
+            drop_merge(shared, work);
+            Ok(Worked::Later)
+        }
         Some(merging) => match merging.merge.step(SLICE) {
             Ok(None) => Ok(Worked::Done),
             Ok(Some(entry)) => install(shared, work, entry).map(|()| Worked::Done),
@@ -295,6 +308,10 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
             Ok(Worked::Done)
         }
         Plan::Merge(range) => {
+            let bytes = sizes[range.clone()].iter().map(|run| run.bytes).sum();
+            if !is_free(shared, bytes) {
+                return Ok(Worked::Later);
+            }
             let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
             let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
             let inputs: Vec<_> = inputs.collect();
@@ -313,6 +330,24 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
                 }
             }
         }
+    }
+}
+
+/// Whether so much may be written for a merge: the flushes to come must find their room.
+fn is_free(shared: &Shared, bytes: u64) -> bool {
+    let kept = shared.mem_bytes.load(Relaxed).saturating_mul(2);
+    // A disk that cannot say how much is free says so when it is full.
+    shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
+}
+
+/// Gives the merge that is under way up.
+fn drop_merge(shared: &Shared, work: &mut Work) {
+    if let Some(merging) = work.merging.take()
+        && !shared.is_stopping()
+    {
+        let no = merging.no;
+        drop(merging);
+        merge::discard(&*shared.disk, no);
     }
 }
 
@@ -385,6 +420,9 @@ fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) 
             return Err(error.into());
         }
     };
+    let names: HashSet<QueueName> =
+        parts.iter().flat_map(|part| part.run.queues()).map(|queue| queue.name.clone()).collect();
+    work.names.keep(|name| names.contains(name));
     shared.set_view(|view| View { frozen: view.frozen, parts });
     for no in old {
         shared.remove_later(no.run());

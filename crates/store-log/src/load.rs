@@ -150,13 +150,16 @@ fn load(shared: &Shared, request: Request) -> Result<Page, Trouble> {
     let mut older = take_kept(&shared.loader, &request)?;
     let (view, page) = (Arc::clone(&request.view), Making::new(shared, request));
     let page = page.make(&mut older)?;
-    if page.loaded.more == More::Yes && Arc::ptr_eq(&view, &shared.view()) {
+    if page.loaded.more == More::Yes {
         older.at = page.loaded.upto;
         let mut kept = lock(&shared.loader.kept);
-        if kept.len() >= KEPT {
-            kept.pop_front();
+        // Whoever replaces the view afterwards takes this lock, too.
+        if Arc::ptr_eq(&view, &shared.view()) {
+            if kept.len() >= KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(older);
         }
-        kept.push_back(older);
     }
     Ok(page)
 }
@@ -309,9 +312,12 @@ struct Older {
     which: Which,
     /// Everything up to here has been given.
     at: Option<Cursor>,
-    frozen: Option<(Arc<Mem>, MemScan, Option<(Cursor, QueueName)>)>,
-    runs: Vec<(usize, RunScan, Option<(Cursor, RawRow)>)>,
+    frozen: Option<(Arc<Mem>, MemScan, Head<QueueName>)>,
+    runs: Vec<(usize, RunScan, Head<RawRow>)>,
 }
+
+/// The next message of a scan.
+type Head<T> = Option<(Cursor, T)>;
 
 enum Behind {
     Frozen(Told),

@@ -87,11 +87,6 @@ impl Manifest {
         }
     }
 
-    /// The last cut.
-    pub(crate) fn cut(&self) -> Lsn {
-        self.state.map_or(Lsn(0), |state| state.last)
-    }
-
     /// The names of all files that it lists.
     pub(crate) fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.segments.iter().map(|s| s.no.segment());

@@ -11,7 +11,6 @@ pub(crate) struct Interner {
     names: HashSet<QueueName>,
 }
 
-#[allow(dead_code)] // until the store is built on runs
 impl Interner {
     /// The name with this text.
     pub(crate) fn name(&mut self, text: &str) -> Result<QueueName, BadName> {

@@ -56,6 +56,15 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
 }
 
+/// What a new owner starts with.
+pub(crate) struct Start {
+    pub(crate) syncer: Syncer,
+    pub(crate) manifest: Manifest,
+    pub(crate) journal: Journal,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) work: Work,
+}
+
 /// Which segments there are besides the one in use.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -103,16 +112,8 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        disk: Arc<dyn Disk>,
-        options: Options,
-        waker: Waker,
-        syncer: Syncer,
-        manifest: Manifest,
-        journal: Journal,
-        parts: Vec<Part>,
-        work: Work,
-    ) -> Self {
+    pub(crate) fn new(disk: Arc<dyn Disk>, options: Options, waker: Waker, start: Start) -> Self {
+        let Start { syncer, manifest, journal, parts, work } = start;
         Shared {
             disk,
             options,

@@ -29,7 +29,7 @@ use crate::load::{self, Request};
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
-use crate::shared::{Shared, Space, Worked};
+use crate::shared::{Shared, Space, Start, Worked};
 use crate::view::{Part, View};
 
 /// The embedded log store: one folder, one owner.
@@ -134,7 +134,8 @@ impl LogStore {
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
         let work = Work { ledger: books, names, state: manifest.state, merging: None };
         let recovered = recovered(&ledger, &manifest);
-        let shared = Arc::new(Shared::new(disk, options, waker, syncer, manifest, journal, parts, work));
+        let shared =
+            Arc::new(Shared::new(disk, options, waker, Start { syncer, manifest, journal, parts, work }));
         let writer = JournalWriter::new(Arc::clone(&shared), active, applied.next(), ledger.clock());
         let mut store = LogStore {
             shared,

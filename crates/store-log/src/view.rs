@@ -5,7 +5,7 @@ use std::sync::Arc;
 use duewheel_core::QueueName;
 
 use crate::mem::Mem;
-use crate::run::{Live, Run};
+use crate::run::{Live, Mask, Run};
 
 /// A snapshot; replaced as a whole. Whoever has one can read all of it, whatever becomes of the files.
 #[derive(Clone, Debug, Default)]
@@ -30,12 +30,13 @@ impl Part {
             return true;
         }
         let last = self.run.ids().max().unwrap_or(0);
-        let is_purged = |queue: u32| {
-            self.live.masks().any(|(of, mask)| {
-                of == queue && mask.before.0 > last && !mask.keep.iter().any(|id| self.live.may_have(*id))
-            })
-        };
-        (0..).zip(self.run.queues()).all(|(no, _)| is_purged(no))
+        let is_whole =
+            |mask: &Mask| mask.before.0 > last && !mask.keep.iter().any(|id| self.live.may_have(*id));
+        // In order of the queues.
+        let mut purged: Vec<u32> =
+            self.live.masks().filter(|(_, mask)| is_whole(mask)).map(|(queue, _)| queue).collect();
+        purged.dedup();
+        purged.len() == self.run.queues().len()
     }
 
     /// About how many of its messages count; 0 only if none does.

@@ -40,7 +40,7 @@ impl Engine {
 
     /// Settings count at the moment of use: what is ready takes its place by the new ones.
     fn rank_again(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
-        let ready: Vec<_> = self.queues.get(idx).ready.iter().map(|&(_, id)| id).collect();
+        let ready: Vec<_> = self.queues.get(idx).ready.keys().map(|&(_, id)| id).collect();
         for id in ready {
             if let Some(slot) = self.live(id) {
                 self.take_out(slot);

@@ -62,7 +62,7 @@ impl Engine {
     pub(super) fn peek(&mut self, now: Now, to: ReplyTo, queue: &QueueName, state: State, fx: &mut Effects) {
         let Some(idx) = self.queues.find(queue) else { return self.respond(to, Reply::View(None), fx) };
         let first = match state {
-            State::Ready => self.queues.get(idx).ready.first().map(|&(_, id)| id),
+            State::Ready => self.queues.get(idx).ready.first_key_value().map(|(&(_, id), _)| id),
             State::Leased => self.queues.get(idx).leased.first().copied(),
             State::Scheduled | State::Dead => None,
         };

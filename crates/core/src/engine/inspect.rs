@@ -109,9 +109,9 @@ impl Engine {
         let mut priority = 0;
         for _ in 0..self.policy.max_priorities {
             let from = ((priority, 0), MessageId(0));
-            let Some(&((found, _), id)) = queue.ready.range(from..).next() else { break };
-            let due = self.live(id).map(|slot| now.wall_of(self.rows.get(slot).life.due));
-            oldest = [oldest, due].into_iter().flatten().min();
+            let Some((&((found, _), _), &slot)) = queue.ready.range(from..).next() else { break };
+            let due = now.wall_of(self.rows.get(slot).life.due);
+            oldest = Some(oldest.map_or(due, |o| o.min(due)));
             let Some(next) = found.checked_add(1) else { break };
             priority = next;
         }

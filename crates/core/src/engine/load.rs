@@ -21,6 +21,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
 use crate::id::{Lsn, MessageId};
 use crate::message::{Kind, Message, Row, Stage};
 use crate::name::QueueName;
@@ -53,7 +56,7 @@ pub(super) struct Loading {
     /// Messages scheduled behind the horizon, by chance.
     beyond: [usize; 2],
     /// Messages that changed while something was under way: what a page says of them may be older.
-    touched: BTreeMap<MessageId, Lsn>,
+    touched: HashMap<MessageId, Lsn, FixedState>,
     /// The same in order, to be forgotten when no page can be older.
     touches: VecDeque<(Lsn, MessageId)>,
     /// Purges while something was under way. The queue may have vanished and come back since.
@@ -299,7 +302,7 @@ impl Engine {
         if self.reach(idx, class).is_none_or(|reach| place > reach) {
             // Behind the backlog. Only what is more urgent than all that is ready does not wait for it.
             let priority = self.priority(idx, &entry.life);
-            let urgent = queue.ready.last().is_some_and(|((last, _), _)| priority < *last);
+            let urgent = queue.ready.last_key_value().is_some_and(|(((last, _), _), _)| priority < *last);
             return limit.is_some() && urgent && fits(2);
         }
         // What comes back from a lease was in the window before.

@@ -74,7 +74,7 @@ impl Engine {
                     let rank = self.rank(now, slot);
                     let queue = self.queues.get_mut(idx);
                     self.ready_queues += usize::from(queue.ready.is_empty());
-                    queue.ready.insert((rank, id));
+                    queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.became_ready(now, idx, fx);
                     Place::Ready(rank)

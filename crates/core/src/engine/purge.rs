@@ -1,6 +1,6 @@
 //! Purge: one record, an answer at once. What was purged is forgotten when it is met.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::id::MessageId;
 use crate::name::QueueName;
@@ -9,13 +9,13 @@ use crate::record::Record;
 use super::Engine;
 use super::effect::Effects;
 use super::queue::QueueIdx;
-use super::rows::{Place, Rank};
+use super::rows::{Place, Rank, Slot};
 
 /// Purged messages that were ready, to be forgotten when there is time. Those in the wheel are forgotten when they are due.
 #[derive(Debug)]
 pub(super) struct Grave {
     queue: QueueIdx,
-    ready: BTreeSet<(Rank, MessageId)>,
+    ready: BTreeMap<(Rank, MessageId), Slot>,
 }
 
 impl Engine {
@@ -62,10 +62,10 @@ impl Engine {
     pub(super) fn sweep_graves(&mut self) {
         let mut steps = self.policy.max_step;
         while let Some(mut grave) = self.graves.pop() {
-            while let Some((_, id)) = grave.ready.pop_first() {
+            while let Some(((rank, id), slot)) = grave.ready.pop_first() {
                 if steps == 0 {
                     self.unfinished = true;
-                    grave.ready.insert(((0, 0), id));
+                    grave.ready.insert((rank, id), slot);
                     self.graves.push(grave);
                     return;
                 }

@@ -15,7 +15,7 @@ use crate::time::{EngineMs, Now};
 
 use super::load::Backlog;
 use super::reply::Attended;
-use super::rows::Rank;
+use super::rows::{Rank, Slot};
 
 /// Index of a queue. Valid until the queue vanishes.
 pub(super) type QueueIdx = u32;
@@ -32,7 +32,7 @@ pub(super) struct Queue {
     pub(super) resident: u64,
     /// How many are in memory that were purged: they are forgotten when they are met.
     pub(super) purged_here: u64,
-    pub(super) ready: BTreeSet<(Rank, MessageId)>,
+    pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
     /// Weight of those.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
@@ -105,7 +105,7 @@ impl Queue {
             tally: Tally::default(),
             resident: 0,
             purged_here: 0,
-            ready: BTreeSet::new(),
+            ready: BTreeMap::new(),
             ready_weight: 0,
             leased: BTreeSet::new(),
             backlog: Default::default(),

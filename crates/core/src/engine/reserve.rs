@@ -219,10 +219,9 @@ impl Engine {
         loop {
             let first = |&idx: &QueueIdx| {
                 let queue = self.queues.get(idx);
-                if queue.is_paused(now) { None } else { queue.ready.first().copied() }
+                if queue.is_paused(now) { None } else { queue.ready.first_key_value().map(|(k, s)| (*k, *s)) }
             };
-            let (_, id) = queues.iter().filter_map(first).min()?;
-            let slot = self.live(id)?;
+            let (_, slot) = queues.iter().filter_map(first).min()?;
             if now.is_due(self.rows.get(slot).life.due) {
                 return Some(slot);
             }

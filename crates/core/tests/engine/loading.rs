@@ -20,3 +20,214 @@ fn pages_of_one_row_load_everything_in_every_sequence() {
     let ack = rig.call(Op::Ack { id: grant.message.id, token: grant.token });
     assert_eq!(ack, Reply::Settle(Ok(Settled::Acked)));
 }
+
+/// Memory for a hundred messages.
+fn little() -> Policy {
+    Policy {
+        near_messages: 100,
+        ready_messages: 100,
+        least_window: 4,
+        load_rows: 20,
+        wheel_slots: 64,
+        wheel_tick_ms: 100,
+        ..Policy::default()
+    }
+}
+
+fn stats(rig: &mut Rig) -> Stats {
+    match rig.call(Op::Stats) {
+        Reply::Stats(stats) => *stats,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ack_all(rig: &mut Rig, grants: &[Grant]) {
+    for grant in grants {
+        let ack = Op::Ack { id: grant.message.id, token: grant.token };
+        assert_eq!(rig.call(ack), Reply::Settle(Ok(Settled::Acked)));
+    }
+}
+
+#[test]
+fn what_is_due_in_one_minute_is_not_loaded_at_once() {
+    let mut rig = Rig::new(little());
+    for n in 0..3_000u64 {
+        rig.put(["a", "b", "c"][(n % 3) as usize], 60_000 + (n * 7_919) % 60_000, None);
+    }
+    rig.restart();
+    let mut most = 0;
+    let mut granted = 0;
+    rig.pass(60_000);
+    for _ in 0..600 {
+        rig.pass(100);
+        for name in ["a", "b", "c"] {
+            loop {
+                let grants = rig.reserve(name, 10);
+                assert!(grants.iter().all(|g| g.lateness_ms <= 100), "in time: {grants:?}");
+                granted += grants.len();
+                ack_all(&mut rig, &grants);
+                if grants.len() < 10 {
+                    break;
+                }
+            }
+        }
+        most = most.max(stats(&mut rig).resident);
+    }
+    assert_eq!(granted, 3_000);
+    assert!(most > 20 && most <= 240, "{most} in memory at a time");
+    assert!(rig.brought < 4_000, "each was read about once: {}", rig.brought);
+}
+
+#[test]
+fn a_queue_without_consumers_keeps_nobody_waiting_and_gives_its_backlog_in_due_order() {
+    let mut rig = Rig::new(little());
+    for n in 0..3_000u64 {
+        rig.put("idle", 10_000 + (n * 7_919) % 10_000, None);
+    }
+    for n in 0..200u64 {
+        rig.put("served", 10_000 + n * 50, None);
+    }
+    rig.restart();
+    rig.pass(10_000);
+    let mut served = 0;
+    for ms in 0..10_000u64 {
+        rig.pass(1);
+        if ms % 10 == 0 {
+            let grants = rig.reserve("served", 10);
+            assert!(grants.iter().all(|g| g.lateness_ms <= 10), "in time beside the idle queue");
+            served += grants.len();
+            ack_all(&mut rig, &grants);
+        } else {
+            rig.timeout();
+        }
+        if ms % 500 == 0 {
+            let resident = stats(&mut rig).resident;
+            assert!(resident <= 240, "{resident} in memory");
+        }
+    }
+    assert_eq!(served, 200);
+    let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("idle") }) else { panic!() };
+    let counts = views[0].counts;
+    assert!(counts.estimated, "the split is read off the histogram");
+    assert_eq!(counts.scheduled + counts.ready, 3_000, "but together they are exact");
+    assert!(rig.brought < 3_000, "what nobody wants is not read: {}", rig.brought);
+
+    let mut seen = Vec::new();
+    loop {
+        let grants = rig.reserve("idle", 50);
+        if grants.is_empty() {
+            break;
+        }
+        seen.extend(grants.iter().map(|g| (g.due_at, g.message.id)));
+        ack_all(&mut rig, &grants);
+    }
+    assert_eq!(seen.len(), 3_000, "the backlog comes whole");
+    assert!(seen.is_sorted(), "and in due order");
+    assert!(!stats(&mut rig).counts.estimated);
+}
+
+#[test]
+fn an_urgent_message_does_not_wait_behind_a_backlog() {
+    let mut rig = Rig::new(little());
+    for n in 0..500u64 {
+        rig.put("q", n % 50, None);
+    }
+    rig.pass(1_000);
+    rig.timeout();
+    let e = Enqueue { priority: Some(1), ..message("q", 0) };
+    let Reply::Enqueue(Ok(urgent)) = rig.call(Op::Enqueue(Box::new(e))) else { panic!() };
+    assert_eq!(rig.reserve("q", 1)[0].message.id, urgent.id);
+}
+
+#[test]
+fn a_purge_of_far_messages_is_one_record_and_reads_nothing() {
+    let mut rig = Rig::new(little());
+    for n in 0..2_000u64 {
+        rig.put("q", 3_600_000 + n, Some(&format!("k{n}")));
+    }
+    rig.put("other", 3_600_000, None);
+    rig.restart();
+    rig.timeout();
+    let brought = rig.brought;
+    let (to, fx) = rig.raw(Op::Purge { queue: queue("q") });
+    assert!(fx.iter().filter(|e| matches!(e, Effect::Append(_))).count() == 1);
+    assert_eq!(rig.reply(to), Some(Reply::Count(2_000)));
+    assert_eq!(rig.brought, brought);
+    assert_eq!(rig.table.len(), 1);
+    rig.put("q", 5, Some("k7"));
+    let view = rig.call(Op::Get { target: Target::Key(queue("q"), key("k8")) });
+    assert_eq!(view, Reply::View(None));
+    rig.pass(4_000_000);
+    assert_eq!(rig.reserve("q", 10).len(), 1);
+    assert_eq!(rig.reserve("other", 10).len(), 1);
+}
+
+#[test]
+fn listings_show_everything_once_wherever_it_is() {
+    let mut rig = Rig::new(Policy { max_page: 7, ..little() });
+    for n in 0..400u64 {
+        rig.put("q", (n * 7_919) % 100_000, None);
+    }
+    rig.pass(10_000);
+    let leased = rig.reserve("q", 9);
+    for grant in &leased[..4] {
+        rig.call(Op::Bury { id: grant.message.id, token: grant.token, priority: None, note: "".into() });
+    }
+    use duewheel_core::State;
+    for (state, count) in [
+        (None, 400),
+        (Some(State::Dead), 4),
+        (Some(State::Leased), 5),
+        (Some(State::Ready), 32),
+        (Some(State::Scheduled), 359),
+    ] {
+        let (mut after, mut seen) = (None, Vec::new());
+        loop {
+            let op = Op::List { queue: queue("q"), state, after, limit: 100 };
+            let Reply::Page(page) = rig.call(op) else { panic!() };
+            assert!(page.views.len() <= 7);
+            assert!(page.views.iter().all(|v| state.is_none_or(|wanted| v.state == wanted)));
+            seen.extend(page.views.into_iter().map(|v| (v.due_at, v.message.id)));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen.len(), count, "{state:?}");
+        assert!(state == Some(State::Dead) || seen.is_sorted(), "{state:?} in due order");
+    }
+    let Reply::View(Some(first)) = rig.call(Op::Peek { queue: queue("q"), state: State::Scheduled }) else {
+        panic!()
+    };
+    assert!(first.due_in_ms > 0 && first.due_in_ms < 1_000);
+    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 3 }), Reply::Count(3));
+    assert_eq!(rig.call(Op::FireMany { queue: queue("q"), max: 50 }), Reply::Count(50));
+    let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
+    assert_eq!(views[0].counts.scheduled + views[0].counts.ready, 400 - 5 - 1);
+    assert_eq!((views[0].counts.leased, views[0].counts.dead), (5, 1));
+}
+
+#[test]
+fn dead_messages_go_when_their_time_is_over_although_none_is_in_memory() {
+    let mut rig = Rig::new(little());
+    let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms: Some(60_000), ..Default::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    for _ in 0..3 {
+        for _ in 0..50 {
+            rig.put("q", 0, None);
+        }
+        for grant in rig.reserve("q", 50) {
+            let note = "".into();
+            rig.call(Op::Bury { id: grant.message.id, token: grant.token, priority: None, note });
+        }
+        rig.pass(20_000);
+        rig.restart();
+        rig.settle();
+    }
+    assert_eq!(stats(&mut rig).counts.dead, 100, "the first fifty are over after 60 s");
+    rig.pass(20_000);
+    assert_eq!(stats(&mut rig).counts.dead, 50);
+    rig.pass(20_000);
+    assert_eq!(stats(&mut rig).counts.dead, 0);
+    assert!(rig.engine.next_wakeup().is_none_or(|t| t > rig.now.engine), "at rest");
+}

@@ -75,10 +75,10 @@ pub(crate) fn make_to_measure(shared: &Shared, bytes: u64) -> Result<Prepared, S
     let early = shared.change_journal(|journal| std::mem::take(&mut journal.prepared));
     let is_early = |segment: &SegmentEntry| early.iter().any(|p| p.entry == *segment);
     let made = make(shared, bytes, |segments| segments.retain(|s| !is_early(s)));
-    shared.change_journal(|journal| match &made {
-        Ok(_) => journal.spares.extend(early.iter().map(|p| p.entry)),
-        Err(_) => journal.prepared = early,
-    });
+    match &made {
+        Ok(_) => shared.drop_segments(&early.iter().map(|p| p.entry).collect::<Vec<_>>()),
+        Err(_) => shared.change_journal(|journal| journal.prepared = early),
+    }
     shared.preparer_bell.ring();
     made
 }

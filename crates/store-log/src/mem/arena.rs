@@ -88,10 +88,9 @@ mod tests {
     #[test]
     fn what_was_pushed_is_found_in_order() {
         let mut arena = Arena::default();
-        for round in 0..2 {
+        for round in 0u8..2 {
             let lengths = [1, 8, 700_000, 400_000, 3_000_000, 5, CHUNK - 8, 16, CHUNK, 9];
-            let items: Vec<Vec<u8>> =
-                lengths.iter().enumerate().map(|(n, &length)| vec![n as u8 + round; length]).collect();
+            let items: Vec<Vec<u8>> = (round..).zip(lengths).map(|(n, length)| vec![n; length]).collect();
             let places: Vec<Place> =
                 items.iter().map(|item| arena.push(&[&item[..1], &item[1..]]).unwrap()).collect();
             let mut behind = None;

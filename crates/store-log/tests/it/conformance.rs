@@ -81,10 +81,11 @@ impl Fixture for Simulated {
     }
 
     fn space(&mut self, space: Space) -> Hook {
-        self.disk.set_free(match space {
-            Space::Full => 0,
-            Space::Free => 10_000_000,
-        });
+        match space {
+            // A flush may give room back, and the store makes one for that.
+            Space::Full => self.disk.fill(),
+            Space::Free => self.disk.set_free(10_000_000),
+        }
         Hook::Done
     }
 }

@@ -247,14 +247,14 @@ fn zeroed_stale_and_swapped_sectors_are_harmless_or_refused() {
                 let mut filled = bytes.clone();
                 filled[range.clone()].fill(0xff);
                 let mut swapped = bytes.clone();
-                let other = usize::try_from(dice.below((bytes.len() / SECTOR) as u64)).expect("small");
+                let other = usize::try_from(dice.below((bytes.len() / SECTOR).max(1) as u64)).expect("small");
                 if range.len() == SECTOR {
                     let theirs: Vec<u8> = bytes[other * SECTOR..(other + 1) * SECTOR].to_vec();
                     swapped[other * SECTOR..(other + 1) * SECTOR].copy_from_slice(&bytes[range.clone()]);
                     swapped[range.clone()].copy_from_slice(&theirs);
                 }
                 let mut earlier = bytes.clone();
-                let from = (sector + 3) % (old.len() / SECTOR) * SECTOR;
+                let from = (sector + 3) % (old.len() / SECTOR).max(1) * SECTOR;
                 earlier[range.clone()].copy_from_slice(&old[from..from + range.len()]);
                 for (kind, damage) in
                     [("zeroed", zeroed), ("filled", filled), ("swapped", swapped), ("stale", earlier)]

@@ -11,6 +11,8 @@ use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, R
 use duewheel_core::store::Store;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 
+use duewheel_store_log::Worked;
+
 use crate::rig::{by_hand, open};
 use crate::sim_disk::SimDisk;
 
@@ -216,7 +218,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 01000000 8b3ae1f1".replace(' ', ""),
+        "64772d7365676d74 02000000 9f615764".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -230,11 +232,11 @@ fn journal_and_manifest_bytes() {
 
     let frames = [
         // A group: sum, length, kind, records, incarnation, first LSN, watermark, clocks; payload, zeros up to 8.
-        "c43f1517 23000000 01000000 01000000 INC 0100000000000000 0000000000000000 0100000000000000 0100010000000000",
-        "01 010171016be80700010301e807e0d403010161016202686900882701000001070000 0000000000",
+        "d2b22e8f 24000000 01000000 01000000 INC 0100000000000000 0000000000000000 0100000000000000 0100010000000000",
+        "01 010171016be80700010301e807e0d403010161016202686900882701000001070000 00 00000000",
         // The next one knows that LSN 1 is durable.
-        "407260da 06000000 01000000 02000000 INC 0200000000000000 0100000000000000 0200000000000000 0200010000000000",
-        "040100 040100 0000",
+        "23cad3a3 12000000 01000000 02000000 INC 0200000000000000 0100000000000000 0200000000000000 0200010000000000",
+        "040100 0171 00 8827 05 040100 0171 00 8827 05 000000000000",
         // A mark: LSN 4 comes next, everything up to 3 is durable.
         "04516b34 00000000 02000000 00000000 INC 0400000000000000 0300000000000000 0300000000000000 0300010000000000",
     ];
@@ -244,10 +246,72 @@ fn journal_and_manifest_bytes() {
 
     assert_eq!(
         hex(&disk.read("MANIFEST")),
-        // magic, version, sum, epoch, segments, runs, zero, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 01000000 f0825569 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
+        "64772d6d616e6966 02000000 1d6e99f7 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
     );
+}
+
+/// The manifest and the state after a cut: a queue with a message in a run, and one with settings.
+#[test]
+fn state_bytes() {
+    let disk = SimDisk::new(0);
+    let options = duewheel_store_log::Options { journal_bytes: 0, ..by_hand() };
+    let mut store = open(&disk, options).expect("open");
+    let clock = |ms| ClockPair { engine: EngineMs(ms), wall: WallMs(0x0001_0000 + ms) };
+    store
+        .append(&Group { first: Lsn(1), clock: clock(1), records: vec![put(), put_other()] })
+        .expect("append");
+    assert_eq!(store.hands().flush(), Worked::Done);
+    let purged =
+        Record::Purged { queue: queue(), keep: vec![MessageId(1)], before: MessageId(300), purged: 0 };
+    let granted = Record::Granted { id: MessageId(1), attempt: 1, lease: lease(), was: was() };
+    let removed = Record::Removed { id: MessageId(2), why: Gone::Acked, was: Was { weight: 0, ..was() } };
+    let settings = QueueSettings { lease_ms: Some(1_000), ..QueueSettings::default() };
+    let name = QueueName::new("p").expect("a good name");
+    let set = Record::Queue { name, settings, pause: Pause::Running };
+    store
+        .append(&Group { first: Lsn(3), clock: clock(2), records: vec![removed, granted, purged, set] })
+        .expect("append");
+    assert_eq!(store.hands().flush(), Worked::Done);
+    let name = disk.names("state").pop().expect("a state");
+    assert_eq!(name, "state/0000000005.state");
+    let state = disk.read(&name);
+    let incarnation = hex(&state[24..32]);
+    let parts = [
+        // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
+        "64772d7374617465 02000000 73417420 0500000000000000 INC 0600000000000000",
+        "000000000000000000000000000000000000000000000000",
+        // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what waits
+        // is due (doublings, columns of either class).
+        "fe7a68c6 0a000000 01000000 01000000 INC 4000000000000000",
+        "09 03 01 02828004 000000 000000000000",
+        // Two queues: name, settings, pause, totals, tally (waiting, leased, dead: count and weight), its due times.
+        "fcebb1c5 3a000000 02000000 02000000 INC 7000000000000000",
+        "1d 0170 01e807000000000000 00 0000000000000000 0000 0000 0000 000000",
+        "1b 0171 00000000000000 00 0201010000000000 0000 0105 0000 000000 000000000000",
+        // Two runs: number, masks (queue, before, ids kept), removed ids as the Roaring format has them.
+        "0dbdaf11 35000000 03000000 02000000 INC d000000000000000",
+        "28 02 01 00ac020101 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200",
+        "0b 04 00 08 0000000000000000 000000",
+        // The end: how many queues and runs there were.
+        "05d715fd 03000000 04000000 01000000 INC 2801000000000000",
+        "02 02 02 0000000000",
+    ];
+    let expected = parts.join("").replace(' ', "").replace("INC", &incarnation);
+    assert_eq!(hex(&state), expected);
+    let manifest = hex(&disk.read("MANIFEST"));
+    let (runs, own) = (&manifest[2 * 72..2 * 136], &manifest[2 * 136..]);
+    // File, incarnation, size, last LSN.
+    assert!(runs.starts_with("0200000000000000") && runs[64..].starts_with("0400000000000000"), "{runs}");
+    assert_eq!(own, format!("0500000000000000{incarnation}50010000000000000600000000000000"));
+}
+
+fn put_other() -> Record {
+    let Record::Put { message, life, was } = put() else { unreachable!() };
+    let message =
+        Message { id: MessageId(2), key: None, body: "".into(), headers: vec![], ..Message::clone(&message) };
+    Record::Put { message: Arc::new(message), life, was }
 }

@@ -127,8 +127,11 @@ fn a_full_disk_is_helped_by_a_flush() {
     let disk = SimDisk::new(5);
     let options = Options { workers: Workers::Threads, ..lazy() };
     let mut rig = Rig::open(&disk, options, History::new(5));
-    while figure(&rig.store, "journal_segments") < 7 {
+    for _ in 0..20 {
         rig.append(9);
+    }
+    while figure(&rig.store, "journal_segments") < 7 {
+        settle(&mut rig);
     }
     assert_eq!(figure(&rig.store, "flushes_total"), 0, "the budget is large");
     disk.set_free(11_000); // enough for the run, not for a segment
@@ -188,4 +191,50 @@ fn the_store_is_busy_while_a_flush_is_behind() {
     work_all(&hands);
     let model = rig.history.model_at(rig.history.model().applied()).expect("the end");
     crate::rig::assert_rows(&mut rig.store, &rig.history, &model, "after the flushes");
+}
+
+/// Story: a merge had written its output until the disk was full, and the flush that would have given segments back found
+/// no room either. A merge gives way: it never takes the room of the flushes to come, or gives it back.
+#[test]
+fn a_merge_never_keeps_a_flush_from_its_room() {
+    let (mut under_way, mut full) = (0, 0);
+    for free in (0..60_000).step_by(1_500) {
+        let disk = SimDisk::new(8);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(8));
+        let hands = rig.store.hands();
+        while hands.prepare() == Worked::Done {}
+        while figure(&rig.store, "runs") < 2 || hands.merge() != Worked::Done {
+            rig.append(9);
+            hands.prepare();
+            hands.flush();
+        }
+        while figure(&rig.store, "cuts_total") == figure(&rig.store, "flushes_total") {
+            rig.append(9);
+            hands.prepare();
+        }
+        under_way += u64::from(disk.names("runs").iter().any(|name| name.ends_with(".tmp")));
+        disk.set_free(free);
+        let mut flushed = Worked::Later;
+        for _ in 0..20 {
+            hands.prepare();
+            flushed = hands.flush();
+            if flushed != Worked::Later {
+                break;
+            }
+            full += 1;
+            hands.merge();
+        }
+        // Journal, runs and state stay as they were, or all of it is done.
+        let model = rig.history.model_at(rig.history.model().applied()).expect("the end");
+        crate::rig::assert_rows(&mut rig.store, &rig.history, &model, &format!("{free} bytes free"));
+        if figure(&rig.store, "memory_bytes") * 2 < free {
+            assert_eq!(flushed, Worked::Done, "{free} bytes free: {:?}", rig.store.figures());
+        }
+        disk.set_free(10_000_000);
+        work_all(&hands);
+        drop(rig.store);
+        let mut rig = Rig::open(&disk, by_hand(), rig.history);
+        assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("{free} bytes free, reopened"));
+    }
+    assert!(full > 3 && under_way > 3, "{full} flushes found no room, {under_way} merges were under way");
 }

@@ -40,6 +40,8 @@ struct Inner {
     calls: u64,
     plan: Plan,
     free: u64,
+    /// Somebody else takes whatever becomes free.
+    crowded: bool,
     power: Power,
     dice: Dice,
 }
@@ -111,6 +113,7 @@ impl SimDisk {
                 calls: 0,
                 plan: Plan::Fine,
                 free: u64::MAX,
+                crowded: false,
                 power: Power::On,
                 dice: Dice::new(seed),
             })),
@@ -135,7 +138,14 @@ impl SimDisk {
 
     /// So many bytes may still be allocated or reported free.
     pub(crate) fn set_free(&self, free: u64) {
-        self.inner().free = free;
+        let mut inner = self.inner();
+        (inner.free, inner.crowded) = (free, false);
+    }
+
+    /// Nothing is free, and what is given back is taken by others at once.
+    pub(crate) fn fill(&self) {
+        let mut inner = self.inner();
+        (inner.free, inner.crowded) = (0, true);
     }
 
     /// The machine stops, loses what was not synced, and is started again.
@@ -310,6 +320,21 @@ impl Inner {
         }
     }
 
+    /// A file becomes longer by so much.
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        if self.free != u64::MAX {
+            self.free = self.free.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
+        }
+        Ok(())
+    }
+
+    /// A file has no name any more.
+    fn give_back(&mut self, inode: u64) {
+        if self.free != u64::MAX && !self.crowded {
+            self.free += self.inodes[&inode].cached.len() as u64;
+        }
+    }
+
     fn checked(&mut self, name: &str) -> io::Result<()> {
         match self.call(name) {
             Call::Works => Ok(()),
@@ -372,6 +397,10 @@ impl Disk for SimDisk {
         assert_eq!(dir_of(from), dir_of(to));
         self.inner().checked(from)?;
         let inode = *self.inner().names.get(from).ok_or_else(not_found)?;
+        let replaced = self.inner().names.get(to).copied();
+        if let Some(replaced) = replaced {
+            self.inner().give_back(replaced);
+        }
         self.change_name(dir_of(from), Some(from), Some((to, inode)));
         Ok(())
     }
@@ -380,10 +409,7 @@ impl Disk for SimDisk {
         self.inner().checked(name)?;
         let inode = *self.inner().names.get(name).ok_or_else(not_found)?;
         self.change_name(dir_of(name), Some(name), None);
-        let mut inner = self.inner();
-        if inner.free != u64::MAX {
-            inner.free += inner.inodes[&inode].cached.len() as u64;
-        }
+        self.inner().give_back(inode);
         Ok(())
     }
 
@@ -471,6 +497,8 @@ impl DiskFile for SimFile {
         let mut inner = self.disk.inner();
         match inner.call(&self.name) {
             Call::Works => {
+                let grows = (at + bytes.len()).saturating_sub(inner.inodes[&self.inode].cached.len());
+                inner.take(grows as u64)?;
                 self.put(&mut inner, bytes, at);
                 Ok(())
             }
@@ -487,9 +515,8 @@ impl DiskFile for SimFile {
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         let mut inner = self.disk.inner();
         inner.checked(&self.name)?;
-        if inner.free != u64::MAX {
-            inner.free = inner.free.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
-        }
+        let grows = bytes.saturating_sub(inner.inodes[&self.inode].cached.len() as u64);
+        inner.take(grows)?;
         let inode = inner.inodes.get_mut(&self.inode).expect("inodes stay");
         inode.cached.resize(usize::try_from(bytes).expect("small"), 0);
         Ok(())
