@@ -63,15 +63,15 @@ impl Load<'_> {
 
     /// Enqueues with and without keys, at instants, after delays and for now, and cancels a part of it.
     fn produce(&self, producer: u64) {
-        let mut number = 0;
+        let mut number = 0_usize;
         while self.goes_on() {
             let (mut said, mut lines) = (Vec::new(), String::new());
             for _ in 0..ROUND {
                 number += 1;
-                let key = (number % 3 != 0).then(|| format!("p{producer}-{number}"));
-                let body = format!("body {producer}/{number} {}", "x".repeat(500 + number as usize % 1_000));
+                let key = (!number.is_multiple_of(3)).then(|| format!("p{producer}-{number}"));
+                let body = format!("body {producer}/{number} {}", "x".repeat(500 + number % 1_000));
                 let mut line = json!({"body": body, "key": key});
-                let (queue, is_delayed) = ("later", number % 2 == 0);
+                let (queue, is_delayed) = ("later", number.is_multiple_of(2));
                 if is_delayed {
                     line["delay"] = json!("48h");
                 } else {
