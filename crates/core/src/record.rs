@@ -14,7 +14,7 @@ use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
 
-pub use codec::{DecodeError, Reader, RowHead, Stands, Writer, varint};
+pub use codec::{DecodeError, Reader, RowHead, Stands, Writer, put_of, varint};
 
 /// One durable fact.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use duewheel_core::message::{
 use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
     ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, Stands, Totals, Was,
-    Writer,
+    Writer, put_of,
 };
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, MessageId, QueueName, WallMs};
@@ -257,6 +257,21 @@ proptest! {
         let mut reader = Reader::new(writer.bytes.into());
         prop_assert_eq!(reader.stored(row.message.queue.clone()), Ok(row));
         prop_assert!(reader.is_empty());
+    }
+
+    #[test]
+    fn what_a_ledger_needs_of_a_put_is_what_the_record_says(message in message(), life in life(), plain in any::<bool>()) {
+        let life = if plain { Life::new(life.due, life.priority) } else { life };
+        let fresh = Life { history: vec![], stage: Stage::Waiting { token: None }, ..life.clone() } == life;
+        let record = Record::Put { message: Arc::new(message.clone()), life, was: None };
+        let mut writer = Writer::default();
+        writer.record(&record);
+        let (_, stands) = record.moves();
+        let wanted = stands.map(|stands| (message.id, message.queue.as_str(), stands)).filter(|_| fresh);
+        prop_assert_eq!(put_of(&writer.bytes), wanted);
+        for cut in 0..writer.bytes.len() {
+            prop_assert_eq!(put_of(&writer.bytes[..cut]), None);
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ use crate::span::Span;
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Below, flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
+/// Fewer messages in memory are a page a time.
+const MIN_MEMORY_MESSAGES: usize = 100;
 
 /// The options of `duewheel serve`. What is not given in one layer comes from the next.
 #[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -47,6 +49,10 @@ pub struct Options {
     /// number of records in proportion [default: 268435456]
     #[arg(long, env = "DUEWHEEL_JOURNAL_BYTES", value_name = "N")]
     pub journal_bytes: Option<u64>,
+    /// Messages kept in memory because they are due soon or ready; all others lie on the disk alone; from 100 up
+    /// [default: 400000]
+    #[arg(long, env = "DUEWHEEL_MEMORY_MESSAGES", value_name = "N")]
+    pub memory_messages: Option<usize>,
     /// Listen on addresses that other machines reach, although nothing asks them who they are
     #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub insecure: Option<bool>,
@@ -185,7 +191,7 @@ macro_rules! over {
 impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
-        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, journal_bytes, insecure,
+        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, journal_bytes, memory_messages, insecure,
             drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout)
     }
@@ -233,6 +239,15 @@ impl Options {
             if zero {
                 return Err(ConfigError::Value(format!("--{name} must not be 0")));
             }
+        }
+        if let Some(messages) = self.memory_messages {
+            if messages < MIN_MEMORY_MESSAGES {
+                let what = format!("--memory-messages {messages}: must be at least {MIN_MEMORY_MESSAGES}");
+                return Err(ConfigError::Value(what));
+            }
+            policy.near_messages = messages / 2;
+            policy.ready_messages = messages - messages / 2;
+            policy.load_rows = policy.load_rows.min(messages / 10);
         }
         let journal_bytes = self.journal_bytes.unwrap_or(DEFAULT_JOURNAL_BYTES);
         if journal_bytes < MIN_JOURNAL_BYTES {
@@ -307,6 +322,7 @@ impl Settings {
             store: Some(self.store.clone()),
             durability: Some(self.durability),
             journal_bytes: Some(self.journal_bytes),
+            memory_messages: Some(self.policy.near_messages + self.policy.ready_messages),
             insecure: Some(self.exposure == Exposure::Insecure),
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
@@ -402,7 +418,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nstore = 'log'\ndurability = 'memory'\n\
-            journal_bytes = 1048576\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory_messages = 101\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let given = options(all);

@@ -54,6 +54,8 @@ impl Server {
             .arg("--data")
             .arg(data)
             .args(["--http", "127.0.0.1:0", "--beanstalk", "off"])
+            // So little that runs are written and merged all the time, and most messages are on the disk alone.
+            .args(["--journal-bytes", "1048576", "--memory-messages", "100"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log.try_clone()?)

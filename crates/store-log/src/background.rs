@@ -145,7 +145,9 @@ impl Flush<'_> {
         shared.syncer.ask();
         // A flush that is tried again finds this done.
         if work.ledger.applied() < frozen.last() {
-            frozen.for_each(|lsn, record| work.ledger.apply(lsn, &record));
+            frozen.for_each(|lsn, record| {
+                work.ledger.apply_bytes(lsn, record).expect("it was encoded here, or was decoded before");
+            });
             if let Some(clock) = frozen.clock() {
                 work.ledger.note_clock(clock);
             }

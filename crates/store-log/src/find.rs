@@ -196,6 +196,7 @@ impl Finder<'_> {
         let mut in_parts: Vec<Vec<Wanted>> = Vec::new();
         in_parts.resize_with(self.view.parts.len(), Vec::new);
         let mut ids = Vec::new();
+        let mut hashes = Vec::with_capacity(keys.len());
         let mut count = 0;
         for (i, (queue, key)) in keys.iter().enumerate() {
             let hash = hash::key(queue, key);
@@ -203,9 +204,14 @@ impl Finder<'_> {
                 mem.find_key(hash, queue, key, &mut ids);
             }
             named.extend(ids.drain(..).map(|id| (i, id)));
-            for (part, wanted) in self.view.parts.iter().zip(&mut in_parts) {
+            hashes.push(hash);
+        }
+        // Run by run: a filter stays in the processor's cache for all keys, and its look-ups overlap.
+        for (part, wanted) in self.view.parts.iter().zip(&mut in_parts) {
+            for (lookup, &hash) in hashes.iter().enumerate() {
                 if part.run.may_have(hash) {
-                    wanted.push(Wanted { lookup: i, hash, queue: queue.clone(), key: key.clone() });
+                    let (queue, key) = keys[lookup].clone();
+                    wanted.push(Wanted { lookup, hash, queue, key });
                     count += 1;
                 }
             }

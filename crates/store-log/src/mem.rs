@@ -20,7 +20,7 @@
 //! | place in the order of due times | 16, and as many for a lease or a death |
 //! | place by key, if it has one | about 10 |
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -284,15 +284,15 @@ impl Mem {
         }
     }
 
-    /// All records in the order in which they came.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(Lsn, Record)) {
+    /// The bytes of all records in the order in which they came.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(Lsn, &[u8])) {
         let mut lsn = self.before;
         let mut behind = None;
         while let Some(place) = self.arena.next(behind) {
             let head = self.arena.at(place);
             let length = u32_at(head, 0) as usize;
             lsn = lsn.next();
-            visit(lsn, decode(&head[HEAD..HEAD + length]));
+            visit(lsn, &head[HEAD..HEAD + length]);
             behind = Some((place, HEAD + length));
         }
     }
@@ -367,7 +367,8 @@ impl Mem {
             Which::AllBut(queues) => Wanted::AllBut(Arc::clone(queues), HashMap::new()),
         };
         let order = self.order(sequence);
-        MemScan { sequence, wanted, merged: order.scan(after.map(|(time, id)| (time, id.0))) }
+        let merged = order.scan(after.map(|(time, id)| (time, id.0)));
+        MemScan { sequence, wanted, merged, ahead: VecDeque::new(), reach: 0 }
     }
 
     fn order(&self, sequence: Sequence) -> &Order {
@@ -560,6 +561,9 @@ pub(crate) struct MemScan {
     sequence: Sequence,
     wanted: Wanted,
     merged: Merged,
+    /// Taken from `merged` already.
+    ahead: VecDeque<(u64, u64)>,
+    reach: usize,
 }
 
 #[derive(Debug)]
@@ -599,7 +603,10 @@ impl MemScan {
         if matches!(self.wanted, Wanted::None) {
             return None;
         }
-        let (time, id) = self.merged.next(mem.order(self.sequence))?;
+        if self.ahead.is_empty() {
+            self.look_ahead(mem);
+        }
+        let (time, id) = self.ahead.pop_front()?;
         let cursor = (time, MessageId(id));
         Some(match mem.node(MessageId(id)).filter(|node| self.is_at(mem, node, cursor)) {
             Some(node) if self.wanted.has(mem, node.queue) => {
@@ -607,6 +614,27 @@ impl MemScan {
             }
             Some(_) | None => Step::Stale(cursor),
         })
+    }
+
+    /// Takes some entries at once and touches what they point to: in due order each is somewhere else in memory, and the processor fetches
+    /// them side by side if nothing else is in between.
+    fn look_ahead(&mut self, mem: &Mem) {
+        self.reach = (self.reach * 2).clamp(4, 64);
+        let order = mem.order(self.sequence);
+        while self.ahead.len() < self.reach
+            && let Some(next) = self.merged.next(order)
+        {
+            self.ahead.push_back(next);
+        }
+        let mut touched = 0;
+        for (_, id) in &self.ahead {
+            let place = mem.ids.get(*id);
+            if place != 0 {
+                let head = mem.arena.at(place);
+                touched ^= head[0] ^ head.get(64).unwrap_or(&0) ^ head.get(128).unwrap_or(&0);
+            }
+        }
+        std::hint::black_box(touched);
     }
 
     fn is_at(&self, mem: &Mem, node: &Node, (time, id): Cursor) -> bool {

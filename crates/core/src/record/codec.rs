@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
+use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Stand, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::message::{
     DeadReason, Ended, Headers, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
@@ -813,4 +813,56 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
         }
     }
     Err(if bytes.len() < 10 { DecodeError::Short } else { DecodeError::Unknown("varint") })
+}
+
+/// What a ledger needs of a record that puts a new message, read without the rest: its id, its queue's name and where it
+/// stands. `None` for every other record, and for bytes that are none.
+pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, Stand)> {
+    let (&PUT, rest) = bytes.split_first()? else { return None };
+    let mut rest = rest;
+    let rest = &mut rest;
+    let id = MessageId(varint(rest).ok()?);
+    let queue = std::str::from_utf8(skip_blob(rest)?).ok()?;
+    let mut weight = skip_blob(rest)?.len(); // the key
+    varint(rest).ok()?; // accepted at
+    skip_option(rest, 1)?; // lease
+    skip_option(rest, 1)?; // most attempts
+    skip_option(rest, 2)?; // backoff
+    for _ in 0..varint(rest).ok()? {
+        weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
+    }
+    weight += skip_blob(rest)?.len();
+    let class = match skip_byte(rest)? {
+        0 => Class::At,
+        1 => Class::After,
+        _ => return None,
+    };
+    let due = Due::from_raw(class, varint(rest).ok()?);
+    for _ in 0..3 {
+        varint(rest).ok()?; // generation, attempt, forgiven
+    }
+    skip_option(rest, 1)?; // priority
+    // A new message waits, has no token and no history, and was not there before.
+    (rest[..] == [0, 0, 0]).then_some((id, queue, Stand { kind: Kind::Waiting, due, weight: weight as u64 }))
+}
+
+fn skip_byte(bytes: &mut &[u8]) -> Option<u8> {
+    let (first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn skip_blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(varint(bytes).ok()?).ok()?;
+    let (blob, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(blob)
+}
+
+fn skip_option(bytes: &mut &[u8], numbers: usize) -> Option<()> {
+    match skip_byte(bytes)? {
+        0 => Some(()),
+        1 => (0..numbers).try_for_each(|_| varint(bytes).ok().map(|_| ())),
+        _ => None,
+    }
 }

@@ -7,7 +7,7 @@ use crate::id::{Lsn, MessageId};
 use crate::message::Kind;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
-use crate::record::{ClockPair, Pause, Record, Totals};
+use crate::record::{ClockPair, DecodeError, Pause, Reader, Record, Totals, put_of};
 use crate::tally::{DueCounts, Tally, columns_per_queue};
 
 /// Columns of the histogram of all queues together: few enough that they stay in a processor's cache.
@@ -83,6 +83,27 @@ impl Ledger {
             }
             Record::Deduped(_) => {}
         }
+    }
+
+    /// The same for the bytes of a record; most are of new messages, and of those only a few fields are read.
+    ///
+    /// # Errors
+    /// When the bytes are no record.
+    pub fn apply_bytes(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), DecodeError> {
+        if let Some((id, name, stands)) = put_of(bytes)
+            && let columns = columns_per_queue(self.queues.len())
+            && let Some(books) = self.queues.get_mut(name)
+        {
+            self.applied = lsn;
+            self.next_id = self.next_id.max(id.0.saturating_add(1));
+            books.totals.enqueued += 1;
+            books.tally.add(stands.kind, stands.due, stands.weight, columns);
+            self.due.add(stands.due, ALL_COLUMNS);
+            return Ok(());
+        }
+        let record = Reader::new(bytes::Bytes::copy_from_slice(bytes)).record()?;
+        self.apply(lsn, &record);
+        Ok(())
     }
 
     fn take(&mut self, record: &Record) {

@@ -92,6 +92,7 @@ fn two_tables_tell_what_the_records_say() {
             assert_eq!(lsn, next);
             next = next.next();
             let mut writer = Writer::default();
+            let record = decode(record);
             writer.record(&record);
             again.push(&record, &writer.bytes).unwrap();
         });

@@ -1,4 +1,6 @@
-//! Tells that a run has no key with a hash: right in all cases for "no", wrong in one of 256 for "perhaps".
+//! Tells that a run has no key with a hash: right in all cases for "no", wrong in one of 65,536 for "perhaps".
+//!
+//! Sixteen bits, because every run is asked about every new key: with twenty runs, eight bits would cost a read for each twelfth key.
 //!
 //! A binary fuse filter (Graf and Lemire 2022) over short hashes, in parts by their upper bits, so that a part is built
 //! in little memory. Its bytes are used as they were read.
@@ -7,9 +9,9 @@
 //! |---|---|---|
 //! | 0 | 8 | parts are told by so many upper bits of a short hash, *b* |
 //! | 8 | 28 × 2^*b* | of each part: seed (8), segment length, its mask, segments' length (4 each), start (8) of its fingerprints |
-//! | … | | fingerprints |
+//! | … | | fingerprints, two bytes each |
 
-use xorf::{BinaryFuse8, BinaryFuse8Ref, DmaSerializable, Filter as _, FilterRef as _};
+use xorf::{BinaryFuse16, BinaryFuse16Ref, DmaSerializable, Filter as _, FilterRef as _};
 
 use crate::le::{u32_at, u64_at};
 
@@ -17,7 +19,7 @@ use crate::le::{u32_at, u64_at};
 const BITS: u32 = 40;
 /// Keys of a part, about.
 const PART: u64 = 200_000;
-const DESCRIPTOR: usize = BinaryFuse8::DESCRIPTOR_LEN;
+const DESCRIPTOR: usize = BinaryFuse16::DESCRIPTOR_LEN;
 const ENTRY: usize = DESCRIPTOR + 8;
 
 /// Takes short hashes in ascending order.
@@ -76,7 +78,7 @@ impl FilterWriter {
         let mut descriptor = [0; DESCRIPTOR];
         let start = self.fingerprints.len() as u64;
         if !self.keys.is_empty() {
-            match BinaryFuse8::try_from(&self.keys) {
+            match BinaryFuse16::try_from(&self.keys) {
                 Ok(filter) => {
                     filter.dma_copy_descriptor_to(&mut descriptor);
                     self.fingerprints.extend_from_slice(filter.dma_fingerprints());
@@ -102,6 +104,7 @@ impl Filter {
         {
             return None;
         }
+        let (bytes, from) = aligned(bytes, from);
         let filter = Filter { bits: parts.trailing_zeros(), bytes, from };
         if filter.bits > BITS || filter.payload().len() < filter.fingerprints_at() {
             return None;
@@ -117,7 +120,7 @@ impl Filter {
                     && mask == segment - 1
                     && segments > 0
                     && segments.is_multiple_of(segment)
-                    && segments + 2 * segment == length;
+                    && 2 * (segments + 2 * segment) == length;
             if u64_at(entry, DESCRIPTOR) != start || !fits {
                 return None;
             }
@@ -141,7 +144,7 @@ impl Filter {
             return true;
         };
         let fingerprints = &self.payload()[from + start..from + end];
-        BinaryFuse8Ref::from_dma(&entry[..DESCRIPTOR], fingerprints).contains(&hash)
+        BinaryFuse16Ref::from_dma(&entry[..DESCRIPTOR], fingerprints).contains(&hash)
     }
 
     fn payload(&self) -> &[u8] {
@@ -164,6 +167,19 @@ impl Filter {
             (self.payload().len() - self.fingerprints_at()) as u64
         }
     }
+}
+
+/// The same bytes, at an even address: fingerprints have two bytes. All that lies before them has an even length.
+fn aligned(bytes: Vec<u8>, from: usize) -> (Vec<u8>, usize) {
+    let is_even = |bytes: &[u8]| bytes.as_ptr().align_offset(2) == 0;
+    if is_even(&bytes[from..]) {
+        return (bytes, from);
+    }
+    let mut moved = Vec::with_capacity(bytes.len() + 1);
+    let pad = usize::from(is_even(&moved) != from.is_multiple_of(2));
+    moved.resize(pad, 0);
+    moved.extend_from_slice(&bytes);
+    (moved, from + pad)
 }
 
 /// The part of a short hash.

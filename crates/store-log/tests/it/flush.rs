@@ -462,6 +462,44 @@ fn large_look_ups_are_shared_out() {
     }
 }
 
+/// A new key is told to be new by filters in memory; a known one costs a leaf of an index and a block.
+#[test]
+fn a_new_key_reads_nothing_and_a_known_one_two_blocks() {
+    let disk = SimDisk::new(12);
+    let options = Options { small_runs: 100, run_rows: 100, ..by_hand() };
+    let mut store = open(&disk, options).expect("open");
+    let hands = store.hands();
+    let key = |id: u64| duewheel_core::Key::new(&format!("key {id}")).expect("a good key");
+    for id in 1..=6_000 {
+        let mut record = put(id, 100);
+        if let Record::Put { message, .. } = &mut record {
+            *message = Arc::new(Message { key: Some(key(id)), ..Message::clone(message) });
+        }
+        store.append(&Group { first: Lsn(id), clock: clock(id), records: vec![record] }).expect("append");
+        hands.prepare();
+        work_all(&hands);
+    }
+    let runs = figure(&store, "runs");
+    assert!(runs > 10, "{runs} runs");
+    let queue = QueueName::new("orders").expect("a good name");
+    let mut reads = |ids: std::ops::RangeInclusive<u64>, found: usize| {
+        let before = disk.calls();
+        let mut rows = 0;
+        for id in ids {
+            let lookups = Lookups { keys: vec![(queue.clone(), key(id))], ..Lookups::default() };
+            let mut found = Found::default();
+            store.find_many(&lookups, &mut found).expect("find_many");
+            rows += found.rows.len();
+        }
+        assert_eq!(rows, found);
+        disk.calls() - before
+    };
+    let new = reads(10_001..=20_000, 0);
+    assert!(new <= 100, "{new} reads for 10,000 new keys in {runs} runs");
+    let known = reads(1..=1_000, 1_000);
+    assert!(known <= 2_050, "{known} reads for 1,000 known keys");
+}
+
 /// Pages go on where the one before ended, also when the page before was asked for with a nearer end.
 #[test]
 fn the_next_window_goes_on_behind_the_last_one() {
