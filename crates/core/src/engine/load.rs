@@ -716,9 +716,12 @@ impl Engine {
             (entry.life.due.raw(), entry.message.id) <= to
         };
         for slot in self.schedule.retain(class, is_within) {
-            self.near_weight -= self.rows.get(slot).message.weight() as u64;
-            let entry = self.forget(slot);
-            self.queues.drop_if_empty(entry.queue);
+            let entry = self.rows.get_mut(slot);
+            self.near_weight -= entry.message.weight() as u64;
+            // Until the end of the batch: an operation of it may have found it in memory and not been looked up.
+            entry.place = super::rows::Place::Far;
+            let id = entry.message.id;
+            self.far.push((slot, id));
         }
     }
 

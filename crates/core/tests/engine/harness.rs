@@ -156,6 +156,19 @@ impl Rig {
         (to, self.absorb(fx))
     }
 
+    /// One operation with what a driver does around it: time does its work between the look-up and the decision.
+    fn step(&mut self, op: Op) -> ReplyTo {
+        self.next_to += 1;
+        let to = ReplyTo(self.next_to);
+        self.look_up(Some(&op));
+        let mut fx = Effects::new();
+        self.engine.handle_timeout(self.now, &mut fx);
+        self.engine.handle(self.now, Input::Request { to, op }, &mut fx);
+        self.engine.handle_timeout(self.now, &mut fx);
+        self.absorb_batch(fx);
+        to
+    }
+
     pub fn timeout(&mut self) -> Effects {
         let mut all = Effects::new();
         for _ in 0..10_000 {
@@ -183,7 +196,7 @@ impl Rig {
     /// One operation as the driver does it; the answer must come once all pages have arrived.
     pub fn call(&mut self, op: Op) -> Reply {
         self.timeout();
-        let (to, _) = self.raw(op);
+        let to = self.step(op);
         self.timeout();
         if let Some(reply) = self.reply(to) {
             return reply;

@@ -231,3 +231,68 @@ fn dead_messages_go_when_their_time_is_over_although_none_is_in_memory() {
     assert_eq!(stats(&mut rig).counts.dead, 0);
     assert!(rig.engine.next_wakeup().is_none_or(|t| t > rig.now.engine), "at rest");
 }
+
+/// Story: the kill -9 test with little memory left messages ready for ever: nobody asked for the rest of a backlog.
+#[test]
+fn whoever_waits_gets_every_message_however_late_pages_come() {
+    for seed in 1..400u64 {
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let policy = Policy {
+            near_messages: 10 + rng.below(50) as usize,
+            ready_messages: 10 + rng.below(50) as usize,
+            least_window: 4,
+            load_rows: 10,
+            ..little()
+        };
+        let mut rig = Rig::new(policy);
+        let names = ["a", "b"];
+        let total = 50 + rng.below(250);
+        for n in 0..total {
+            let mut e = message(names[(n % 2) as usize], rng.below(3_000));
+            if rng.chance(30) {
+                let due_at = duewheel_core::WallMs(WALL + rng.below(3_000));
+                e.when = When::At { due_at, past: Past::Fire };
+            }
+            e.priority = Some(1_000 + rng.below(3) as u32);
+            rig.call(Op::Enqueue(Box::new(e)));
+        }
+        let ahead = rng.below(4_000);
+        rig.pass(ahead);
+        rig.restart();
+        rig.slow = Some(Rng(seed | 1));
+        let mut done = 0;
+        let mut waiting = std::collections::BTreeMap::new();
+        for _ in 0..20_000 {
+            while waiting.len() < 3 {
+                let name = if rng.chance(50) { "a" } else { "b" };
+                let demand =
+                    Reserve { lease_ms: Some(50), ..rig.demand(&[name], 1 + rng.below(5) as usize, 200) };
+                let (to, _) = rig.raw(Op::Reserve(demand));
+                waiting.insert(to, name);
+            }
+            let ms = rng.below(10);
+            rig.pass(ms);
+            rig.timeout();
+            for (to, _) in waiting.clone() {
+                let Some(reply) = rig.reply(to) else { continue };
+                waiting.remove(&to);
+                let Reply::Reserve(Reserved::Grants(grants)) = reply else { panic!("{reply:?}") };
+                for grant in grants {
+                    if rng.chance(80) {
+                        rig.call(Op::Ack { id: grant.message.id, token: grant.token });
+                        done += 1;
+                    } else if rng.chance(50) {
+                        let note = "".into();
+                        let delay_ms = Some(rng.below(100));
+                        let (id, token) = (grant.message.id, grant.token);
+                        rig.call(Op::Nack { id, token, delay_ms, priority: None, note });
+                    } // or its lease runs out
+                }
+            }
+            if rig.table.is_empty() {
+                break;
+            }
+        }
+        assert!(rig.table.is_empty(), "seed {seed}: {done} of {total} done, {} left", rig.table.len());
+    }
+}

@@ -85,9 +85,11 @@ pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
             Due { earliest: op.inv.ns.saturating_add(ns), latest: op.latest.ns.saturating_add(ns) }
         }
         When::AtMs(ms) => {
-            let at = op.inv.ns.saturating_add(ms.saturating_sub(op.inv.wall).saturating_mul(NS));
-            // An instant that has passed when the enqueue arrives counts from then.
-            Due { earliest: at.saturating_sub(NS), latest: at.max(op.latest.ns) }
+            let ahead = ms.saturating_sub(op.inv.wall).saturating_mul(NS);
+            let ago = op.inv.wall.saturating_sub(ms).saturating_mul(NS);
+            let at = op.inv.ns.saturating_add(ahead);
+            // An instant that has passed when the enqueue arrives may be said to count from itself or from then.
+            Due { earliest: at.saturating_sub(ago).saturating_sub(NS), latest: at.max(op.latest.ns) }
         }
     })
 }
