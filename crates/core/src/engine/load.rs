@@ -316,9 +316,11 @@ impl Engine {
     /// A message within reach does not get into memory: its queue reaches only to before it.
     fn turn_away(&mut self, idx: QueueIdx, class: Class, place: Cursor) {
         let before = (place.0, MessageId(place.1.0 - 1));
+        // Between the horizon and the end of a page under way nothing is known to be in memory yet.
+        let known = self.loading.horizon[class as usize].unwrap_or((0, MessageId(0)));
         let queue = self.queues.get_mut(idx);
         let backlog = &mut queue.backlog[class as usize];
-        backlog.limit = Some(backlog.limit.map_or(before, |limit| limit.min(before)));
+        backlog.limit = Some(backlog.limit.unwrap_or(known).min(before));
         if backlog.catching.is_some() {
             backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
         }
