@@ -123,6 +123,8 @@ impl<S: Store> Driver<S> {
     /// `submissions` was not decided.
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         self.take_from_store(now)?;
+        self.carry_out();
+        self.append_batch(now)?;
         submissions.reverse();
         loop {
             self.round(now, submissions)?;
@@ -167,6 +169,11 @@ impl<S: Store> Driver<S> {
             self.flush_if_large(now)?;
         }
         self.carry_out();
+        self.append_batch(now)
+    }
+
+    /// Appends what was decided: before the next look-up, which must find it.
+    fn append_batch(&mut self, now: Now) -> Result<(), StoreError> {
         self.append(now)?;
         // After the append, so that a page shows everything decided before it was asked for.
         for load in mem::take(&mut self.loads) {

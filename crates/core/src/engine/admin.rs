@@ -32,6 +32,9 @@ impl Engine {
         if reordered {
             self.rank_again(now, idx, fx);
         }
+        if let Some(planned) = self.queues.get_mut(idx).dead_check.take() {
+            self.dead_checks.remove(&(planned, idx));
+        }
         self.plan_dead_check(now, idx, WallMs(0));
         let view = self.view_of_queue(now, self.queues.get(idx));
         self.queues.drop_if_empty(idx);
@@ -145,11 +148,14 @@ impl Engine {
                 return;
             }
             self.dead_checks.pop_first();
+            if !self.queues.contains(idx) {
+                continue;
+            }
             let queue = self.queues.get_mut(idx);
             queue.dead_check = None;
             if queue.tally.part(Kind::Dead).count > 0 {
                 let name = queue.name.clone();
-                self.ask_dead(name, fx);
+                self.ask_dead(name, None, fx);
             }
         }
     }

@@ -129,6 +129,17 @@ impl Engine {
             | Op::SessionDeadline { .. }
             | Op::NextDue => None,
         };
+        self.meet(found);
+        // These bring a dead message back, and then somebody else may have its key by now.
+        if let Op::Redrive { id } | Op::ReserveOne { id, .. } = op
+            && let Some(message) = self.live(*id).map(|slot| self.rows.get(slot).message.clone())
+            && let Some(key) = &message.key
+        {
+            self.meet(self.fresh.by_key(&message.queue, key));
+        }
+    }
+
+    fn meet(&mut self, found: Option<usize>) {
         if let Some(FreshRow { message, life, born }) = found.and_then(|i| self.fresh.rows[i].take()) {
             self.insert_far(Row { message, life }, born, born);
         }

@@ -3,7 +3,7 @@
 //! What a page says is as old as the page. A row that has changed since is shown as it is now if it is in memory, and left out
 //! otherwise; messages put since may be missing, as if the question had come before them.
 
-use crate::id::{MessageId, ReplyTo};
+use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Kind, Row, State};
 use crate::name::QueueName;
 use crate::record::Gone;
@@ -178,14 +178,40 @@ impl Engine {
         self.next_gather += 1;
         self.gathers.insert(number, Gather::Pages(pages));
         for (sequence, after, until, rows) in loads {
-            self.ask_gather(number, sequence, queue.clone(), after, until, rows, fx);
+            self.ask_gather(number, self.last, sequence, queue.clone(), after, until, rows, fx);
         }
     }
 
-    pub(super) fn take_gathered(&mut self, now: Now, number: u64, loaded: Loaded, fx: &mut Effects) {
+    pub(super) fn take_gathered(
+        &mut self,
+        now: Now,
+        number: u64,
+        asked: Lsn,
+        loaded: Loaded,
+        fx: &mut Effects,
+    ) {
         let Some(Gather::Pages(mut pages)) = self.gathers.remove(&number) else { return };
+        let sequence = loaded.load.sequence;
+        match pages.pages.iter_mut().find(|page| page.load.sequence == sequence) {
+            None => pages.pages.push(loaded),
+            Some(page) => {
+                page.rows.extend(loaded.rows);
+                (page.upto, page.more) = (loaded.upto.or(page.upto), loaded.more);
+            }
+        }
+        // A page may be short, or empty, and not the last: what it would have shown is gone.
+        let page = pages.pages.iter().find(|page| page.load.sequence == sequence);
+        let short = page.filter(|page| {
+            let bytes: usize = page.rows.iter().map(|row| row.message.weight()).sum();
+            page.more == More::Yes && page.rows.len() < page.load.rows && bytes < page.load.bytes
+        });
+        if let Some(page) = short {
+            let (after, until, rows) = (page.upto, page.load.until, page.load.rows - page.rows.len());
+            let queue = pages.queue.clone();
+            self.gathers.insert(number, Gather::Pages(pages));
+            return self.ask_gather(number, asked, sequence, queue, after, until, rows, fx);
+        }
         pages.missing -= 1;
-        pages.pages.push(loaded);
         if pages.missing > 0 {
             self.gathers.insert(number, Gather::Pages(pages));
         } else {

@@ -42,6 +42,11 @@ const END: Cursor = (u64::MAX, MessageId(u64::MAX));
 /// What is due this soon is loaded even if the wheel is full, in ms.
 const SOON_MS: u64 = 2_000;
 
+/// A queue with a backlog of which nothing was due, and for which the wheel has no room, is looked at again after this, in ms.
+const REST_MS: u64 = 50;
+/// Pages of backlogs under way at a time.
+const BACKLOGS: usize = 16;
+
 const CLASSES: [Class; 2] = [Class::At, Class::After];
 
 /// What is under way, and what has changed meanwhile.
@@ -55,6 +60,8 @@ pub(super) struct Loading {
     near: [Option<Near>; 2],
     /// Messages scheduled behind the horizon, by chance.
     beyond: [usize; 2],
+    /// Pages of backlogs under way.
+    backlogs: usize,
     /// Messages that changed while something was under way: what a page says of them may be older.
     touched: HashMap<MessageId, Lsn, FixedState>,
     /// The same in order, to be forgotten when no page can be older.
@@ -83,8 +90,8 @@ struct Near {
 pub(super) struct Backlog {
     /// Everything up to here is in memory. `None`: the horizon counts.
     pub(super) limit: Option<Cursor>,
-    /// A page up to this time is under way.
-    catching: Option<u64>,
+    /// A page up to this time is under way, under this ticket.
+    catching: Option<(u64, u64)>,
     /// The lowest place that was turned away meanwhile.
     dropped: Option<Cursor>,
 }
@@ -277,7 +284,7 @@ impl Engine {
         let backlog = &self.queues.get(idx).backlog[c];
         match backlog.limit {
             Some(limit) => {
-                Some(backlog.catching.map_or(limit, |until| limit.max((until, MessageId(u64::MAX)))))
+                Some(backlog.catching.map_or(limit, |(_, until)| limit.max((until, MessageId(u64::MAX)))))
             }
             None => {
                 let near = self.loading.near[c].map(|near| (near.until, MessageId(u64::MAX)));
@@ -389,7 +396,9 @@ impl Engine {
             }
         }
         for idx in std::mem::take(&mut self.hungry) {
-            if self.queues.contains(idx) && self.is_low(idx) {
+            if self.loading.backlogs >= BACKLOGS {
+                self.hungry.insert(idx); // until one of those under way has come
+            } else if self.queues.contains(idx) && self.is_low(idx) {
                 for class in CLASSES {
                     self.plan_backlog(now, idx, class, fx);
                 }
@@ -468,21 +477,23 @@ impl Engine {
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
         let mut until = self.loading.horizon[c].map_or(0, |(time, _)| time);
         if !room {
-            // What is due takes no room in the wheel; the rest comes when it is due soon and there is room, or when it is due.
+            // What is due takes no room in the wheel. Nobody asks for it more often than every now and then, unless a consumer does.
             let reached = reached_at(limit);
             if reached > today {
-                let soon = reached.saturating_sub(SOON_MS);
-                self.resting[c].insert((if soon > today { soon } else { reached }, idx));
+                self.resting[c].insert((reached.max(today.saturating_add(REST_MS)), idx));
                 return;
             }
             until = until.min(today);
         }
-        queue.backlog[c].catching = Some(until);
+        self.loading.backlogs += 1;
+        queue.backlog[c].catching = Some((self.loading.tickets + 1, until));
         queue.backlog[c].dropped = None;
         let rows = window.rows.saturating_sub(queue.ready.len()).clamp(1, self.policy.load_rows);
         let name = queue.name.clone();
         let which = Which::One(name.clone());
-        self.ask(What::Backlog(class, name), sequence(class), which, Some(limit), until, rows, fx);
+        let bytes = usize::try_from(window.bytes).unwrap_or(usize::MAX).clamp(1, self.policy.load_bytes);
+        let flight = Flight { asked: self.last, what: What::Backlog(class, name) };
+        self.ask_page(flight, sequence(class), which, Some(limit), until, rows, bytes, fx);
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of one load
@@ -496,25 +507,42 @@ impl Engine {
         rows: usize,
         fx: &mut Effects,
     ) {
+        let flight = Flight { asked: self.last, what };
+        self.ask_page(flight, sequence, which, after, until, rows, self.policy.load_bytes, fx);
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one load
+    fn ask_page(
+        &mut self,
+        flight: Flight,
+        sequence: Sequence,
+        which: Which,
+        after: Option<Cursor>,
+        until: u64,
+        rows: usize,
+        bytes: usize,
+        fx: &mut Effects,
+    ) {
         self.loading.tickets += 1;
         let ticket = self.loading.tickets;
-        self.loading.flights.insert(ticket, Flight { asked: self.last, what });
-        let bytes = self.policy.load_bytes;
+        self.loading.flights.insert(ticket, flight);
         fx.push(Effect::Load(Load { ticket, sequence, which, after, until, rows, bytes }));
     }
 
     /// Asks for dead messages of a queue, to see whose time is over.
-    pub(super) fn ask_dead(&mut self, name: QueueName, fx: &mut Effects) {
+    pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
         let which = Which::One(name.clone());
         let rows = self.policy.max_step;
-        self.ask(What::Dead(name), Sequence::Dead, which, None, u64::MAX, rows, fx);
+        self.ask(What::Dead(name), Sequence::Dead, which, after, u64::MAX, rows, fx);
     }
 
-    /// Asks for a page that an answer needs.
+    /// Asks for a page that an answer needs. `asked` is where the first of its pages was asked for: what has changed since must be told from
+    /// what has not, for all of them.
     #[allow(clippy::too_many_arguments)] // the fields of one load
     pub(super) fn ask_gather(
         &mut self,
         gather: u64,
+        asked: Lsn,
         sequence: Sequence,
         queue: QueueName,
         after: Option<Cursor>,
@@ -522,7 +550,9 @@ impl Engine {
         rows: usize,
         fx: &mut Effects,
     ) {
-        self.ask(What::Gather(gather), sequence, Which::One(queue), after, until, rows, fx);
+        let flight = Flight { asked, what: What::Gather(gather) };
+        let bytes = self.policy.load_bytes;
+        self.ask_page(flight, sequence, Which::One(queue), after, until, rows, bytes, fx);
     }
 
     pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
@@ -530,9 +560,12 @@ impl Engine {
         match flight.what {
             What::Leased => self.take_leased(now, loaded, fx),
             What::Near(class, except, from) => self.take_near(now, class, &except, from, loaded, fx),
-            What::Backlog(class, name) => self.take_backlog(now, class, &name, loaded, fx),
+            What::Backlog(class, name) => {
+                self.loading.backlogs -= 1;
+                self.take_backlog(now, class, &name, loaded, fx);
+            }
             What::Dead(name) => self.take_dead(now, &name, loaded, fx),
-            What::Gather(number) => self.take_gathered(now, number, loaded, fx),
+            What::Gather(number) => self.take_gathered(now, number, flight.asked, loaded, fx),
         }
         self.loading.forget();
     }
@@ -598,9 +631,10 @@ impl Engine {
         let (horizon, near) = (self.loading.horizon[c], self.loading.near[c].is_some());
         let backlog = &mut self.queues.get_mut(idx).backlog[c];
         let Some(limit) = backlog.limit else { return };
-        if backlog.catching.take().is_none() {
+        if backlog.catching.is_none_or(|(ticket, _)| ticket != loaded.load.ticket) {
             return; // of a queue of the same name that is gone
         }
+        backlog.catching = None;
         let upto = match loaded.more {
             More::Yes => loaded.upto.or(loaded.load.after),
             More::No => Some((loaded.load.until, MessageId(u64::MAX))),
@@ -624,7 +658,7 @@ impl Engine {
     fn take_dead(&mut self, now: Now, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
         let Some(idx) = self.queues.find(name) else { return };
         let Some(ttl) = self.queues.get(idx).settings.dead_ttl_ms else { return };
-        let mut next = loaded.upto.filter(|_| loaded.more == More::Yes).map(|(at, _)| at);
+        let mut next = None;
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
             if at.0.saturating_add(ttl) > now.wall.0 {
@@ -637,8 +671,12 @@ impl Engine {
                 self.expire_one(slot, fx);
             }
         }
-        if let (Some(at), Some(idx)) = (next, self.queues.find(name)) {
-            self.plan_dead_check(now, idx, crate::WallMs(at));
+        let Some(idx) = self.queues.find(name) else { return };
+        match next {
+            Some(at) => self.plan_dead_check(now, idx, crate::WallMs(at)),
+            // A page may be empty and not the last: what it would have shown is gone.
+            None if loaded.more == More::Yes => self.ask_dead(name.clone(), loaded.upto, fx),
+            None => {}
         }
     }
 
@@ -707,7 +745,10 @@ impl Engine {
         for name in &self.limited[c] {
             let Some(idx) = self.queues.find(name) else { continue };
             let backlog = &mut self.queues.get_mut(idx).backlog[c];
-            backlog.limit = backlog.limit.map(|limit| limit.min(to));
+            if backlog.limit.is_some_and(|limit| limit > to) {
+                backlog.limit = Some(to);
+                self.hungry.insert(idx);
+            }
             if backlog.catching.is_some() {
                 backlog.dropped = Some(backlog.dropped.map_or(to, |dropped| dropped.min(to)));
             }

@@ -112,6 +112,8 @@ pub struct Engine {
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
     /// Queues with something ready and somebody waiting, to be matched.
     dirty: BTreeSet<QueueIdx>,
+    /// Queues with something ready and somebody waiting, while too much is leased.
+    starved: BTreeSet<QueueIdx>,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
     /// When to look for dead messages whose time is over.
@@ -199,6 +201,7 @@ impl Engine {
             dedupe,
             bound: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            starved: BTreeSet::new(),
             pauses,
             dead_checks,
             graves: Vec::new(),

@@ -49,7 +49,8 @@ impl Engine {
         }
         let arrival = self.waiters.next_arrival();
         let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx));
-        if expects_more {
+        if expects_more && self.waiters.len() < self.policy.max_waiters {
+            self.hungry.extend(&queues);
             wait_ms = wait_ms.max(self.policy.max_load_wait_ms);
         }
         let deadline = now.after(wait_ms).unwrap_or(now.engine);
@@ -76,6 +77,9 @@ impl Engine {
         } else {
             for &idx in &waiter.queues {
                 self.queues.get_mut(idx).waiters.insert(arrival);
+                if !self.may_lease() {
+                    self.starved.insert(idx);
+                }
             }
             if r.wait_ms == 0 {
                 self.parked.insert(arrival);
@@ -148,6 +152,9 @@ impl Engine {
 
     /// Serves those who wait on queues where something became ready.
     pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
+        if !self.starved.is_empty() && self.may_lease() {
+            self.dirty.append(&mut self.starved);
+        }
         while let Some(idx) = self.dirty.pop_first() {
             self.serve_queue(now, idx, fx);
         }
@@ -168,8 +175,11 @@ impl Engine {
             if self.serve(now, &waiter, fx) {
                 self.leave_queues(&waiter);
             } else {
-                // What looked ready was not (a wall clock that went back); it waits on.
+                // What looked ready was not (a wall clock that went back), or too much is leased; it waits on.
                 self.waiters.insert(waiter);
+                if !self.may_lease() {
+                    self.starved.insert(idx);
+                }
                 return;
             }
         }

@@ -303,3 +303,39 @@ fn whoever_waits_gets_every_message_however_late_pages_come() {
         assert!(rig.table.is_empty(), "seed {seed}: {done} of {total} done, {} left", rig.table.len());
     }
 }
+
+/// Story: a queue whose settings were made and unmade vanished, and its check for dead messages ended the driver (review).
+#[test]
+fn a_check_for_dead_messages_outlives_its_queue() {
+    let mut rig = Rig::new(little());
+    for dead_ttl_ms in [Some(1_000), None] {
+        let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms, ..Default::default() };
+        rig.raw(Op::Configure { queue: queue("q"), settings });
+    }
+    rig.timeout();
+    let id = rig.put("q", 0, None);
+    let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms: Some(1_000), ..Default::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(Op::Bury { id, token: grant.token, priority: None, note: "".into() });
+    rig.call(Op::Cancel { target: Target::Id(id) });
+    rig.call(Op::Configure { queue: queue("q"), settings: Default::default() });
+    rig.pass(10_000);
+    rig.timeout();
+}
+
+/// Story: while too much was leased a consumer waited in vain, also when leases had ended since (review).
+#[test]
+fn who_waits_because_too_much_is_leased_is_served_when_a_lease_ends() {
+    let mut rig = Rig::new(Policy { max_leased: 1, ..little() });
+    rig.put("a", 0, None);
+    rig.put("b", 0, None);
+    let first = rig.reserve("a", 1).remove(0);
+    let demand = rig.demand(&["b"], 1, 60_000);
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    rig.timeout();
+    assert_eq!(rig.reply(to), None, "one lease is all there may be");
+    rig.call(Op::Ack { id: first.message.id, token: first.token });
+    let Some(Reply::Reserve(Reserved::Grants(grants))) = rig.reply(to) else { panic!("served") };
+    assert_eq!(grants.len(), 1);
+}

@@ -133,3 +133,65 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
         assert!(seen.values().all(|n| *n == 1), "and once");
     });
 }
+
+/// Story: a page whose rows are all hidden by newer records is empty and not the last; redriving all dead messages ended at the first
+/// such page, and removing old ones asked for it for ever (review).
+#[test]
+fn dead_messages_in_runs_are_all_brought_back_and_all_removed() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let folder = tempfile::tempdir().unwrap();
+        let policy = Policy {
+            near_messages: 50,
+            ready_messages: 50,
+            load_rows: 10,
+            max_step: 40,
+            ..Policy::default()
+        };
+        let wheel = tiny().policy(policy).data(folder.path().join("data")).open().await.unwrap();
+        let client = wheel.client();
+        let queue = QueueName::new("q").unwrap();
+        let ops = (0..400).map(|_| Op::Enqueue(Box::new(Enqueue::new(queue.clone(), vec![b'.'; 200]))));
+        client.submit(ops.collect()).unwrap().await;
+        let bury_all = async || {
+            loop {
+                let demand = Demand { max: 50, ..Demand::new(queue.clone()) };
+                let Ok(Reserved::Grants(grants)) = client.reserve(demand).await else { panic!() };
+                if grants.is_empty() {
+                    return;
+                }
+                let bury = |g: &duewheel::core::engine::Grant| {
+                    let (id, token) = (g.message.id, g.token);
+                    Op::Bury { id, token, priority: None, note: "".into() }
+                };
+                client.submit(grants.iter().map(bury).collect()).unwrap().await;
+            }
+        };
+        let flushes =
+            || client.store_figures().iter().find(|(n, _)| *n == "flushes_total").map_or(0, |f| f.1);
+        let counts = async || wheel.queues().await.unwrap()[0].counts;
+        bury_all().await;
+        assert_eq!(counts().await.dead, 400);
+        let mut redriven = 0;
+        loop {
+            match client.call(Op::RedriveMany { queue: queue.clone(), max: 1_000 }).await.unwrap() {
+                Reply::Count(0) => break,
+                Reply::Count(n) => redriven += n,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(redriven, 400);
+        bury_all().await;
+        assert_eq!(counts().await.dead, 400);
+        let settings = duewheel::core::policy::QueueSettings { dead_ttl_ms: Some(1), ..Default::default() };
+        client.call(Op::Configure { queue: queue.clone(), settings }).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while counts().await.dead > 0 {
+            assert!(Instant::now() < deadline, "{:?}", counts().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(1_100)).await; // figures are told once a second
+        assert!(flushes() > 2, "most of it was in runs");
+        wheel.shutdown(Duration::from_secs(5)).await.unwrap();
+    });
+}
