@@ -111,13 +111,13 @@ async fn round(args: &Args, what: &str, messages: u64, dir: &std::path::Path) {
     let mut lateness = std::mem::take(&mut *lateness.lock().expect("whole"));
     lateness.sort_unstable();
     assert_eq!(lateness.len() as u64, total, "each was granted once");
-    let at = |share: f64| lateness[((lateness.len() - 1) as f64 * share) as usize];
+    let at = |per_mille: usize| lateness[(lateness.len() - 1) * per_mille / 1_000];
     println!(
         "{what:7} {messages:>9} idle: lateness p50 {} ms, p99 {} ms, p99.9 {} ms, max {} ms; resident {} MiB",
-        at(0.5),
-        at(0.99),
-        at(0.999),
-        at(1.0),
+        at(500),
+        at(990),
+        at(999),
+        at(1_000),
         resident_mib()
     );
     if messages > 0 {
