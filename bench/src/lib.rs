@@ -3,3 +3,4 @@
 pub mod machine;
 pub mod process;
 pub mod random;
+pub mod submit;

@@ -12,17 +12,14 @@ use clap::{Parser, ValueEnum};
 use duewheel::core::engine::{Enqueue, Op, Reply, Target, When};
 use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
-use duewheel::{CallError, Client, Demand, Duewheel, VirtualClock};
+use duewheel::{Client, Demand, Duewheel, VirtualClock};
 use duewheel_bench::process::resident_mib;
 use duewheel_bench::random::scatter;
+use duewheel_bench::submit::submit_all;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
 
-/// Messages of one submission.
-const GROUP: u64 = 1_000;
-/// Submissions under way at a time.
-const UNDER_WAY: usize = 8;
 const DAYS_30: u64 = 30 * 24 * 3_600_000;
 const BODY: usize = 100;
 
@@ -154,44 +151,6 @@ fn place(args: &Args, names: &[QueueName], n: u64) -> (QueueName, Option<Key>) {
 
 fn names(args: &Args) -> Vec<QueueName> {
     (0..args.queues).map(|q| QueueName::new(&format!("queue-{q}")).expect("a name")).collect()
-}
-
-/// Submits operations by their numbers in groups, some at a time, and again what was refused because the store was busy.
-/// `done` says whether an answer is one. Returns how many were refused.
-async fn submit_all(
-    client: &Client,
-    count: u64,
-    make: impl Fn(u64) -> Op,
-    mut done: impl FnMut(&Result<Reply, CallError>) -> bool,
-) -> u64 {
-    let mut under_way = std::collections::VecDeque::new();
-    let mut again: Vec<u64> = Vec::new();
-    let (mut next, mut busy) = (0, 0);
-    loop {
-        while under_way.len() < UNDER_WAY && (next < count || !again.is_empty()) {
-            let numbers: Vec<u64> = if again.is_empty() {
-                let from = next;
-                next = (next + GROUP).min(count);
-                (from..next).collect()
-            } else {
-                std::mem::take(&mut again)
-            };
-            let pending = client.submit(numbers.iter().map(|n| make(*n)).collect()).expect("taken");
-            under_way.push_back((numbers, pending));
-        }
-        let Some((numbers, pending)) = under_way.pop_front() else { return busy };
-        let before = again.len();
-        for (n, answer) in numbers.into_iter().zip(pending.await) {
-            if !done(&answer) {
-                again.push(n);
-            }
-        }
-        let refused = (again.len() - before) as u64;
-        busy += refused;
-        if refused > 0 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
 }
 
 async fn load(args: &Args, dir: &Path) {

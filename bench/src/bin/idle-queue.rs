@@ -16,12 +16,11 @@ use duewheel::core::time::WallMs;
 use duewheel::{CallError, Client, Demand, Duewheel};
 use duewheel_bench::process::resident_mib;
 use duewheel_bench::random::scatter;
+use duewheel_bench::submit::submit_all;
 use duewheel_store_log::LogStore;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
-
-const GROUP: u64 = 1_000;
 
 #[derive(Clone, Parser)]
 struct Args {
@@ -199,30 +198,12 @@ fn skipping(dir: &std::path::Path) {
 }
 
 async fn put_all(client: &Client, count: u64, make: impl Fn(u64) -> Op) {
-    let mut again: Vec<u64> = Vec::new();
-    let mut next = 0;
-    let mut under_way = std::collections::VecDeque::new();
-    loop {
-        while under_way.len() < 8 && (next < count || !again.is_empty()) {
-            let numbers: Vec<u64> = if again.is_empty() {
-                let from = next;
-                next = (next + GROUP).min(count);
-                (from..next).collect()
-            } else {
-                std::mem::take(&mut again)
-            };
-            let pending = client.submit(numbers.iter().map(|n| make(*n)).collect()).expect("taken");
-            under_way.push_back((numbers, pending));
-        }
-        let Some((numbers, pending)) = under_way.pop_front() else { return };
-        for (n, answer) in numbers.into_iter().zip(pending.await) {
-            match answer {
-                Ok(Reply::Enqueue(Ok(_))) => {}
-                Ok(Reply::Enqueue(Err(EnqueueRefusal::Overloaded))) => again.push(n),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
+    submit_all(client, count, make, |answer| match answer {
+        Ok(Reply::Enqueue(Ok(_))) => true,
+        Ok(Reply::Enqueue(Err(EnqueueRefusal::Overloaded))) => false,
+        other => panic!("{other:?}"),
+    })
+    .await;
 }
 
 fn granted(reserved: Result<Reserved, CallError>) -> Vec<Grant> {
