@@ -35,6 +35,7 @@ use super::Engine;
 use super::effect::{Effect, Effects};
 use super::input::{Op, Target};
 use super::queue::QueueIdx;
+use super::reply::Reply;
 use super::rows::Slot;
 
 /// The end of every sequence.
@@ -765,6 +766,25 @@ impl Engine {
             entry.place = super::rows::Place::Far;
             let id = entry.message.id;
             self.far.push((slot, id));
+        }
+    }
+
+    /// Tells when the next message is due that is scheduled, once that is known: what is behind the horizon is due later than
+    /// everything before it.
+    pub(super) fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
+        let is_known = |class: Class| {
+            let c = class as usize;
+            // One behind the horizon may be here by chance, before others that are due before it.
+            let first = self.schedule.ring(class).next_due();
+            let is_first_here = first.is_some_and(|t| self.loading.horizon[c].is_some_and(|h| t <= h.0));
+            self.loading.near[c].is_none() || is_first_here
+        };
+        if self.next_due_asked.is_empty() || !CLASSES.into_iter().all(is_known) {
+            return;
+        }
+        let next = self.schedule.next_due(now);
+        for to in std::mem::take(&mut self.next_due_asked) {
+            self.respond(to, Reply::NextDue(next), fx);
         }
     }
 

@@ -146,6 +146,8 @@ pub struct Engine {
     redrives: Vec<u64>,
     /// Waiting reserves that did not want to wait: they wait for a page.
     parked: BTreeSet<u64>,
+    /// Who wants to know when the next message is due; told when a page that is under way cannot change it.
+    next_due_asked: Vec<ReplyTo>,
     room: Room,
     loading: Loading,
     totals: Totals,
@@ -220,6 +222,7 @@ impl Engine {
             next_gather: 0,
             redrives: Vec::new(),
             parked: BTreeSet::new(),
+            next_due_asked: Vec::new(),
             room: Room::Enough,
             loading: Loading::default(),
             totals: Totals::default(),
@@ -302,7 +305,7 @@ impl Engine {
                 Reply::Done
             }
             Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
-            Op::NextDue => Reply::NextDue(self.schedule.next_due(now)),
+            Op::NextDue => return self.next_due_asked.push(to),
         };
         self.respond(to, reply, fx);
     }
@@ -322,6 +325,7 @@ impl Engine {
         self.end_waits(now, fx);
         self.plan_loads(now, fx);
         self.end_parked(now, fx);
+        self.tell_next_due(now, fx);
     }
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if nothing comes in before.

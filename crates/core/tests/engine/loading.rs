@@ -339,3 +339,21 @@ fn who_waits_because_too_much_is_leased_is_served_when_a_lease_ends() {
     let Some(Reply::Reserve(Reserved::Grants(grants))) = rig.reply(to) else { panic!("served") };
     assert_eq!(grants.len(), 1);
 }
+
+/// Story: right after a start the next due time was told as "none", because nothing was in memory yet; twenty-one years of real
+/// events came late by it (example nudge).
+#[test]
+fn the_next_due_time_is_known_right_after_a_start() {
+    for delay in [5, 4_000_000] {
+        let mut rig = Rig::new(little());
+        let e = Enqueue {
+            when: When::At { due_at: duewheel_core::WallMs(WALL + delay), past: Past::Refuse },
+            ..message("q", 0)
+        };
+        rig.call(Op::Enqueue(Box::new(e)));
+        rig.restart();
+        let (to, _) = rig.raw(Op::NextDue);
+        rig.settle();
+        assert_eq!(rig.reply(to), Some(Reply::NextDue(Some(duewheel_core::WallMs(WALL + delay)))));
+    }
+}
