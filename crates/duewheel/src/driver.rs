@@ -191,8 +191,7 @@ impl<S: Store> Driver<S> {
         }
         self.find()?;
         // These ask for the key of what was found.
-        let again = batch.iter().filter(|(_, op)| matches!(op, Op::Redrive { .. } | Op::ReserveOne { .. }));
-        for (_, op) in again {
+        for (_, op) in batch.iter().filter(|(_, op)| op.may_revive()) {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
         self.find()

@@ -7,7 +7,7 @@ use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Kind, Row, State};
 use crate::name::QueueName;
 use crate::record::Gone;
-use crate::store::{Cursor, Loaded, Lookups, More, Sequence, place_in};
+use crate::store::{Cursor, Load, Loaded, Lookups, More, Sequence, Which, place_in};
 use crate::time::{Class, Due, Now};
 
 use super::Engine;
@@ -56,6 +56,8 @@ struct Reading {
 /// Rows asked for to find one that still is what it was.
 const PEEK_ROWS: usize = 8;
 
+const NOTHING_SEEN: ListCursor = ListCursor { at: None, after: None };
+
 impl Engine {
     /// The message that comes first in a state: next to be granted, next to be due, first to have died, or (leased) of
     /// the lowest id.
@@ -70,17 +72,12 @@ impl Engine {
             let view = Box::new(self.view(now, slot));
             return self.respond(to, Reply::View(Some(view)), fx);
         }
-        let [at, after] = [Class::At, Class::After].map(|class| now_of(class, now));
-        let behind = |time| Some((time, MessageId(u64::MAX)));
         let loads = match state {
-            State::Scheduled => vec![
-                (Sequence::At, behind(at), u64::MAX, PEEK_ROWS),
-                (Sequence::After, behind(after), u64::MAX, PEEK_ROWS),
-            ],
+            State::Scheduled => self.pages_of_scheduled(now, queue, NOTHING_SEEN, PEEK_ROWS),
             State::Ready if self.expects_more(now, idx) => {
-                vec![(Sequence::At, None, at, PEEK_ROWS), (Sequence::After, None, after, PEEK_ROWS)]
+                self.pages_of_ready(now, queue, NOTHING_SEEN, PEEK_ROWS)
             }
-            State::Dead => vec![(Sequence::Dead, None, u64::MAX, PEEK_ROWS)],
+            State::Dead => vec![self.page(Sequence::Dead, Which::One(queue.clone()), None, PEEK_ROWS)],
             State::Ready | State::Leased => vec![],
         };
         self.gather(now, to, queue, Want::Peek(state), loads, fx);
@@ -107,22 +104,15 @@ impl Engine {
             let page = self.list_leased(now, idx, seen, limit);
             return self.respond(to, Reply::Page(page), fx);
         }
-        let [at, after] = [Class::At, Class::After].map(|class| now_of(class, now));
-        // Nothing that is due is Scheduled.
-        let behind = |time: u64, seen: Option<Cursor>| seen.max(Some((time, MessageId(u64::MAX))));
+        let of = || Which::One(queue.clone());
         let loads = match state {
             None => vec![
-                (Sequence::AllAt, seen.at, u64::MAX, limit),
-                (Sequence::AllAfter, seen.after, u64::MAX, limit),
+                self.page(Sequence::AllAt, of(), seen.at, limit),
+                self.page(Sequence::AllAfter, of(), seen.after, limit),
             ],
-            Some(State::Scheduled) => vec![
-                (Sequence::At, behind(at, seen.at), u64::MAX, limit),
-                (Sequence::After, behind(after, seen.after), u64::MAX, limit),
-            ],
-            Some(State::Ready) => {
-                vec![(Sequence::At, seen.at, at, limit), (Sequence::After, seen.after, after, limit)]
-            }
-            Some(State::Dead) => vec![(Sequence::Dead, seen.at, u64::MAX, limit)],
+            Some(State::Scheduled) => self.pages_of_scheduled(now, queue, seen, limit),
+            Some(State::Ready) => self.pages_of_ready(now, queue, seen, limit),
+            Some(State::Dead) => vec![self.page(Sequence::Dead, of(), seen.at, limit)],
             Some(State::Leased) => vec![],
         };
         self.gather(now, to, queue, Want::List { state, seen, limit }, loads, fx);
@@ -138,11 +128,7 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let max = max.min(self.policy.max_step);
-        let [at, after] = [Class::At, Class::After].map(|class| now_of(class, now));
-        let behind = |time| Some((time, MessageId(u64::MAX)));
-        let loads =
-            vec![(Sequence::At, behind(at), u64::MAX, max), (Sequence::After, behind(after), u64::MAX, max)];
-        let loads = if max == 0 { vec![] } else { loads };
+        let loads = if max == 0 { vec![] } else { self.pages_of_scheduled(now, queue, NOTHING_SEEN, max) };
         self.gather(now, to, queue, Want::Fire { max }, loads, fx);
     }
 
@@ -156,8 +142,29 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let max = max.min(self.policy.max_step);
-        let loads = if max == 0 { vec![] } else { vec![(Sequence::Dead, None, u64::MAX, max)] };
+        let dead = self.page(Sequence::Dead, Which::One(queue.clone()), None, max);
+        let loads = if max == 0 { vec![] } else { vec![dead] };
         self.gather(now, to, queue, Want::Redrive, loads, fx);
+    }
+
+    /// Nothing that is due is Scheduled.
+    fn pages_of_scheduled(&self, now: Now, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
+        let behind = |class, seen: Option<Cursor>| seen.max(Some((now_of(class, now), MessageId(u64::MAX))));
+        let of = || Which::One(queue.clone());
+        vec![
+            self.page(Sequence::At, of(), behind(Class::At, seen.at), rows),
+            self.page(Sequence::After, of(), behind(Class::After, seen.after), rows),
+        ]
+    }
+
+    /// Everything that waits and is due is Ready.
+    fn pages_of_ready(&self, now: Now, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
+        let of = || Which::One(queue.clone());
+        let until = |class| now_of(class, now);
+        vec![
+            Load { until: until(Class::At), ..self.page(Sequence::At, of(), seen.at, rows) },
+            Load { until: until(Class::After), ..self.page(Sequence::After, of(), seen.after, rows) },
+        ]
     }
 
     fn gather(
@@ -166,7 +173,7 @@ impl Engine {
         to: ReplyTo,
         queue: &QueueName,
         want: Want,
-        loads: Vec<(Sequence, Option<Cursor>, u64, usize)>,
+        loads: Vec<Load>,
         fx: &mut Effects,
     ) {
         let nothing = self.queues.find(queue).is_none_or(|i| self.queues.get(i).tally.count() == 0);
@@ -177,8 +184,8 @@ impl Engine {
         let number = self.next_gather;
         self.next_gather += 1;
         self.gathers.insert(number, Gather::Pages(pages));
-        for (sequence, after, until, rows) in loads {
-            self.ask_gather(number, self.last, sequence, queue.clone(), after, until, rows, fx);
+        for load in loads {
+            self.ask_gather(number, self.last, load, fx);
         }
     }
 
@@ -206,10 +213,10 @@ impl Engine {
             page.more == More::Yes && page.rows.len() < page.load.rows && bytes < page.load.bytes
         });
         if let Some(page) = short {
-            let (after, until, rows) = (page.upto, page.load.until, page.load.rows - page.rows.len());
-            let queue = pages.queue.clone();
+            let rows = page.load.rows - page.rows.len();
+            let load = Load { after: page.upto, rows, ..page.load.clone() };
             self.gathers.insert(number, Gather::Pages(pages));
-            return self.ask_gather(number, asked, sequence, queue, after, until, rows, fx);
+            return self.ask_gather(number, asked, load, fx);
         }
         pages.missing -= 1;
         if pages.missing > 0 {

@@ -222,6 +222,61 @@ pub enum Op {
     NextDue,
 }
 
+/// Which message an operation names, if it names one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named<'a> {
+    Id(MessageId),
+    Key(&'a QueueName, &'a Key),
+    Nothing,
+}
+
+impl Op {
+    /// Whether it may bring a dead message back: then the message's key must be free, and be looked up, too.
+    pub fn may_revive(&self) -> bool {
+        matches!(self, Op::Redrive { .. } | Op::ReserveOne { .. })
+    }
+
+    /// The message that it names: what must be looked up before it is decided.
+    pub(super) fn names(&self) -> Named<'_> {
+        match self {
+            Op::Enqueue(e) => e.key.as_ref().map_or(Named::Nothing, |key| Named::Key(&e.queue, key)),
+            Op::ReserveOne { id, .. }
+            | Op::Ack { id, .. }
+            | Op::Nack { id, .. }
+            | Op::Bury { id, .. }
+            | Op::Extend { id, .. }
+            | Op::Redrive { id } => Named::Id(*id),
+            Op::Cancel { target }
+            | Op::Postpone { target, .. }
+            | Op::Fire { target }
+            | Op::Get { target } => match target {
+                Target::Id(id) => Named::Id(*id),
+                Target::Key(queue, key) => Named::Key(queue, key),
+            },
+            // Leases are in memory; the others are about queues, and read pages where they need messages.
+            Op::Undelivered { .. }
+            | Op::Reserve(_)
+            | Op::CancelReserve { .. }
+            | Op::FireMany { .. }
+            | Op::RedriveMany { .. }
+            | Op::Peek { .. }
+            | Op::List { .. }
+            | Op::Queue { .. }
+            | Op::Queues { .. }
+            | Op::Histogram { .. }
+            | Op::Wheel
+            | Op::Stats
+            | Op::Configure { .. }
+            | Op::Pause { .. }
+            | Op::Resume { .. }
+            | Op::Purge { .. }
+            | Op::SessionClosed { .. }
+            | Op::SessionDeadline { .. }
+            | Op::NextDue => Named::Nothing,
+        }
+    }
+}
+
 /// A message to accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enqueue {

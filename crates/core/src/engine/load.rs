@@ -28,19 +28,18 @@ use crate::id::{Lsn, MessageId};
 use crate::message::{Kind, Message, Row, Stage};
 use crate::name::QueueName;
 use crate::record::Record;
-use crate::store::{Cursor, Found, Load, Loaded, Lookups, More, Sequence, Which};
+use crate::store::{Cursor, Load, Loaded, More, Sequence, Which};
 use crate::time::{Class, Due, Now};
 
 use super::Engine;
 use super::effect::{Effect, Effects};
-use super::input::{Op, Target};
 use super::queue::QueueIdx;
 use super::reply::Reply;
-use super::rows::Slot;
+use super::rows::{Place, Slot};
 
 /// The end of every sequence.
 const END: Cursor = (u64::MAX, MessageId(u64::MAX));
-/// What is due this soon is loaded even if the wheel is full, in ms.
+/// What is due this soon has the wheel to itself when it is full, in ms.
 const SOON_MS: u64 = 2_000;
 
 /// A queue with a backlog of which nothing was due, and for which the wheel has no room, is looked at again after this, in ms.
@@ -169,114 +168,17 @@ impl Loading {
 impl Engine {
     /// Starts to load what must be in memory. No request may be handled before [`Engine::is_open`].
     pub fn start(&mut self, fx: &mut Effects) {
-        self.ask(What::Leased, Sequence::Leased, Which::All, None, u64::MAX, self.policy.load_rows, fx);
+        self.ask_leased(None, fx);
+    }
+
+    fn ask_leased(&mut self, after: Option<Cursor>, fx: &mut Effects) {
+        let load = self.page(Sequence::Leased, Which::All, after, self.policy.load_rows);
+        self.ask(What::Leased, self.last, load, fx);
     }
 
     /// Whether requests may come: every lease is known. Messages that wait are loaded as they come due.
     pub fn is_open(&self) -> bool {
         self.loading.state == LoadState::Open
-    }
-
-    /// What must be looked up in the store before the operations of a batch can be decided; [`Engine::adopt`] takes what
-    /// was found. Call it for each of them, and once with `None` for what the engine has to do by itself. Some operations
-    /// need a second look, at what the first one has found: call it again after [`Engine::adopt`], until nothing is added, but no more than twice.
-    pub fn look_up(&self, op: Option<&Op>, lookups: &mut Lookups) {
-        let Some(op) = op else { return self.look_up_own(lookups) };
-        match op {
-            Op::Enqueue(e) => {
-                if let Some(id) = &e.dedupe_id
-                    && !self.dedupe.knows(&e.queue, id)
-                {
-                    lookups.answers.push((e.queue.clone(), id.clone()));
-                }
-                if let Some(key) = &e.key {
-                    self.look_up_key(&e.queue, key, lookups);
-                }
-            }
-            Op::Ack { id, .. } | Op::Nack { id, .. } | Op::Bury { id, .. } | Op::Extend { id, .. } => {
-                self.look_up_id(*id, lookups);
-            }
-            Op::ReserveOne { id, .. } | Op::Redrive { id } => match self.live(*id) {
-                None => self.look_up_id(*id, lookups),
-                Some(slot) => self.look_up_key_of(slot, lookups),
-            },
-            Op::Cancel { target }
-            | Op::Postpone { target, .. }
-            | Op::Fire { target }
-            | Op::Get { target } => match target {
-                Target::Id(id) => self.look_up_id(*id, lookups),
-                Target::Key(queue, key) => self.look_up_key(queue, key, lookups),
-            },
-            Op::Reserve(_)
-            | Op::CancelReserve { .. }
-            | Op::Undelivered { .. }
-            | Op::FireMany { .. }
-            | Op::RedriveMany { .. }
-            | Op::Peek { .. }
-            | Op::List { .. }
-            | Op::Queue { .. }
-            | Op::Queues { .. }
-            | Op::Histogram { .. }
-            | Op::Wheel
-            | Op::Stats
-            | Op::Configure { .. }
-            | Op::Pause { .. }
-            | Op::Resume { .. }
-            | Op::Purge { .. }
-            | Op::SessionClosed { .. }
-            | Op::SessionDeadline { .. }
-            | Op::NextDue => {}
-        }
-    }
-
-    pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
-        let all_here = self.rows.len() as u64 - self.purged_here == self.pending.count;
-        if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
-            lookups.ids.push(id);
-        }
-    }
-
-    pub(super) fn look_up_key(&self, queue: &QueueName, key: &crate::Key, lookups: &mut Lookups) {
-        let Some(idx) = self.queues.find(queue) else { return };
-        if !self.queues.get(idx).is_all_here() && self.holder(idx, key).is_none() {
-            lookups.keys.push((queue.clone(), key.clone()));
-        }
-    }
-
-    /// Who holds the key of a dead message that may come back.
-    fn look_up_key_of(&self, slot: Slot, lookups: &mut Lookups) {
-        let message = &self.rows.get(slot).message;
-        if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {
-            self.look_up_key(&message.queue, key, lookups);
-        }
-    }
-
-    /// Takes messages and answers in that were found in the store, until [`Engine::end_batch`]. They must reflect every group appended so far;
-    /// what is in memory wins.
-    pub fn adopt(&mut self, found: Found) {
-        for row in found.rows {
-            if self.rows.slot(row.message.id).is_none() {
-                self.insert_far(row, self.last, self.last);
-            }
-        }
-        for answer in found.answers {
-            if !self.dedupe.knows(&answer.queue, &answer.dedupe_id) {
-                self.dedupe.insert(answer);
-            }
-        }
-    }
-
-    /// Ends a batch: what belongs to the store alone leaves memory. Everything decided must be appended before the next
-    /// look-up.
-    pub fn end_batch(&mut self) {
-        for (slot, id) in std::mem::take(&mut self.far) {
-            if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, super::rows::Place::Far) {
-                let entry = self.forget(slot);
-                self.queues.drop_if_empty(entry.queue);
-            }
-        }
-        self.dedupe.clear();
-        self.fresh.clear();
     }
 
     /// How far a queue is in memory, pages under way included.
@@ -438,7 +340,8 @@ impl Engine {
         let except: Arc<[QueueName]> = limited.iter().cloned().collect();
         let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
         self.loading.near[c] = Some(Near { until, void: false });
-        self.ask(What::Near(class, except, horizon), sequence(class), which, horizon, until, rows, fx);
+        let load = Load { until, ..self.page(sequence(class), which, horizon, rows) };
+        self.ask(What::Near(class, except, horizon), self.last, load, fx);
     }
 
     /// Takes out of the wheel what is not due soon, for what is: what is there by chance, and what the other class has loaded
@@ -493,67 +396,33 @@ impl Engine {
         let name = queue.name.clone();
         let which = Which::One(name.clone());
         let bytes = usize::try_from(window.bytes).unwrap_or(usize::MAX).clamp(1, self.policy.load_bytes);
-        let flight = Flight { asked: self.last, what: What::Backlog(class, name) };
-        self.ask_page(flight, sequence(class), which, Some(limit), until, rows, bytes, fx);
+        let load = Load { until, bytes, ..self.page(sequence(class), which, Some(limit), rows) };
+        self.ask(What::Backlog(class, name), self.last, load, fx);
     }
 
-    #[allow(clippy::too_many_arguments)] // the fields of one load
-    fn ask(
-        &mut self,
-        what: What,
-        sequence: Sequence,
-        which: Which,
-        after: Option<Cursor>,
-        until: u64,
-        rows: usize,
-        fx: &mut Effects,
-    ) {
-        let flight = Flight { asked: self.last, what };
-        self.ask_page(flight, sequence, which, after, until, rows, self.policy.load_bytes, fx);
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of one load
-    fn ask_page(
-        &mut self,
-        flight: Flight,
-        sequence: Sequence,
-        which: Which,
-        after: Option<Cursor>,
-        until: u64,
-        rows: usize,
-        bytes: usize,
-        fx: &mut Effects,
-    ) {
+    /// Asks for a page. `asked` is where it was asked for, or the first of those that belong together: changes since are told apart from those before.
+    fn ask(&mut self, what: What, asked: Lsn, load: Load, fx: &mut Effects) {
         self.loading.tickets += 1;
         let ticket = self.loading.tickets;
-        self.loading.flights.insert(ticket, flight);
-        fx.push(Effect::Load(Load { ticket, sequence, which, after, until, rows, bytes }));
+        self.loading.flights.insert(ticket, Flight { asked, what });
+        fx.push(Effect::Load(Load { ticket, ..load }));
+    }
+
+    /// A page as it is mostly asked for: of everything behind a place.
+    pub(super) fn page(&self, sequence: Sequence, which: Which, after: Option<Cursor>, rows: usize) -> Load {
+        let bytes = self.policy.load_bytes;
+        Load { ticket: 0, sequence, which, after, until: u64::MAX, rows, bytes }
     }
 
     /// Asks for dead messages of a queue, to see whose time is over.
     pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
-        let which = Which::One(name.clone());
-        let rows = self.policy.max_step;
-        self.ask(What::Dead(name), Sequence::Dead, which, after, u64::MAX, rows, fx);
+        let load = self.page(Sequence::Dead, Which::One(name.clone()), after, self.policy.max_step);
+        self.ask(What::Dead(name), self.last, load, fx);
     }
 
-    /// Asks for a page that an answer needs. `asked` is where the first of its pages was asked for: what has changed since must be told from
-    /// what has not, for all of them.
-    #[allow(clippy::too_many_arguments)] // the fields of one load
-    pub(super) fn ask_gather(
-        &mut self,
-        gather: u64,
-        asked: Lsn,
-        sequence: Sequence,
-        queue: QueueName,
-        after: Option<Cursor>,
-        until: u64,
-        rows: usize,
-        fx: &mut Effects,
-    ) {
-        let flight = Flight { asked, what: What::Gather(gather) };
-        let bytes = self.policy.load_bytes;
-        self.ask_page(flight, sequence, Which::One(queue), after, until, rows, bytes, fx);
+    /// Asks for a page that an answer needs.
+    pub(super) fn ask_gather(&mut self, gather: u64, asked: Lsn, load: Load, fx: &mut Effects) {
+        self.ask(What::Gather(gather), asked, load, fx);
     }
 
     pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
@@ -576,9 +445,7 @@ impl Engine {
             self.take_row(now, row, loaded.as_of, fx);
         }
         if loaded.more == More::Yes {
-            let rows = self.policy.load_rows;
-            let after = loaded.upto;
-            return self.ask(What::Leased, Sequence::Leased, Which::All, after, u64::MAX, rows, fx);
+            return self.ask_leased(loaded.upto, fx);
         }
         self.loading.state = LoadState::Open;
         if self.bound_leases == super::BoundLeases::Release {
@@ -763,7 +630,7 @@ impl Engine {
             let entry = self.rows.get_mut(slot);
             self.near_weight -= entry.message.weight() as u64;
             // Until the end of the batch: an operation of it may have found it in memory and not been looked up.
-            entry.place = super::rows::Place::Far;
+            entry.place = Place::Far;
             let id = entry.message.id;
             self.far.push((slot, id));
         }

@@ -20,6 +20,7 @@
 //! ```
 
 mod admin;
+mod batch;
 mod change;
 mod dedupe;
 mod effect;

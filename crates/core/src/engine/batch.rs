@@ -1,0 +1,85 @@
+//! A batch: what it names and memory lacks is looked up in the store before it is decided, and leaves memory after it.
+
+use crate::id::MessageId;
+use crate::message::Kind;
+use crate::name::{Key, QueueName};
+use crate::store::{Found, Lookups};
+
+use super::Engine;
+use super::input::{Named, Op};
+use super::rows::{Place, Slot};
+
+impl Engine {
+    /// What must be looked up in the store before the operations of a batch can be decided; [`Engine::adopt`] takes what
+    /// was found. Call it for each of them, and once with `None` for what the engine has to do by itself. Redrives and
+    /// reserves by id need a second look, for the key of what the first one has found: call it again for them after
+    /// [`Engine::adopt`], and adopt again.
+    pub fn look_up(&self, op: Option<&Op>, lookups: &mut Lookups) {
+        let Some(op) = op else { return self.look_up_own(lookups) };
+        if let Op::Enqueue(e) = op
+            && let Some(id) = &e.dedupe_id
+            && !self.dedupe.knows(&e.queue, id)
+        {
+            lookups.answers.push((e.queue.clone(), id.clone()));
+        }
+        match op.names() {
+            Named::Nothing => {}
+            Named::Key(queue, key) => self.look_up_key(queue, key, lookups),
+            Named::Id(id) => match self.live(id) {
+                None => self.look_up_id(id, lookups),
+                Some(slot) if op.may_revive() => self.look_up_key_of(slot, lookups),
+                Some(_) => {}
+            },
+        }
+    }
+
+    /// Takes messages and answers in that were found in the store, until [`Engine::end_batch`]. They must reflect every
+    /// group appended so far; what is in memory wins.
+    pub fn adopt(&mut self, found: Found) {
+        for row in found.rows {
+            if self.rows.slot(row.message.id).is_none() {
+                self.insert_far(row, self.last, self.last);
+            }
+        }
+        for answer in found.answers {
+            if !self.dedupe.knows(&answer.queue, &answer.dedupe_id) {
+                self.dedupe.insert(answer);
+            }
+        }
+    }
+
+    /// Ends a batch: what belongs to the store alone leaves memory. Everything decided must be appended before the next
+    /// look-up.
+    pub fn end_batch(&mut self) {
+        for (slot, id) in std::mem::take(&mut self.far) {
+            if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, Place::Far) {
+                let entry = self.forget(slot);
+                self.queues.drop_if_empty(entry.queue);
+            }
+        }
+        self.dedupe.clear();
+        self.fresh.clear();
+    }
+
+    pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
+        let all_here = self.rows.len() as u64 - self.purged_here == self.pending.count;
+        if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
+            lookups.ids.push(id);
+        }
+    }
+
+    pub(super) fn look_up_key(&self, queue: &QueueName, key: &Key, lookups: &mut Lookups) {
+        let Some(idx) = self.queues.find(queue) else { return };
+        if !self.queues.get(idx).is_all_here() && self.holder(idx, key).is_none() {
+            lookups.keys.push((queue.clone(), key.clone()));
+        }
+    }
+
+    /// Who holds the key of a dead message that may come back.
+    fn look_up_key_of(&self, slot: Slot, lookups: &mut Lookups) {
+        let message = &self.rows.get(slot).message;
+        if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {
+            self.look_up_key(&message.queue, key, lookups);
+        }
+    }
+}
