@@ -123,12 +123,11 @@ impl<S: Store> Driver<S> {
     /// `submissions` was not decided.
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
         self.take_from_store(now)?;
-        self.carry_out();
         self.append_batch(now)?;
         submissions.reverse();
-        loop {
+        while self.is_open() {
             self.round(now, submissions)?;
-            if submissions.is_empty() || !self.is_open() {
+            if submissions.is_empty() {
                 break;
             }
         }
@@ -144,36 +143,33 @@ impl<S: Store> Driver<S> {
 
     /// One batch: what it needs is looked up in one call, then decided, then appended. Takes from the end of `submissions`.
     fn round(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
-        if self.is_open() {
-            let mut batch: Vec<(ReplyTo, Op)> = Vec::new();
-            for op in mem::take(&mut self.own) {
-                batch.push((ReplyTo(self.open.insert(1, None)), op));
+        let mut batch: Vec<(ReplyTo, Op)> = Vec::new();
+        for op in mem::take(&mut self.own) {
+            batch.push((ReplyTo(self.open.insert(1, None)), op));
+        }
+        // What has not been taken when the store fails stays with the caller, to be refused.
+        while let Some(next) = submissions.last() {
+            if !batch.is_empty() && batch.len() + next.ops.len() > self.policy.max_batch_ops {
+                break;
             }
-            // What has not been taken when the store fails stays with the caller, to be refused.
-            while let Some(next) = submissions.last() {
-                if !batch.is_empty() && batch.len() + next.ops.len() > self.policy.max_batch_ops {
-                    break;
-                }
-                let Some(Submission { ops, answer }) = submissions.pop() else { break };
-                let first = self.open.insert(ops.len(), Some(answer));
-                batch.extend((first..).map(ReplyTo).zip(ops));
-            }
-            self.look_up(&batch)?;
-            self.engine.handle_timeout(now, &mut self.effects);
-            self.flush_if_large(now)?;
-            for (to, op) in batch {
-                self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
-                self.flush_if_large(now)?;
-            }
-            self.engine.handle_timeout(now, &mut self.effects);
+            let Some(Submission { ops, answer }) = submissions.pop() else { break };
+            let first = self.open.insert(ops.len(), Some(answer));
+            batch.extend((first..).map(ReplyTo).zip(ops));
+        }
+        self.look_up(&batch)?;
+        self.engine.handle_timeout(now, &mut self.effects);
+        self.flush_if_large(now)?;
+        for (to, op) in batch {
+            self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
             self.flush_if_large(now)?;
         }
-        self.carry_out();
+        self.engine.handle_timeout(now, &mut self.effects);
         self.append_batch(now)
     }
 
     /// Appends what was decided: before the next look-up, which must find it.
     fn append_batch(&mut self, now: Now) -> Result<(), StoreError> {
+        self.carry_out();
         self.append(now)?;
         // After the append, so that a page shows everything decided before it was asked for.
         for load in mem::take(&mut self.loads) {
@@ -233,9 +229,9 @@ impl<S: Store> Driver<S> {
         [self.engine.next_wakeup(), note].into_iter().flatten().min()
     }
 
-    /// Whether an answer waits for the store.
+    /// Whether an answer waits for the store: until something is durable, or for a page.
     pub fn is_waiting_for_store(&self) -> bool {
-        !self.held.is_empty() || !self.held_grants.is_empty()
+        !self.held.is_empty() || !self.held_grants.is_empty() || self.engine.has_questions()
     }
 
     /// Whether so many answers wait that no more requests should be taken.

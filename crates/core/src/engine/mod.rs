@@ -351,6 +351,11 @@ impl Engine {
         self.last
     }
 
+    /// Whether a question waits for pages that are under way.
+    pub fn has_questions(&self) -> bool {
+        !self.gathers.is_empty() || !self.next_due_asked.is_empty()
+    }
+
     /// Ends every waiting reserve with what there is, for a shutdown.
     pub fn end_all_waits(&mut self, fx: &mut Effects) {
         while let Some(waiter) = self.waiters.pop_any() {

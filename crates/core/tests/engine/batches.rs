@@ -100,3 +100,18 @@ fn a_batch_answers_as_its_operations_one_by_one() {
     }
     assert!(changed > 20_000, "the operations did something: {changed}");
 }
+
+/// Story: a redrive looked for its key's holder by id alone, and did not see one that went straight to the store in the same
+/// batch: two unsettled messages had one key (review).
+#[test]
+fn a_key_taken_in_the_same_batch_is_seen_by_a_redrive() {
+    let mut rig = Rig::new(tiny());
+    rig.put("filler", 50_000, None); // the wheel is full: what is due later goes straight to the store
+    let dead = rig.put("a", 0, Some("x"));
+    let grant = rig.reserve("a", 1).remove(0);
+    rig.call(Op::Bury { id: dead, token: grant.token, priority: None, note: "".into() });
+    let enqueue = Op::Enqueue(Box::new(Enqueue { key: Some(key("x")), ..message("a", 90_000) }));
+    let replies = batch(&mut rig, &[enqueue, Op::Redrive { id: dead }]);
+    let [Reply::Enqueue(Ok(taken)), Reply::Change(redriven)] = &replies[..] else { panic!("{replies:?}") };
+    assert_eq!(*redriven, Err(ChangeRefusal::KeyExists(taken.id)));
+}

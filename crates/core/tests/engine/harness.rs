@@ -160,6 +160,7 @@ impl Rig {
     fn step(&mut self, op: Op) -> ReplyTo {
         self.next_to += 1;
         let to = ReplyTo(self.next_to);
+        self.deliver(); // what has come meanwhile is taken first, and may overfill the wheel
         self.look_up(Some(&op));
         let mut fx = Effects::new();
         self.engine.handle_timeout(self.now, &mut fx);

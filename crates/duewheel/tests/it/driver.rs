@@ -197,3 +197,37 @@ fn the_driver_sleeps_until_something_is_due() {
     rig.step();
     assert_eq!(rig.driver.next_wakeup(rig.now), None);
 }
+
+/// Story: a page made the engine remove dead messages; a cancel of one of them in the same step looked it up before that was
+/// appended, found it, and removed it once more (review).
+#[test]
+fn what_a_page_decides_is_appended_before_the_next_look_up() {
+    let mut rig = Rig::new();
+    let settings = duewheel::core::policy::QueueSettings { dead_ttl_ms: Some(100), ..Default::default() };
+    rig.submit(vec![Op::Configure { queue: queue(), settings }, put(0)]);
+    let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
+    let Some(Ok(Reply::Reserve(Reserved::Grants(granted)))) = answers.first() else { panic!("{answers:?}") };
+    let (id, token) = (granted[0].message.id, granted[0].token);
+    rig.submit(vec![Op::Bury { id, token, priority: None, note: "".into() }]);
+    rig.pass(1_000);
+    rig.step(); // asks for the page; it comes with the next step, and so does the cancel
+    let mut cancel = rig.submit(vec![Op::Cancel { target: Target::Id(id) }]);
+    let refused = matches!(cancel.try_recv().unwrap()[0], Ok(Reply::Change(Err(_))));
+    assert!(refused, "it is gone");
+    let groups = rig.disk.groups();
+    let records = groups.iter().flat_map(|group| &group.records);
+    let removals = records.filter(|r| matches!(r, duewheel::core::record::Record::Removed { .. }));
+    assert_eq!(removals.count(), 1);
+}
+
+/// Story: a listing waits for a page; a shutdown must not end before it is answered.
+#[test]
+fn a_question_that_waits_for_a_page_is_waited_for() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(60_000)]);
+    let mut page = rig.submit(vec![Op::List { queue: queue(), state: None, after: None, limit: 10 }]);
+    assert!(page.try_recv().is_err() && rig.driver.is_waiting_for_store());
+    rig.step();
+    assert!(matches!(&page.try_recv().unwrap()[0], Ok(Reply::Page(page)) if page.views.len() == 1));
+    assert!(!rig.driver.is_waiting_for_store());
+}
