@@ -241,7 +241,10 @@ impl Mover {
                 self.ours.insert(stats.id);
             }
             match body {
-                Body::Kept(body) if jobs.is_empty() || bytes + body.len() <= BATCH_BYTES => {
+                // Nothing overtakes what was put back.
+                Body::Kept(body)
+                    if jobs.is_empty() || (rest.is_empty() && bytes + body.len() <= BATCH_BYTES) =>
+                {
                     bytes += body.len();
                     jobs.push(Job { stats, told, body });
                 }

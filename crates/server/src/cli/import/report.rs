@@ -9,7 +9,7 @@ use super::super::table::{self, plain};
 use super::reply::State;
 
 /// Refused jobs that are named; the others are counted.
-const MOST_NAMED: usize = 100;
+const MOST_NAMED: usize = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Report {
