@@ -273,14 +273,18 @@ fn buried_jobs_are_dead_and_keep_the_order_in_which_they_were_buried() {
     let target = Target::new();
     let source = Beanstalkd::start();
     let mut client = source.client();
-    let ids = client.put_many("b", 0, "n", 20);
+    let order: Vec<u32> = (0..20).map(|n| n * 7 % 20).collect();
+    for n in 0..20 {
+        let place = order.iter().position(|m| *m == n).expect("place");
+        client.put("b", u32::try_from(place).expect("small"), 0, 60, format!("n{n}").as_bytes());
+    }
     client.put_many("b", 500, "later", 2);
     client.ask("watch b");
-    let order: Vec<usize> = (0..20).map(|n| n * 7 % 20).collect();
     for n in &order {
-        assert!(client.ask(&format!("reserve-job {}", ids[*n])).starts_with("RESERVED"));
+        let id = n + 1;
+        assert_eq!(client.ask("reserve"), format!("RESERVED {id} {}", format!("n{n}").len()));
         client.line();
-        assert_eq!(client.ask(&format!("bury {} {n}", ids[*n])), "BURIED");
+        assert_eq!(client.ask(&format!("bury {id} {n}")), "BURIED");
     }
     let done = target.imports(&source.address, &[], 0);
     assert_eq!(
@@ -654,7 +658,8 @@ fn the_note_of_a_cancelled_copy_survives_an_interruption() {
         let Some(worker) = worker.as_mut() else { return false };
         if command == format!("delete {id}") && worker.job(id, "state").as_deref() == Some("delayed") {
             assert_eq!(worker.ask(&format!("kick-job {id}")), "KICKED");
-            assert!(worker.ask(&format!("reserve-job {id}")).starts_with("RESERVED"));
+            worker.ask("watch t");
+            assert!(worker.ask("reserve").starts_with(&format!("RESERVED {id} ")));
             worker.line();
         } else if command == format!("stats-job {last}")
             && worker.job(id, "state").as_deref() == Some("reserved")
