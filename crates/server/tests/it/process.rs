@@ -27,6 +27,15 @@ impl Process {
         Process::spawn(command)
     }
 
+    /// kill -9, and a new one on the same folder and address.
+    pub(crate) fn killed_and_restarted(mut self, data: &Path, address: &str) -> Process {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--http", address, "--data"]).arg(data);
+        Process::spawn(command)
+    }
+
     fn spawn(mut command: Command) -> Process {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("spawn");
         let mut out = BufReader::new(child.stdout.take().expect("stdout"));
