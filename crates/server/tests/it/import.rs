@@ -323,7 +323,7 @@ fn a_job_that_a_worker_has_is_left_to_it_and_taken_by_a_later_run() {
     worker.line();
     let output = run(&mut target.import(&source.address, &[]));
     ended(&output, 3);
-    assert!(text(&output.stderr).contains("workers have 1 jobs"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("workers have 1 job: "), "{}", text(&output.stderr));
     assert!(
         text(&output.stdout)
             .contains("TUBE  READY  DELAYED  BURIED  HELD  REFUSED\nt     2      0        0       1     0")

@@ -139,31 +139,40 @@ impl Run {
 
     fn first_look(&mut self) -> Result<Found, Failure> {
         let jobs = self.count()?.total();
-        self.look_at_all(jobs)
+        let mut found = Found::default();
+        if jobs > 0 {
+            self.look_down(jobs, &mut found)?;
+        }
+        Ok(found)
     }
 
-    /// Looks at all ids, from the highest down, until so many jobs are found.
-    fn look_at_all(&mut self, jobs: u64) -> Result<Found, Failure> {
+    /// Looks at all ids again for so many jobs that the source counts and that were not found.
+    fn look_at_all(&mut self, missing: u64) -> Result<Found, Failure> {
         let mut found = Found::default();
-        let enough = Enough { jobs: Some(jobs), misses: None };
-        if let Some(upper) = self.upper {
-            self.look((1..upper).rev(), upper, enough, &mut found)?;
-            return Ok(found);
-        }
-        // A draining source does not tell how far its ids go. Without a binlog they go a little beyond the number of jobs
-        // it was ever given; with one, that number began at 0 with the last start, but the heads of the tubes are there.
-        let top = {
-            let source = &mut self.mover.source;
-            let tubes = source.tubes()?;
-            scan::highest_head(source, &tubes)?.max(source.stats()?.total_jobs)
-        };
-        self.look((1..=top).rev(), top, enough, &mut found)?;
-        if found.jobs < jobs {
-            // Jobs that a worker has finished since they were counted are missing too: it has to end somewhere.
-            let enough = Enough { misses: Some(scan::MAX_MISSES), ..enough };
+        let top = self.look_down(missing, &mut found)?;
+        if found.jobs < missing && self.upper.is_none() {
+            let enough = Enough { jobs: Some(missing), misses: Some(scan::MAX_MISSES) };
             self.look(top.saturating_add(1)..u64::MAX, scan::MAX_MISSES, enough, &mut found)?;
         }
         Ok(found)
+    }
+
+    /// Looks at ids from the highest down, until so many jobs are found. Gives the highest.
+    fn look_down(&mut self, jobs: u64, found: &mut Found) -> Result<u64, Failure> {
+        let top = match self.upper {
+            Some(upper) => upper.saturating_sub(1),
+            // A draining source does not tell how far its ids go. Without a binlog they go a little beyond the number of
+            // jobs it was ever given; with one, that number began at 0 with the last start, but the heads of the tubes
+            // are there. What is above both is looked for later, if the count says that something is missing.
+            None => {
+                let source = &mut self.mover.source;
+                let tubes = source.tubes()?;
+                scan::highest_head(source, &tubes)?.max(source.stats()?.total_jobs)
+            }
+        };
+        let enough = Enough { jobs: Some(jobs), misses: None };
+        self.look((1..=top).rev(), top, enough, found)?;
+        Ok(top)
     }
 
     /// Looks at the ids that were given since the last look.
@@ -187,8 +196,8 @@ impl Run {
         let Run { mover: Mover { source, held, report, .. }, tubes, bar, .. } = self;
         let wanted =
             |tube: &str, id: u64| is_wanted(tubes, tube) && !held.contains(&id) && !report.is_refused(id);
-        let begun = Instant::now();
-        let mut said = begun;
+        bar.set_message("0 jobs found");
+        let mut said = Instant::now();
         scan(source, ids, wanted, enough, found, |looked, found| {
             bar.inc(looked);
             if said.elapsed() > Duration::from_millis(100) {
@@ -278,19 +287,25 @@ impl Run {
         let mut left = Vec::new();
         if held > 0 {
             left.push(format!(
-                "workers have {held} jobs: stop the workers or let them finish, and run it again, or say --wait 10m"
+                "workers have {}: stop the workers or let them finish, and run it again, or say --wait 10m",
+                jobs(held)
             ));
         }
         if report.refusals() > 0 {
-            left.push(format!("{} jobs were refused and stay in the source", report.refusals()));
+            left.push(format!("{} refused, and left in the source", jobs(report.refusals())));
         }
         if not_found > 0 {
             left.push(format!(
-                "the source counts {not_found} jobs more than were found: run it again when nobody puts or takes jobs"
+                "the source counts {} more than were found: run it again when nobody puts or takes jobs",
+                jobs(not_found)
             ));
         }
         if left.is_empty() { Ok(()) } else { Err(Failure::Left(left.join("; "))) }
     }
+}
+
+fn jobs(n: u64) -> String {
+    if n == 1 { "1 job".to_owned() } else { format!("{n} jobs") }
 }
 
 /// Whether jobs of this tube are moved: without a choice all but our own.
