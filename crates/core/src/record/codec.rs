@@ -567,34 +567,27 @@ impl Reader {
             1 => Class::After,
             _ => return Err(DecodeError::Unknown("clock class")),
         };
-        let marked;
-        Ok(Life {
-            due: Due::from_raw(class, self.varint()?),
-            generation: self.varint_u32()?,
-            attempt: self.varint_u32()?,
-            forgiven: self.varint_u32()?,
-            priority: self.option(Self::varint_u32)?,
-            stage: match {
-                let byte = self.byte()?;
-                marked = byte & MARKED;
-                byte & !MARKED
-            } {
-                0 => Stage::Waiting { token: None },
-                1 => Stage::Waiting { token: Some(self.token()?) },
-                2 => Stage::Leased(self.lease()?),
-                3 => Stage::Dead {
-                    reason: match self.byte()? {
-                        0 => DeadReason::MaxAttempts,
-                        1 => DeadReason::Buried,
-                        _ => return Err(DecodeError::Unknown("reason of death")),
-                    },
-                    at: Died::from_raw(self.varint()?),
+        let due = Due::from_raw(class, self.varint()?);
+        let (generation, attempt, forgiven) = (self.varint_u32()?, self.varint_u32()?, self.varint_u32()?);
+        let priority = self.option(Self::varint_u32)?;
+        let byte = self.byte()?;
+        let stage = match byte & !MARKED {
+            0 => Stage::Waiting { token: None },
+            1 => Stage::Waiting { token: Some(self.token()?) },
+            2 => Stage::Leased(self.lease()?),
+            3 => Stage::Dead {
+                reason: match self.byte()? {
+                    0 => DeadReason::MaxAttempts,
+                    1 => DeadReason::Buried,
+                    _ => return Err(DecodeError::Unknown("reason of death")),
                 },
-                _ => return Err(DecodeError::Unknown("stage")),
+                at: Died::from_raw(self.varint()?),
             },
-            marks: self.marks(marked)?,
-            history: self.history()?,
-        })
+            _ => return Err(DecodeError::Unknown("stage")),
+        };
+        let marks = self.marks(byte & MARKED)?;
+        let history = self.history()?;
+        Ok(Life { due, generation, attempt, forgiven, priority, stage, marks, history })
     }
 
     /// What [`Writer::stored`] has written, of this queue.
