@@ -391,7 +391,7 @@ fn a_copy_leaves_the_source_as_it_is() {
 
 #[test]
 fn what_the_server_refuses_stays_ready_in_the_source() {
-    let target = Target::with(&["--max-body", "1000"]);
+    let target = Target::with(&["--max-body", "1000", "--beanstalk-max-job-size", "1000"]);
     let source = Beanstalkd::start();
     let mut client = source.client();
     client.put_many("t", 0, "n", 3);
@@ -836,6 +836,40 @@ fn a_source_behind_a_unix_socket() {
     let _ = child.wait();
     assert_eq!((said.trim_end(), &done["moved"]), ("INSERTED 1", &json!(1)));
     assert_eq!(target.consume("default"), ["hi"]);
+}
+
+#[test]
+fn from_one_duewheel_to_another_but_never_to_itself() {
+    let target = Target::new();
+    let dir = TempDir::new().expect("dir");
+    let mut server = Process::start(&dir.path().join("data"), &["--beanstalk", "127.0.0.1:0"]);
+    let source = server.beanstalk();
+    let mut client = Client::connect(&source);
+    client.put_many("t", 0, "r", 600);
+    client.put_many("t", 1_000, "d", 600);
+    client.ask("watch t");
+    assert!(client.ask("reserve").starts_with("RESERVED "));
+    client.line();
+    assert_eq!(client.ask("bury 1 9"), "BURIED");
+    for more in [&[][..], &["--copy"]] {
+        let output = run(Command::new(BINARY)
+            .args(["import", "--beanstalk", &source, "--server", &server.url])
+            .args(more));
+        ended(&output, 2);
+        assert!(text(&output.stderr).contains("the server itself"), "{}", text(&output.stderr));
+        // A tube goes with the last connection that uses it.
+        let begun = Instant::now();
+        while server.call("GET", "/v1/queues", "").1.to_string().contains("duewheel-import") {
+            assert!(begun.elapsed() < PATIENCE, "a marker is left");
+        }
+    }
+    let done = target.imports(&source, &[], 0);
+    assert_eq!((&done["moved"], &done["in_source"]), (&json!(1_200), &json!(0)), "{done}");
+    let counts = target.counts("t");
+    assert_eq!(
+        (&counts["ready"], &counts["scheduled"], &counts["dead"]),
+        (&json!(599), &json!(600), &json!(1))
+    );
 }
 
 #[test]

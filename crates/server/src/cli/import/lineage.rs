@@ -77,6 +77,10 @@ impl Lineage {
         };
         let (place, name, upper) = match (source.put_asleep(&format!("{WORDS}{name}"))?, old) {
             (Put::Inserted(id), _) => {
+                if is_here(remote, id, &format!("{WORDS}{name}"))? {
+                    source.delete(id)?;
+                    return Err(itself());
+                }
                 // The old one goes last: there is a marker at every moment.
                 while let Some((older, _)) = old_marker(source)?.filter(|(older, _)| *older != id) {
                     source.delete(older)?;
@@ -95,7 +99,11 @@ impl Lineage {
     }
 
     /// For copies only. A probe tells the highest id, and is deleted at once.
-    pub(super) fn copy(source: &mut Source, stats: &Stats) -> Result<(Lineage, Option<u64>), Failure> {
+    pub(super) fn copy(
+        source: &mut Source,
+        remote: &Remote,
+        stats: &Stats,
+    ) -> Result<(Lineage, Option<u64>), Failure> {
         let instance = instance(stats)?;
         let lineage = Lineage {
             name: format!("copy:{instance}"),
@@ -104,8 +112,11 @@ impl Lineage {
             notes: false,
         };
         source.use_tube(MARKER)?;
-        let upper = probe(source)?;
-        Ok((lineage, upper))
+        let body = format!("duewheel probe {}", random_name()?);
+        let Put::Inserted(id) = source.put_asleep(&body)? else { return Ok((lineage, None)) };
+        let itself_too = is_here(remote, id, &body);
+        source.delete(id)?;
+        if itself_too? { Err(itself()) } else { Ok((lineage, Some(id))) }
     }
 
     /// An id above those of all jobs that were put by now. Nothing if the source takes no job.
@@ -114,7 +125,11 @@ impl Lineage {
         let old = match self.place {
             Place::Source(old) => old,
             Place::Duewheel(_) => return Ok(None),
-            Place::Copy => return Ok(probe(source)?),
+            Place::Copy => {
+                let Put::Inserted(id) = source.put_asleep("duewheel probe")? else { return Ok(None) };
+                source.delete(id)?;
+                return Ok(Some(id));
+            }
         };
         match source.put_asleep(&format!("{WORDS}{}", self.name))? {
             Put::Refused(_) => Ok(None),
@@ -243,11 +258,19 @@ fn marker_name(body: &str) -> Option<&str> {
     (name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
-fn probe(source: &mut Source) -> Result<Option<u64>, Broken> {
-    match source.put_asleep("duewheel probe")? {
-        Put::Inserted(id) => source.delete(id).map(|_| Some(id)),
-        Put::Refused(_) => Ok(None),
+/// Whether what was put into the source has come to the server: it speaks beanstalkd's protocol too, at the same port.
+fn is_here(remote: &Remote, id: u64, body: &str) -> Result<bool, Failure> {
+    match remote.get(&format!("/v1/messages/{id}")) {
+        Ok(message) => Ok(message["queue"] == MARKER && message["body"] == body),
+        Err(Trouble::Refused(refusal)) if matches!(&*refusal.code, "message_not_found" | "bad_request") => {
+            Ok(false)
+        }
+        Err(trouble) => Err(trouble.into()),
     }
+}
+
+fn itself() -> Failure {
+    Failure::Usage("--beanstalk names the server itself, not the beanstalkd to move from".into())
 }
 
 /// The message that keeps the name of an import from this instance: its id and the name.

@@ -73,7 +73,7 @@ impl Import {
         let stats = source.stats()?;
         remote.get("/healthz")?;
         let (lineage, upper, mode) = if self.copy {
-            let (lineage, upper) = Lineage::copy(&mut source, &stats)?;
+            let (lineage, upper) = Lineage::copy(&mut source, &remote, &stats)?;
             (lineage, upper, Mode::Copy)
         } else {
             let (lineage, upper) = Lineage::begin(&mut source, &remote, &stats)?;
