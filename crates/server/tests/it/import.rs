@@ -591,12 +591,13 @@ fn taken_meanwhile(
     let id = worker.put("t", 1, 1_000, 60, b"wanted");
     worker.ask("watch t");
     let held = Mutex::new(Some((worker, then)));
-    let theirs = target.clone();
+    // The proxy lives as long as the test's process, the server must not.
+    let theirs = Arc::downgrade(&target);
     let proxy = Proxy::start(&source.address, move |command| {
         if command == format!("delete {id}")
             && let Some((mut worker, then)) = held.lock().expect("lock").take()
         {
-            before(&theirs);
+            before(&theirs.upgrade().expect("target"));
             assert_eq!(worker.ask(&format!("kick-job {id}")), "KICKED");
             assert!(worker.ask("reserve").starts_with(&format!("RESERVED {id} ")));
             worker.line();
