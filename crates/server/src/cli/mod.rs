@@ -1,6 +1,6 @@
 //! The command line: one binary, `duewheel`.
 //!
-//! Exit codes: 0 done, 1 refused or failed, 2 used wrongly.
+//! Exit codes: 0 done, 1 refused or failed, 2 used wrongly, 3 done as far as it was possible (`import`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use crate::config::{ConfigError, Options};
 
 mod backup;
 mod enqueue;
+mod import;
 mod list;
 mod message;
 mod queues;
@@ -52,6 +53,8 @@ enum Command {
     Work(work::Work),
     /// Check every byte of a data folder, without writing
     Verify(verify::Verify),
+    /// Move the jobs of a running beanstalkd here
+    Import(import::Import),
     /// Copy the data folder of a running server, while everything goes on
     Backup(backup::Backup),
     /// Make a data folder out of a copy
@@ -86,6 +89,8 @@ enum Failure {
     Failed(String),
     /// It was used wrongly: exit code 2.
     Usage(String),
+    /// It is done as far as it was possible, and something is left: exit code 3.
+    Left(String),
     /// It has said all there is to say: exit code 1.
     Said,
 }
@@ -123,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Queues(args) => args.run(),
         Command::Work(args) => args.run(),
         Command::Verify(args) => args.run(),
+        Command::Import(args) => args.run(),
         Command::Backup(args) => args.run(),
         Command::Restore(args) => args.run(),
     };
@@ -132,6 +138,10 @@ pub fn main() -> ExitCode {
         Err(Failure::Failed(what)) => {
             eprintln!("duewheel: {what}");
             ExitCode::from(1)
+        }
+        Err(Failure::Left(what)) => {
+            eprintln!("duewheel: {what}");
+            ExitCode::from(3)
         }
         Err(Failure::Usage(what)) => {
             eprintln!("duewheel: {what}");

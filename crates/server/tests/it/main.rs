@@ -3,8 +3,10 @@
 mod backup;
 mod bad_input;
 mod batch;
+mod beanstalkd;
 mod command_line;
 mod fixture;
+mod import;
 mod limits;
 mod long_poll;
 mod operations;

@@ -16,7 +16,7 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_duewheel");
 /// A running server process on a folder of its own. Killed when dropped.
 pub(crate) struct Process {
     child: Child,
-    _out: BufReader<ChildStdout>,
+    out: BufReader<ChildStdout>,
     pub(crate) url: String,
 }
 
@@ -24,6 +24,15 @@ impl Process {
     pub(crate) fn start(data: &Path, more: &[&str]) -> Process {
         let mut command = Command::new(BINARY);
         command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(data).args(more);
+        Process::spawn(command)
+    }
+
+    /// kill -9, and a new one on the same folder and address.
+    pub(crate) fn killed_and_restarted(mut self, data: &Path, address: &str) -> Process {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--http", address, "--data"]).arg(data);
         Process::spawn(command)
     }
 
@@ -37,7 +46,14 @@ impl Process {
         let mut line = String::new();
         out.read_line(&mut line).expect("line");
         let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line:?}")).to_owned();
-        Process { child, _out: out, url }
+        Process { child, out, url }
+    }
+
+    /// Where it listens for beanstalkd's protocol, if it was told to.
+    pub(crate) fn beanstalk(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("line");
+        line.trim().strip_prefix("listening on beanstalk://").unwrap_or_else(|| panic!("{line:?}")).to_owned()
     }
 
     fn signal(&self, name: &str) {

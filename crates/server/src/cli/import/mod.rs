@@ -1,0 +1,314 @@
+//! `duewheel import`: moves the jobs of a running beanstalkd to a running duewheel.
+//!
+//! A job is deleted in the source only after duewheel has answered that its copy is durable, and its `dedupe_id` makes the
+//! copy of a second try the same message: an import may be interrupted at any moment and run again. `lineage` has the
+//! reasons.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::lineage::{Lineage, MARKER};
+use self::mover::{Mode, Mover};
+use self::reply::{Broken, Counts};
+use self::scan::{Enough, Found, scan};
+use self::source::Source;
+use super::remote::Remote;
+use super::{Failure, Server};
+use crate::span::Span;
+
+mod lineage;
+mod mover;
+mod reply;
+mod report;
+mod scan;
+mod source;
+
+/// How often all ids are looked at again when the source counts more jobs than are known.
+const RESCANS: u32 = 2;
+/// Between two looks at jobs that workers of the source have.
+const LOOK: Duration = Duration::from_millis(500);
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A job leaves the source when its copy is durable here; interrupt it when you like, and run it \
+again within a day. Due times, priorities, TTR and the order of buried jobs are kept; jobs get new ids. Jobs that \
+workers have are left to them.\n\nExit codes: 0 all moved, 1 failed, 2 used wrongly, 3 jobs are left in the source \
+(workers have them, or they were refused).\n\ndocs/import.md tells how to move step by step."
+)]
+pub(super) struct Import {
+    /// The running beanstalkd (1.10 or later)
+    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
+    beanstalk: String,
+    /// Only this tube; may be given several times
+    #[arg(long = "tube", value_name = "T")]
+    tubes: Vec<String>,
+    /// Goes in front of each tube's name to give the queue's
+    #[arg(long, value_name = "P", default_value = "")]
+    prefix: String,
+    /// Leave all jobs in the source, untouched. Move them later only after purging the copies: both would run
+    #[arg(long)]
+    copy: bool,
+    /// How long to wait for jobs that workers have, such as 30s, 10m
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    wait: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Import {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let wait: Span = self.wait.parse().map_err(|what| Failure::Usage(format!("--wait: {what}")))?;
+        if let Some(bad) = self.tubes.iter().find(|tube| !reply::is_name(tube)) {
+            return Err(Failure::Usage(format!("--tube {bad:?}: no tube can have this name")));
+        }
+        let remote = Remote::new(&self.server)?;
+        let mut source = Source::connect(&self.beanstalk)?;
+        let stats = source.stats()?;
+        remote.get("/healthz")?;
+        let (lineage, upper, mode) = if self.copy {
+            let (lineage, upper) = Lineage::copy(&mut source, &remote, &stats)?;
+            (lineage, upper, Mode::Copy)
+        } else {
+            let (lineage, upper) = Lineage::begin(&mut source, &remote, &stats)?;
+            (lineage, upper, Mode::Move { reserve: source.knows_reserve_job()? })
+        };
+        let mut run = Run {
+            mover: Mover::new(source, remote, lineage, mode, self.prefix),
+            tubes: self.tubes.into_iter().collect(),
+            upper,
+            bar: ProgressBar::hidden(),
+        };
+        let moved = run.all(Duration::from_millis(wait.0));
+        run.bar.finish_and_clear();
+        let not_found = moved.map_err(|failure| match failure {
+            Failure::Failed(what) => {
+                Failure::Failed(format!("{what}; nothing is lost, run the import again"))
+            }
+            other => other,
+        })?;
+        run.end(not_found, &self.beanstalk, &self.server.server, self.json)
+    }
+}
+
+/// An import under way.
+#[derive(Debug)]
+struct Run {
+    mover: Mover,
+    /// None for all.
+    tubes: BTreeSet<String>,
+    /// Ids below it were looked at, once a pass is over. Nothing if the source takes no job that would tell.
+    upper: Option<u64>,
+    bar: ProgressBar,
+}
+
+impl Run {
+    /// Moves until there is nothing new. Gives how many jobs the source counts that were not found.
+    fn all(&mut self, wait: Duration) -> Result<u64, Failure> {
+        let deadline = Instant::now() + wait;
+        let mut found = self.first_look()?;
+        let mut rescans = 0;
+        loop {
+            let news = found.jobs > 0;
+            self.transfer(found)?;
+            self.held_again()?;
+            found = self.look_at_new()?;
+            if news || found.jobs > 0 {
+                continue;
+            }
+            let missing = self.missing()?;
+            if missing > 0 && rescans < RESCANS && self.mover.mode != Mode::Copy {
+                rescans += 1;
+                found = self.look_at_all(missing)?;
+                if found.jobs > 0 {
+                    continue;
+                }
+            }
+            if self.mover.held.is_empty() || Instant::now() >= deadline {
+                return Ok(missing);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn first_look(&mut self) -> Result<Found, Failure> {
+        let jobs = self.count()?.total();
+        let mut found = Found::default();
+        if jobs > 0 {
+            self.look_down(jobs, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Looks at all ids again for so many jobs that the source counts and that were not found.
+    fn look_at_all(&mut self, missing: u64) -> Result<Found, Failure> {
+        let mut found = Found::default();
+        let top = self.look_down(missing, &mut found)?;
+        if found.jobs < missing && self.upper.is_none() {
+            let enough = Enough { jobs: Some(missing), misses: Some(scan::MAX_MISSES) };
+            self.look(top.saturating_add(1)..u64::MAX, scan::MAX_MISSES, enough, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Looks at ids from the highest down, until so many jobs are found. Gives the highest.
+    fn look_down(&mut self, jobs: u64, found: &mut Found) -> Result<u64, Failure> {
+        let top = match self.upper {
+            Some(upper) => upper.saturating_sub(1),
+            // A draining source does not tell how far its ids go. Without a binlog they go a little beyond the number of
+            // jobs it was ever given; with one, that number began at 0 with the last start, but the heads of the tubes
+            // are there. What is above both is looked for later, if the count says that something is missing.
+            None => {
+                let source = &mut self.mover.source;
+                let tubes = source.tubes()?;
+                scan::highest_head(source, &tubes)?.max(source.stats()?.total_jobs)
+            }
+        };
+        let enough = Enough { jobs: Some(jobs), misses: None };
+        self.look((1..=top).rev(), top, enough, found)?;
+        Ok(top)
+    }
+
+    /// Looks at the ids that were given since the last look.
+    fn look_at_new(&mut self) -> Result<Found, Failure> {
+        let mut found = Found::default();
+        let Some(upper) = self.mover.lineage.renew(&mut self.mover.source)? else { return Ok(found) };
+        let from = self.upper.map_or(1, |old| old.saturating_add(1));
+        self.upper = Some(upper);
+        self.look((from..upper).rev(), upper.saturating_sub(from), Enough::default(), &mut found)?;
+        Ok(found)
+    }
+
+    fn look(
+        &mut self,
+        ids: impl Iterator<Item = u64>,
+        length: u64,
+        enough: Enough,
+        found: &mut Found,
+    ) -> Result<(), Failure> {
+        self.show("{bar:30} {human_pos}/{human_len} ids looked at, {msg}, {eta} left", length);
+        let Run { mover: Mover { source, held, report, .. }, tubes, bar, .. } = self;
+        let wanted =
+            |tube: &str, id: u64| is_wanted(tubes, tube) && !held.contains(&id) && !report.is_refused(id);
+        bar.set_message("0 jobs found");
+        let mut said = Instant::now();
+        scan(source, ids, wanted, enough, found, |looked, found| {
+            bar.inc(looked);
+            if said.elapsed() > Duration::from_millis(100) {
+                said = Instant::now();
+                bar.set_message(format!("{} jobs found", found.jobs));
+            }
+        })?;
+        Ok(())
+    }
+
+    fn transfer(&mut self, found: Found) -> Result<(), Failure> {
+        if found.jobs == 0 {
+            return Ok(());
+        }
+        let done = self.mover.report.moved;
+        self.show("{bar:30} {human_pos}/{human_len} jobs, {per_sec}, {eta} left", found.jobs);
+        let bar = self.bar.clone();
+        for (tube, ids) in found.into_tubes() {
+            self.mover.tube(&tube, &ids, |report| bar.set_position(report.moved.saturating_sub(done)))?;
+        }
+        Ok(())
+    }
+
+    fn held_again(&mut self) -> Result<(), Failure> {
+        self.mover.held_again(|_| {})
+    }
+
+    /// Jobs of the wanted tubes that the source counts now.
+    fn count(&mut self) -> Result<Counts, Broken> {
+        let source = &mut self.mover.source;
+        let mut counts = Counts::default();
+        if self.tubes.is_empty() {
+            // One answer for all tubes: nothing moves between two questions. Our own are taken off.
+            counts = source.stats()?.counts;
+            let own = source.stats_tube(MARKER)?.unwrap_or_default();
+            counts.delayed = counts.delayed.saturating_sub(own.delayed);
+            return Ok(counts);
+        }
+        for tube in &self.tubes {
+            counts = counts.plus(source.stats_tube(tube)?.unwrap_or_default());
+        }
+        Ok(counts)
+    }
+
+    /// Jobs that the source counts, and nobody knows where they are.
+    fn missing(&mut self) -> Result<u64, Failure> {
+        let counted = self.count()?.total();
+        let report = &self.mover.report;
+        let copied = if self.mover.mode == Mode::Copy { report.moved } else { 0 };
+        Ok(counted.saturating_sub(self.mover.held.len() as u64 + report.refusals() + copied))
+    }
+
+    fn show(&mut self, template: &str, length: u64) {
+        self.bar.finish_and_clear();
+        // Draws only when standard error is a terminal.
+        self.bar = ProgressBar::new(length);
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style);
+        }
+    }
+
+    fn end(mut self, not_found: u64, from: &str, to: &str, json: bool) -> Result<(), Failure> {
+        let mut by_tube: BTreeMap<String, u64> = BTreeMap::new();
+        let mut held = 0_u64;
+        for id in std::mem::take(&mut self.mover.held) {
+            if let Some(job) = self.mover.source.stats_job(id)? {
+                held += 1;
+                *by_tube.entry(job.tube).or_default() += 1;
+            }
+        }
+        by_tube.iter().for_each(|(tube, n)| self.mover.report.held(tube, *n));
+        let counted = self.count()?.total();
+        let Mover { mut source, remote, lineage, mode, report, .. } = self.mover;
+        lineage.end(&mut source, &remote)?;
+
+        let mut out = io::stdout().lock();
+        if json {
+            writeln!(out, "{}", report.json(held, not_found, counted))?;
+        } else {
+            let verb = if mode == Mode::Copy { "copied" } else { "moved" };
+            report
+                .table(&mut out, &format!("{verb} from {from} to {to}; {counted} are in the source now"))?;
+        }
+        for line in report.refusal_lines() {
+            eprintln!("{line}");
+        }
+        let mut left = Vec::new();
+        if held > 0 {
+            left.push(format!(
+                "workers have {}: stop the workers or let them finish, and run it again, or say --wait 10m",
+                jobs(held)
+            ));
+        }
+        if report.refusals() > 0 {
+            left.push(format!("{} refused, and left in the source", jobs(report.refusals())));
+        }
+        if not_found > 0 {
+            left.push(format!(
+                "the source counts {} more than were found: run it again when nobody puts or takes jobs",
+                jobs(not_found)
+            ));
+        }
+        if left.is_empty() { Ok(()) } else { Err(Failure::Left(left.join("; "))) }
+    }
+}
+
+fn jobs(n: u64) -> String {
+    if n == 1 { "1 job".to_owned() } else { format!("{n} jobs") }
+}
+
+/// Whether jobs of this tube are moved: without a choice all but our own.
+fn is_wanted(tubes: &BTreeSet<String>, tube: &str) -> bool {
+    if tubes.is_empty() { tube != MARKER } else { tubes.contains(tube) }
+}
