@@ -8,6 +8,7 @@ mod fixture;
 mod limits;
 mod long_poll;
 mod operations;
+mod peer;
 mod process;
 mod queues;
 mod schema;

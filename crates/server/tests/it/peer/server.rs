@@ -1,0 +1,225 @@
+//! A running server: Debian's beanstalkd or ours, each a private process that dies with the test.
+
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::wire::{Address, Connection, Heard};
+use crate::fixture::PATIENCE;
+use crate::process::BINARY;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    Theirs,
+    Ours,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Over {
+    Tcp,
+    Unix,
+}
+
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) kind: Kind,
+    over: Over,
+    child: Child,
+    address: Address,
+    folder: TempDir,
+    /// For the test's own questions, so that they are not mixed with the transcript's.
+    control: Option<Connection>,
+    pub(crate) asked: Asked,
+}
+
+/// How often the test itself has asked; the server counts these too.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) stats: u64,
+    pub(crate) stats_tube: u64,
+}
+
+impl Server {
+    pub(crate) fn start(kind: Kind, over: Over) -> Server {
+        let folder = TempDir::new().expect("folder");
+        let (child, address) = spawn(kind, over, folder.path());
+        let asked = Asked::default();
+        Server { kind, over, child, address, folder, control: None, asked }
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::open(&self.address).expect("connect")
+    }
+
+    /// A signal by name, `-USR1`.
+    pub(crate) fn signal(&self, name: &str) {
+        let killed = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
+        assert!(killed.success());
+    }
+
+    /// Ends it by this signal and starts it again on the same folder.
+    pub(crate) fn restart(&mut self, signal: &str) {
+        self.signal(signal);
+        let begun = Instant::now();
+        while self.child.try_wait().expect("wait").is_none() {
+            assert!(begun.elapsed() < PATIENCE, "the process does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        (self.child, self.address) = spawn(self.kind, self.over, self.folder.path());
+        (self.control, self.asked) = (None, Asked::default());
+    }
+
+    /// A field of `stats`, or of `stats-tube` if a tube is named; none if there is no such tube.
+    pub(crate) fn field(&mut self, tube: Option<&str>, field: &str) -> Option<String> {
+        let question = match tube {
+            Some(tube) => format!("stats-tube {tube}\r\n"),
+            None => "stats\r\n".to_owned(),
+        };
+        if self.control.is_none() {
+            self.control = Some(self.connect());
+        }
+        let control = self.control.as_mut().expect("control");
+        control.send(question.as_bytes());
+        let reply = match control.receive(PATIENCE) {
+            Heard::Reply(reply) => String::from_utf8(reply).expect("text"),
+            other => panic!("{:?} answers {question:?} with {other:?}", self.kind),
+        };
+        match tube {
+            // A refused question is counted as well.
+            Some(_) => self.asked.stats_tube += 1,
+            None => self.asked.stats += 1,
+        }
+        let value = reply.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+        value.map(str::to_owned)
+    }
+
+    /// Asks again until the field has this value.
+    pub(crate) fn until(&mut self, tube: Option<&str>, field: &str, value: &str) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            let seen = self.field(tube, field);
+            if seen.as_deref() == Some(value) {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("{:?}: {tube:?} {field} is {seen:?} and not {value}", self.kind));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(kind: Kind, over: Over, folder: &Path) -> (Child, Address) {
+    match kind {
+        Kind::Theirs => spawn_theirs(over, folder),
+        Kind::Ours => spawn_ours(over, folder),
+    }
+}
+
+/// beanstalkd cannot choose a port and does not say when it is ready. So a free one is looked for, and the process that
+/// answers there must be the one that was started.
+fn spawn_theirs(over: Over, folder: &Path) -> (Child, Address) {
+    let socket = folder.join("theirs.sock");
+    let program = std::env::var("DUEWHEEL_BEANSTALKD").unwrap_or_else(|_| "beanstalkd".to_owned());
+    for _ in 0..20 {
+        let mut command = Command::new(&program);
+        let address = match over {
+            Over::Tcp => {
+                let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+                command.args(["-l", "127.0.0.1", "-p", &free.port().to_string()]);
+                Address::Tcp(free.to_string())
+            }
+            Over::Unix => {
+                command.arg("-l").arg(format!("unix:{}", socket.display()));
+                Address::Unix(socket.clone())
+            }
+        };
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                panic!("no {program}: install the Debian package beanstalkd; scripts/test does it")
+            }
+            Err(e) => panic!("{program}: {e}"),
+        };
+        if answers(&mut child, &address) {
+            return (child, address);
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    panic!("{program} does not get to answer");
+}
+
+/// Waits until this process answers; false if it has ended or another one has its port.
+fn answers(child: &mut Child, address: &Address) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Ok(mut connection) = Connection::open(address) {
+            connection.send(b"stats\r\n");
+            let Heard::Reply(reply) = connection.receive(PATIENCE) else { return false };
+            let pid = format!("\npid: {}\n", child.id());
+            // `quit` and then the end: the connection must not be counted when the test begins. This one question is,
+            // and so it is asked of ours too.
+            connection.send(b"quit\r\n");
+            return matches!(connection.receive(PATIENCE), Heard::Closed(_))
+                && String::from_utf8_lossy(&reply).contains(&pid);
+        }
+        if child.try_wait().expect("wait").is_some() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+fn spawn_ours(over: Over, folder: &Path) -> (Child, Address) {
+    let listen = match over {
+        Over::Tcp => "127.0.0.1:0".to_owned(),
+        Over::Unix => format!("unix:{}", folder.join("ours.sock").display()),
+    };
+    let mut child = Command::new(BINARY)
+        .args(["serve", "--http", "127.0.0.1:0", "--beanstalk", &listen, "--data"])
+        .arg(folder.join("data"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("spawn");
+    let out = BufReader::new(child.stdout.take().expect("stdout"));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in out.lines().map_while(Result::ok) {
+            let _ = tell.send(line);
+        }
+    });
+    let until = Instant::now() + PATIENCE;
+    let address = loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok(line) = told.recv_timeout(left) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("no line `listening on beanstalk…` in time");
+        };
+        if let Some(at) = line.strip_prefix("listening on beanstalk://") {
+            break Address::Tcp(at.to_owned());
+        }
+        if let Some(path) = line.strip_prefix("listening on beanstalk+unix:") {
+            break Address::Unix(path.into());
+        }
+    };
+    assert!(answers(&mut child, &address), "not our own server at {address:?}");
+    (child, address)
+}
