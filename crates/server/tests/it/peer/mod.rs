@@ -5,7 +5,10 @@
 
 mod compare;
 mod pair;
+mod random;
+mod rng;
 mod server;
+mod splits;
 mod transcript;
 mod wire;
 

@@ -183,7 +183,8 @@ impl Pair {
     }
 
     /// For the next sequence on the same pair.
-    pub(crate) fn forget_ids(&mut self) {
+    pub(crate) fn begin_anew(&mut self) {
+        self.said.clear();
         self.theirs.ids.forget();
         self.ours.ids.forget();
     }
