@@ -64,11 +64,6 @@ impl Normal {
         Normal { lines: vec![show(bytes)] }
     }
 
-    /// The value of a field of a stats reply.
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        self.lines.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-    }
-
     pub(crate) fn is_same(&self, other: &Normal) -> bool {
         self.lines.len() == other.lines.len()
             && self.lines.iter().zip(&other.lines).all(|(one, another)| same_line(one, another))

@@ -6,6 +6,7 @@
 mod compare;
 mod pair;
 mod random;
+mod restart;
 mod rng;
 mod server;
 mod splits;
