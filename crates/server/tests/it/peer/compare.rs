@@ -353,3 +353,38 @@ fn each_known_difference_has_one_name_and_a_reason() {
     assert_eq!(names.len(), KNOWN.len());
     assert!(names.values().all(|reason| !reason.is_empty()));
 }
+
+#[test]
+fn what_counts_as_the_same() {
+    let own = Asked::default();
+    let see = |kind, asked: &str, reply: &str| {
+        normal(kind, asked.as_bytes(), reply.as_bytes(), &mut Ids::default(), own)
+    };
+    let same = |asked: &str, theirs: &str, ours: &str| {
+        see(Kind::Theirs, asked, theirs).is_same(&see(Kind::Ours, asked, ours))
+    };
+    let tube = |name: &str, left: u32| {
+        let zeros: String = STATS_TUBE.fields[1..13].iter().map(|field| format!("{field}: 0\n")).collect();
+        let body = format!("---\nname: {name}\n{zeros}pause-time-left: {left}\n\r\n");
+        format!("OK {}\r\n{body}", body.len() - 2)
+    };
+    let list = |names: &str| format!("OK {}\r\n---\n{names}\r\n", names.len() + 4);
+    for (asked, theirs, ours, expected) in [
+        ("", "INSERTED 7\r\n", "INSERTED 1234\r\n", true),
+        ("", "INSERTED 7\r\n", "BURIED 7\r\n", false),
+        ("", "INSERTED 7\r\n", "INSERTED x\r\n", false),
+        ("", "FOUND 7 1\r\na\r\n", "FOUND 8 1\r\na\r\n", true),
+        ("", "FOUND 7 1\r\na\r\n", "FOUND 8 1\r\nb\r\n", false),
+        ("list-tubes\r\n", &list("- a\n- b\n"), &list("- b\n- a\n"), true),
+        ("list-tubes-watched\r\n", &list("- a\n- b\n"), &list("- b\n- a\n"), false),
+        ("", &tube("t", 5), &tube("\"t\"", 5), true),
+        ("", &tube("t", 5), &tube("\"t\"", 4), true),
+        ("", &tube("t", 5), &tube("\"t\"", 3), false),
+        ("", &tube("t", 5), &tube("\"u\"", 5), false),
+        // 1.12's form is theirs, not ours.
+        ("", &tube("t", 5), &tube("t", 5), false),
+        ("", &tube("t", 5), &tube("\"t\"", 5).replace("total-jobs", "all-jobs"), false),
+    ] {
+        assert_eq!(same(asked, theirs, ours), expected, "{theirs:?} {ours:?}");
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::compare::{Ids, Known, Normal, difference, normal};
-use super::server::{Kind, Over, Server};
+use super::server::{Kind, Server, Setup};
 use super::wire::{Connection, Heard, show};
 use crate::fixture::PATIENCE;
 
@@ -37,9 +37,9 @@ struct Open {
 
 impl Pair {
     /// `other` takes the place of ours: a second beanstalkd tests the tests.
-    pub(crate) fn start(other: Kind, over: Over) -> Pair {
+    pub(crate) fn start(other: Kind, setup: Setup) -> Pair {
         let side =
-            |kind| Side { server: Server::start(kind, over), ids: Ids::default(), open: BTreeMap::new() };
+            |kind| Side { server: Server::start(kind, setup), ids: Ids::default(), open: BTreeMap::new() };
         Pair { theirs: side(Kind::Theirs), ours: side(other), said: Vec::new() }
     }
 

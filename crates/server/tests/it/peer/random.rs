@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::compare::Normal;
 use super::pair::{Difference, Pair};
 use super::rng::Rng;
-use super::server::{Kind, Over};
+use super::server::{Kind, Setup};
 
 /// Commands in a sequence.
 const COMMANDS: usize = 60;
@@ -37,7 +37,7 @@ fn run(other: Kind, sequences: u64) {
             .map(|n: String| n.parse::<u64>().unwrap_or_else(|e| panic!("{name}={n}: {e}")))
     };
     if let Some(seed) = number("DUEWHEEL_PEER_SEED") {
-        let mut pair = Pair::start(other, Over::Tcp);
+        let mut pair = Pair::start(other, Setup::Tcp);
         return sequence(&mut pair, seed).unwrap_or_else(|what| panic!("{what}"));
     }
     let sequences = number("DUEWHEEL_PEER_SEQUENCES").unwrap_or(sequences);
@@ -46,7 +46,7 @@ fn run(other: Kind, sequences: u64) {
     std::thread::scope(|scope| {
         for _ in 0..PAIRS {
             scope.spawn(|| {
-                let mut pair = Pair::start(other, Over::Tcp);
+                let mut pair = Pair::start(other, Setup::Tcp);
                 while !failed.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= sequences {

@@ -2,12 +2,30 @@
 
 use std::time::{Duration, Instant};
 
-use super::server::{Kind, Over, Server};
+use super::server::{Kind, Server, Setup};
 use super::wire::{Connection, Heard, show};
 use crate::fixture::PATIENCE;
 
 /// A kill in the middle of things, and an orderly end.
 const ENDS: [&str; 2] = ["-KILL", "-TERM"];
+
+fn at_each_end(check: impl Fn(&str) + Sync) {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ENDS
+            .map(|end| {
+                scope.spawn({
+                    let check = &check;
+                    move || check(end)
+                })
+            })
+            .into();
+        for thread in threads {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+}
 
 fn ask(connection: &mut Connection, line: &str) -> String {
     connection.send(format!("{line}\r\n").as_bytes());
@@ -41,8 +59,8 @@ fn enter(server: &Server) -> Connection {
 
 #[test]
 fn the_priority_of_a_release_is_kept() {
-    for end in ENDS {
-        let mut server = Server::start(Kind::Ours, Over::Tcp);
+    at_each_end(|end| {
+        let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
         let (one, two) = (put(&mut c, 10, 0, "one"), put(&mut c, 20, 0, "two"));
         assert_eq!(ask(&mut c, "reserve"), format!("RESERVED {one} 3\\r\\none"), "{end}");
@@ -52,13 +70,13 @@ fn the_priority_of_a_release_is_kept() {
         assert_eq!(field(&mut c, &format!("stats-job {one}"), "pri"), "30", "{end}");
         assert_eq!(ask(&mut c, "reserve"), format!("RESERVED {two} 3\\r\\ntwo"), "{end}");
         assert_eq!(ask(&mut c, "reserve"), format!("RESERVED {one} 3\\r\\none"), "{end}");
-    }
+    });
 }
 
 #[test]
 fn counters_of_a_job_are_kept() {
-    for end in ENDS {
-        let mut server = Server::start(Kind::Ours, Over::Tcp);
+    at_each_end(|end| {
+        let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
         let id = ask(&mut c, "put 5 1000 1 3\r\none").strip_prefix("INSERTED ").expect("id").to_owned();
         let job = format!("stats-job {id}");
@@ -94,13 +112,13 @@ fn counters_of_a_job_are_kept() {
             text.split("\\n").filter(moves).map(str::to_owned).collect()
         };
         assert_eq!(lasting(&ask(&mut c, &job)), lasting(&before), "{end}");
-    }
+    });
 }
 
 #[test]
 fn a_pause_and_the_totals_of_a_tube_are_kept() {
-    for end in ENDS {
-        let mut server = Server::start(Kind::Ours, Over::Tcp);
+    at_each_end(|end| {
+        let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
         put(&mut c, 0, 0, "kept");
         for _ in 0..3 {
@@ -125,13 +143,13 @@ fn a_pause_and_the_totals_of_a_tube_are_kept() {
         assert_eq!(ask(&mut c, "reserve-with-timeout 0"), "TIMED_OUT", "{end}");
         assert_eq!(ask(&mut c, "pause-tube t 0"), "PAUSED");
         assert!(ask(&mut c, "reserve-with-timeout 5").starts_with("RESERVED "), "{end}");
-    }
+    });
 }
 
 #[test]
 fn the_order_of_buried_jobs_is_kept() {
-    for end in ENDS {
-        let mut server = Server::start(Kind::Ours, Over::Tcp);
+    at_each_end(|end| {
+        let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
         let ids: Vec<String> = (0..5).map(|n| put(&mut c, 5 - n, 0, "x")).collect();
         let order = [2, 0, 4, 1, 3];
@@ -146,16 +164,16 @@ fn the_order_of_buried_jobs_is_kept() {
             assert_eq!(ask(&mut c, "kick 1"), "KICKED 1", "{end}");
         }
         // Each has the priority of its bury.
-        for at in 0..5 {
-            assert_eq!(ask(&mut c, "reserve"), format!("RESERVED {} 1\\r\\nx", ids[at]), "{end}");
+        for id in &ids {
+            assert_eq!(ask(&mut c, "reserve"), format!("RESERVED {id} 1\\r\\nx"), "{end}");
         }
-    }
+    });
 }
 
 #[test]
 fn due_times_are_kept() {
-    for end in ENDS {
-        let mut server = Server::start(Kind::Ours, Over::Tcp);
+    at_each_end(|end| {
+        let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
         let begun = Instant::now();
         let soon = put(&mut c, 0, 3, "soon");
@@ -177,13 +195,13 @@ fn due_times_are_kept() {
         assert_eq!(ask(&mut c, "peek-delayed"), format!("FOUND {late} 4\\r\\nlate"), "{end}");
         let left: u64 = field(&mut c, &format!("stats-job {late}"), "time-left").parse().expect("seconds");
         assert!((900..=998).contains(&left), "{end}: {left}");
-    }
+    });
 }
 
 #[test]
 fn a_reserved_job_is_ready_again() {
-    for end in ENDS {
-        let mut server = Server::start(Kind::Ours, Over::Tcp);
+    at_each_end(|end| {
+        let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
         let id = put(&mut c, 5, 0, "one");
         assert_eq!(ask(&mut c, "reserve"), format!("RESERVED {id} 3\\r\\none"));
@@ -197,5 +215,5 @@ fn a_reserved_job_is_ready_again() {
         server.restart(end);
         let mut c = enter(&server);
         assert_eq!(ask(&mut c, &format!("peek {id}")), "NOT_FOUND", "{end}");
-    }
+    });
 }

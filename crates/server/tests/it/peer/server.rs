@@ -20,15 +20,17 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Over {
+pub(crate) enum Setup {
     Tcp,
     Unix,
+    /// Over TCP, with bodies of at most 10 bytes.
+    SmallJobs,
 }
 
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) kind: Kind,
-    over: Over,
+    setup: Setup,
     child: Child,
     address: Address,
     folder: TempDir,
@@ -45,11 +47,11 @@ pub(crate) struct Asked {
 }
 
 impl Server {
-    pub(crate) fn start(kind: Kind, over: Over) -> Server {
+    pub(crate) fn start(kind: Kind, setup: Setup) -> Server {
         let folder = TempDir::new().expect("folder");
-        let (child, address) = spawn(kind, over, folder.path());
+        let (child, address) = spawn(kind, setup, folder.path());
         let asked = Asked::default();
-        Server { kind, over, child, address, folder, control: None, asked }
+        Server { kind, setup, child, address, folder, control: None, asked }
     }
 
     pub(crate) fn connect(&self) -> Connection {
@@ -70,7 +72,7 @@ impl Server {
             assert!(begun.elapsed() < PATIENCE, "the process does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
-        (self.child, self.address) = spawn(self.kind, self.over, self.folder.path());
+        (self.child, self.address) = spawn(self.kind, self.setup, self.folder.path());
         (self.control, self.asked) = (None, Asked::default());
     }
 
@@ -121,31 +123,34 @@ impl Drop for Server {
     }
 }
 
-fn spawn(kind: Kind, over: Over, folder: &Path) -> (Child, Address) {
+fn spawn(kind: Kind, setup: Setup, folder: &Path) -> (Child, Address) {
     match kind {
-        Kind::Theirs => spawn_theirs(over, folder),
-        Kind::Ours => spawn_ours(over, folder),
+        Kind::Theirs => spawn_theirs(setup, folder),
+        Kind::Ours => spawn_ours(setup, folder),
     }
 }
 
 /// beanstalkd cannot choose a port and does not say when it is ready. So a free one is looked for, and the process that
 /// answers there must be the one that was started.
-fn spawn_theirs(over: Over, folder: &Path) -> (Child, Address) {
+fn spawn_theirs(setup: Setup, folder: &Path) -> (Child, Address) {
     let socket = folder.join("theirs.sock");
     let program = std::env::var("DUEWHEEL_BEANSTALKD").unwrap_or_else(|_| "beanstalkd".to_owned());
     for _ in 0..20 {
         let mut command = Command::new(&program);
-        let address = match over {
-            Over::Tcp => {
+        let address = match setup {
+            Setup::Tcp | Setup::SmallJobs => {
                 let free = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
                 command.args(["-l", "127.0.0.1", "-p", &free.port().to_string()]);
                 Address::Tcp(free.to_string())
             }
-            Over::Unix => {
+            Setup::Unix => {
                 command.arg("-l").arg(format!("unix:{}", socket.display()));
                 Address::Unix(socket.clone())
             }
         };
+        if let Setup::SmallJobs = setup {
+            command.args(["-z", "10"]);
+        }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut child = match child {
             Ok(child) => child,
@@ -185,14 +190,19 @@ fn answers(child: &mut Child, address: &Address) -> bool {
     false
 }
 
-fn spawn_ours(over: Over, folder: &Path) -> (Child, Address) {
-    let listen = match over {
-        Over::Tcp => "127.0.0.1:0".to_owned(),
-        Over::Unix => format!("unix:{}", folder.join("ours.sock").display()),
+fn spawn_ours(setup: Setup, folder: &Path) -> (Child, Address) {
+    let listen = match setup {
+        Setup::Tcp | Setup::SmallJobs => "127.0.0.1:0".to_owned(),
+        Setup::Unix => format!("unix:{}", folder.join("ours.sock").display()),
     };
+    let mut limit: &[&str] = &[];
+    if let Setup::SmallJobs = setup {
+        limit = &["--beanstalk-max-job-size", "10"];
+    }
     let mut child = Command::new(BINARY)
         .args(["serve", "--http", "127.0.0.1:0", "--beanstalk", &listen, "--data"])
         .arg(folder.join("data"))
+        .args(limit)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -2,7 +2,7 @@
 
 use super::compare::{Ids, Normal, difference, normal};
 use super::rng::Rng;
-use super::server::{Kind, Over, Server};
+use super::server::{Kind, Server, Setup};
 use super::wire::{Connection, Heard};
 use crate::fixture::PATIENCE;
 
@@ -46,9 +46,9 @@ fn ours_answers_like_beanstalkd_however_the_stream_is_cut() {
 }
 
 fn run(other: Kind) {
-    let expected = replies(&Server::start(Kind::Theirs, Over::Tcp), Cut::Nowhere, 0);
+    let expected = replies(&Server::start(Kind::Theirs, Setup::Tcp), Cut::Nowhere, 0);
     assert_eq!(expected.len(), 55, "{expected:#?}");
-    let other = Server::start(other, Over::Tcp);
+    let other = Server::start(other, Setup::Tcp);
     let anywhere = (3..30).map(|seed| (seed, Cut::Anywhere));
     for (seed, cut) in [(1, Cut::Nowhere), (2, Cut::Everywhere)].into_iter().chain(anywhere) {
         let got = replies(&other, cut, seed);
