@@ -109,6 +109,7 @@ impl<'a> Sequence<'a> {
                     self.pair.close(name)?;
                     self.enter(name)?;
                 }
+                5..=8 => self.burst(name)?,
                 _ => {
                     let command = self.command(name);
                     self.ask(name, &command)?;
@@ -131,7 +132,12 @@ impl<'a> Sequence<'a> {
     }
 
     fn ask(&mut self, name: &'static str, command: &[u8]) -> Result<Normal, Difference> {
-        let reply = self.pair.ask(name, command)?;
+        self.pair.send(name, command)?;
+        self.receive(name)
+    }
+
+    fn receive(&mut self, name: &'static str) -> Result<Normal, Difference> {
+        let reply = self.pair.receive(name)?;
         if reply.lines[0].starts_with("INSERTED {") {
             self.jobs += 1;
         }
@@ -144,6 +150,17 @@ impl<'a> Sequence<'a> {
 
     fn ask_line(&mut self, name: &'static str, line: &str) -> Result<Normal, Difference> {
         self.ask(name, format!("{line}\r\n").as_bytes())
+    }
+
+    /// Several commands in one packet.
+    fn burst(&mut self, name: &'static str) -> Result<(), Difference> {
+        let commands: Vec<Vec<u8>> = (0..2 + self.rng.below(5)).map(|_| self.command(name)).collect();
+        // For this one it must be known what was asked.
+        if commands.iter().any(|command| command.starts_with(b"list-tubes\r")) {
+            return Ok(());
+        }
+        self.pair.send(name, &commands.concat())?;
+        commands.iter().try_for_each(|_| self.receive(name).map(drop))
     }
 
     /// One connection waits and another one puts; the wait ends with the job, or with the connection.
