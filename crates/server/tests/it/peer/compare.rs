@@ -312,6 +312,18 @@ pub(crate) const KNOWN: &[Known] = &[
         reason: "strtol of 1.12 takes a sign, 1.13 does not",
     },
     Known {
+        name: "reserve-timeout-too-large",
+        theirs: &["TIMED_OUT\\r\\n"],
+        ours: &["BAD_FORMAT\\r\\n"],
+        reason: "1.12 cuts it to 32 bits with a sign; 1.13 refuses what is above 2^31-1",
+    },
+    Known {
+        name: "reserve-timeout-negative",
+        theirs: &[],
+        ours: &["BAD_FORMAT\\r\\n"],
+        reason: "1.12 waits without an end; 1.13 refuses a sign",
+    },
+    Known {
         name: "line-of-225-bytes",
         theirs: &["BAD_FORMAT\\r\\n"],
         ours: &["BAD_FORMAT\\r\\n", "UNKNOWN_COMMAND\\r\\n"],
