@@ -332,7 +332,7 @@ pub(crate) const KNOWN: &[Known] = &[
     Known {
         name: "lone-cr",
         theirs: &["BAD_FORMAT\\r\\n"],
-        ours: &["UNKNOWN_COMMAND\\r\\n", "USING default\\r\\n"],
+        ours: &["UNKNOWN_COMMAND\\r\\n", "USING default\\r\\n", "BAD_FORMAT\\r\\n"],
         reason: "beanstalkd looks only at the first CR: a CR without LF makes it wait for 224 bytes and drop them",
     },
 ];
