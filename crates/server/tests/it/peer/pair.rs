@@ -193,7 +193,7 @@ impl Pair {
 const CLOSED: &str = "(closed)";
 
 /// A reply that never comes is not one, not even from both.
-const SILENT: &str = "(no reply";
+pub(crate) const SILENT: &str = "(no reply";
 
 impl Side {
     fn open(&mut self, name: &str) -> &mut Open {

@@ -18,17 +18,31 @@
 use std::time::Duration;
 
 use super::compare;
-use super::pair::Pair;
+use super::pair::{Pair, SILENT};
 
-/// Runs one file; the error names it and its line.
+/// So many differences of a file are told.
+const TOLD: usize = 10;
+
+/// Runs one file; the error names it and the lines. It goes on behind a difference as long as replies come.
 pub(crate) fn run(pair: &mut Pair, file: &str, text: &str) -> Result<(), String> {
+    let mut differ = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let line = line.trim_end();
-        if !line.is_empty() && !line.starts_with('#') {
-            step(pair, line).map_err(|what| format!("{file}:{}: {line}\n{what}", at + 1))?;
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Err(what) = step(pair, line) {
+            let over = what.contains(SILENT) || differ.len() + 1 == TOLD;
+            differ.push(format!("{file}:{}: {line}\n{what}", at + 1));
+            if over {
+                return Err(differ.join("\n"));
+            }
         }
     }
-    pair.finish().map_err(|what| format!("{file}: at the end\n{what}"))
+    if let Err(what) = pair.finish() {
+        differ.push(format!("{file}: at the end\n{what}"));
+    }
+    if differ.is_empty() { Ok(()) } else { Err(differ.join("\n")) }
 }
 
 fn step(pair: &mut Pair, line: &str) -> Result<(), String> {
