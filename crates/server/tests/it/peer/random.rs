@@ -85,19 +85,37 @@ struct Sequence<'a> {
     tubes: Vec<String>,
     /// Ids seen so far; they are called {1} to {jobs}.
     jobs: usize,
+    pauses: Pauses,
     /// What each connection has reserved lately, most of it still.
     held: Vec<(&'static str, String)>,
 }
+
+/// beanstalkd forgets the pause of a tube to which nothing refers any more, ours keeps it. So a sequence either has no
+/// pauses, or tubes that stay to its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pauses {
+    None,
+    OfTubesThatStay,
+}
+
+/// Watches every tube of a sequence.
+const KEEPER: &str = "K";
 
 impl<'a> Sequence<'a> {
     fn new(pair: &'a mut Pair, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let connections = ["A", "B", "C"][..=rng.below(3)].to_vec();
         let tubes = (0..=rng.below(3)).map(|n| format!("t{seed}-{n}")).collect();
-        Sequence { pair, rng, connections, tubes, jobs: 0, held: Vec::new() }
+        let pauses = if rng.percent(50) { Pauses::OfTubesThatStay } else { Pauses::None };
+        Sequence { pair, rng, connections, tubes, jobs: 0, pauses, held: Vec::new() }
     }
 
     fn run(&mut self) -> Result<(), Difference> {
+        if self.pauses == Pauses::OfTubesThatStay {
+            for tube in self.tubes.clone() {
+                self.ask_line(KEEPER, &format!("watch {tube}"))?;
+            }
+        }
         for name in self.connections.clone() {
             self.enter(name)?;
         }
@@ -302,6 +320,7 @@ impl<'a> Sequence<'a> {
             95 => "list-tubes".to_owned(),
             96 => "stats".to_owned(),
             97 => "ignore default".to_owned(),
+            _ if self.pauses == Pauses::None => format!("stats-tube {}", self.tube()),
             98 => format!("pause-tube {} {}", self.tube(), 1000 * self.rng.below(3)),
             _ => format!("pause-tube {} 0", self.tube()),
         };
@@ -340,11 +359,17 @@ impl<'a> Sequence<'a> {
         let name = self.connections[0];
         for tube in self.tubes.clone() {
             self.ask_line(name, &format!("stats-tube {tube}"))?;
+            if self.pauses == Pauses::OfTubesThatStay {
+                self.ask_line(name, &format!("pause-tube {tube} 0"))?;
+            }
         }
         self.ask_line(name, "list-tubes")?;
         self.ask_line(name, "stats")?;
         for name in self.connections.clone() {
             self.pair.close(name)?;
+        }
+        if self.pauses == Pauses::OfTubesThatStay {
+            self.pair.close(KEEPER)?;
         }
         Ok(())
     }
