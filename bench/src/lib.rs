@@ -3,4 +3,5 @@
 pub mod machine;
 pub mod process;
 pub mod random;
+pub mod server;
 pub mod submit;

@@ -1,12 +1,43 @@
 //! What a process uses.
 
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
 /// Memory that is this process's own: RssAnon and RssShmem, in MiB.
 #[must_use]
 pub fn resident_mib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    resident("self")
+}
+
+/// The same of another process.
+#[must_use]
+pub fn resident_mib_of(process: u32) -> u64 {
+    resident(&process.to_string())
+}
+
+fn resident(process: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let kib = |name: &str| -> u64 {
         let line = status.lines().find(|line| line.starts_with(name));
         line.and_then(|l| l.split_whitespace().nth(1)).and_then(|n| n.parse().ok()).unwrap_or(0)
     };
     (kib("RssAnon:") + kib("RssShmem:")) / 1024
+}
+
+/// Processor time of this process so far.
+#[must_use]
+pub fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Processor time of another process so far, in steps of 10 ms.
+#[must_use]
+pub fn processor_time_of(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name in parentheses may hold spaces; user and system time are fields 14 and 15 of all.
+    let after = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+    let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 10)
 }

@@ -69,7 +69,7 @@ fn main() {
                 panic!("{answers:?}")
             };
             granted += grants.len() as u64;
-            acks = grants.iter().map(|g| Op::Ack { id: g.message.id, token: g.token }).collect();
+            acks = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
         }
         step(now, acks);
         report("fire + reserve + ack", n, start);

@@ -77,8 +77,83 @@ pub struct Life {
     pub priority: Option<u32>,
     /// Waiting, leased or dead.
     pub stage: Stage,
+    /// What has happened to it, counted.
+    pub marks: Marks,
     /// How earlier attempts ended, oldest first, bounded.
     pub history: Vec<PastAttempt>,
+}
+
+/// What has happened to a message, counted. A message that is settled at its first attempt has none of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Leases of it that ran out.
+    pub timeouts: u32,
+    /// Nacks.
+    pub releases: u32,
+    /// Burials.
+    pub buries: u32,
+    /// Times it was fired or redriven.
+    pub kicks: u32,
+    /// The delay that was asked for last, in ms. `None`: the one it was accepted with, which its due time tells.
+    pub delay_ms: Option<u64>,
+}
+
+/// When a message died, and in which order of those that died in the same ms; sorts in order of death.
+///
+/// ```
+/// use duewheel_core::{message::Died, time::WallMs};
+/// let first = Died::default().next(WallMs(5));
+/// let second = first.next(WallMs(5));
+/// assert!(first < second && second < second.next(WallMs(6)));
+/// assert_eq!(second.wall(), WallMs(5));
+/// assert_eq!(Died::from_raw(second.raw()), second);
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Died(u64);
+
+/// Bits for the order within a ms: a million deaths. 44 bits are left for the ms, enough until the year 2527.
+const DEATHS_BITS: u32 = 20;
+
+impl Died {
+    /// The first death of a ms.
+    pub fn at(wall: WallMs) -> Self {
+        Died(wall.0.min(u64::MAX >> DEATHS_BITS) << DEATHS_BITS)
+    }
+
+    /// A death at this ms, when the one before it was `self`.
+    #[must_use]
+    pub fn next(self, wall: WallMs) -> Self {
+        let first = Died::at(wall);
+        let last = first.0 | ((1 << DEATHS_BITS) - 1);
+        if self >= first && self.0 < last {
+            Died(self.0 + 1)
+        } else if self.0 == last {
+            self
+        } else {
+            first
+        }
+    }
+
+    /// When, by the wall clock.
+    pub fn wall(self) -> WallMs {
+        WallMs(self.0 >> DEATHS_BITS)
+    }
+
+    /// As stores sort and keep it.
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// From what [`Died::raw`] gave.
+    pub fn from_raw(raw: u64) -> Self {
+        Died(raw)
+    }
+}
+
+impl fmt::Debug for Died {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}+{}", self.wall(), self.0 & ((1 << DEATHS_BITS) - 1))
+    }
 }
 
 /// The durable part of a message's state. Scheduled and Ready are one stage: which of the two is a matter of time.
@@ -96,7 +171,7 @@ pub enum Stage {
         /// Why.
         reason: DeadReason,
         /// Since when.
-        at: WallMs,
+        at: Died,
     },
 }
 
@@ -111,6 +186,13 @@ pub struct Lease {
     pub session: SessionId,
     /// When it was granted.
     pub granted_at: WallMs,
+}
+
+impl Lease {
+    /// Whether it is bound to this session.
+    pub fn is_of(&self, session: SessionId) -> bool {
+        self.session == session && session != SessionId::NONE
+    }
 }
 
 /// Why a message is dead.
@@ -249,6 +331,7 @@ impl Life {
             forgiven: 0,
             priority,
             stage: Stage::Waiting { token: None },
+            marks: Marks::default(),
             history: Vec::new(),
         }
     }

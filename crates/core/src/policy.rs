@@ -34,7 +34,7 @@ pub struct Policy {
     pub max_reserve: usize,
     /// Most bytes of bodies in one reserve (the first message always fits).
     pub max_reserve_bytes: usize,
-    /// Longest wait of a reserve, in ms.
+    /// Longest wait that a front end may offer for one request, in ms. The engine itself sets no limit.
     pub max_wait_ms: u64,
     /// Waiting reserves at a time.
     pub max_waiters: usize,
@@ -155,8 +155,18 @@ pub enum ReadyOrder {
     /// By due time.
     #[default]
     Due,
-    /// By the moment they became ready, as beanstalkd does.
+    /// By the moment they were accepted, as beanstalkd does.
     Arrival,
+}
+
+/// How long a queue's settings last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lasting {
+    /// Until they are set otherwise: they keep an empty queue in being.
+    #[default]
+    Always,
+    /// While the queue has messages, or somebody uses it.
+    WhileUsed,
 }
 
 /// What the owner of a queue has set. `None`: the default counts.
@@ -176,6 +186,15 @@ pub struct QueueSettings {
     pub dead_ttl_ms: Option<u64>,
     /// Order of grants.
     pub order: Option<ReadyOrder>,
+    /// How long these settings last.
+    pub lasting: Lasting,
+}
+
+impl QueueSettings {
+    /// Whether they keep an empty queue in being.
+    pub fn keep_a_queue(&self) -> bool {
+        self.lasting == Lasting::Always && *self != QueueSettings::default()
+    }
 }
 
 impl Default for Policy {

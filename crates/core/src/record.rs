@@ -162,8 +162,20 @@ pub enum Pause {
     Running,
     /// It does not, until resumed.
     Paused,
-    /// It does not, until then.
-    Until(EngineMs),
+    /// It does not, for a time.
+    Until {
+        /// Until then.
+        end: EngineMs,
+        /// How long it was asked for, in ms.
+        length_ms: u64,
+    },
+}
+
+impl Pause {
+    /// Whether it is one, and another than `before`.
+    pub(crate) fn begins_after(self, before: Pause) -> bool {
+        self != Pause::Running && self != before
+    }
 }
 
 /// What a `dedupe_id` stands for.
@@ -219,6 +231,8 @@ pub struct Totals {
     pub died: u64,
     /// Dead messages removed by their queue's setting.
     pub expired: u64,
+    /// Times it was paused.
+    pub paused: u64,
 }
 
 impl Totals {

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
 };
-use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
     ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, Stands, Totals, Was,
     Writer, put_of,
@@ -60,7 +60,7 @@ fn stage() -> BoxedStrategy<Stage> {
     prop_oneof![
         proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
         lease().prop_map(Stage::Leased),
-        (reason, number()).prop_map(|(reason, at)| Stage::Dead { reason, at: WallMs(at) }),
+        (reason, number()).prop_map(|(reason, at)| Stage::Dead { reason, at: Died::from_raw(at) }),
     ]
     .boxed()
 }
@@ -83,20 +83,32 @@ fn past() -> BoxedStrategy<PastAttempt> {
         .boxed()
 }
 
+fn marks() -> impl Strategy<Value = Marks> {
+    let some = (any::<[u32; 4]>(), proptest::option::of(number())).prop_map(|(n, delay_ms)| Marks {
+        timeouts: n[0],
+        releases: n[1],
+        buries: n[2],
+        kicks: n[3],
+        delay_ms,
+    });
+    prop_oneof![Just(Marks::default()), some]
+}
+
 fn life() -> BoxedStrategy<Life> {
     let due = (any::<bool>(), number())
         .prop_map(|(at, raw)| Due::from_raw(if at { Class::At } else { Class::After }, raw));
     (
         (due, any::<u32>(), any::<u32>(), any::<u32>()),
-        (proptest::option::of(any::<u32>()), stage(), proptest::collection::vec(past(), 0..4)),
+        (proptest::option::of(any::<u32>()), stage(), marks(), proptest::collection::vec(past(), 0..4)),
     )
-        .prop_map(|((due, generation, attempt, forgiven), (priority, stage, history))| Life {
+        .prop_map(|((due, generation, attempt, forgiven), (priority, stage, marks, history))| Life {
             due,
             generation,
             attempt,
             forgiven,
             priority,
             stage,
+            marks,
             history,
         })
         .boxed()
@@ -123,15 +135,28 @@ fn message() -> BoxedStrategy<Message> {
 fn settings() -> BoxedStrategy<QueueSettings> {
     let order = proptest::option::of(prop_oneof![Just(ReadyOrder::Due), Just(ReadyOrder::Arrival)]);
     let number = || proptest::option::of(number());
+    let order = (order, prop_oneof![Just(Lasting::Always), Just(Lasting::WhileUsed)]);
     (number(), attempts(), proptest::option::of(any::<u32>()), backoff(), number(), number(), order)
         .prop_map(|(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order)| {
-            QueueSettings { lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order }
+            let (order, lasting) = order;
+            QueueSettings {
+                lease_ms,
+                max_attempts,
+                priority,
+                backoff,
+                dedupe_window_ms,
+                dead_ttl_ms,
+                order,
+                lasting,
+            }
         })
         .boxed()
 }
 
 fn pause() -> impl Strategy<Value = Pause> {
-    prop_oneof![Just(Pause::Running), Just(Pause::Paused), number().prop_map(|t| Pause::Until(EngineMs(t)))]
+    let until =
+        (number(), number()).prop_map(|(end, length_ms)| Pause::Until { end: EngineMs(end), length_ms });
+    prop_oneof![Just(Pause::Running), Just(Pause::Paused), until]
 }
 
 fn dedupe() -> BoxedStrategy<DedupeRow> {
@@ -222,11 +247,11 @@ proptest! {
     fn rows_totals_and_clocks_come_back(
         message in message(),
         life in life(),
-        totals in proptest::array::uniform8(number()),
+        totals in proptest::array::uniform9(number()),
         clock in (number(), number()),
     ) {
-        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired] = totals;
-        let totals = Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired };
+        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused] = totals;
+        let totals = Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused };
         let clock = ClockPair { engine: EngineMs(clock.0), wall: WallMs(clock.1) };
         let row = Row { message: Arc::new(message), life };
         let mut writer = Writer::default();
@@ -262,7 +287,13 @@ proptest! {
     #[test]
     fn what_a_ledger_needs_of_a_put_is_what_the_record_says(message in message(), life in life(), plain in any::<bool>()) {
         let life = if plain { Life::new(life.due, life.priority) } else { life };
-        let fresh = Life { history: vec![], stage: Stage::Waiting { token: None }, ..life.clone() } == life;
+        let plain = Life {
+            history: vec![],
+            marks: Marks::default(),
+            stage: Stage::Waiting { token: None },
+            ..life.clone()
+        };
+        let fresh = plain == life;
         let record = Record::Put { message: Arc::new(message.clone()), life, was: None };
         let mut writer = Writer::default();
         writer.record(&record);

@@ -106,7 +106,7 @@ impl Client {
     /// Cancel safe: when the future is dropped, the demand is withdrawn, and messages that were granted to it already go
     /// back at once and do not count as attempts.
     pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
-        let waiter = WaiterId(self.next_waiter.fetch_add(1, Ordering::Relaxed));
+        let waiter = self.new_waiter();
         let op = Op::Reserve(Reserve {
             waiter,
             queues: demand.queues,
@@ -128,6 +128,11 @@ impl Client {
             Some(Err(error)) => Err(error),
             Some(Ok(_)) | None => Err(CallError::Lost("the driver gave another answer")),
         }
+    }
+
+    /// A name for a reserve that is submitted by itself. Never used again while the process lives.
+    pub fn new_waiter(&self) -> WaiterId {
+        WaiterId(self.next_waiter.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A number for a connection that leases may be bound to. Never used again while the process lives.

@@ -284,7 +284,7 @@ where
     async fn run_one(&self, message: Message) {
         let (id, token) = (message.id(), message.lease_token());
         let op = match self.outcome(message).await {
-            Some(Ok(())) => Op::Ack { id, token },
+            Some(Ok(())) => Op::Ack { id, proof: token.into() },
             Some(Err(note)) => nack(id, token, &note),
             // Nothing is known of it: its lease belongs to this process, and is released at the next start.
             None => return,
@@ -322,7 +322,7 @@ where
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
                     let (client, queue) = (self.client.clone(), self.queue.clone());
                     tokio::spawn(async move {
-                        let extend = Op::Extend { id, token, lease_ms: None };
+                        let extend = Op::Extend { id, proof: token.into(), lease_ms: None };
                         if let Ok(Reply::Extend(Err(_))) = client.call(extend).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");
                         }
@@ -362,5 +362,5 @@ where
 }
 
 fn nack(id: duewheel_core::MessageId, token: duewheel_core::LeaseToken, note: &str) -> Op {
-    Op::Nack { id, token, delay_ms: None, priority: None, note: note.into() }
+    Op::Nack { id, proof: token.into(), delay_ms: None, priority: None, note: note.into() }
 }

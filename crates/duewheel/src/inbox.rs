@@ -201,9 +201,12 @@ fn is_settling(op: &Op) -> bool {
         | Op::Nack { .. }
         | Op::Bury { .. }
         | Op::Extend { .. }
+        | Op::Delete { .. }
         | Op::Cancel { .. }
         | Op::CancelReserve { .. }
         | Op::Undelivered { .. }
+        | Op::Hold { .. }
+        | Op::LetGo { .. }
         | Op::SessionClosed { .. }
         | Op::Stats => true,
         Op::Enqueue(_)

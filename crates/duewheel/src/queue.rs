@@ -159,7 +159,7 @@ impl Queue {
 
     /// Done: the message goes.
     pub async fn ack(&self, message: &Message) -> Result<(), QueueError> {
-        self.settle(Op::Ack { id: message.id(), token: message.lease_token() }).await.map(drop)
+        self.settle(Op::Ack { id: message.id(), proof: message.lease_token().into() }).await.map(drop)
     }
 
     /// Not done: again after `delay`, or after its backoff.
@@ -171,7 +171,7 @@ impl Queue {
     ) -> Result<Settled, QueueError> {
         let op = Op::Nack {
             id: message.id(),
-            token: message.lease_token(),
+            proof: message.lease_token().into(),
             delay_ms: delay.map(ceil_ms),
             priority: None,
             note: note.into(),

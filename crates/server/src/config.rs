@@ -14,10 +14,13 @@ use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
 
+use crate::beanstalk;
 use crate::http::Limits;
 use crate::span::Span;
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
+/// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
+const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
 /// Below, flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
 /// Fewer messages in memory are a page a time.
@@ -33,12 +36,12 @@ pub struct Options {
     /// Where to listen for HTTP, or `off` [default: 127.0.0.1:7788]
     #[arg(long, env = "DUEWHEEL_HTTP", value_name = "ADDR")]
     pub http: Option<Listen>,
-    /// Where to listen for beanstalkd's protocol, or `off` (not in this version) [default: 127.0.0.1:11300]
+    /// Where to listen for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300]
     #[arg(long, env = "DUEWHEEL_BEANSTALK", value_name = "ADDR|unix:PATH")]
-    pub beanstalk: Option<String>,
-    /// Largest job over beanstalkd's protocol, in bytes (not in this version) [default: 65535]
+    pub beanstalk: Option<Listen>,
+    /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it counts for HTTP, too [default: 65535]
     #[arg(long, env = "DUEWHEEL_BEANSTALK_MAX_JOB_SIZE", value_name = "N")]
-    pub beanstalk_max_job_size: Option<u64>,
+    pub beanstalk_max_job_size: Option<usize>,
     /// Which store keeps the messages; this version has `log`, the one in the data folder [default: log]
     #[arg(long, env = "DUEWHEEL_STORE", value_name = "URL")]
     pub store: Option<String>,
@@ -99,6 +102,8 @@ pub enum Listen {
     Off,
     /// At `host:port`.
     At(String),
+    /// At a socket in the file system.
+    Unix(PathBuf),
 }
 
 /// What an answer means, as flags and files have it.
@@ -130,8 +135,10 @@ pub struct Settings {
     pub data: PathBuf,
     /// Where to listen for HTTP.
     pub http: Listen,
-    /// The listener for beanstalkd's protocol that was asked for, which this version does not have.
-    pub beanstalk: Option<String>,
+    /// Where to listen for beanstalkd's protocol.
+    pub beanstalk: Listen,
+    /// Largest job over beanstalkd's protocol, in bytes.
+    pub beanstalk_max_job_size: usize,
     /// Which store.
     pub store: String,
     /// What an answer means.
@@ -254,12 +261,16 @@ impl Options {
             let what = format!("--journal-bytes {journal_bytes}: must be at least {MIN_JOURNAL_BYTES}");
             return Err(ConfigError::Value(what));
         }
-        let beanstalk_asked = self.beanstalk.is_some() || self.beanstalk_max_job_size.is_some();
-        let beanstalk = self.beanstalk.unwrap_or_else(|| "127.0.0.1:11300".into());
+        let max_job = self.beanstalk_max_job_size.unwrap_or(beanstalk::DEFAULT_MAX_BODY);
+        if max_job > MAX_JOB_SIZE {
+            let what = format!("--beanstalk-max-job-size {max_job}: must be at most {MAX_JOB_SIZE}");
+            return Err(ConfigError::Value(what));
+        }
         Ok(Settings {
             data: self.data.unwrap_or_else(|| "duewheel-data".into()),
             http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
-            beanstalk: (beanstalk_asked && beanstalk != "off").then_some(beanstalk),
+            beanstalk: self.beanstalk.unwrap_or_else(|| Listen::At("127.0.0.1:11300".into())),
+            beanstalk_max_job_size: max_job,
             store: self.store.unwrap_or_else(|| "log".into()),
             durability: self.durability.unwrap_or(Level::Fsync),
             journal_bytes,
@@ -285,8 +296,30 @@ impl Settings {
     /// # Errors
     /// When the name is not known, or other machines reach the address and nobody has said that they may.
     pub fn http_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
-        let Listen::At(text) = &self.http else { return Ok(None) };
-        let bad = |what: &dyn fmt::Display| ConfigError::Value(format!("--http {text}: {what}"));
+        match &self.http {
+            Listen::Off => Ok(None),
+            Listen::At(text) => self.address("http", text).map(Some),
+            Listen::Unix(path) => {
+                let what = "HTTP is served at HOST:PORT";
+                Err(ConfigError::Value(format!("--http unix:{}: {what}", path.display())))
+            }
+        }
+    }
+
+    /// The address to listen on for beanstalkd's protocol; `None` when that is off.
+    ///
+    /// # Errors
+    /// As [`Settings::http_address`].
+    pub fn beanstalk_address(&self) -> Result<Option<beanstalk::Address>, ConfigError> {
+        Ok(match &self.beanstalk {
+            Listen::Off => None,
+            Listen::At(text) => Some(beanstalk::Address::Tcp(self.address("beanstalk", text)?)),
+            Listen::Unix(path) => Some(beanstalk::Address::Unix(path.clone())),
+        })
+    }
+
+    fn address(&self, option: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+        let bad = |what: &dyn fmt::Display| ConfigError::Value(format!("--{option} {text}: {what}"));
         let mut found = text.to_socket_addrs().map_err(|error| bad(&error))?;
         let address = found.next().ok_or_else(|| bad(&"this name has no address"))?;
         if !address.ip().is_loopback() && self.exposure == Exposure::Loopback {
@@ -294,7 +327,13 @@ impl Settings {
                 &"other machines reach this address, and nothing asks them who they are; say --insecure if that is meant",
             ));
         }
-        Ok(Some(address))
+        Ok(address)
+    }
+
+    /// The limits of the engine: those of HTTP, and room for the largest job.
+    pub fn engine_policy(&self) -> Policy {
+        let max_body = self.policy.max_body.max(self.beanstalk_max_job_size);
+        Policy { max_body, ..self.policy.clone() }
     }
 
     /// The log store's settings: a journal of this budget, of at least four segments.
@@ -317,8 +356,8 @@ impl Settings {
         Options {
             data: Some(self.data.clone()),
             http: Some(self.http.clone()),
-            beanstalk: Some(self.beanstalk.clone().unwrap_or_else(|| "off".into())),
-            beanstalk_max_job_size: None,
+            beanstalk: Some(self.beanstalk.clone()),
+            beanstalk_max_job_size: Some(self.beanstalk_max_job_size),
             store: Some(self.store.clone()),
             durability: Some(self.durability),
             journal_bytes: Some(self.journal_bytes),
@@ -357,8 +396,9 @@ impl FromStr for Listen {
             s.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
         match (s, port) {
             ("off", _) => Ok(Listen::Off),
+            (_, _) if s.starts_with("unix:") && s.len() > 5 => Ok(Listen::Unix(s[5..].into())),
             (_, Some(Ok(_))) => Ok(Listen::At(s.to_owned())),
-            _ => Err(format!("{s:?} is neither HOST:PORT nor off")),
+            _ => Err(format!("{s:?} is neither HOST:PORT, unix:PATH nor off")),
         }
     }
 }
@@ -375,6 +415,7 @@ impl From<Listen> for String {
         match listen {
             Listen::Off => "off".to_owned(),
             Listen::At(text) => text,
+            Listen::Unix(path) => format!("unix:{}", path.display()),
         }
     }
 }
@@ -405,7 +446,7 @@ mod tests {
         assert_eq!(settings.http, Listen::At("127.0.0.1:7788".into()));
         assert_eq!(settings.durability, Level::Fsync);
         assert_eq!(settings.drain_timeout, Duration::from_secs(10));
-        assert_eq!(settings.beanstalk, None, "no notice about a listener that nobody has asked for");
+        assert_eq!(settings.beanstalk, Listen::At("127.0.0.1:11300".into()));
         assert_eq!(settings.policy, Policy::default());
         assert_eq!(settings.limits, Limits::default());
         let (log, default) = (settings.log_options(), LogOptions::default());
@@ -417,7 +458,7 @@ mod tests {
 
     #[test]
     fn every_option_passes_through_over_and_settings() {
-        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nstore = 'log'\ndurability = 'memory'\n\
+        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_max_job_size = 7\nstore = 'log'\ndurability = 'memory'\n\
             journal_bytes = 1048576\nmemory_messages = 101\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";

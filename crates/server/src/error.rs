@@ -152,6 +152,35 @@ impl ErrorCode {
         }
     }
 
+    /// The reply that stands for it in beanstalkd's protocol, where no other is said for the case.
+    pub fn beanstalk(self) -> &'static str {
+        match self {
+            ErrorCode::BodyTooLarge => "JOB_TOO_BIG\r\n",
+            ErrorCode::Draining => "DRAINING\r\n",
+            // "The client should try again later."
+            ErrorCode::Overloaded | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
+            ErrorCode::MessageNotFound | ErrorCode::LeaseLost => "NOT_FOUND\r\n",
+            ErrorCode::BadRequest
+            | ErrorCode::CrossOrigin
+            | ErrorCode::NotFound
+            | ErrorCode::MethodNotAllowed
+            | ErrorCode::RequestTimeout
+            | ErrorCode::KeyExists
+            | ErrorCode::Leased
+            | ErrorCode::Dead
+            | ErrorCode::NotDead
+            | ErrorCode::GenerationMismatch
+            | ErrorCode::DedupeMismatch
+            | ErrorCode::Paused
+            | ErrorCode::UnsupportedMediaType
+            | ErrorCode::InThePast
+            | ErrorCode::HeadersTooLarge
+            | ErrorCode::Internal
+            | ErrorCode::StorageUnavailable
+            | ErrorCode::Unknown => "INTERNAL_ERROR\r\n",
+        }
+    }
+
     /// Whether a client may hope that the same request succeeds a little later; it is then told to wait.
     fn is_passing(self) -> bool {
         matches!(

@@ -1,10 +1,12 @@
 //! duewheel's server and command line.
 //!
-//! The engine and its driver live in the library `duewheel`; here is the border to the world: HTTP in [`http`], one list
-//! of everything that can go wrong in [`error`], configuration in [`config`], and the command line in [`cli`].
+//! The engine and its driver live in the library `duewheel`; here is the border to the world: HTTP in [`http`], beanstalkd's
+//! protocol in [`beanstalk`], one list of everything that can go wrong in [`error`], configuration in [`config`], and the command line in [`cli`].
 
+pub mod beanstalk;
 pub mod cli;
 pub mod config;
+pub mod drain;
 pub mod error;
 pub mod http;
 pub mod rfc3339;

@@ -1,12 +1,17 @@
 //! Runs a server: opens the wheel, listens, and drains when told to stop.
 
+use std::future::Future;
 use std::io::Write;
+use std::pin::Pin;
 use std::time::Duration;
 
 use duewheel::Duewheel;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 
+use crate::beanstalk;
 use crate::config::{ConfigError, Level, Settings};
+use crate::drain::Drain;
 use crate::http::{App, Listener};
 
 /// Connections may take this long for their last answers once the wheel is closed.
@@ -38,7 +43,7 @@ pub enum ServeError {
     #[error("cannot listen on {address}: {why}")]
     Bind {
         /// Which address.
-        address: std::net::SocketAddr,
+        address: String,
         /// Why.
         why: std::io::Error,
     },
@@ -61,40 +66,95 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
     if !matches!(settings.store.as_str(), "log" | "log:") {
         return Err(ServeError::UnknownStore(settings.store));
     }
-    let Some(address) = settings.http_address()? else { return Err(ServeError::NoListener) };
-    if settings.beanstalk.is_some() {
-        eprintln!("notice: the beanstalkd listener is not in this version; --beanstalk is ignored");
+    let (http, beanstalk) = (settings.http_address()?, settings.beanstalk_address()?);
+    if http.is_none() && beanstalk.is_none() {
+        return Err(ServeError::NoListener);
     }
     // Before anything that takes time, so that no signal is missed.
     let mut stop = Signals::new()?;
 
     let wheel = open(&settings).await?;
-    let app = App::new(wheel.clone(), settings.policy, settings.limits);
-    let listener =
-        Listener::bind(address, app.clone()).await.map_err(|why| ServeError::Bind { address, why })?;
-    let stopper = listener.stopper();
-    writeln!(out, "listening on http://{}", listener.address()?)?;
+    let drain = Drain::default();
+    let max_connections = settings.limits.max_connections;
+    let app = App::new(wheel.clone(), settings.engine_policy(), settings.limits, drain.clone());
+    let mut listeners = Listeners::default();
+    if let Some(address) = http {
+        let bound = Listener::bind(address, app.clone()).await;
+        let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
+        let (shown, stopper) = (format!("http://{}", listener.address()?), listener.stopper());
+        listeners.add(shown, listener.run(LINGER), move || stopper.stop());
+    }
+    if let Some(address) = beanstalk {
+        let max_body = settings.beanstalk_max_job_size;
+        let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
+        let bound = beanstalk::Listener::bind(&address, app).await;
+        let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
+        let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
+        listeners.add(shown, listener.run(LINGER), move || stopper.stop());
+    }
+    for address in listeners.start() {
+        writeln!(out, "listening on {address}")?;
+    }
     out.flush()?;
-    let serving = tokio::spawn(listener.run(LINGER));
 
     let result = tokio::select! {
-        () = stop.next() => {
+        () = stop.next(&drain) => {
             tracing::info!("stopping");
             app.set_draining();
             tokio::select! {
                 result = wheel.shutdown(settings.drain_timeout) => result.map_err(ServeError::from),
-                () = stop.next() => Err(ServeError::Ended("a second signal came while draining".into())),
+                () = stop.next(&drain) => Err(ServeError::Ended("a second signal came while draining".into())),
             }
         }
         why = wheel.ended() => Err(ServeError::Ended(why)),
     };
-    stopper.stop();
-    // The listener's own task does not panic; and if it did, there is nothing left to wait for.
+    // The listeners' own tasks do not panic; and if they did, there is nothing left to wait for.
     tokio::select! {
-        _ = serving => {}
-        () = stop.next() => {}
+        () = listeners.stop() => {}
+        () = stop.next(&drain) => {}
     }
     result
+}
+
+/// The listeners. None runs before all are bound: a server that is not as its operator meant it serves nobody.
+#[derive(Default)]
+struct Listeners {
+    bound: Vec<(String, Run)>,
+    running: Vec<JoinHandle<()>>,
+    stoppers: Vec<Box<dyn Fn() + Send>>,
+}
+
+type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Listeners {
+    fn add(
+        &mut self,
+        address: String,
+        run: impl Future<Output = ()> + Send + 'static,
+        stop: impl Fn() + Send + 'static,
+    ) {
+        self.bound.push((address, Box::pin(run)));
+        self.stoppers.push(Box::new(stop));
+    }
+
+    /// Where they listen, in order.
+    fn start(&mut self) -> Vec<String> {
+        let mut addresses = Vec::new();
+        for (address, run) in self.bound.drain(..) {
+            self.running.push(tokio::spawn(run));
+            addresses.push(address);
+        }
+        addresses
+    }
+
+    async fn stop(&mut self) {
+        for stop in &self.stoppers {
+            stop();
+        }
+        for running in &mut self.running {
+            let _ = running.await;
+        }
+    }
 }
 
 async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
@@ -104,15 +164,16 @@ async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
     let opened = Duewheel::builder()
         .data(&settings.data)
         .durability(settings.durability.into())
-        .policy(settings.policy.clone())
+        .policy(settings.engine_policy())
         .log_options(settings.log_options())
         .open()
         .await;
     opened.map_err(|why| ServeError::Open { data: settings.data.display().to_string(), why })
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT, which end the server, and SIGUSR1, which begins drain mode.
 struct Signals {
+    drain: Signal,
     terminate: Signal,
     interrupt: Signal,
 }
@@ -120,16 +181,23 @@ struct Signals {
 impl Signals {
     fn new() -> std::io::Result<Self> {
         Ok(Signals {
+            drain: signal(SignalKind::user_defined1())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    /// The next one. Cancel safe.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+    /// The next one that ends the server. Cancel safe.
+    async fn next(&mut self, drain: &Drain) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.drain.recv() => {
+                    tracing::info!("drain mode: new messages are refused");
+                    drain.turn_on();
+                }
+            }
         }
     }
 }

@@ -408,7 +408,7 @@ impl Older {
             }
             let time = match (self.sequence, row.stands) {
                 (Sequence::Leased, Stands::Leased { until }) => until.0,
-                (Sequence::Dead, Stands::Dead { at }) => at.0,
+                (Sequence::Dead, Stands::Dead { at }) => at.raw(),
                 (
                     Sequence::At | Sequence::After | Sequence::AllAt | Sequence::AllAfter,
                     Stands::Waiting | Stands::Leased { .. } | Stands::Dead { .. },

@@ -13,7 +13,7 @@ use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
 /// The version of the format that this program writes, the only one it knows. It stands in the manifest, in each
 /// segment, in each run and in the state.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"dw-manif";
 const HEAD: usize = 48;
@@ -278,7 +278,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 3;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 3 is unknown"));
+        newer[8] = 4;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 4 is unknown"));
     }
 }

@@ -444,7 +444,7 @@ impl Mem {
         match stage {
             Stage::Waiting { .. } => {}
             Stage::Leased(lease) => self.leased.push((lease.until.0, id.0)),
-            Stage::Dead { at, .. } => self.dead.push((at.0, id.0)),
+            Stage::Dead { at, .. } => self.dead.push((at.raw(), id.0)),
         }
     }
 
@@ -661,7 +661,7 @@ impl Mem {
         };
         match stage {
             Stage::Leased(lease) => Some(lease.until.0),
-            Stage::Dead { at, .. } => Some(at.0),
+            Stage::Dead { at, .. } => Some(at.raw()),
             Stage::Waiting { .. } => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A running server. Killed when dropped.
@@ -16,7 +16,7 @@ pub(crate) struct Server {
 impl Server {
     /// The real server on a folder.
     pub(crate) fn duewheel(data: &Path, durability: &str) -> io::Result<Self> {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(duewheel_bench::server::binary()?);
         command.args([
             "serve",
             "--http",
@@ -47,12 +47,7 @@ impl Server {
 
     /// Processor time used so far, in seconds.
     pub(crate) fn processor_s(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        // The name in parentheses may hold spaces; user and system time are fields 14 and 15 of all.
-        let after = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-        let ticks: u64 =
-            after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
-        ticks as f64 / 100.0
+        duewheel_bench::process::processor_time_of(self.child.id()).as_secs_f64()
     }
 }
 
@@ -61,17 +56,4 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Builds the server and says where it lies: beside this binary.
-pub(crate) fn build() -> io::Result<()> {
-    let status = Command::new("cargo")
-        .args(["build", "--release", "--quiet", "--package", "duewheel-server"])
-        .status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other("the server does not build")) }
-}
-
-fn binary() -> io::Result<PathBuf> {
-    let here = std::env::current_exe()?;
-    Ok(here.with_file_name("duewheel"))
 }

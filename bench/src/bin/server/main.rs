@@ -52,7 +52,7 @@ fn main() -> io::Result<()> {
     if args.hello {
         return hello::serve();
     }
-    child::build()?;
+    duewheel_bench::server::build()?;
     println!("{}", duewheel_bench::machine::describe());
     println!(
         "settings {} batch connections x 1000, {} single connections, bodies of 100 bytes due within an hour; \

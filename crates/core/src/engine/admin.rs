@@ -2,12 +2,13 @@
 
 use crate::message::Kind;
 use crate::name::QueueName;
-use crate::policy::QueueSettings;
+use crate::policy::{Lasting, QueueSettings};
 use crate::record::{Pause, Record};
 use crate::time::{EngineMs, Now, WallMs};
 
 use super::Engine;
 use super::effect::Effects;
+use super::input::{Enqueue, Hold};
 use super::queue::QueueIdx;
 use super::reply::{Reply, SettingsRefusal};
 
@@ -37,8 +38,63 @@ impl Engine {
         }
         self.plan_dead_check(now, idx, WallMs(0));
         let view = self.view_of_queue(now, self.queues.get(idx));
-        self.queues.drop_if_empty(idx);
+        self.release(idx);
         Reply::Queues(vec![view])
+    }
+
+    /// Gives a new queue the order that whoever puts the first message into it is used to.
+    pub(super) fn choose_order(&mut self, now: Now, e: &Enqueue, fx: &mut Effects) {
+        let Some(order) = e.order_if_new else { return };
+        let idx = self.queues.find_or_make(&e.queue);
+        let queue = self.queues.get_mut(idx);
+        if queue.settings.order.is_some() || queue.tally.count() > 0 {
+            return;
+        }
+        if queue.settings == QueueSettings::default() {
+            queue.settings.lasting = Lasting::WhileUsed;
+        }
+        queue.settings.order = Some(order);
+        let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
+        self.append(Record::Queue { name, settings, pause }, fx);
+        self.rank_again(now, idx, fx);
+    }
+
+    pub(super) fn hold(&mut self, name: &QueueName, how: Hold) {
+        if self.queues.find(name).is_some() || self.queues.len() < self.policy.max_queues {
+            let idx = self.queues.find_or_make(name);
+            self.queues.get_mut(idx).holds[how as usize] += 1;
+        }
+    }
+
+    pub(super) fn let_go(&mut self, name: &QueueName, how: Hold) {
+        if let Some(idx) = self.queues.find(name) {
+            let queue = self.queues.get_mut(idx);
+            let holds = &mut queue.holds[how as usize];
+            *holds = holds.saturating_sub(1);
+            self.release(idx);
+        }
+    }
+
+    /// Drops a queue that nothing holds any more, or plans to.
+    pub(super) fn release(&mut self, idx: QueueIdx) {
+        self.queues.drop_if_empty(idx);
+        if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
+            self.leaving.insert(idx);
+        }
+    }
+
+    /// Ends queues with settings that do not outlive them.
+    pub(super) fn end_queues(&mut self, fx: &mut Effects) {
+        while let Some(idx) = self.leaving.pop_first() {
+            if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
+                continue;
+            }
+            let queue = self.queues.get_mut(idx);
+            queue.settings = QueueSettings::default();
+            let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
+            self.append(Record::Queue { name, settings, pause }, fx);
+            self.queues.drop_if_empty(idx);
+        }
     }
 
     /// Settings count at the moment of use: what is ready takes its place by the new ones.
@@ -77,7 +133,7 @@ impl Engine {
         let idx = self.queues.find_or_make(name);
         let pause = match for_ms {
             None => Pause::Paused,
-            Some(ms) => Pause::Until(now.after(ms).unwrap_or(EngineMs(u64::MAX))),
+            Some(ms) => Pause::Until { end: now.after(ms).unwrap_or(EngineMs(u64::MAX)), length_ms: ms },
         };
         self.set_pause(idx, pause, fx);
     }
@@ -85,20 +141,21 @@ impl Engine {
     pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) {
         if let Some(idx) = self.queues.find(name) {
             self.set_pause(idx, Pause::Running, fx);
-            self.queues.drop_if_empty(idx);
+            self.release(idx);
         }
     }
 
     fn set_pause(&mut self, idx: QueueIdx, pause: Pause, fx: &mut Effects) {
         let queue = self.queues.get_mut(idx);
         let old = std::mem::replace(&mut queue.pause, pause);
+        queue.totals.paused += u64::from(pause.begins_after(old));
         let record = Record::Queue { name: queue.name.clone(), settings: queue.settings.clone(), pause };
-        if let Pause::Until(t) = old {
-            self.pauses.remove(&(t, idx));
+        if let Pause::Until { end, .. } = old {
+            self.pauses.remove(&(end, idx));
         }
         match pause {
-            Pause::Until(t) => {
-                self.pauses.insert((t, idx));
+            Pause::Until { end, .. } => {
+                self.pauses.insert((end, idx));
             }
             Pause::Running => self.wake_queue(idx),
             Pause::Paused => {}
@@ -106,16 +163,14 @@ impl Engine {
         self.append(record, fx);
     }
 
-    /// Ends timed pauses. No record: that it has ended follows from the one that began it.
-    pub(super) fn end_pauses(&mut self, now: Now) {
+    /// Ends timed pauses.
+    pub(super) fn end_pauses(&mut self, now: Now, fx: &mut Effects) {
         while let Some(&(t, idx)) = self.pauses.first() {
             if t > now.engine {
                 return;
             }
-            self.pauses.pop_first();
-            self.queues.get_mut(idx).pause = Pause::Running;
-            self.wake_queue(idx);
-            self.queues.drop_if_empty(idx);
+            self.set_pause(idx, Pause::Running, fx);
+            self.release(idx);
         }
     }
 

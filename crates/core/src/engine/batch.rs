@@ -54,7 +54,7 @@ impl Engine {
         for (slot, id) in std::mem::take(&mut self.far) {
             if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, Place::Far) {
                 let entry = self.forget(slot);
-                self.queues.drop_if_empty(entry.queue);
+                self.release(entry.queue);
             }
         }
         self.dedupe.clear();

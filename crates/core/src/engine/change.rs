@@ -75,7 +75,7 @@ impl Engine {
             if !self.takes_changes() {
                 return Err(ChangeRefusal::DiskFull);
             }
-            self.move_to(now, slot, Due::After(now.engine), fx);
+            self.fire_now(now, slot, fx);
         }
         Ok(Box::new(self.view(now, slot)))
     }
@@ -88,19 +88,50 @@ impl Engine {
         if let Some(holder) = self.key_taken(slot) {
             return Err(ChangeRefusal::KeyExists(holder));
         }
+        self.kick(slot);
         self.revive(now, slot, fx);
         Ok(Box::new(self.view(now, slot)))
     }
 
+    /// Counts that somebody made a message ready before its time. It is recorded with the change itself.
+    pub(super) fn kick(&mut self, slot: Slot) {
+        let marks = &mut self.rows.get_mut(slot).life.marks;
+        marks.kicks = marks.kicks.saturating_add(1);
+    }
+
     pub(super) fn revive(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+        let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| {
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
             // A message that was buried before its time (by id) is due now all the same: redriven means Ready.
             if !now.is_due(life.due) {
+                life.marks.delay_ms = Some(delay_ms);
                 life.due = Due::After(now.engine);
             }
         });
+    }
+
+    /// Makes a scheduled message due now; the delay that was asked for is kept for those who look.
+    pub(super) fn fire_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+        self.kick(slot);
+        let delay_ms = self.delay_of(now, slot);
+        self.change_life(now, slot, fx, |life| moved(life, Due::After(now.engine), delay_ms));
+    }
+
+    /// Makes a scheduled message due now for whoever takes it by its id.
+    pub(super) fn take_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+        let delay_ms = self.delay_of(now, slot);
+        self.change_life(now, slot, fx, |life| {
+            life.due = Due::After(now.engine);
+            life.marks.delay_ms = Some(delay_ms);
+        });
+    }
+
+    /// The delay that was asked for last, in ms.
+    fn delay_of(&self, now: Now, slot: Slot) -> u64 {
+        let entry = self.rows.get(slot);
+        asked_delay(now, &entry.message, &entry.life)
     }
 
     pub(super) fn key_taken(&self, slot: Slot) -> Option<MessageId> {
@@ -120,7 +151,8 @@ impl Engine {
     }
 
     pub(super) fn move_to(&mut self, now: Now, slot: Slot, due: Due, fx: &mut Effects) {
-        self.change_life(now, slot, fx, |life| moved(life, due));
+        let delay_ms = now.until(due);
+        self.change_life(now, slot, fx, |life| moved(life, due, delay_ms));
     }
 
     /// As `move_to`, with another body: the message is put again under its id.
@@ -130,7 +162,7 @@ impl Engine {
         let message = Arc::new(Message { body, ..(*self.rows.get(slot).message).clone() });
         self.rows.set_message(slot, message.clone());
         let entry = self.rows.get_mut(slot);
-        moved(&mut entry.life, due);
+        moved(&mut entry.life, due, now.until(due));
         let life = entry.life.clone();
         self.put_in_place(now, slot, fx);
         let born = self.record(slot, Record::Put { message, life, was }, fx);
@@ -138,8 +170,15 @@ impl Engine {
     }
 }
 
-fn moved(life: &mut Life, due: Due) {
+/// The delay that was asked for last, in ms: as it was noted, or what the due time tells of a message that was not moved.
+pub(super) fn asked_delay(now: Now, message: &Message, life: &Life) -> u64 {
+    let told = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
+    life.marks.delay_ms.unwrap_or(told)
+}
+
+fn moved(life: &mut Life, due: Due, delay_ms: u64) {
     life.due = due;
+    life.marks.delay_ms = Some(delay_ms);
     life.generation = life.generation.saturating_add(1);
     life.stage = Stage::Waiting { token: None };
 }

@@ -8,7 +8,7 @@ use crate::name::QueueName;
 use crate::record::DedupeRow;
 use crate::time::EngineMs;
 
-use super::input::{Enqueue, IfExists, Past, When};
+use super::input::{Begins, Enqueue, IfExists, Past, When};
 
 #[derive(Debug)]
 pub(super) struct Dedupe {
@@ -66,6 +66,10 @@ pub(super) fn content(e: &Enqueue) -> u128 {
             number(None);
             number(Some(ms));
         }
+        When::Seconds(s) => {
+            number(None);
+            number(Some(u64::from(s) * 1_000));
+        }
         When::At { due_at, past } => {
             number(Some(due_at.0));
             number(Some(u64::from(past == Past::Fire)));
@@ -81,5 +85,8 @@ pub(super) fn content(e: &Enqueue) -> u128 {
     number(e.options.max_attempts.map(|n| u64::from(n.count())));
     number(e.options.backoff.map(|b| b.min_ms));
     number(e.options.backoff.map(|b| b.max_ms));
+    if e.begins == Begins::Dead {
+        h.update(b"dead");
+    }
     h.digest128()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Life, Message, Row, Stage};
+use crate::message::{DeadReason, Life, Message, Row, Stage};
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::Room;
 use crate::time::{Due, Now};
@@ -11,7 +11,7 @@ use crate::time::{Due, Now};
 use super::Engine;
 use super::dedupe;
 use super::effect::Effects;
-use super::input::{Enqueue, IfExists, Past, When};
+use super::input::{Begins, Enqueue, IfExists, Past, When};
 use super::queue::Event;
 use super::reply::{EnqueueRefusal, Enqueued, Part};
 
@@ -84,6 +84,7 @@ impl Engine {
         if let Some(slot) = holder {
             self.remove_from(slot, Gone::Replaced, fx);
         }
+        self.choose_order(now, &e, fx);
         let id = MessageId(self.next_id);
         self.next_id += 1;
         let answer = Enqueued { id, due_at: now.wall_of(due), generation, created };
@@ -102,13 +103,17 @@ impl Engine {
             options: e.options,
             enqueued_at: now.wall,
         });
-        let life = Life { generation, ..Life::new(due, e.priority) };
+        let stage = match e.begins {
+            Begins::Waiting => Stage::Waiting { token: None },
+            Begins::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now) },
+        };
+        let life = Life { generation, stage, ..Life::new(due, e.priority) };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
         self.count(idx, &record);
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
-        if now.is_due(due) || self.is_near(idx, due, id) {
+        if now.is_due(due) || self.is_near(idx, due, id) || e.begins == Begins::Dead {
             self.insert_row(now, Row { message, life }, lsn, lsn, fx);
         } else {
             self.fresh.push(message, life, lsn);
@@ -119,6 +124,7 @@ impl Engine {
     pub(super) fn due(&self, now: Now, when: When) -> Result<Due, BadWhen> {
         let max = self.policy.max_delay_ms;
         match when {
+            When::Seconds(s) => now.after(u64::from(s) * 1_000).map(Due::After).ok_or(BadWhen::TooFar(max)),
             When::After(ms) if ms > max => Err(BadWhen::TooFar(max)),
             When::After(ms) => now.after(ms).map(Due::After).ok_or(BadWhen::TooFar(max)),
             When::At { due_at, past } => {

@@ -8,7 +8,7 @@ use crate::message::{Kind, Row, State};
 use crate::name::QueueName;
 use crate::record::Gone;
 use crate::store::{Cursor, Load, Loaded, Lookups, More, Sequence, Which, place_in};
-use crate::time::{Class, Due, Now};
+use crate::time::{Class, Now};
 
 use super::Engine;
 use super::effect::Effects;
@@ -255,7 +255,7 @@ impl Engine {
                     let slot = self.take_far(row, as_of);
                     let slot = slot.filter(|&s| self.rows.get(s).state(now) == State::Scheduled);
                     if let Some(slot) = slot.filter(|_| fired < max as u64) {
-                        self.move_to(now, slot, Due::After(now.engine), fx);
+                        self.fire_now(now, slot, fx);
                         fired += 1;
                     }
                 }
@@ -293,6 +293,7 @@ impl Engine {
                 let slot = self.live(row.message.id);
                 let dead = slot.filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
                 if let Some(slot) = dead.filter(|&s| self.key_taken(s).is_none()) {
+                    self.kick(slot);
                     self.revive(now, slot, fx);
                     redriven += 1;
                 }

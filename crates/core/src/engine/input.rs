@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
 use crate::message::{Headers, Options, State};
 use crate::name::{Key, QueueName};
-use crate::policy::QueueSettings;
+use crate::policy::{QueueSettings, ReadyOrder};
 use crate::store::{Cursor, Loaded, Room};
 use crate::time::WallMs;
 
@@ -57,15 +57,15 @@ pub enum Op {
     Ack {
         /// Which message.
         id: MessageId,
-        /// Proof of the lease.
-        token: LeaseToken,
+        /// That the caller holds its lease.
+        proof: Proof,
     },
     /// Not done: again after a delay, or dead. Answer: [`super::Reply::Settle`].
     Nack {
         /// Which message.
         id: MessageId,
-        /// Proof of the lease.
-        token: LeaseToken,
+        /// That the caller holds its lease.
+        proof: Proof,
         /// `None`: the backoff decides.
         delay_ms: Option<u64>,
         /// A new priority.
@@ -77,19 +77,27 @@ pub enum Op {
     Bury {
         /// Which message.
         id: MessageId,
-        /// Proof of the lease.
-        token: LeaseToken,
+        /// That the caller holds its lease.
+        proof: Proof,
         /// A new priority.
         priority: Option<u32>,
         /// Kept in the message's history, cut to a limit.
         note: Box<str>,
     },
+    /// Removes a message for good: one that this session leases is acked, one that nobody leases is cancelled. Refused as
+    /// a lost lease when somebody else leases it. Answer: [`super::Reply::Settle`].
+    Delete {
+        /// Which message.
+        id: MessageId,
+        /// Whose leases count.
+        session: SessionId,
+    },
     /// Pushes a lease's deadline to `lease_ms` from now. Answer: [`super::Reply::Extend`].
     Extend {
         /// Which message.
         id: MessageId,
-        /// Proof of the lease.
-        token: LeaseToken,
+        /// That the caller holds its lease.
+        proof: Proof,
         /// From now; `None`: as message and queue say.
         lease_ms: Option<u64>,
     },
@@ -208,6 +216,21 @@ pub enum Op {
         /// Which queue.
         queue: QueueName,
     },
+    /// Somebody has to do with a queue: it stays, empty as it may be, with its totals, until it is let go as often.
+    /// Answer: [`super::Reply::Done`]. A restart lets go of everything.
+    Hold {
+        /// Which queue.
+        queue: QueueName,
+        /// What somebody has to do with it.
+        how: Hold,
+    },
+    /// Takes an [`Op::Hold`] back. Answer: [`super::Reply::Done`].
+    LetGo {
+        /// Which queue.
+        queue: QueueName,
+        /// As it was held.
+        how: Hold,
+    },
     /// A connection is gone: its leases are released, its waiting reserves end. Answer: [`super::Reply::Done`].
     SessionClosed {
         /// Which connection.
@@ -220,6 +243,30 @@ pub enum Op {
     },
     /// When the next message is due. Answer: [`super::Reply::NextDue`].
     NextDue,
+}
+
+/// What somebody has to do with a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Puts messages into it.
+    Use,
+    /// Takes messages out of it.
+    Watch,
+}
+
+/// What shows that somebody holds a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The token of the lease. It may have run out, if nobody has had the message since.
+    Token(LeaseToken),
+    /// The session that the lease is bound to. It must not have run out.
+    Session(SessionId),
+}
+
+impl From<LeaseToken> for Proof {
+    fn from(token: LeaseToken) -> Self {
+        Proof::Token(token)
+    }
 }
 
 /// Which message an operation names, if it names one.
@@ -245,6 +292,7 @@ impl Op {
             | Op::Nack { id, .. }
             | Op::Bury { id, .. }
             | Op::Extend { id, .. }
+            | Op::Delete { id, .. }
             | Op::Redrive { id } => Named::Id(*id),
             Op::Cancel { target }
             | Op::Postpone { target, .. }
@@ -270,6 +318,8 @@ impl Op {
             | Op::Pause { .. }
             | Op::Resume { .. }
             | Op::Purge { .. }
+            | Op::Hold { .. }
+            | Op::LetGo { .. }
             | Op::SessionClosed { .. }
             | Op::SessionDeadline { .. }
             | Op::NextDue => Named::Nothing,
@@ -298,6 +348,21 @@ pub struct Enqueue {
     pub priority: Option<u32>,
     /// About its delivery.
     pub options: Options,
+    /// As what it begins.
+    pub begins: Begins,
+    /// The order that its queue gets if the queue is new and its owner has not chosen one. It lasts while the queue is
+    /// in use.
+    pub order_if_new: Option<ReadyOrder>,
+}
+
+/// As what a message begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Begins {
+    /// Scheduled, or Ready if it is due.
+    #[default]
+    Waiting,
+    /// Dead: it was parked where it comes from.
+    Dead,
 }
 
 impl Enqueue {
@@ -313,6 +378,8 @@ impl Enqueue {
             dedupe_id: None,
             priority: None,
             options: Options::default(),
+            begins: Begins::Waiting,
+            order_if_new: None,
         }
     }
 }
@@ -320,8 +387,10 @@ impl Enqueue {
 /// When something shall be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// After so many ms; follows elapsed time.
+    /// After so many ms, up to [`crate::policy::Policy::max_delay_ms`]; follows elapsed time.
     After(u64),
+    /// After so many seconds, all of which can be kept; follows elapsed time.
+    Seconds(u32),
     /// At an instant; follows the wall clock.
     At {
         /// The instant.

@@ -10,7 +10,8 @@ use crate::tally::{DueCounts, FINEST_MS};
 use crate::time::{Class, Now, WallMs};
 
 use super::Engine;
-use super::input::Target;
+use super::change::asked_delay;
+use super::input::{Hold, Target};
 use super::queue::{Event, Queue, QueueIdx};
 use super::reply::{Counts, Histogram, QueueView, Rates, Stats, View, WheelView};
 use super::rows::Slot;
@@ -46,9 +47,11 @@ impl Engine {
             max_attempts: self.max_attempts(queue, message),
             lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
             dead: match life.stage {
-                Stage::Dead { reason, at } => Some((reason, at)),
+                Stage::Dead { reason, at } => Some((reason, at.wall())),
                 Stage::Waiting { .. } | Stage::Leased(_) => None,
             },
+            marks: life.marks,
+            delay_ms: asked_delay(now, message, life),
             history: life.history.clone(),
         }
     }
@@ -68,8 +71,11 @@ impl Engine {
         QueueView {
             name: queue.name.clone(),
             counts: self.counts(now, queue),
+            urgent: queue.urgent,
             oldest_ready: self.oldest_ready(now, queue),
             waiters: queue.waiters.len(),
+            using: queue.holds[Hold::Use as usize],
+            watching: queue.holds[Hold::Watch as usize],
             attended: queue.attended,
             totals: queue.totals,
             rates: Rates {
@@ -80,7 +86,7 @@ impl Engine {
             settings: queue.settings.clone(),
             pause: queue.pause,
             pause_left_ms: match queue.pause {
-                Pause::Until(t) => Some(t.0.saturating_sub(now.engine.0)),
+                Pause::Until { end, .. } => Some(end.0.saturating_sub(now.engine.0)),
                 Pause::Running | Pause::Paused => None,
             },
         }
@@ -173,7 +179,7 @@ impl Engine {
     }
 
     pub(super) fn stats(&self, now: Now) -> Stats {
-        let mut counts = Counts::default();
+        let (mut counts, mut urgent) = (Counts::default(), 0);
         for queue in self.queues.iter() {
             let of_queue = self.counts(now, queue);
             counts.scheduled += of_queue.scheduled;
@@ -181,9 +187,11 @@ impl Engine {
             counts.leased += of_queue.leased;
             counts.dead += of_queue.dead;
             counts.estimated |= of_queue.estimated;
+            urgent += queue.urgent;
         }
         Stats {
             counts,
+            urgent,
             bytes: self.pending.weight,
             resident: self.rows.len() as u64,
             resident_bytes: self.rows.bytes(),

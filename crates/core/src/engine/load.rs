@@ -520,7 +520,7 @@ impl Engine {
             self.take_row(now, row, loaded.as_of, fx);
         }
         self.note_hunger(idx);
-        self.queues.drop_if_empty(idx);
+        self.release(idx);
     }
 
     fn take_dead(&mut self, now: Now, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
@@ -529,8 +529,8 @@ impl Engine {
         let mut next = None;
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
-            if at.0.saturating_add(ttl) > now.wall.0 {
-                next = Some(at.0);
+            if at.wall().0.saturating_add(ttl) > now.wall.0 {
+                next = Some(at.wall().0);
                 break;
             }
             if let Some(slot) = self.take_far(row, loaded.as_of)

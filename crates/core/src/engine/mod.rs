@@ -44,7 +44,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
-pub use input::{Enqueue, IfExists, Input, ListCursor, Op, Past, Reserve, Target, WaiterId, When};
+pub use input::{
+    Begins, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId, When,
+};
 pub use reply::{
     Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part,
     QueueView, Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
@@ -52,7 +54,7 @@ pub use reply::{
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
 use crate::message::Kind;
-use crate::message::PastAttempt;
+use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
@@ -117,6 +119,10 @@ pub struct Engine {
     starved: BTreeSet<QueueIdx>,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
+    /// Queues whose settings may not outlive them, and that may be empty and unused now.
+    leaving: BTreeSet<QueueIdx>,
+    /// The last death: when, and how many were in that ms before.
+    last_death: Died,
     /// When to look for dead messages whose time is over.
     dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
     graves: Vec<Grave>,
@@ -169,6 +175,7 @@ impl Engine {
         let Config { policy, seed, bound } = config;
         let mut queues = Queues::new(seed);
         let mut pauses = BTreeSet::new();
+        let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
         let mut pending = Pending::default();
         for row in recovered.queues {
@@ -184,8 +191,11 @@ impl Engine {
                 dead_checks.insert((now.engine, idx));
             }
             queue.tally = row.tally;
-            if let crate::record::Pause::Until(t) = row.pause {
-                pauses.insert((t, idx));
+            if let crate::record::Pause::Until { end, .. } = row.pause {
+                pauses.insert((end, idx));
+            }
+            if queue.may_leave() {
+                leaving.insert(idx);
             }
         }
         let dedupe = Dedupe::new(seed);
@@ -206,6 +216,8 @@ impl Engine {
             dirty: BTreeSet::new(),
             starved: BTreeSet::new(),
             pauses,
+            leaving,
+            last_death: Died::default(),
             dead_checks,
             graves: Vec::new(),
             due_counts: recovered.due,
@@ -262,14 +274,15 @@ impl Engine {
                 self.undelivered(now, &leases, fx);
                 Reply::Done
             }
-            Op::Ack { id, token } => Reply::Settle(self.ack(now, id, token, fx)),
-            Op::Nack { id, token, delay_ms, priority, note } => {
-                Reply::Settle(self.nack(now, id, token, delay_ms, priority, &note, fx))
+            Op::Ack { id, proof } => Reply::Settle(self.ack(now, id, proof, fx)),
+            Op::Nack { id, proof, delay_ms, priority, note } => {
+                Reply::Settle(self.nack(now, id, proof, delay_ms, priority, &note, fx))
             }
-            Op::Bury { id, token, priority, note } => {
-                Reply::Settle(self.bury(now, id, token, priority, &note, fx))
+            Op::Bury { id, proof, priority, note } => {
+                Reply::Settle(self.bury(now, id, proof, priority, &note, fx))
             }
-            Op::Extend { id, token, lease_ms } => Reply::Extend(self.extend(now, id, token, lease_ms, fx)),
+            Op::Extend { id, proof, lease_ms } => Reply::Extend(self.extend(now, id, proof, lease_ms, fx)),
+            Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx)),
             Op::Cancel { target } => Reply::Change(self.cancel(now, &target, fx)),
             Op::Postpone { target, when, body, if_generation } => {
                 Reply::Change(self.postpone(now, &target, when, body, if_generation, fx))
@@ -301,6 +314,14 @@ impl Engine {
                 Reply::Done
             }
             Op::Purge { queue } => Reply::Count(self.purge(&queue, fx)),
+            Op::Hold { queue, how } => {
+                self.hold(&queue, how);
+                Reply::Done
+            }
+            Op::LetGo { queue, how } => {
+                self.let_go(&queue, how);
+                Reply::Done
+            }
             Op::SessionClosed { session } => {
                 self.session_closed(now, session, fx);
                 Reply::Done
@@ -318,12 +339,13 @@ impl Engine {
         self.unfinished = false;
         self.expire_leases(now, fx);
         self.fire_due(now, fx);
-        self.end_pauses(now);
+        self.end_pauses(now, fx);
         self.expire_dead(now, fx);
         self.finish_redrives(now, fx);
         self.sweep_graves();
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
+        self.end_queues(fx);
         self.plan_loads(now, fx);
         self.end_parked(now, fx);
         self.tell_next_due(now, fx);
@@ -331,7 +353,8 @@ impl Engine {
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if nothing comes in before.
     pub fn next_wakeup(&self) -> Option<EngineMs> {
-        if self.unfinished || !self.dirty.is_empty() || !self.graves.is_empty() {
+        let at_once = self.unfinished || !self.dirty.is_empty() || !self.leaving.is_empty();
+        if at_once || !self.graves.is_empty() {
             return Some(self.now.engine);
         }
         [

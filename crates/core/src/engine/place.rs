@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{DeadReason, Ended, Kind, Life, Message, PastAttempt, Row, Stage};
+use crate::message::{DeadReason, Died, Ended, Kind, Life, Message, PastAttempt, Row, Stage};
 use crate::policy::ReadyOrder;
 use crate::record::{Gone, Record, Was};
 use crate::store::ALL_COLUMNS;
@@ -12,9 +12,9 @@ use crate::time::{Due, Now};
 
 use super::effect::{Effect, Effects, Notice};
 use super::input::Target;
-use super::queue::{Event, QueueIdx};
+use super::queue::{Event, QueueIdx, URGENT};
 use super::reply::Attended;
-use super::rows::{Entry, Place, Slot};
+use super::rows::{Entry, Place, Rank, Slot};
 use super::{Engine, push_history};
 
 impl Engine {
@@ -74,6 +74,7 @@ impl Engine {
                     let rank = self.rank(now, slot);
                     let queue = self.queues.get_mut(idx);
                     self.ready_queues += usize::from(queue.ready.is_empty());
+                    queue.urgent += u64::from(rank.0 < URGENT);
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.became_ready(now, idx, fx);
@@ -99,7 +100,7 @@ impl Engine {
             }
             Stage::Dead { at, .. } => {
                 let at = *at;
-                self.plan_dead_check(now, idx, at);
+                self.plan_dead_check(now, idx, at.wall());
                 Place::Far
             }
         };
@@ -123,6 +124,7 @@ impl Engine {
             Place::Ready(rank) => {
                 let queue = self.queues.get_mut(idx);
                 queue.ready.remove(&(rank, id));
+                queue.urgent -= u64::from(rank.0 < URGENT);
                 queue.ready_weight -= weight;
                 self.ready_queues -= usize::from(queue.ready.is_empty());
                 self.note_hunger(idx);
@@ -205,7 +207,7 @@ impl Engine {
     pub(super) fn remove(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
         let queue = self.rows.get(slot).queue;
         let message = self.remove_from(slot, why, fx);
-        self.queues.drop_if_empty(queue);
+        self.release(queue);
         message
     }
 
@@ -223,7 +225,11 @@ impl Engine {
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
         let max = self.policy.max_history;
+        let at = if dead { self.dies(now) } else { Died::default() };
         self.change_life(now, slot, fx, |life| {
+            if how == Ended::LeaseExpired {
+                life.marks.timeouts = life.marks.timeouts.saturating_add(1);
+            }
             let past = PastAttempt {
                 attempt: life.attempt,
                 granted_at: lease.granted_at,
@@ -233,7 +239,7 @@ impl Engine {
             };
             push_history(&mut life.history, past, max);
             life.stage = if dead {
-                Stage::Dead { reason: DeadReason::MaxAttempts, at: now.wall }
+                Stage::Dead { reason: DeadReason::MaxAttempts, at }
             } else {
                 // Whoever held the lease may still ack or nack until somebody else has the message; a connection that
                 // is gone will not.
@@ -244,6 +250,12 @@ impl Engine {
         if dead {
             self.say_died(slot, fx);
         }
+    }
+
+    /// Stamps a death that happens now.
+    pub(super) fn dies(&mut self, now: Now) -> Died {
+        self.last_death = self.last_death.next(now.wall);
+        self.last_death
     }
 
     pub(super) fn attempts_used_up(&self, slot: Slot) -> bool {
@@ -273,18 +285,17 @@ impl Engine {
     }
 
     /// Where a ready message stands among those of its queue.
-    fn rank(&mut self, now: Now, slot: Slot) -> (u32, u64) {
+    fn rank(&self, now: Now, slot: Slot) -> Rank {
         let entry = self.rows.get(slot);
         let priority = self.priority(entry.queue, &entry.life);
-        let due_at = now.wall_of(entry.life.due).0;
-        let queue = self.queues.get_mut(entry.queue);
-        match queue.settings.order.unwrap_or_default() {
-            ReadyOrder::Due => (priority, due_at),
-            ReadyOrder::Arrival => {
-                queue.arrivals += 1;
-                (priority, queue.arrivals)
-            }
+        match self.order_of(entry.queue) {
+            ReadyOrder::Due => (priority, now.wall_of(entry.life.due).0),
+            ReadyOrder::Arrival => (priority, 0), // the id decides
         }
+    }
+
+    pub(super) fn order_of(&self, idx: QueueIdx) -> ReadyOrder {
+        self.queues.get(idx).settings.order.unwrap_or_default()
     }
 
     pub(super) fn priority(&self, queue: QueueIdx, life: &Life) -> u32 {

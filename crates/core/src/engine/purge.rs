@@ -73,7 +73,7 @@ impl Engine {
                 self.sweep(id);
             }
             if self.queues.contains(grave.queue) {
-                self.queues.drop_if_empty(grave.queue);
+                self.release(grave.queue);
             }
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Queue {
     /// How many are in memory that were purged: they are forgotten when they are met.
     pub(super) purged_here: u64,
     pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
+    /// How many of those are urgent ([`URGENT`]).
+    pub(super) urgent: u64,
     /// Weight of those.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
@@ -46,10 +48,14 @@ pub(super) struct Queue {
     pub(super) said_died: bool,
     /// Rows born before this were purged, and are swept when there is time.
     pub(super) purged: Lsn,
-    pub(super) arrivals: u64,
+    /// How often it is held, for each `Hold`.
+    pub(super) holds: [u32; 2],
     pub(super) rates: [Rate; 3],
     pub(super) dead_check: Option<EngineMs>,
 }
+
+/// Ready messages of a priority below this are urgent, as beanstalkd counts them.
+pub(super) const URGENT: u32 = 1024;
 
 /// Index into [`Queue::rates`].
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +112,7 @@ impl Queue {
             resident: 0,
             purged_here: 0,
             ready: BTreeMap::new(),
+            urgent: 0,
             ready_weight: 0,
             leased: BTreeSet::new(),
             backlog: Default::default(),
@@ -114,7 +121,7 @@ impl Queue {
             said_unattended: false,
             said_died: false,
             purged: Lsn(0),
-            arrivals: 0,
+            holds: [0; 2],
             rates: Default::default(),
             dead_check: None,
         }
@@ -124,7 +131,7 @@ impl Queue {
         match self.pause {
             Pause::Running => false,
             Pause::Paused => true,
-            Pause::Until(t) => now.engine < t,
+            Pause::Until { end, .. } => now.engine < end,
         }
     }
 
@@ -138,12 +145,18 @@ impl Queue {
         self.resident == self.tally.count()
     }
 
-    /// A queue is there while it has messages, waiters or settings.
+    /// A queue is there while it has messages, waiters, holders or settings.
     pub(super) fn is_there(&self) -> bool {
-        self.tally.count() > 0
-            || !self.waiters.is_empty()
-            || self.settings != QueueSettings::default()
-            || self.pause != Pause::Running
+        self.is_used() || self.settings.keep_a_queue() || self.pause != Pause::Running
+    }
+
+    fn is_used(&self) -> bool {
+        self.tally.count() > 0 || !self.waiters.is_empty() || self.holds != [0; 2]
+    }
+
+    /// Whether it is there no longer, and its store must be told so: it has settings that do not outlive it.
+    pub(super) fn may_leave(&self) -> bool {
+        !self.is_there() && self.settings != QueueSettings::default()
     }
 }
 
@@ -200,7 +213,8 @@ impl Queues {
     /// Drops the queue if nothing holds it: no message, waiter, setting or purged row that is still in memory.
     pub(super) fn drop_if_empty(&mut self, idx: QueueIdx) {
         let Some(queue) = self.slab.get(idx as usize) else { return };
-        if !queue.is_there() && queue.resident + queue.purged_here == 0 {
+        let is_told = queue.settings == QueueSettings::default();
+        if !queue.is_there() && is_told && queue.resident + queue.purged_here == 0 {
             self.by_name.remove(&queue.name);
             self.in_order.remove(&queue.name);
             self.slab.remove(idx as usize);

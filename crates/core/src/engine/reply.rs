@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::{LeaseToken, MessageId};
-use crate::message::{DeadReason, Message, PastAttempt, State};
+use crate::message::{DeadReason, Marks, Message, PastAttempt, State};
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
@@ -223,6 +223,10 @@ pub struct View {
     pub lease_until: Option<WallMs>,
     /// Why and since when, when dead.
     pub dead: Option<(DeadReason, WallMs)>,
+    /// What has happened to it, counted.
+    pub marks: Marks,
+    /// The delay that was asked for last, in ms.
+    pub delay_ms: u64,
     /// How earlier attempts ended.
     pub history: Vec<PastAttempt>,
 }
@@ -243,10 +247,16 @@ pub struct QueueView {
     pub name: QueueName,
     /// Messages per state.
     pub counts: Counts,
+    /// Those of its ready messages in memory whose priority is below 1024.
+    pub urgent: u64,
     /// Its ready message that has been due for longest, if any: due since.
     pub oldest_ready: Option<WallMs>,
     /// Reserves waiting on it.
     pub waiters: usize,
+    /// How often it is held for use.
+    pub using: u32,
+    /// How often it is held for watching.
+    pub watching: u32,
     /// Whether anybody has reserved from it since the start.
     pub attended: Attended,
     /// What it has seen.
@@ -337,6 +347,8 @@ pub struct WheelView {
 pub struct Stats {
     /// Messages per state.
     pub counts: Counts,
+    /// Ready messages in memory whose priority is below 1024.
+    pub urgent: u64,
     /// Weight of all unsettled messages, in bytes.
     pub bytes: u64,
     /// Messages in memory.

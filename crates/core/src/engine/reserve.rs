@@ -2,6 +2,7 @@
 
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
 use crate::message::{Ended, Lease, Stage, State};
+use crate::policy::ReadyOrder;
 use crate::record::Record;
 use crate::time::{EngineMs, Now};
 
@@ -26,7 +27,7 @@ impl Engine {
         if r.wait_ms > 0 && self.waiters.len() >= self.policy.max_waiters {
             return self.respond(to, Reply::Reserve(Reserved::Overloaded), fx);
         }
-        let mut wait_ms = r.wait_ms.min(self.policy.max_wait_ms);
+        let mut wait_ms = r.wait_ms;
         let soon = r.deadline_margin_ms.and_then(|margin| {
             let first = self.first_bound(r.session)?;
             Some(EngineMs(first.0.saturating_sub(margin)))
@@ -53,7 +54,7 @@ impl Engine {
             self.hungry.extend(&queues);
             wait_ms = wait_ms.max(self.policy.max_load_wait_ms);
         }
-        let deadline = now.after(wait_ms).unwrap_or(now.engine);
+        let deadline = now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
         let waiter = Waiter {
             to,
             name: r.waiter,
@@ -115,6 +116,9 @@ impl Engine {
                 return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))), fx);
             }
             self.revive(now, slot, fx);
+        } else if self.rows.get(slot).state(now) == State::Scheduled {
+            // Whoever takes it before its time has it now: when the lease ends it is ready, as beanstalkd has it.
+            self.take_now(now, slot, fx);
         }
         let idx = self.rows.get(slot).queue;
         self.queues.get_mut(idx).attended = Attended::Yes;
@@ -134,7 +138,7 @@ impl Engine {
                 self.put_in_place(now, slot, fx);
             } else {
                 let entry = self.forget(slot);
-                self.queues.drop_if_empty(entry.queue);
+                self.release(entry.queue);
             }
         }
         self.unfinished = true;
@@ -224,12 +228,19 @@ impl Engine {
         }
     }
 
-    /// The first ready message of several queues: by priority, due time, id.
+    /// The first ready message of several queues: by priority, due time, id. Of queues that are in order of arrival: by
+    /// priority and id; between the two kinds, that time counts for which a message could have been had.
     fn best_ready(&mut self, now: Now, queues: &[QueueIdx], fx: &mut Effects) -> Option<Slot> {
+        let mixed = queues.iter().any(|&idx| self.order_of(idx) == ReadyOrder::Due);
         loop {
             let first = |&idx: &QueueIdx| {
                 let queue = self.queues.get(idx);
-                if queue.is_paused(now) { None } else { queue.ready.first_key_value().map(|(k, s)| (*k, *s)) }
+                let (&(rank, id), &slot) = queue.ready.first_key_value()?;
+                let rank = match queue.settings.order.unwrap_or_default() {
+                    ReadyOrder::Arrival if mixed => (rank.0, self.rows.get(slot).message.enqueued_at.0),
+                    ReadyOrder::Arrival | ReadyOrder::Due => rank,
+                };
+                (!queue.is_paused(now)).then_some(((rank, id), slot))
             };
             let (_, slot) = queues.iter().filter_map(first).min()?;
             if now.is_due(self.rows.get(slot).life.due) {
@@ -365,7 +376,7 @@ impl Engine {
 
     fn drop_empty_queues(&mut self, queues: &[QueueIdx]) {
         for &idx in queues {
-            self.queues.drop_if_empty(idx);
+            self.release(idx);
         }
     }
 

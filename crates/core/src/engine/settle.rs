@@ -1,11 +1,12 @@
 //! Settle: ack, nack, bury, extend. Each needs the latest lease token.
 
-use crate::id::{LeaseToken, MessageId};
+use crate::id::{MessageId, SessionId};
 use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
 use crate::record::Gone;
 use crate::time::{Due, EngineMs, Now, WallMs};
 
 use super::effect::Effects;
+use super::input::Proof;
 use super::queue::Event;
 use super::reply::{SettleRefusal, Settled};
 use super::rows::Slot;
@@ -18,13 +19,30 @@ impl Engine {
         &mut self,
         now: Now,
         id: MessageId,
-        token: LeaseToken,
+        proof: Proof,
         fx: &mut Effects,
     ) -> Refused<Settled> {
-        let (slot, _) = self.held(id, token)?;
+        let (slot, _) = self.held(id, proof)?;
         let idx = self.rows.get(slot).queue;
         self.count_rate(now, idx, Event::Acked);
         self.remove(slot, Gone::Acked, fx);
+        Ok(Settled::Acked)
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        now: Now,
+        id: MessageId,
+        session: SessionId,
+        fx: &mut Effects,
+    ) -> Refused<Settled> {
+        let Some(slot) = self.live(id) else { return Err(SettleRefusal::LeaseLost) };
+        match self.rows.get(slot).life.lease() {
+            Some(lease) if lease.is_of(session) => return self.ack(now, id, Proof::Session(session), fx),
+            Some(_) => return Err(SettleRefusal::LeaseLost),
+            None => {}
+        }
+        self.remove(slot, Gone::Cancelled, fx);
         Ok(Settled::Acked)
     }
 
@@ -33,15 +51,17 @@ impl Engine {
         &mut self,
         now: Now,
         id: MessageId,
-        token: LeaseToken,
+        proof: Proof,
         delay_ms: Option<u64>,
         priority: Option<u32>,
         note: &str,
         fx: &mut Effects,
     ) -> Refused<Settled> {
-        let (slot, lease) = self.held(id, token)?;
-        if delay_ms.is_some_and(|ms| ms > self.policy.max_delay_ms) {
-            return Err(SettleRefusal::TooLong(self.policy.max_delay_ms));
+        let (slot, lease) = self.held(id, proof)?;
+        // As far as `When::Seconds` goes.
+        let longest = self.policy.max_delay_ms.max(u64::from(u32::MAX) * 1_000);
+        if delay_ms.is_some_and(|ms| ms > longest) {
+            return Err(SettleRefusal::TooLong(longest));
         }
         if self.attempts_used_up(slot) {
             self.park(now, slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note, fx);
@@ -59,6 +79,8 @@ impl Engine {
             life.due = due;
             life.priority = priority.or(life.priority);
             life.stage = Stage::Waiting { token: None };
+            life.marks.releases = life.marks.releases.saturating_add(1);
+            life.marks.delay_ms = Some(delay_ms);
             push_history(&mut life.history, past, max);
         });
         Ok(Settled::Again(now.wall_of(due)))
@@ -68,12 +90,12 @@ impl Engine {
         &mut self,
         now: Now,
         id: MessageId,
-        token: LeaseToken,
+        proof: Proof,
         priority: Option<u32>,
         note: &str,
         fx: &mut Effects,
     ) -> Refused<Settled> {
-        let (slot, lease) = self.held(id, token)?;
+        let (slot, lease) = self.held(id, proof)?;
         self.park(now, slot, lease, Ended::Buried, DeadReason::Buried, priority, note, fx);
         Ok(Settled::Dead(DeadReason::Buried))
     }
@@ -82,11 +104,11 @@ impl Engine {
         &mut self,
         now: Now,
         id: MessageId,
-        token: LeaseToken,
+        proof: Proof,
         lease_ms: Option<u64>,
         fx: &mut Effects,
     ) -> Refused<WallMs> {
-        let (slot, lease) = self.held(id, token)?;
+        let (slot, lease) = self.held(id, proof)?;
         // A lease that ran out may have been seen as lost by others already: it cannot be had back.
         let Some(lease) = lease.filter(|lease| lease.until > now.engine) else {
             self.lease_lost += 1;
@@ -115,9 +137,15 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let (max, past) = (self.policy.max_history, self.past(now, slot, lease, how, note));
+        let at = self.dies(now);
         self.change_life(now, slot, fx, |life| {
             life.priority = priority.or(life.priority);
-            life.stage = Stage::Dead { reason, at: now.wall };
+            life.stage = Stage::Dead { reason, at };
+            match how {
+                Ended::Buried => life.marks.buries = life.marks.buries.saturating_add(1),
+                Ended::Nacked => life.marks.releases = life.marks.releases.saturating_add(1),
+                Ended::LeaseExpired | Ended::Released => {}
+            }
             push_history(&mut life.history, past, max);
         });
         self.say_died(slot, fx);
@@ -139,8 +167,8 @@ impl Engine {
         note[..end].into()
     }
 
-    /// The message whose latest lease has this token, and the lease itself if it has not run out.
-    fn held(&mut self, id: MessageId, token: LeaseToken) -> Refused<(Slot, Option<Lease>)> {
+    /// The message of whose latest lease this is proof, and the lease itself if it has not run out.
+    fn held(&mut self, id: MessageId, proof: Proof) -> Refused<(Slot, Option<Lease>)> {
         let Some(slot) = self.live(id) else {
             if id.0 == 0 || id.0 >= self.next_id {
                 return Err(SettleRefusal::NeverIssued);
@@ -148,10 +176,15 @@ impl Engine {
             self.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
         };
-        let held = match &self.rows.get(slot).life.stage {
-            Stage::Leased(lease) if lease.token == token => Ok((slot, Some(*lease))),
-            Stage::Waiting { token: Some(last) } if *last == token => Ok((slot, None)),
-            Stage::Leased(_) | Stage::Waiting { .. } | Stage::Dead { .. } => Err(SettleRefusal::LeaseLost),
+        let held = match (&self.rows.get(slot).life.stage, proof) {
+            (Stage::Leased(lease), Proof::Token(token)) if lease.token == token => Ok((slot, Some(*lease))),
+            (Stage::Waiting { token: Some(last) }, Proof::Token(token)) if *last == token => Ok((slot, None)),
+            (Stage::Leased(lease), Proof::Session(session)) if lease.is_of(session) => {
+                Ok((slot, Some(*lease)))
+            }
+            (Stage::Leased(_) | Stage::Waiting { .. } | Stage::Dead { .. }, _) => {
+                Err(SettleRefusal::LeaseLost)
+            }
         };
         self.lease_lost += u64::from(held.is_err());
         held

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Stand, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Ended, Headers, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
+    DeadReason, Died, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt,
+    Row, Stage,
 };
 use crate::name::{Key, QueueName};
-use crate::policy::{Backoff, QueueSettings, ReadyOrder};
+use crate::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use crate::time::{Class, Due, EngineMs, WallMs};
 
 const PUT: u8 = 1;
@@ -23,6 +24,9 @@ const REMOVED: u8 = 4;
 const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
+
+/// Beside a stage: the message's marks follow.
+const MARKED: u8 = 4;
 
 /// The bytes are no record: damage that a checksum did not catch, or a format of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,26 +204,38 @@ impl Writer {
         self.varint(u64::from(life.attempt));
         self.varint(u64::from(life.forgiven));
         self.option_varint(life.priority.map(u64::from));
+        let marked = if life.marks == Marks::default() { 0 } else { MARKED };
         match &life.stage {
-            Stage::Waiting { token: None } => self.byte(0),
+            Stage::Waiting { token: None } => self.byte(marked),
             Stage::Waiting { token: Some(token) } => {
-                self.byte(1);
+                self.byte(1 | marked);
                 self.token(*token);
             }
             Stage::Leased(lease) => {
-                self.byte(2);
+                self.byte(2 | marked);
                 self.lease(lease);
             }
             Stage::Dead { reason, at } => {
-                self.byte(3);
+                self.byte(3 | marked);
                 self.byte(match reason {
                     DeadReason::MaxAttempts => 0,
                     DeadReason::Buried => 1,
                 });
-                self.varint(at.0);
+                self.varint(at.raw());
             }
         }
+        self.marks(&life.marks);
         self.history(&life.history);
+    }
+
+    /// Nothing when there are none.
+    fn marks(&mut self, marks: &Marks) {
+        if *marks != Marks::default() {
+            for n in [marks.timeouts, marks.releases, marks.buries, marks.kicks] {
+                self.varint(u64::from(n));
+            }
+            self.option_varint(marks.delay_ms);
+        }
     }
 
     fn history(&mut self, history: &[PastAttempt]) {
@@ -251,9 +267,10 @@ impl Writer {
             Stage::Waiting { token: None } => (0, None),
             Stage::Waiting { token: Some(_) } => (1, None),
             Stage::Leased(lease) => (2, Some(lease.until.0)),
-            Stage::Dead { at, .. } => (3, Some(at.0)),
+            Stage::Dead { at, .. } => (3, Some(at.raw())),
         };
-        self.byte(class | stage << 1);
+        let marked = if life.marks == Marks::default() { 0 } else { MARKED };
+        self.byte(class | (stage | marked) << 1);
         self.varint(life.due.raw());
         if let Some(when) = when {
             self.varint(when);
@@ -278,6 +295,7 @@ impl Writer {
                 DeadReason::Buried => 1,
             }),
         }
+        self.marks(&life.marks);
         self.history(&life.history);
     }
 
@@ -312,6 +330,10 @@ impl Writer {
                 ReadyOrder::Arrival => 1,
             });
         });
+        self.byte(match s.lasting {
+            Lasting::Always => 0,
+            Lasting::WhileUsed => 1,
+        });
     }
 
     /// A queue's pause.
@@ -319,9 +341,10 @@ impl Writer {
         match pause {
             Pause::Running => self.byte(0),
             Pause::Paused => self.byte(1),
-            Pause::Until(t) => {
+            Pause::Until { end, length_ms } => {
                 self.byte(2);
-                self.varint(t.0);
+                self.varint(end.0);
+                self.varint(length_ms);
             }
         }
     }
@@ -348,7 +371,9 @@ impl Writer {
 
     /// A queue's totals.
     pub fn totals(&mut self, t: &Totals) {
-        for n in [t.enqueued, t.granted, t.acked, t.cancelled, t.replaced, t.purged, t.died, t.expired] {
+        for n in
+            [t.enqueued, t.granted, t.acked, t.cancelled, t.replaced, t.purged, t.died, t.expired, t.paused]
+        {
             self.varint(n);
         }
     }
@@ -542,34 +567,33 @@ impl Reader {
             1 => Class::After,
             _ => return Err(DecodeError::Unknown("clock class")),
         };
-        Ok(Life {
-            due: Due::from_raw(class, self.varint()?),
-            generation: self.varint_u32()?,
-            attempt: self.varint_u32()?,
-            forgiven: self.varint_u32()?,
-            priority: self.option(Self::varint_u32)?,
-            stage: match self.byte()? {
-                0 => Stage::Waiting { token: None },
-                1 => Stage::Waiting { token: Some(self.token()?) },
-                2 => Stage::Leased(self.lease()?),
-                3 => Stage::Dead {
-                    reason: match self.byte()? {
-                        0 => DeadReason::MaxAttempts,
-                        1 => DeadReason::Buried,
-                        _ => return Err(DecodeError::Unknown("reason of death")),
-                    },
-                    at: WallMs(self.varint()?),
+        let due = Due::from_raw(class, self.varint()?);
+        let (generation, attempt, forgiven) = (self.varint_u32()?, self.varint_u32()?, self.varint_u32()?);
+        let priority = self.option(Self::varint_u32)?;
+        let byte = self.byte()?;
+        let stage = match byte & !MARKED {
+            0 => Stage::Waiting { token: None },
+            1 => Stage::Waiting { token: Some(self.token()?) },
+            2 => Stage::Leased(self.lease()?),
+            3 => Stage::Dead {
+                reason: match self.byte()? {
+                    0 => DeadReason::MaxAttempts,
+                    1 => DeadReason::Buried,
+                    _ => return Err(DecodeError::Unknown("reason of death")),
                 },
-                _ => return Err(DecodeError::Unknown("stage")),
+                at: Died::from_raw(self.varint()?),
             },
-            history: self.history()?,
-        })
+            _ => return Err(DecodeError::Unknown("stage")),
+        };
+        let marks = self.marks(byte & MARKED)?;
+        let history = self.history()?;
+        Ok(Life { due, generation, attempt, forgiven, priority, stage, marks, history })
     }
 
     /// What [`Writer::stored`] has written, of this queue.
     pub fn stored(&mut self, queue: QueueName) -> Decoded<Row> {
         let id = MessageId(self.varint()?);
-        let (class, stage) = stands(self.byte()?)?;
+        let (class, stage, marked) = stands(self.byte()?)?;
         let due = Due::from_raw(class, self.varint()?);
         let when = if stage >= 2 { self.varint()? } else { 0 };
         self.varint()?; // the weight follows from the rest
@@ -603,12 +627,26 @@ impl Reader {
                         1 => DeadReason::Buried,
                         _ => return Err(DecodeError::Unknown("reason of death")),
                     },
-                    at: WallMs(when),
+                    at: Died::from_raw(when),
                 },
             },
+            marks: self.marks(marked)?,
             history: self.history()?,
         };
         Ok(Row { message: Arc::new(message), life })
+    }
+
+    fn marks(&mut self, marked: u8) -> Decoded<Marks> {
+        if marked == 0 {
+            return Ok(Marks::default());
+        }
+        Ok(Marks {
+            timeouts: self.varint_u32()?,
+            releases: self.varint_u32()?,
+            buries: self.varint_u32()?,
+            kicks: self.varint_u32()?,
+            delay_ms: self.option(Self::varint)?,
+        })
     }
 
     fn options(&mut self) -> Decoded<Options> {
@@ -676,6 +714,11 @@ impl Reader {
                 1 => Ok(ReadyOrder::Arrival),
                 _ => Err(DecodeError::Unknown("order of grants")),
             })?,
+            lasting: match self.byte()? {
+                0 => Lasting::Always,
+                1 => Lasting::WhileUsed,
+                _ => return Err(DecodeError::Unknown("how long settings last")),
+            },
         })
     }
 
@@ -684,7 +727,7 @@ impl Reader {
         match self.byte()? {
             0 => Ok(Pause::Running),
             1 => Ok(Pause::Paused),
-            2 => Ok(Pause::Until(EngineMs(self.varint()?))),
+            2 => Ok(Pause::Until { end: EngineMs(self.varint()?), length_ms: self.varint()? }),
             _ => Err(DecodeError::Unknown("pause")),
         }
     }
@@ -725,6 +768,7 @@ impl Reader {
             purged: self.varint()?,
             died: self.varint()?,
             expired: self.varint()?,
+            paused: self.varint()?,
         })
     }
 
@@ -762,7 +806,7 @@ pub enum Stands {
     /// Parked.
     Dead {
         /// Since when.
-        at: WallMs,
+        at: Died,
     },
 }
 
@@ -774,12 +818,12 @@ impl<'a> RowHead<'a> {
         let id = MessageId(varint(&mut rest)?);
         let (first, behind) = rest.split_first().ok_or(DecodeError::Short)?;
         rest = behind;
-        let (class, stage) = stands(*first)?;
+        let (class, stage, _) = stands(*first)?;
         let due = Due::from_raw(class, varint(&mut rest)?);
         let stands = match stage {
             0 | 1 => Stands::Waiting,
             2 => Stands::Leased { until: EngineMs(varint(&mut rest)?) },
-            _ => Stands::Dead { at: WallMs(varint(&mut rest)?) },
+            _ => Stands::Dead { at: Died::from_raw(varint(&mut rest)?) },
         };
         let weight = varint(&mut rest)?;
         let length = usize::try_from(varint(&mut rest)?).map_err(|_| DecodeError::Short)?;
@@ -788,10 +832,11 @@ impl<'a> RowHead<'a> {
     }
 }
 
-/// The class and the stage (0 to 3) of a stored row's first byte behind its id.
-fn stands(byte: u8) -> Decoded<(Class, u8)> {
+/// The class, the stage (0 to 3) and whether marks follow ([`MARKED`]), of a stored row's first byte behind its id.
+fn stands(byte: u8) -> Decoded<(Class, u8, u8)> {
     let class = if byte & 1 == 0 { Class::At } else { Class::After };
-    if byte >> 1 > 3 { Err(DecodeError::Unknown("stage")) } else { Ok((class, byte >> 1)) }
+    let (stage, marked) = (byte >> 1 & 3, byte >> 1 & MARKED);
+    if byte >> 4 > 0 { Err(DecodeError::Unknown("stage")) } else { Ok((class, stage, marked)) }
 }
 
 /// A varint at the start of a slice, which is cut behind it.

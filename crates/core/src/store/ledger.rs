@@ -70,6 +70,7 @@ impl Ledger {
             }
             Record::Queue { name, settings, pause } => {
                 let books = self.queues.entry(name.clone()).or_default();
+                books.totals.paused += u64::from(pause.begins_after(books.pause));
                 books.settings = settings.clone();
                 books.pause = *pause;
                 self.forget_if_empty(name);

@@ -276,7 +276,7 @@ pub fn places_of(row: &Row) -> [(Sequence, u64); 2] {
             Class::After => (Sequence::After, due),
         },
         Stage::Leased(lease) => (Sequence::Leased, lease.until.0),
-        Stage::Dead { at, .. } => (Sequence::Dead, at.0),
+        Stage::Dead { at, .. } => (Sequence::Dead, at.raw()),
     };
     [(by_due, due), by_stage]
 }

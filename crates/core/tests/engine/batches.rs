@@ -109,7 +109,7 @@ fn a_key_taken_in_the_same_batch_is_seen_by_a_redrive() {
     rig.put("filler", 50_000, None); // the wheel is full: what is due later goes straight to the store
     let dead = rig.put("a", 0, Some("x"));
     let grant = rig.reserve("a", 1).remove(0);
-    rig.call(Op::Bury { id: dead, token: grant.token, priority: None, note: "".into() });
+    rig.call(Op::Bury { id: dead, proof: grant.token.into(), priority: None, note: "".into() });
     let enqueue = Op::Enqueue(Box::new(Enqueue { key: Some(key("x")), ..message("a", 90_000) }));
     let replies = batch(&mut rig, &[enqueue, Op::Redrive { id: dead }]);
     let [Reply::Enqueue(Ok(taken)), Reply::Change(redriven)] = &replies[..] else { panic!("{replies:?}") };

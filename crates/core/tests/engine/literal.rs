@@ -115,7 +115,7 @@ fn ack_removes_and_is_final() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
-    let (to, fx) = rig.raw(Op::Ack { id, token: grant.token });
+    let (to, fx) = rig.raw(Op::Ack { id, proof: grant.token.into() });
     assert_eq!(
         fx,
         [
@@ -123,9 +123,9 @@ fn ack_removes_and_is_final() {
             Effect::Respond { to, reply: Reply::Settle(Ok(Settled::Acked)), after: durable(3) },
         ]
     );
-    let again = rig.call(Op::Ack { id, token: grant.token });
+    let again = rig.call(Op::Ack { id, proof: grant.token.into() });
     assert_eq!(again, Reply::Settle(Err(SettleRefusal::LeaseLost)));
-    let never = rig.call(Op::Ack { id: MessageId(99), token: grant.token });
+    let never = rig.call(Op::Ack { id: MessageId(99), proof: grant.token.into() });
     assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
 }
 
@@ -178,9 +178,9 @@ fn a_lease_that_ran_out_may_still_be_acked_but_not_extended() {
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
     rig.pass(30_000);
-    let extend = rig.call(Op::Extend { id, token: grant.token, lease_ms: None });
+    let extend = rig.call(Op::Extend { id, proof: grant.token.into(), lease_ms: None });
     assert_eq!(extend, Reply::Extend(Err(SettleRefusal::LeaseLost)));
-    assert_eq!(rig.call(Op::Ack { id, token: grant.token }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked)));
 }
 
 #[test]
@@ -193,13 +193,13 @@ fn a_stale_token_is_refused_after_a_new_grant_and_after_a_restart() {
     let new = rig.reserve("q", 1).remove(0);
     assert!(new.token > old.token && new.attempt == 2);
     for op in [
-        Op::Ack { id, token: old.token },
-        Op::Nack { id, token: old.token, delay_ms: None, priority: None, note: "".into() },
-        Op::Bury { id, token: old.token, priority: None, note: "".into() },
+        Op::Ack { id, proof: old.token.into() },
+        Op::Nack { id, proof: old.token.into(), delay_ms: None, priority: None, note: "".into() },
+        Op::Bury { id, proof: old.token.into(), priority: None, note: "".into() },
     ] {
         assert_eq!(rig.call(op), Reply::Settle(Err(SettleRefusal::LeaseLost)));
     }
-    assert_eq!(rig.call(Op::Ack { id, token: new.token }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Ack { id, proof: new.token.into() }), Reply::Settle(Ok(Settled::Acked)));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn m9_a_lease_and_its_token_survive_a_restart_and_downtime_counts() {
     rig.restart();
     assert!(rig.reserve("q", 1).is_empty(), "the lease runs on");
     assert!(matches!(
-        rig.call(Op::Extend { id, token: grant.token, lease_ms: Some(5_000) }),
+        rig.call(Op::Extend { id, proof: grant.token.into(), lease_ms: Some(5_000) }),
         Reply::Extend(Ok(_))
     ));
     rig.pass(5_000);
@@ -233,7 +233,7 @@ fn leases_of_a_connection_are_released_when_it_closes_and_at_a_restart() {
     let first = take(&mut rig);
     assert_eq!(rig.call(Op::SessionDeadline { session: SessionId(5) }), Reply::Deadline(Some(30_000)));
     rig.call(Op::SessionClosed { session: SessionId(5) });
-    let late = rig.call(Op::Ack { id: first.message.id, token: first.token });
+    let late = rig.call(Op::Ack { id: first.message.id, proof: first.token.into() });
     assert_eq!(late, Reply::Settle(Err(SettleRefusal::LeaseLost)));
     assert_eq!(take(&mut rig).attempt, 2);
     rig.restart();
@@ -251,8 +251,13 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
     rig.call(Op::Enqueue(Box::new(e)));
     let id = MessageId(1);
     let first = rig.reserve("q", 1).remove(0);
-    let nack =
-        |t, note: &str| Op::Nack { id, token: t, delay_ms: Some(0), priority: None, note: note.into() };
+    let nack = |t: LeaseToken, note: &str| Op::Nack {
+        id,
+        proof: t.into(),
+        delay_ms: Some(0),
+        priority: None,
+        note: note.into(),
+    };
     assert!(matches!(rig.call(nack(first.token, "smtp down")), Reply::Settle(Ok(Settled::Again(_)))));
     rig.reserve("q", 1);
     rig.pass(30_000); // the second attempt's lease runs out
@@ -410,7 +415,7 @@ fn m4_a_past_time_is_refused_unless_it_shall_fire_and_a_far_one_is_never_now() {
     assert!(rig.reserve("q", 9).is_empty());
     rig.call(at(WallMs(WALL - 1), Past::Fire));
     let overdue = rig.reserve("q", 9).remove(0);
-    rig.call(Op::Ack { id: overdue.message.id, token: overdue.token });
+    rig.call(Op::Ack { id: overdue.message.id, proof: overdue.token.into() });
     let mut seen = 0;
     while let Reply::NextDue(Some(due)) = rig.call(Op::NextDue) {
         rig.pass(due.0 - rig.now.wall.0 - 1);
@@ -419,7 +424,7 @@ fn m4_a_past_time_is_refused_unless_it_shall_fire_and_a_far_one_is_never_now() {
         let grants = rig.reserve("q", 9);
         seen += grants.len();
         for g in grants {
-            rig.call(Op::Ack { id: g.message.id, token: g.token });
+            rig.call(Op::Ack { id: g.message.id, proof: g.token.into() });
         }
     }
     assert_eq!(seen, 5, "each one in the right turn of the ring, 100 years included");
@@ -476,7 +481,7 @@ fn purge_is_one_record_and_spares_what_is_leased() {
     assert_eq!(rig.table.len(), 2, "the store forgets the same");
     let nack = Op::Nack {
         id: MessageId(1),
-        token: leased.token,
+        proof: leased.token.into(),
         delay_ms: Some(0),
         priority: None,
         note: "".into(),
@@ -498,7 +503,10 @@ fn a_paused_queue_gives_nothing_out_and_its_messages_become_ready() {
     rig.restart(); // forgets the waiter, keeps the pause
     assert!(rig.reserve("q", 1).is_empty());
     let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
-    assert_eq!((views[0].counts.ready, views[0].pause), (1, Pause::Until(EngineMs(1_000))));
+    assert_eq!(
+        (views[0].counts.ready, views[0].pause),
+        (1, Pause::Until { end: EngineMs(1_000), length_ms: 1_000 })
+    );
     rig.pass(1_000);
     assert_eq!(rig.reserve("q", 1).len(), 1);
     rig.call(Op::Pause { queue: queue("q"), for_ms: None });
@@ -520,7 +528,7 @@ fn a_full_disk_refuses_new_messages_and_nothing_else() {
     let refused = rig.call(Op::Enqueue(Box::new(message("q", 0))));
     assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::DiskFull)));
     let grant = rig.reserve("q", 1).remove(0);
-    assert_eq!(rig.call(Op::Ack { id, token: grant.token }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked)));
     rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
     rig.put("q", 0, None);
 }
@@ -532,7 +540,7 @@ fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
     e.dedupe_id = Some("req-1".into());
     let first = rig.call(Op::Enqueue(Box::new(e.clone())));
     let grant = rig.reserve("q", 1).remove(0);
-    rig.call(Op::Ack { id: grant.message.id, token: grant.token });
+    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
     rig.pass(5_000);
     rig.restart();
     assert_eq!(rig.call(Op::Enqueue(Box::new(e.clone()))), first);
@@ -557,7 +565,7 @@ fn settings_count_at_the_moment_of_use_and_a_message_may_say_otherwise() {
     rig.restart();
     let grant = rig.reserve("q", 1).remove(0);
     assert_eq!(grant.lease_ms, 500);
-    let nack = Op::Nack { id, token: grant.token, delay_ms: None, priority: Some(3), note: "".into() };
+    let nack = Op::Nack { id, proof: grant.token.into(), delay_ms: None, priority: Some(3), note: "".into() };
     assert_eq!(rig.call(nack), Reply::Settle(Ok(Settled::Again(WallMs(WALL + 7)))));
     rig.pass(7);
     assert_eq!(rig.reserve("q", 1)[0].priority, 3);
@@ -572,7 +580,7 @@ fn dead_messages_go_when_their_queue_says_so() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
-    let bury = Op::Bury { id, token: grant.token, priority: None, note: "bad address".into() };
+    let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "bad address".into() };
     assert_eq!(rig.call(bury), Reply::Settle(Ok(Settled::Dead(DeadReason::Buried))));
     let settings = QueueSettings { dead_ttl_ms: Some(1_000), ..QueueSettings::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
@@ -753,7 +761,7 @@ fn reserve_one_of_a_dead_message_redrives_it_if_its_key_is_free() {
     let mut rig = rig();
     let id = rig.put("q", 0, Some("k"));
     let grant = rig.reserve("q", 1).remove(0);
-    rig.call(Op::Bury { id, token: grant.token, priority: None, note: "".into() });
+    rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
     let other = rig.put("q", 60_000, Some("k"));
     let one = || Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
     assert_eq!(rig.call(one()), Reply::ReserveOne(Err(ChangeRefusal::KeyExists(other))));

@@ -13,11 +13,11 @@ fn pages_of_one_row_load_everything_in_every_sequence() {
     }
     let grant = rig.reserve("q", 1).remove(0);
     let dead = rig.reserve("q", 1).remove(0);
-    rig.call(Op::Bury { id: dead.message.id, token: dead.token, priority: None, note: "".into() });
+    rig.call(Op::Bury { id: dead.message.id, proof: dead.token.into(), priority: None, note: "".into() });
     rig.restart();
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
     assert_eq!(stats.counts, Counts { scheduled: 3, ready: 0, leased: 1, dead: 1, estimated: false });
-    let ack = rig.call(Op::Ack { id: grant.message.id, token: grant.token });
+    let ack = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
     assert_eq!(ack, Reply::Settle(Ok(Settled::Acked)));
 }
 
@@ -43,7 +43,7 @@ fn stats(rig: &mut Rig) -> Stats {
 
 fn ack_all(rig: &mut Rig, grants: &[Grant]) {
     for grant in grants {
-        let ack = Op::Ack { id: grant.message.id, token: grant.token };
+        let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };
         assert_eq!(rig.call(ack), Reply::Settle(Ok(Settled::Acked)));
     }
 }
@@ -171,7 +171,12 @@ fn listings_show_everything_once_wherever_it_is() {
     rig.pass(10_000);
     let leased = rig.reserve("q", 9);
     for grant in &leased[..4] {
-        rig.call(Op::Bury { id: grant.message.id, token: grant.token, priority: None, note: "".into() });
+        rig.call(Op::Bury {
+            id: grant.message.id,
+            proof: grant.token.into(),
+            priority: None,
+            note: "".into(),
+        });
     }
     use duewheel_core::State;
     for (state, count) in [
@@ -218,7 +223,7 @@ fn dead_messages_go_when_their_time_is_over_although_none_is_in_memory() {
         }
         for grant in rig.reserve("q", 50) {
             let note = "".into();
-            rig.call(Op::Bury { id: grant.message.id, token: grant.token, priority: None, note });
+            rig.call(Op::Bury { id: grant.message.id, proof: grant.token.into(), priority: None, note });
         }
         rig.pass(20_000);
         rig.restart();
@@ -286,13 +291,13 @@ fn whoever_waits_gets_every_message_however_late_pages_come() {
                 let Reply::Reserve(Reserved::Grants(grants)) = reply else { panic!("{reply:?}") };
                 for grant in grants {
                     if rng.chance(80) {
-                        rig.call(Op::Ack { id: grant.message.id, token: grant.token });
+                        rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
                         done += 1;
                     } else if rng.chance(50) {
                         let note = "".into();
                         let delay_ms = Some(rng.below(100));
                         let (id, token) = (grant.message.id, grant.token);
-                        rig.call(Op::Nack { id, token, delay_ms, priority: None, note });
+                        rig.call(Op::Nack { id, proof: token.into(), delay_ms, priority: None, note });
                     } // or its lease runs out
                 }
             }
@@ -317,7 +322,7 @@ fn a_check_for_dead_messages_outlives_its_queue() {
     let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms: Some(1_000), ..Default::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
     let grant = rig.reserve("q", 1).remove(0);
-    rig.call(Op::Bury { id, token: grant.token, priority: None, note: "".into() });
+    rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
     rig.call(Op::Cancel { target: Target::Id(id) });
     rig.call(Op::Configure { queue: queue("q"), settings: Default::default() });
     rig.pass(10_000);
@@ -335,7 +340,7 @@ fn who_waits_because_too_much_is_leased_is_served_when_a_lease_ends() {
     let (to, _) = rig.raw(Op::Reserve(demand));
     rig.timeout();
     assert_eq!(rig.reply(to), None, "one lease is all there may be");
-    rig.call(Op::Ack { id: first.message.id, token: first.token });
+    rig.call(Op::Ack { id: first.message.id, proof: first.token.into() });
     let Some(Reply::Reserve(Reserved::Grants(grants))) = rig.reply(to) else { panic!("served") };
     assert_eq!(grants.len(), 1);
 }

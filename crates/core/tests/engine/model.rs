@@ -298,7 +298,11 @@ impl Case {
     fn when(&mut self) -> When {
         let ms = delay(&mut self.rng);
         if self.rng.chance(60) {
-            return When::After(ms);
+            return if self.rng.chance(90) {
+                When::After(ms)
+            } else {
+                When::Seconds(self.rng.below(2) as u32)
+            };
         }
         let wall = self.rig.now.wall.0;
         let past = if self.rng.chance(50) { Past::Fire } else { Past::Refuse };
@@ -310,6 +314,7 @@ impl Case {
     fn due(&self, when: When) -> Option<Due> {
         match when {
             When::After(ms) => Some(Due::After(EngineMs(self.rig.now.engine.0 + ms))),
+            When::Seconds(s) => Some(Due::After(EngineMs(self.rig.now.engine.0 + u64::from(s) * 1_000))),
             When::At { due_at, past } => {
                 (past == Past::Fire || due_at >= self.rig.now.wall).then_some(Due::At(due_at))
             }
@@ -442,7 +447,7 @@ impl Case {
 
     fn ack(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
-        let Reply::Settle(reply) = self.rig.call(Op::Ack { id, token }) else { panic!() };
+        let Reply::Settle(reply) = self.rig.call(Op::Ack { id, proof: token.into() }) else { panic!() };
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Acked));
@@ -455,7 +460,7 @@ impl Case {
     fn nack(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
         let delay_ms = self.rng.chance(70).then(|| delay(&mut self.rng));
-        let op = Op::Nack { id, token, delay_ms, priority: None, note: "why".into() };
+        let op = Op::Nack { id, proof: token.into(), delay_ms, priority: None, note: "why".into() };
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         let Some((at, _)) = self.held(id, token) else {
             return assert_eq!(reply, Err(SettleRefusal::LeaseLost));
@@ -480,7 +485,7 @@ impl Case {
 
     fn bury(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
-        let op = Op::Bury { id, token, priority: None, note: "".into() };
+        let op = Op::Bury { id, proof: token.into(), priority: None, note: "".into() };
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         match self.held(id, token) {
             Some((at, _)) => {
@@ -495,7 +500,9 @@ impl Case {
     fn extend(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
         let lease_ms = 1 + self.rng.below(100);
-        let Reply::Extend(reply) = self.rig.call(Op::Extend { id, token, lease_ms: Some(lease_ms) }) else {
+        let Reply::Extend(reply) =
+            self.rig.call(Op::Extend { id, proof: token.into(), lease_ms: Some(lease_ms) })
+        else {
             panic!()
         };
         let now = self.rig.now;

@@ -38,7 +38,7 @@ async fn consume(client: Client, queue: QueueName, seen: Arc<Mutex<BTreeMap<u64,
         for grant in grants {
             n += 1;
             if !n.is_multiple_of(5) {
-                acks.push((grant.message.id, Op::Ack { id: grant.message.id, token: grant.token }));
+                acks.push((grant.message.id, Op::Ack { id: grant.message.id, proof: grant.token.into() }));
             }
         }
         if acks.is_empty() {
@@ -162,7 +162,7 @@ fn dead_messages_in_runs_are_all_brought_back_and_all_removed() {
                 }
                 let bury = |g: &duewheel::core::engine::Grant| {
                     let (id, token) = (g.message.id, g.token);
-                    Op::Bury { id, token, priority: None, note: "".into() }
+                    Op::Bury { id, proof: token.into(), priority: None, note: "".into() }
                 };
                 client.submit(grants.iter().map(bury).collect()).unwrap().await;
             }

@@ -208,7 +208,7 @@ fn what_a_page_decides_is_appended_before_the_next_look_up() {
     let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
     let Some(Ok(Reply::Reserve(Reserved::Grants(granted)))) = answers.first() else { panic!("{answers:?}") };
     let (id, token) = (granted[0].message.id, granted[0].token);
-    rig.submit(vec![Op::Bury { id, token, priority: None, note: "".into() }]);
+    rig.submit(vec![Op::Bury { id, proof: token.into(), priority: None, note: "".into() }]);
     rig.pass(1_000);
     rig.step(); // asks for the page; it comes with the next step, and so does the cancel
     let mut cancel = rig.submit(vec![Op::Cancel { target: Target::Id(id) }]);

@@ -38,7 +38,7 @@ impl Rig {
             if some.is_empty() {
                 return all;
             }
-            self.submit(some.iter().map(|m| Op::Ack { id: m.id(), token: m.lease_token() })).await;
+            self.submit(some.iter().map(|m| Op::Ack { id: m.id(), proof: m.lease_token().into() })).await;
             all.extend(some);
         }
     }

@@ -12,6 +12,7 @@ use super::{Answer, Json, json, ndjson, strict};
 use crate::error::Problem;
 
 pub(crate) async fn enqueue(mut call: Call) -> Answer {
+    call.app.accepts()?;
     let queue = call.queue()?;
     if call.content() == Content::Lines {
         return ndjson::enqueue(call, queue).await;

@@ -1,7 +1,7 @@
 //! What a producer says of a message, checked and turned into the engine's terms.
 
 use bytes::Bytes;
-use duewheel::core::engine::{Enqueue, IfExists, Past, When};
+use duewheel::core::engine::{Begins, Enqueue, IfExists, Past, When};
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::policy::Backoff;
 use duewheel::core::{Key, QueueName};
@@ -31,6 +31,15 @@ pub(crate) struct Line<'a> {
     max_attempts: Option<Whole<1, U32_MAX>>,
     headers: Option<Strings>,
     backoff: Option<Object<BackoffFields>>,
+    state: Option<StateWord>,
+}
+
+/// The state in which a message begins, if not the one that its due time tells: for those who move messages here from
+/// elsewhere.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StateWord {
+    Dead,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -91,6 +100,11 @@ impl Line<'_> {
                 max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
             },
+            begins: match self.state {
+                None => Begins::Waiting,
+                Some(StateWord::Dead) => Begins::Dead,
+            },
+            order_if_new: None,
         };
         Ok((enqueue, time))
     }

@@ -42,7 +42,8 @@ mod write;
 pub use listener::{Listener, Stop};
 pub(crate) use write::Json;
 
-use crate::error::Problem;
+use crate::drain::Drain;
+use crate::error::{ErrorCode, Problem};
 
 /// What all requests share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -57,6 +58,7 @@ pub struct Shared {
     limits: Limits,
     reading: call::Reading,
     draining: AtomicBool,
+    drain: Drain,
     counters: Counters,
 }
 
@@ -97,7 +99,7 @@ struct Counters {
 
 impl App {
     /// Over a wheel. `policy` must be the wheel's: what it allows is checked here too.
-    pub fn new(wheel: Duewheel, policy: Policy, limits: Limits) -> Self {
+    pub fn new(wheel: Duewheel, policy: Policy, limits: Limits, drain: Drain) -> Self {
         let reading = call::Reading::new(limits.max_reading_bytes);
         App(Arc::new(Shared {
             client: wheel.client().clone(),
@@ -106,8 +108,18 @@ impl App {
             limits,
             reading,
             draining: AtomicBool::new(false),
+            drain,
             counters: Counters::default(),
         }))
+    }
+
+    /// Refuses new messages in drain mode.
+    pub(crate) fn accepts(&self) -> Result<(), Problem> {
+        if self.drain.is_on() {
+            let why = "the server is in drain mode and accepts no new messages; everything else goes on";
+            return Err(Problem::new(ErrorCode::Draining, why));
+        }
+        Ok(())
     }
 
     /// Asks the engine one thing.

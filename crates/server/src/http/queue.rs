@@ -5,7 +5,7 @@ use duewheel::core::WallMs;
 use duewheel::core::engine::{Attended, Op, QueueView, Reply};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
-use duewheel::core::policy::{QueueSettings, ReadyOrder};
+use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
 use duewheel::core::record::Pause;
 use serde::Deserialize;
 
@@ -29,6 +29,9 @@ pub(crate) async fn show(call: Call) -> Answer {
     let view = view.unwrap_or_else(|| QueueView {
         name: queue,
         counts: Default::default(),
+        urgent: 0,
+        using: 0,
+        watching: 0,
         oldest_ready: None,
         waiters: 0,
         attended: Attended::No,
@@ -75,6 +78,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
             OrderWord::Due => ReadyOrder::Due,
             OrderWord::Arrival => ReadyOrder::Arrival,
         }),
+        lasting: Lasting::Always,
     };
     match call.app.ask(Op::Configure { queue, settings }).await? {
         Reply::Queues(views) => match views.first() {

@@ -24,7 +24,7 @@ pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let token = token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?;
-    settled(call.app.ask(Op::Ack { id, token }).await?)
+    settled(call.app.ask(Op::Ack { id, proof: token.into() }).await?)
 }
 
 #[derive(Debug, Deserialize)]
@@ -44,7 +44,7 @@ pub(crate) async fn nack(mut call: Call) -> Answer {
         let limit = call.app.policy.max_delay_ms;
         Op::Nack {
             id,
-            token: token(&asked.lease_token, || "lease_token".into())?,
+            proof: token(&asked.lease_token, || "lease_token".into())?.into(),
             delay_ms: asked.delay_ms.map(|n| at_most("delay_ms", n.0, limit)).transpose()?,
             priority: None,
             note: asked.reason.map(|text| text.0.into()).unwrap_or_default(),
@@ -67,7 +67,7 @@ pub(crate) async fn extend(mut call: Call) -> Answer {
     let op = {
         let asked: Extend<'_> = strict::parse(&bytes)?;
         let token = token(&asked.lease_token, || "lease_token".into())?;
-        Op::Extend { id, token, lease_ms: asked.lease_ms.map(|n| n.0) }
+        Op::Extend { id, proof: token.into(), lease_ms: asked.lease_ms.map(|n| n.0) }
     };
     match call.app.ask(op).await? {
         Reply::Extend(Ok(until)) => Ok(object(StatusCode::OK, |out| {
@@ -110,7 +110,7 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
             .collect::<Result<Vec<(MessageId, LeaseToken)>, Problem>>()?
     };
     drop(bytes);
-    let ops = leases.iter().map(|(id, token)| Op::Ack { id: *id, token: *token }).collect();
+    let ops = leases.iter().map(|(id, token)| Op::Ack { id: *id, proof: (*token).into() }).collect();
     let results = call.app.ask_many(ops).await?;
     Ok(object(StatusCode::OK, |out| {
         out.open_list("results");

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use duewheel::{Duewheel, Policy, VirtualClock};
+use duewheel_server::drain::Drain;
 use duewheel_server::http::{App, Limits, Listener, Stop};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,7 +41,7 @@ impl Server {
         let clock = VirtualClock::at_2026();
         let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
         let wheel = open.await.expect("wheel");
-        let app = App::new(wheel.clone(), policy, limits);
+        let app = App::new(wheel.clone(), policy, limits, Drain::default());
         let listener = Listener::bind("127.0.0.1:0".parse().expect("address"), app).await.expect("bind");
         let (address, stop) = (listener.address().expect("address"), listener.stopper());
         let running = tokio::spawn(listener.run(PATIENCE));

@@ -469,7 +469,7 @@ impl ByIndex {
             let stands = row.head.stands;
             let fits = match (self.which, stands) {
                 (Times::Leased, Stands::Leased { until }) => until.0 == time,
-                (Times::Dead | Times::Graves(_), Stands::Dead { at }) => at.0 == time,
+                (Times::Dead | Times::Graves(_), Stands::Dead { at }) => at.raw() == time,
                 (_, Stands::Waiting | Stands::Leased { .. } | Stands::Dead { .. }) => false,
             };
             if row.head.id == id && fits {

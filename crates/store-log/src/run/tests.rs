@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
-use duewheel_core::message::{DeadReason, Ended, Lease, Life, Message, Options, PastAttempt, Row, Stage};
+use duewheel_core::message::{
+    DeadReason, Died, Ended, Lease, Life, Message, Options, PastAttempt, Row, Stage,
+};
 use duewheel_core::record::{Created, DedupeRow};
 use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
@@ -202,7 +204,7 @@ fn little() -> Model {
         session: SessionId(4),
         granted_at: WallMs(60),
     };
-    let dead = Stage::Dead { reason: DeadReason::MaxAttempts, at: WallMs(50) };
+    let dead = Stage::Dead { reason: DeadReason::MaxAttempts, at: Died::from_raw(50) };
     let waiting = Stage::Waiting { token: None };
     for (id, of, due, stage, key) in [
         (1, 0, Due::At(WallMs(10)), waiting.clone(), Some("a")),
@@ -382,7 +384,7 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
     // key up must not read them all.
     let mut model = Model::default();
     for id in 1..3_000 {
-        let stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(id) };
+        let stage = Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id) };
         model.rows.insert(MessageId(id), row(id, 0, Due::At(WallMs(id)), stage, Some("job"), 50));
     }
     let waiting = Stage::Waiting { token: None };
@@ -488,7 +490,7 @@ const GOLDEN: [(u8, u32, &str); 17] = [
 #[test]
 fn the_bytes_of_a_run() {
     let mut model = Model::default();
-    let stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5) };
+    let stage = Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(5) };
     model.rows.insert(MessageId(3), row(3, 1, Due::At(WallMs(300)), stage, Some("k"), 2));
     model.answers.push(answer(1, "d", 9));
     let (disk, entry) = written(&model, Shape::default());
@@ -496,7 +498,7 @@ fn the_bytes_of_a_run() {
     assert_eq!(
         bytes[..64],
         unhex(
-            "64772d72756e666c 02000000 203036ec 0700000000000000 0777665544332211 6300000000000000
+            "64772d72756e666c 03000000 8ac45848 0700000000000000 0777665544332211 6300000000000000
                000000000000000000000000000000000000000000000000"
         )
     );

@@ -178,8 +178,8 @@ impl Check<'_> {
             Stands::Waiting => {}
             Stands::Leased { until } => self.leased.add([until.0, id, block, queue]),
             Stands::Dead { at } => {
-                self.dead.add([at.0, id, block, queue]);
-                self.graves.add([queue, at.0, id, block]);
+                self.dead.add([at.raw(), id, block, queue]);
+                self.graves.add([queue, at.raw(), id, block]);
             }
         }
         Ok(())

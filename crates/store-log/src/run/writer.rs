@@ -458,8 +458,8 @@ impl RunWriter {
             Stands::Waiting => {}
             Stands::Leased { until } => self.leased.push([until.0, id, block, queue], spill)?,
             Stands::Dead { at } => {
-                self.dead.push([at.0, id, block, queue], spill)?;
-                self.graves.push([queue, at.0, id, block], spill)?;
+                self.dead.push([at.raw(), id, block, queue], spill)?;
+                self.graves.push([queue, at.raw(), id, block], spill)?;
             }
         }
         Ok(())

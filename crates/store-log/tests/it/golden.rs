@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
-    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Stage,
 };
-use duewheel_core::policy::{Backoff, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer};
 use duewheel_core::store::Store;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
@@ -121,10 +121,20 @@ fn changed_bytes() {
         Record::Changed { id, life: life.clone(), was: was() },
         &format!("{head} 02 02ac02 8827 04 e807  00 {WAS}"),
     );
-    life.stage = Stage::Dead { reason: DeadReason::Buried, at: WallMs(5_000) };
-    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 8827  00 {WAS}"));
-    life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at: WallMs(5_000) };
-    is(Record::Changed { id, life, was: was() }, &format!("{head} 03 00 8827  00 {WAS}"));
+    let at = Died::at(WallMs(5_000)).next(WallMs(5_000)).next(WallMs(5_000));
+    life.stage = Stage::Dead { reason: DeadReason::Buried, at };
+    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 828080c413  00 {WAS}"));
+    life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at };
+    is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 00 828080c413  00 {WAS}"));
+    life.marks = Marks { timeouts: 1, releases: 2, buries: 300, kicks: 4, delay_ms: Some(1_000) };
+    //                                                        dead, marked
+    is(
+        Record::Changed { id, life: life.clone(), was: was() },
+        &format!("{head} 07 00 828080c413 01 02 ac02 04 01e807  00 {WAS}"),
+    );
+    life.stage = Stage::Waiting { token: None };
+    life.marks = Marks { timeouts: 1, ..Marks::default() };
+    is(Record::Changed { id, life, was: was() }, &format!("{head} 04 01 00 00 00 00  00 {WAS}"));
 }
 
 #[test]
@@ -146,7 +156,10 @@ fn removed_bytes() {
 #[test]
 fn queue_bytes() {
     let settings = QueueSettings::default();
-    is(Record::Queue { name: queue(), settings, pause: Pause::Running }, "05 0171 00 00 00 00 00 00 00  00");
+    is(
+        Record::Queue { name: queue(), settings, pause: Pause::Running },
+        "05 0171 00 00 00 00 00 00 00 00  00",
+    );
     let settings = QueueSettings {
         lease_ms: Some(1_000),
         max_attempts: MaxAttempts::new(5),
@@ -155,15 +168,20 @@ fn queue_bytes() {
         dedupe_window_ms: Some(5_000),
         dead_ttl_ms: Some(300),
         order: Some(ReadyOrder::Arrival),
+        lasting: Lasting::Always,
     };
     is(
         Record::Queue { name: queue(), settings: settings.clone(), pause: Pause::Paused },
-        "05 0171 01e807 0105 0107 010102 018827 01ac02 0101  01",
+        "05 0171 01e807 0105 0107 010102 018827 01ac02 0101 00  01",
     );
-    let settings = QueueSettings { order: Some(ReadyOrder::Due), ..settings };
+    let settings = QueueSettings { order: Some(ReadyOrder::Due), lasting: Lasting::WhileUsed, ..settings };
     is(
-        Record::Queue { name: queue(), settings, pause: Pause::Until(EngineMs(300)) },
-        "05 0171 01e807 0105 0107 010102 018827 01ac02 0100  02ac02",
+        Record::Queue {
+            name: queue(),
+            settings,
+            pause: Pause::Until { end: EngineMs(300), length_ms: 5_000 },
+        },
+        "05 0171 01e807 0105 0107 010102 018827 01ac02 0100 01  02ac028827",
     );
 }
 
@@ -218,7 +236,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 02000000 9f615764".replace(' ', ""),
+        "64772d7365676d74 03000000 3c859eeb".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -247,7 +265,7 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 02000000 1d6e99f7 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "64772d6d616e6966 03000000 46ca2282 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
@@ -282,16 +300,16 @@ fn state_bytes() {
     let incarnation = hex(&state[24..32]);
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d7374617465 02000000 73417420 0500000000000000 INC 0600000000000000",
+        "64772d7374617465 03000000 d9b51a84 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
         // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what waits
         // is due (doublings, columns of either class).
         "fe7a68c6 0a000000 01000000 01000000 INC 4000000000000000",
         "09 03 01 02828004 000000 000000000000",
         // Two queues: name, settings, pause, totals, tally (waiting, leased, dead: count and weight), its due times.
-        "fcebb1c5 3a000000 02000000 02000000 INC 7000000000000000",
-        "1d 0170 01e807000000000000 00 0000000000000000 0000 0000 0000 000000",
-        "1b 0171 00000000000000 00 0201010000000000 0000 0105 0000 000000 000000000000",
+        "a7676213 3e000000 02000000 02000000 INC 7000000000000000",
+        "1f 0170 01e80700000000000000 00 000000000000000000 0000 0000 0000 000000",
+        "1d 0171 0000000000000000 00 020101000000000000 0000 0105 0000 000000 0000",
         // Two runs: number, masks (queue, before, ids kept), removed ids as the Roaring format has them.
         "0dbdaf11 35000000 03000000 02000000 INC d000000000000000",
         "28 02 01 00ac020101 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200",

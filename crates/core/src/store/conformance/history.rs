@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::super::{Found, Lookups, Table};
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, MaxAttempts, Message, Options, PastAttempt, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, QueueSettings, ReadyOrder};
@@ -250,7 +250,7 @@ impl History {
         }
         life.stage = match self.dice.below(6) {
             0 => Stage::Leased(self.lease()),
-            1 => Stage::Dead { reason: DeadReason::Buried, at: self.clock.wall },
+            1 => Stage::Dead { reason: DeadReason::Buried, at: Died::at(self.clock.wall) },
             2 => Stage::Waiting { token: Some(self.lease().token) },
             _ => Stage::Waiting { token: None },
         };
@@ -288,7 +288,9 @@ impl History {
         };
         let pause = match self.dice.below(4) {
             0 => Pause::Paused,
-            1 => Pause::Until(EngineMs(self.clock.engine.0 + self.dice.below(1000))),
+            1 => {
+                Pause::Until { end: EngineMs(self.clock.engine.0 + self.dice.below(1000)), length_ms: 1_000 }
+            }
             _ => Pause::Running,
         };
         Record::Queue { name, settings, pause }

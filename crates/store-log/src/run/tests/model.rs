@@ -33,7 +33,7 @@ impl Model {
     pub(crate) fn place(sequence: Sequence, row: &Row) -> Cursor {
         let time = match (&row.life.stage, sequence) {
             (Stage::Leased(lease), Sequence::Leased) => lease.until.0,
-            (Stage::Dead { at, .. }, Sequence::Dead) => at.0,
+            (Stage::Dead { at, .. }, Sequence::Dead) => at.raw(),
             (_, _) => row.life.due.raw(),
         };
         (time, row.message.id)
@@ -149,7 +149,7 @@ fn stage() -> impl Strategy<Value = Stage> {
             session: SessionId(n),
             granted_at: WallMs(n),
         })),
-        2 => (0..40u64).prop_map(|n| Stage::Dead { reason: DeadReason::Buried, at: WallMs(n) }),
+        2 => (0..40u64).prop_map(|n| Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(n) }),
     ]
 }
 

@@ -1,0 +1,688 @@
+//! The words of beanstalkd's protocol: bytes to commands, and the fixed replies. Sans I/O; the only file that knows tubes, jobs, TTR,
+//! bury and kick.
+//!
+//! It follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are told by the start of the
+//! line in the order of [`parse`], numbers may stand behind any number of spaces, `kick` reads its number as C's `strtoul` does.
+//! However the bytes are cut into reads, the same commands come out.
+
+use bytes::{Buf, Bytes, BytesMut};
+use duewheel::core::{Key, MessageId, QueueName};
+use percent_encoding::percent_decode;
+
+/// Longest line of a command that beanstalkd knows, with its CRLF.
+pub(super) const MAX_LINE: usize = 224;
+/// Longest line of a command of ours, with its CRLF: a key of 512 bytes, percent-encoded, and the numbers.
+const MAX_LONG_LINE: usize = 2_048;
+
+/// A command that is well formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Put(Put),
+    Use(QueueName),
+    Watch(QueueName),
+    Ignore(QueueName),
+    /// `None`: without end.
+    Reserve(Option<u32>),
+    ReserveJob(MessageId),
+    Delete(MessageId),
+    Release {
+        id: MessageId,
+        priority: u32,
+        delay: u32,
+    },
+    Bury {
+        id: MessageId,
+        priority: u32,
+    },
+    Touch(MessageId),
+    Kick(u32),
+    KickJob(MessageId),
+    Peek(MessageId),
+    PeekReady,
+    PeekDelayed,
+    PeekBuried,
+    Stats,
+    StatsJob(MessageId),
+    StatsTube(QueueName),
+    ListTubes,
+    ListTubeUsed,
+    ListTubesWatched,
+    PauseTube {
+        queue: QueueName,
+        seconds: u32,
+    },
+    Quit,
+    /// Ours: cancels by key.
+    DeleteKey(Key),
+    /// Ours: looks by key.
+    PeekKey(Key),
+}
+
+/// A job to put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Put {
+    pub(super) priority: u32,
+    /// Seconds.
+    pub(super) delay: u32,
+    /// Seconds.
+    pub(super) ttr: u32,
+    pub(super) key: Option<(Key, IfTaken)>,
+    pub(super) body: Bytes,
+}
+
+/// What becomes of a put whose key is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IfTaken {
+    Refuse,
+    Replace,
+}
+
+/// For the counters of `stats`; those of beanstalkd, in the order of its table, and one for all commands of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Put,
+    Peek,
+    PeekReady,
+    PeekDelayed,
+    PeekBuried,
+    Reserve,
+    ReserveWithTimeout,
+    Delete,
+    Release,
+    Use,
+    Watch,
+    Ignore,
+    Bury,
+    Kick,
+    Touch,
+    Stats,
+    StatsJob,
+    StatsTube,
+    ListTubes,
+    ListTubeUsed,
+    ListTubesWatched,
+    PauseTube,
+    /// Commands that beanstalkd does not count: `reserve-job`, `kick-job`, `quit`, and ours.
+    Other,
+}
+
+impl Kind {
+    pub(super) const COUNT: usize = Kind::Other as usize + 1;
+}
+
+/// An error reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    BadFormat,
+    UnknownCommand,
+    JobTooBig,
+    ExpectedCrlf,
+}
+
+impl Refusal {
+    pub(super) fn reply(self) -> &'static str {
+        match self {
+            Refusal::BadFormat => "BAD_FORMAT\r\n",
+            Refusal::UnknownCommand => "UNKNOWN_COMMAND\r\n",
+            Refusal::JobTooBig => "JOB_TOO_BIG\r\n",
+            Refusal::ExpectedCrlf => "EXPECTED_CRLF\r\n",
+        }
+    }
+}
+
+/// What a client has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    /// What it counts for; `None`: the line was not well formed.
+    pub(super) kind: Option<Kind>,
+    pub(super) what: Result<Command, Refusal>,
+}
+
+/// Takes bytes apart into commands.
+#[derive(Debug)]
+pub(super) struct Decoder {
+    max_body: usize,
+    state: State,
+    /// Bytes of the line at the start of the buffer that hold no end of a line.
+    scanned: usize,
+}
+
+#[derive(Debug)]
+enum State {
+    Line,
+    /// A line that is too long, up to its end.
+    DropLine,
+    Body {
+        put: Put,
+        size: usize,
+    },
+    /// A body that is not taken; the refusal comes behind it.
+    DropBody {
+        left: u64,
+    },
+}
+
+impl Decoder {
+    pub(super) fn new(max_body: usize) -> Self {
+        Decoder { max_body, state: State::Line, scanned: 0 }
+    }
+
+    /// The next thing said, if its last byte is there. Takes its bytes off the front.
+    pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<Said> {
+        loop {
+            match &mut self.state {
+                State::Line => {
+                    let line = self.line(input)?;
+                    match line {
+                        Line::Said(said) => return Some(said),
+                        Line::Part => {}
+                    }
+                }
+                State::DropLine => {
+                    let Some(end) = find_crlf(input, 0) else {
+                        // A CR may be the first half of the end.
+                        let keep = usize::from(input.last() == Some(&b'\r'));
+                        input.advance(input.len() - keep);
+                        return None;
+                    };
+                    input.advance(end + 2);
+                    self.state = State::Line;
+                    return Some(refused(None, Refusal::BadFormat));
+                }
+                State::Body { size, .. } => {
+                    let size = *size;
+                    if input.len() < size + 2 {
+                        return None;
+                    }
+                    let State::Body { mut put, .. } = std::mem::replace(&mut self.state, State::Line) else {
+                        return None;
+                    };
+                    let right = input[size..size + 2] == *b"\r\n";
+                    // A copy: a slice would keep the whole buffer in memory for as long as the message waits.
+                    put.body = if right { Bytes::copy_from_slice(&input[..size]) } else { Bytes::new() };
+                    input.advance(size + 2);
+                    let what = if right { Ok(Command::Put(put)) } else { Err(Refusal::ExpectedCrlf) };
+                    return Some(Said { kind: Some(Kind::Put), what });
+                }
+                State::DropBody { left } => {
+                    let here = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
+                    input.advance(here);
+                    *left -= here as u64;
+                    if *left > 0 {
+                        return None;
+                    }
+                    self.state = State::Line;
+                    return Some(refused(Some(Kind::Put), Refusal::JobTooBig));
+                }
+            }
+        }
+    }
+
+    /// How many more bytes are sure to be needed before [`Decoder::next`] can give anything.
+    pub(super) fn wanted(&self, input: &BytesMut) -> usize {
+        match &self.state {
+            State::Body { size, .. } => (size + 2).saturating_sub(input.len()),
+            State::Line | State::DropLine | State::DropBody { .. } => 0,
+        }
+    }
+
+    fn line(&mut self, input: &mut BytesMut) -> Option<Line> {
+        let max = if is_ours(input) { MAX_LONG_LINE } else { MAX_LINE };
+        let Some(end) = find_crlf(input, self.scanned).filter(|end| end + 2 <= max) else {
+            self.scanned = input.len().saturating_sub(1);
+            if input.len() < max {
+                return None;
+            }
+            self.scanned = 0;
+            self.state = State::DropLine;
+            return Some(Line::Part);
+        };
+        self.scanned = 0;
+        let parsed = parse(&input[..end], self.max_body);
+        input.advance(end + 2);
+        Some(match parsed {
+            Parsed::Said(said) => Line::Said(said),
+            Parsed::Put(put, size) => {
+                self.state = State::Body { put, size };
+                Line::Part
+            }
+            Parsed::TooBig(size) => {
+                self.state = State::DropBody { left: u64::from(size) + 2 };
+                Line::Part
+            }
+        })
+    }
+}
+
+enum Line {
+    Said(Said),
+    /// More of it follows.
+    Part,
+}
+
+enum Parsed {
+    Said(Said),
+    /// The line of a put, whose body has this size.
+    Put(Put, usize),
+    /// The line of a put whose body, of this size, is too big.
+    TooBig(u32),
+}
+
+fn refused(kind: Option<Kind>, why: Refusal) -> Said {
+    Said { kind, what: Err(why) }
+}
+
+fn find_crlf(input: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
+    loop {
+        at += input.get(at..)?.iter().position(|b| *b == b'\r')?;
+        if *input.get(at + 1)? == b'\n' {
+            return Some(at);
+        }
+        at += 1;
+    }
+}
+
+const PUT_KEY: &[u8] = b"put-key ";
+const REPLACE_KEY: &[u8] = b"replace-key ";
+const DELETE_KEY: &[u8] = b"delete-key ";
+const PEEK_KEY: &[u8] = b"peek-key ";
+
+fn is_ours(line: &[u8]) -> bool {
+    [PUT_KEY, REPLACE_KEY, DELETE_KEY, PEEK_KEY].iter().any(|word| line.starts_with(word))
+}
+
+/// A line without its CRLF.
+fn parse(line: &[u8], max_body: usize) -> Parsed {
+    if line.contains(&0) {
+        return Parsed::Said(refused(None, Refusal::BadFormat));
+    }
+    if let Some(rest) = line.strip_prefix(b"put ") {
+        return parse_put(Words(rest), None, max_body);
+    }
+    for (word, if_taken) in [(PUT_KEY, IfTaken::Refuse), (REPLACE_KEY, IfTaken::Replace)] {
+        if let Some(rest) = line.strip_prefix(word) {
+            let mut words = Words(rest);
+            return match words.key() {
+                Some(key) => parse_put(words, Some((key, if_taken)), max_body),
+                None => Parsed::Said(refused(None, Refusal::BadFormat)),
+            };
+        }
+    }
+    let (kind, command) = parse_simple(line);
+    Parsed::Said(match command {
+        Some(command) => Said { kind: Some(kind), what: Ok(command) },
+        None if kind == Kind::Other && !is_known(line) => refused(None, Refusal::UnknownCommand),
+        // beanstalkd counts this one before it looks at the name.
+        None if kind == Kind::PauseTube && pause_numbers(line).is_some() => {
+            refused(Some(Kind::PauseTube), Refusal::BadFormat)
+        }
+        None => refused(None, Refusal::BadFormat),
+    })
+}
+
+/// Commands that have no counter of their own.
+const UNCOUNTED: [&[u8]; 5] = [b"reserve-job ", b"kick-job ", b"quit", DELETE_KEY, PEEK_KEY];
+
+fn is_known(line: &[u8]) -> bool {
+    UNCOUNTED.iter().any(|word| line.starts_with(word))
+}
+
+/// Everything but a put. `None`: it is not well formed, or (with [`Kind::Other`]) perhaps unknown.
+fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
+    let rest = |word: &str| line.strip_prefix(word.as_bytes());
+    let bare = |word: &str, command: Command| (line.len() == word.len()).then_some(command);
+    if let Some(rest) = rest("peek ") {
+        return (Kind::Peek, Words(rest).only_id().map(Command::Peek));
+    }
+    if rest("peek-ready").is_some() {
+        return (Kind::PeekReady, bare("peek-ready", Command::PeekReady));
+    }
+    if rest("peek-delayed").is_some() {
+        return (Kind::PeekDelayed, bare("peek-delayed", Command::PeekDelayed));
+    }
+    if rest("peek-buried").is_some() {
+        return (Kind::PeekBuried, bare("peek-buried", Command::PeekBuried));
+    }
+    if let Some(rest) = rest("reserve-with-timeout ") {
+        // What follows the number is not looked at.
+        let seconds = Words(rest).u32();
+        return (Kind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
+    }
+    if let Some(rest) = rest("reserve-job ") {
+        return (Kind::Other, Words(rest).only_id().map(Command::ReserveJob));
+    }
+    if rest("reserve").is_some() {
+        return (Kind::Reserve, bare("reserve", Command::Reserve(None)));
+    }
+    if let Some(rest) = rest("delete ") {
+        return (Kind::Delete, Words(rest).only_id().map(Command::Delete));
+    }
+    if let Some(rest) = rest("release ") {
+        return (Kind::Release, Words(rest).release());
+    }
+    if let Some(rest) = rest("bury ") {
+        return (Kind::Bury, Words(rest).bury());
+    }
+    if let Some(rest) = rest("kick ") {
+        return (Kind::Kick, strtoul(rest).map(Command::Kick));
+    }
+    if let Some(rest) = rest("kick-job ") {
+        return (Kind::Other, Words(rest).only_id().map(Command::KickJob));
+    }
+    if let Some(rest) = rest("touch ") {
+        return (Kind::Touch, Words(rest).only_id().map(Command::Touch));
+    }
+    if let Some(rest) = rest("stats-job ") {
+        return (Kind::StatsJob, Words(rest).only_id().map(Command::StatsJob));
+    }
+    if let Some(rest) = rest("stats-tube ") {
+        return (Kind::StatsTube, queue_name(rest).map(Command::StatsTube));
+    }
+    if rest("stats").is_some() {
+        return (Kind::Stats, bare("stats", Command::Stats));
+    }
+    if let Some(rest) = rest("use ") {
+        return (Kind::Use, queue_name(rest).map(Command::Use));
+    }
+    if let Some(rest) = rest("watch ") {
+        return (Kind::Watch, queue_name(rest).map(Command::Watch));
+    }
+    if let Some(rest) = rest("ignore ") {
+        return (Kind::Ignore, queue_name(rest).map(Command::Ignore));
+    }
+    if rest("list-tubes-watched").is_some() {
+        return (Kind::ListTubesWatched, bare("list-tubes-watched", Command::ListTubesWatched));
+    }
+    if rest("list-tube-used").is_some() {
+        return (Kind::ListTubeUsed, bare("list-tube-used", Command::ListTubeUsed));
+    }
+    if rest("list-tubes").is_some() {
+        return (Kind::ListTubes, bare("list-tubes", Command::ListTubes));
+    }
+    if rest("quit").is_some() {
+        return (Kind::Other, Some(Command::Quit));
+    }
+    if rest("pause-tube").is_some() {
+        let named = pause_numbers(line)
+            .and_then(|(name, seconds)| queue_name(name).map(|queue| Command::PauseTube { queue, seconds }));
+        return (Kind::PauseTube, named);
+    }
+    if let Some(rest) = line.strip_prefix(DELETE_KEY) {
+        return (Kind::Other, Words(rest).only_key().map(Command::DeleteKey));
+    }
+    if let Some(rest) = line.strip_prefix(PEEK_KEY) {
+        return (Kind::Other, Words(rest).only_key().map(Command::PeekKey));
+    }
+    (Kind::Other, None)
+}
+
+fn parse_put(mut words: Words<'_>, key: Option<(Key, IfTaken)>, max_body: usize) -> Parsed {
+    let numbers = (words.u32(), words.u32(), words.u32(), words.u32());
+    let (Some(priority), Some(delay), Some(ttr), Some(size)) = numbers else {
+        return Parsed::Said(refused(None, Refusal::BadFormat));
+    };
+    let kind = if key.is_some() { Kind::Other } else { Kind::Put };
+    match usize::try_from(size) {
+        // Before it is seen whether the line ends there: the body is read and dropped, and the connection lives.
+        Ok(size) if size > max_body => Parsed::TooBig(u32::try_from(size).unwrap_or(u32::MAX)),
+        Err(_) => Parsed::TooBig(size),
+        Ok(_) if !words.is_empty() => Parsed::Said(refused(Some(kind), Refusal::BadFormat)),
+        Ok(size) => Parsed::Put(Put { priority, delay, ttr, key, body: Bytes::new() }, size),
+    }
+}
+
+/// The name, unchecked, and the seconds of a `pause-tube`. beanstalkd wants no space before the name.
+fn pause_numbers(line: &[u8]) -> Option<(&[u8], u32)> {
+    let mut words = Words(line.strip_prefix(b"pause-tube")?);
+    words.skip_spaces();
+    let is_name = |b: &u8| b.is_ascii_alphanumeric() || b"-+/;.$_()".contains(b);
+    let end = words.0.iter().position(|b| !is_name(b)).unwrap_or(words.0.len());
+    let (name, rest) = words.0.split_at(end);
+    let mut words = Words(rest);
+    let seconds = words.u32().filter(|_| words.is_empty())?;
+    (!name.is_empty()).then_some((name, seconds))
+}
+
+fn queue_name(bytes: &[u8]) -> Option<QueueName> {
+    QueueName::new(std::str::from_utf8(bytes).ok()?).ok()
+}
+
+/// As C's `strtoul`, cut to 32 bits: white space, a sign, digits, anything.
+fn strtoul(bytes: &[u8]) -> Option<u32> {
+    let start = bytes.iter().position(|b| !b" \t\n\x0b\x0c\r".contains(b))?;
+    let (negative, digits) = match bytes.get(start)? {
+        b'-' => (true, &bytes[start + 1..]),
+        b'+' => (false, &bytes[start + 1..]),
+        _ => (false, &bytes[start..]),
+    };
+    let mut words = Words(digits);
+    let n = words.digits()?;
+    let n = if negative { n.wrapping_neg() } else { n };
+    u32::try_from(n & u64::from(u32::MAX)).ok()
+}
+
+/// What is left of a line.
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn skip_spaces(&mut self) {
+        while let Some(rest) = self.0.strip_prefix(b" ") {
+            self.0 = rest;
+        }
+    }
+
+    /// Digits at the very start, up to 2^64 - 1.
+    fn digits(&mut self) -> Option<u64> {
+        let end = self.0.iter().position(|b| !b.is_ascii_digit()).unwrap_or(self.0.len());
+        let (digits, rest) = self.0.split_at(end);
+        if digits.is_empty() {
+            return None;
+        }
+        let add = |n: u64, b: &u8| n.checked_mul(10)?.checked_add(u64::from(b - b'0'));
+        let n = digits.iter().try_fold(0, add)?;
+        self.0 = rest;
+        Some(n)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.skip_spaces();
+        self.digits()
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        u32::try_from(self.u64()?).ok()
+    }
+
+    fn only_id(&mut self) -> Option<MessageId> {
+        let id = self.u64()?;
+        self.is_empty().then_some(MessageId(id))
+    }
+
+    fn release(&mut self) -> Option<Command> {
+        let (id, priority, delay) = (MessageId(self.u64()?), self.u32()?, self.u32()?);
+        self.is_empty().then_some(Command::Release { id, priority, delay })
+    }
+
+    fn bury(&mut self) -> Option<Command> {
+        let (id, priority) = (MessageId(self.u64()?), self.u32()?);
+        self.is_empty().then_some(Command::Bury { id, priority })
+    }
+
+    /// A key, percent-encoded, up to a space.
+    fn key(&mut self) -> Option<Key> {
+        self.skip_spaces();
+        let end = self.0.iter().position(|b| *b == b' ').unwrap_or(self.0.len());
+        let (word, rest) = self.0.split_at(end);
+        self.0 = rest;
+        Key::new(&percent_decode(word).decode_utf8().ok()?).ok()
+    }
+
+    fn only_key(&mut self) -> Option<Key> {
+        let key = self.key()?;
+        self.is_empty().then_some(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(input: &[u8], cut: usize) -> (Vec<Said>, usize) {
+        let mut decoder = Decoder::new(20);
+        let (mut buffer, mut said) = (BytesMut::new(), Vec::new());
+        for chunk in input.chunks(cut) {
+            buffer.extend_from_slice(chunk);
+            said.extend(std::iter::from_fn(|| decoder.next(&mut buffer)));
+        }
+        (said, buffer.len())
+    }
+
+    fn one(line: &str) -> Said {
+        let (mut said, left) = decode(format!("{line}\r\n").as_bytes(), 1_000_000);
+        assert_eq!((said.len(), left), (1, 0), "{line}");
+        said.remove(0)
+    }
+
+    fn name(text: &str) -> QueueName {
+        QueueName::new(text).unwrap()
+    }
+
+    #[test]
+    fn commands_are_told_by_the_start_of_the_line() {
+        let ok =
+            |line: &str, kind, command| assert_eq!(one(line), Said { kind: Some(kind), what: Ok(command) });
+        let id = MessageId(7);
+        ok("reserve", Kind::Reserve, Command::Reserve(None));
+        ok("reserve-with-timeout 0", Kind::ReserveWithTimeout, Command::Reserve(Some(0)));
+        ok("reserve-with-timeout  4294967295x", Kind::ReserveWithTimeout, Command::Reserve(Some(u32::MAX)));
+        ok("reserve-job 7", Kind::Other, Command::ReserveJob(id));
+        ok("delete   7", Kind::Delete, Command::Delete(id));
+        ok("release 7 1 2", Kind::Release, Command::Release { id, priority: 1, delay: 2 });
+        ok("bury 7 1", Kind::Bury, Command::Bury { id, priority: 1 });
+        ok("kick -1", Kind::Kick, Command::Kick(u32::MAX));
+        ok("kick \t+10abc", Kind::Kick, Command::Kick(10));
+        ok("kick 4294967298", Kind::Kick, Command::Kick(2));
+        ok("pause-tubefoo 3", Kind::PauseTube, Command::PauseTube { queue: name("foo"), seconds: 3 });
+        ok("quitter", Kind::Other, Command::Quit);
+        ok("use a-b", Kind::Use, Command::Use(name("a-b")));
+        ok("stats-tube (x)", Kind::StatsTube, Command::StatsTube(name("(x)")));
+        ok("delete-key a%20b", Kind::Other, Command::DeleteKey(Key::new("a b").unwrap()));
+        ok(&format!("watch {}", "x".repeat(200)), Kind::Watch, Command::Watch(name(&"x".repeat(200))));
+    }
+
+    #[test]
+    fn what_is_not_well_formed_is_refused() {
+        for line in [
+            "delete 7 ",
+            "delete x",
+            "delete -1",
+            "delete 18446744073709551616",
+            "release 7 1",
+            "bury 7 4294967296",
+            "peek-readyx",
+            "statsx",
+            "list-tubes ",
+            "reserve-with-timeout",
+            "reserve ",
+            "kick x",
+            "kick 99999999999999999999",
+            "use -a",
+            "use ",
+            "watch a b",
+            "put 1 2 3",
+            "put 1 2 3 -4",
+            "put 1 2 4294967296 4",
+            "pause-tube a",
+            "put-key  1 2 3 4",
+            "peek-key ",
+            "delete 7\0",
+        ] {
+            assert_eq!(one(line), refused(None, Refusal::BadFormat), "{line}");
+        }
+        for line in ["", "put", "PUT 1 2 3 4", "peek", "use", "kick", "delete", "pause", "hello"] {
+            assert_eq!(one(line), refused(None, Refusal::UnknownCommand), "{line}");
+        }
+        assert_eq!(one("put 1 2 3 4 5"), refused(Some(Kind::Put), Refusal::BadFormat));
+        assert_eq!(one("pause-tube -a 3"), refused(Some(Kind::PauseTube), Refusal::BadFormat));
+        assert_eq!(one(&format!("use {}", "x".repeat(201))), refused(None, Refusal::BadFormat));
+        assert_eq!(one(&"x".repeat(222)), refused(None, Refusal::UnknownCommand));
+        assert_eq!(one(&"x".repeat(223)), refused(None, Refusal::BadFormat));
+    }
+
+    #[test]
+    fn however_the_bytes_are_cut_the_same_commands_come_out() {
+        let mut input = Vec::new();
+        input.extend_from_slice(b"put 1 2 3 5\r\nhello\r\nput 0 0 0 0\r\n\r\nput 0 0 0 4\r\n\r\n\r\n\r\n");
+        input.extend_from_slice(b"put 0 0 0 21 junk\r\nxxxxxxxxxxxxxxxxxxxxx\r\nput 0 0 0 3\r\nabcde");
+        input.extend_from_slice(b"put 0 0 0 20\r\n12345678901234567890\r\n\r\n\r\r\na\rb\r\n");
+        input.extend_from_slice("x".repeat(500).as_bytes());
+        input.extend_from_slice(b"\r\r\nput-key k%31 1 2 3 1\r\nz\r\nreplace-key ");
+        input.extend_from_slice("%20".repeat(512).as_bytes());
+        input.extend_from_slice(b" 1 2 3 1\r\nz\r\nput-key ");
+        input.extend_from_slice("%20".repeat(800).as_bytes());
+        input.extend_from_slice(b"\r\nstats\r\nqui");
+        let whole = decode(&input, input.len());
+        assert_eq!(whole.0.len(), 14, "{whole:?}");
+        assert_eq!(whole.1, 3);
+        assert_eq!(whole.0[3], refused(Some(Kind::Put), Refusal::JobTooBig));
+        assert_eq!(whole.0[4], refused(Some(Kind::Put), Refusal::ExpectedCrlf));
+        for cut in 1..300 {
+            assert_eq!(decode(&input, cut), whole, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_ends_its_line_holds_no_memory() {
+        let mut decoder = Decoder::new(20);
+        let mut buffer = BytesMut::new();
+        for _ in 0..10_000 {
+            buffer.extend_from_slice(&[b'x'; 100]);
+            assert_eq!(decoder.next(&mut buffer), None);
+            assert!(buffer.len() <= MAX_LINE);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_in_any_cut(input in proptest::collection::vec(fragment(), 0..30), cut in 1usize..40) {
+            let input: Vec<u8> = input.concat();
+            proptest::prop_assert_eq!(decode(&input, cut), decode(&input, input.len().max(1)));
+        }
+    }
+
+    /// Pieces of which commands and near misses are made.
+    fn fragment() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
+        use proptest::prelude::*;
+        let word = prop::sample::select(vec![
+            "put 0 0 0 ",
+            "put ",
+            "put-key a ",
+            "reserve\r\n",
+            "delete ",
+            "1",
+            "4",
+            "21",
+            " ",
+            "\r",
+            "\n",
+            "\r\n",
+            "stats",
+            "peek-",
+            "ready",
+            "kick ",
+            "pause-tube",
+            "a",
+            "\0",
+            "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        ]);
+        prop_oneof![
+            4 => word.prop_map(|w| w.as_bytes().to_vec()),
+            1 => prop::collection::vec(any::<u8>(), 0..8),
+        ]
+    }
+}

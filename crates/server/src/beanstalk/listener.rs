@@ -1,0 +1,364 @@
+//! The sockets: accepts connections, reads what sessions want to hear, writes what they have to say.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use duewheel::core::engine::{Op, WaiterId};
+use duewheel::{Answers, CallError, Pending};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+
+use super::codec::{Decoder, MAX_LINE};
+use super::session::{Next, Session};
+use super::{App, Shared};
+
+/// Bytes of input held while the session is busy, beside the body that is being read.
+const READ_BUFFER: usize = 16 * 1024;
+/// Bytes for the first read of a connection: many are opened and never say much.
+const FIRST_READ: usize = 2 * 1024;
+/// Bytes of bodies that wait in a session.
+const MAX_HEARD: usize = 1024 * 1024;
+/// Replies are sent when there are so many bytes of them, and when the session has nothing more to do.
+const WRITE_BUFFER: usize = 16 * 1024;
+/// Between two attempts to tell the engine that a connection is gone.
+const TELL_AGAIN: Duration = Duration::from_millis(200);
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "beanstalk://{address}"),
+            Address::Unix(path) => write!(f, "beanstalk+unix:{}", path.display()),
+        }
+    }
+}
+
+/// Tells a listener to stop: no new connections, and open ones are closed after what they are at.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    /// Stops the listener.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpListener),
+    /// Removed from the file system at the end.
+    Unix(UnixListener, PathBuf),
+}
+
+/// A bound listener that does not accept yet.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    app: App,
+    stop: watch::Receiver<bool>,
+    stopper: Stop,
+}
+
+impl Listener {
+    /// Takes the address. A socket file that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// When the address cannot be taken.
+    pub async fn bind(address: &Address, app: App) -> io::Result<Listener> {
+        let socket = match address {
+            Address::Tcp(address) => Socket::Tcp(TcpListener::bind(address).await?),
+            Address::Unix(path) => Socket::Unix(bind_unix(path).await?, path.clone()),
+        };
+        let (sender, stop) = watch::channel(false);
+        Ok(Listener { socket, app, stop, stopper: Stop(sender) })
+    }
+
+    /// Where it listens; the real port if port 0 was asked for.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> io::Result<Address> {
+        Ok(match &self.socket {
+            Socket::Tcp(socket) => Address::Tcp(socket.local_addr()?),
+            Socket::Unix(_, path) => Address::Unix(path.clone()),
+        })
+    }
+
+    /// What stops it.
+    pub fn stopper(&self) -> Stop {
+        self.stopper.clone()
+    }
+
+    /// Serves until stopped, and then until the open connections have ended, but no longer than `linger`.
+    pub async fn run(self, linger: Duration) {
+        let places = self.app.0.max_connections.min(Semaphore::MAX_PERMITS);
+        let free = Arc::new(Semaphore::new(places));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.accept() => accepted,
+                _ = async { let _ = self.stop.clone().wait_for(|stop| *stop).await; } => break,
+            };
+            let stream = match accepted {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of file descriptors, most likely. Serving what there is frees some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            // The protocol has no word for "too many connections": it is closed.
+            let Ok(place) = Arc::clone(&free).try_acquire_owned() else { continue };
+            let (app, stop) = (self.app.clone(), self.stop.clone());
+            tokio::spawn(async move {
+                let _place = place;
+                match stream {
+                    Stream::Tcp(stream) => serve(stream, app, stop).await,
+                    Stream::Unix(stream) => serve(stream, app, stop).await,
+                }
+            });
+        }
+        if let Socket::Unix(_, path) = &self.socket {
+            let _ = std::fs::remove_file(path);
+        }
+        drop(self.socket);
+        let all = u32::try_from(places).unwrap_or(u32::MAX);
+        if tokio::time::timeout(linger, free.acquire_many(all)).await.is_err() {
+            tracing::warn!("some connections did not end in time");
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match &self.socket {
+            Socket::Tcp(socket) => {
+                let (stream, _) = socket.accept().await?;
+                // Replies are written whole; waiting for more to send would only make them late.
+                let _ = stream.set_nodelay(true);
+                Ok(Stream::Tcp(stream))
+            }
+            Socket::Unix(socket, _) => Ok(Stream::Unix(socket.accept().await?.0)),
+        }
+    }
+}
+
+enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Unix(UnixStream),
+}
+
+async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            use std::os::unix::fs::FileTypeExt;
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            if !is_socket || UnixStream::connect(path).await.is_ok() {
+                return Err(error);
+            }
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    }
+}
+
+/// One connection, from the first byte to the last.
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watch::Receiver<bool>) {
+    let shared = &*app.0;
+    shared.counters.connections.fetch_add(1, Relaxed);
+    shared.counters.total_connections.fetch_add(1, Relaxed);
+    let mut connection = Connection {
+        stream,
+        shared,
+        session: Session::new(shared.client.new_session()),
+        decoder: Decoder::new(shared.max_body),
+        input: BytesMut::new(),
+        out: Vec::new(),
+        read_next: FIRST_READ,
+        stop,
+        counted: (false, false),
+    };
+    // If nobody takes it, it counts for nothing but `stats-tube`.
+    drop(shared.client.submit(connection.session.opening()));
+    if let Err(error) = connection.run().await {
+        tracing::debug!(%error, "connection ended");
+    }
+    let (counted, closing) = (connection.counted, connection.session.closing());
+    drop(connection);
+    shared.counters.connections.fetch_sub(1, Relaxed);
+    shared.counters.producers.fetch_sub(usize::from(counted.0), Relaxed);
+    shared.counters.workers.fetch_sub(usize::from(counted.1), Relaxed);
+    tell(shared, closing).await;
+}
+
+/// Tells the engine that a connection is gone. What it had leased must go back, so this is tried until the store has it, or is
+/// gone itself.
+async fn tell(shared: &Shared, ops: Vec<Op>) {
+    loop {
+        match shared.client.submit(ops.clone()) {
+            Ok(answers) => match answers.await.into_iter().next() {
+                Some(Err(error)) if error.is_retryable() => {}
+                Some(_) | None => return,
+            },
+            Err(error) if error.is_retryable() && !matches!(error, CallError::Draining) => {}
+            Err(_) => return,
+        }
+        tokio::time::sleep(TELL_AGAIN).await;
+    }
+}
+
+struct Connection<'a, S> {
+    stream: S,
+    shared: &'a Shared,
+    session: Session,
+    decoder: Decoder,
+    input: BytesMut,
+    out: Vec<u8>,
+    /// Bytes that the next read has room for, at least.
+    read_next: usize,
+    stop: watch::Receiver<bool>,
+    /// Whether it was counted as a producer, and as a worker.
+    counted: (bool, bool),
+}
+
+/// What a read has brought.
+enum Got {
+    Bytes,
+    End,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
+    async fn run(&mut self) -> io::Result<()> {
+        let mut next = Next::Read;
+        loop {
+            if self.out.len() >= WRITE_BUFFER {
+                self.flush().await?;
+            }
+            let answers = match next {
+                Next::Ask(ops) => self.ask(ops).await,
+                Next::Wait(waiter, op) => {
+                    // What was said before must not wait for this.
+                    self.flush().await?;
+                    match self.shared.client.submit(vec![op]) {
+                        Ok(pending) => self.wait(pending, waiter).await?,
+                        Err(error) => vec![Err(error)],
+                    }
+                }
+                Next::Read => {
+                    self.hear();
+                    next = self.session.go_on(self.shared, &mut self.out);
+                    if !matches!(next, Next::Read) {
+                        continue;
+                    }
+                    self.flush().await?;
+                    match self.read().await? {
+                        Got::Bytes => {}
+                        Got::End => return Ok(()),
+                    }
+                    continue;
+                }
+                Next::Close => return self.flush().await,
+            };
+            next = self.session.answered(answers, self.shared, &mut self.out);
+            self.count();
+        }
+    }
+
+    async fn ask(&mut self, ops: Vec<Op>) -> Answers {
+        let n = ops.len();
+        match self.shared.client.submit(ops) {
+            Ok(pending) => pending.await,
+            Err(error) => (0..n).map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Waits for a reserve, and for the client to go away.
+    async fn wait(&mut self, mut pending: Pending, waiter: WaiterId) -> io::Result<Answers> {
+        if !self.session.is_half_closed() {
+            tokio::select! {
+                biased;
+                answers = &mut pending => return Ok(answers),
+                gone = Self::listen(&mut self.stream, &mut self.input) => gone?,
+            }
+            self.session.half_close();
+        }
+        // Refused only when the driver is gone; then the answer comes all the same.
+        drop(self.shared.client.submit(vec![Op::CancelReserve { waiter }]));
+        Ok(pending.await)
+    }
+
+    /// Reads on until the client has ended its half of the connection. Cancel safe: what was read stays in `input`. Once that is full
+    /// it does not look any more: a client that says so much while it waits is noticed when it is written to.
+    async fn listen(stream: &mut S, input: &mut BytesMut) -> io::Result<()> {
+        while input.len() < READ_BUFFER {
+            input.reserve(MAX_LINE);
+            if stream.read_buf(input).await? == 0 {
+                return Ok(());
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Takes apart what was read.
+    fn hear(&mut self) {
+        while self.session.has_room(MAX_HEARD) {
+            match self.decoder.next(&mut self.input) {
+                Some(said) => self.session.hear(said),
+                None => break,
+            }
+        }
+    }
+
+    async fn read(&mut self) -> io::Result<Got> {
+        if self.session.is_half_closed() {
+            return Ok(Got::End);
+        }
+        // As much as the body under way needs, but no more memory than has been filled already.
+        let wanted = self.decoder.wanted(&self.input).min(self.input.len().max(READ_BUFFER));
+        self.input.reserve(wanted.max(self.read_next));
+        let room = self.input.capacity() - self.input.len();
+        let read = tokio::select! {
+            read = self.stream.read_buf(&mut self.input) => read?,
+            _ = self.stop.wait_for(|stop| *stop) => 0,
+        };
+        if read == room {
+            self.read_next = READ_BUFFER;
+        }
+        Ok(if read == 0 { Got::End } else { Got::Bytes })
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        if !self.out.is_empty() {
+            self.stream.write_all(&self.out).await?;
+            self.out.clear();
+            self.out.shrink_to(WRITE_BUFFER);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self) {
+        if self.session.produces && !self.counted.0 {
+            self.counted.0 = true;
+            self.shared.counters.producers.fetch_add(1, Relaxed);
+        }
+        if self.session.works && !self.counted.1 {
+            self.counted.1 = true;
+            self.shared.counters.workers.fetch_add(1, Relaxed);
+        }
+    }
+}

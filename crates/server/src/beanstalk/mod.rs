@@ -1,0 +1,86 @@
+//! beanstalkd's protocol. `docs/beanstalk.md` is the page for users.
+//!
+//! ```text
+//!   socket ──bytes──▶ codec ──commands──▶ session ──operations──▶ the engine
+//!          ◀──replies─────────────────────        ◀──answers────
+//! ```
+//!
+//! Codec and session do no I/O; the listener does nothing else. A session's words and the engine's: tube = queue, job =
+//! message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
+
+mod codec;
+mod listener;
+mod session;
+mod stats;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Instant;
+
+use duewheel::{Client, Duewheel};
+
+pub use listener::{Address, Listener, Stop};
+
+use crate::drain::Drain;
+use codec::Kind;
+
+/// beanstalkd's limit for a job, in bytes.
+pub const DEFAULT_MAX_BODY: usize = 65_535;
+
+/// What all sessions share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct App(Arc<Shared>);
+
+/// What all sessions share.
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    max_body: usize,
+    max_connections: usize,
+    drain: Drain,
+    counters: Counters,
+    started: Instant,
+    /// Names this run of the process.
+    instance: String,
+    hostname: String,
+    os: String,
+}
+
+impl App {
+    /// Over a wheel that takes bodies of `max_body` bytes.
+    pub fn new(wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
+        App(Arc::new(Shared {
+            client: wheel.client().clone(),
+            max_body,
+            max_connections,
+            drain,
+            counters: Counters::default(),
+            started: Instant::now(),
+            instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            hostname: stats::kernel("hostname"),
+            os: stats::kernel("version"),
+        }))
+    }
+}
+
+/// What the sessions have seen, for `stats`.
+#[derive(Debug, Default)]
+struct Counters {
+    commands: [AtomicU64; Kind::COUNT],
+    connections: AtomicUsize,
+    producers: AtomicUsize,
+    workers: AtomicUsize,
+    total_connections: AtomicU64,
+}
+
+impl Counters {
+    fn count(&self, kind: Kind) {
+        self.commands[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    fn of(&self, kind: Kind) -> u64 {
+        self.commands[kind as usize].load(Relaxed)
+    }
+}

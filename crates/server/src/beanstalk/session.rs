@@ -1,0 +1,638 @@
+//! A client's session: commands in, operations for the engine and replies out. Sans I/O.
+//!
+//! Commands are done one after the other, as the protocol wants it. Those that need one look at the engine each, and do not wait, are
+//! handed to it together: a client that sends a hundred puts at once waits for one sync, not for a hundred.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use duewheel::CallError;
+use duewheel::core::engine::{
+    ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve, Reserved,
+    SettleRefusal, Settled, Target, WaiterId, When,
+};
+use duewheel::core::message::{MaxAttempts, Message, Options, State};
+use duewheel::core::policy::ReadyOrder;
+use duewheel::core::{Key, MessageId, QueueName, SessionId};
+
+use super::Shared;
+use super::codec::{Command, IfTaken, Kind, Put, Said};
+use super::stats;
+use crate::error::{ErrorCode, Problem};
+
+/// Commands handed to the engine together.
+const BATCH: usize = 1_024;
+/// Of those, commands that are answered with a body.
+const BATCH_BODIES: usize = 64;
+/// Queues that one session may watch.
+const MAX_WATCHED: usize = 1_024;
+/// A waiting reserve ends when a lease of the session has less than this left.
+const SAFETY_MARGIN_MS: u64 = 1_000;
+/// Queues asked for at a time.
+const PAGE: usize = 1_000;
+/// The queue of a client that has not chosen one.
+const DEFAULT: &str = "default";
+
+type Answer = Result<Reply, CallError>;
+
+/// What a session needs next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// These operations; then [`Session::answered`].
+    Ask(Vec<Op>),
+    /// This reserve, which may wait; then [`Session::answered`].
+    Wait(WaiterId, Op),
+    /// More bytes of the client.
+    Read,
+    /// Nothing any more.
+    Close,
+}
+
+/// A client's session.
+#[derive(Debug)]
+pub(super) struct Session {
+    id: SessionId,
+    used: QueueName,
+    watched: Vec<QueueName>,
+    said: VecDeque<Said>,
+    /// Bytes of bodies in `said`.
+    bytes: usize,
+    task: Task,
+    /// Has put, or reserved.
+    pub(super) produces: bool,
+    pub(super) works: bool,
+    input: Input,
+}
+
+/// Whether more may come from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Input {
+    Open,
+    /// The client has ended its half of the connection: nobody is made to wait any more.
+    HalfClosed,
+}
+
+/// What is under way.
+#[derive(Debug)]
+enum Task {
+    Nothing,
+    Batch(Vec<Part>),
+    /// So many reserves at the front.
+    Reserve(usize),
+    /// Dead messages first; scheduled ones only if there were none.
+    Kick {
+        left: u32,
+        kicked: u32,
+        from: State,
+    },
+    KickJob(MessageId, State),
+    ListQueues(Vec<QueueName>),
+    Pause {
+        queue: QueueName,
+        seconds: u32,
+        step: PauseStep,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PauseStep {
+    Look,
+    Pause,
+}
+
+/// What becomes of one command of a batch. All but the first three take one answer.
+#[derive(Debug)]
+enum Part {
+    Text(&'static str),
+    Line(String),
+    Block(String),
+    /// An operation without a reply.
+    Silent,
+    Put,
+    ReserveJob,
+    Delete,
+    Release,
+    Bury,
+    Touch,
+    Found,
+    StatsJob,
+    StatsQueue,
+    Stats,
+    DeleteKey,
+}
+
+impl Part {
+    fn has_answer(&self) -> bool {
+        !matches!(self, Part::Text(_) | Part::Line(_) | Part::Block(_))
+    }
+}
+
+impl Session {
+    pub(super) fn new(id: SessionId) -> Self {
+        let used = default_queue();
+        Session {
+            id,
+            watched: vec![used.clone()],
+            used,
+            said: VecDeque::new(),
+            bytes: 0,
+            task: Task::Nothing,
+            produces: false,
+            works: false,
+            input: Input::Open,
+        }
+    }
+
+    /// What the engine must hear at the start; the answers mean nothing.
+    pub(super) fn opening(&self) -> Vec<Op> {
+        let hold = |how| Op::Hold { queue: self.used.clone(), how };
+        vec![hold(Hold::Use), hold(Hold::Watch)]
+    }
+
+    /// What the engine must hear at the end; the answers mean nothing.
+    pub(super) fn closing(&self) -> Vec<Op> {
+        let mut ops = vec![Op::SessionClosed { session: self.id }];
+        ops.push(Op::LetGo { queue: self.used.clone(), how: Hold::Use });
+        ops.extend(self.watched.iter().map(|queue| Op::LetGo { queue: queue.clone(), how: Hold::Watch }));
+        ops
+    }
+
+    /// Takes a command in.
+    pub(super) fn hear(&mut self, said: Said) {
+        if let Ok(Command::Put(put)) = &said.what {
+            self.bytes += put.body.len();
+        }
+        self.said.push_back(said);
+    }
+
+    /// Whether more commands should be taken in before the ones heard are done.
+    pub(super) fn has_room(&self, max_bytes: usize) -> bool {
+        self.said.len() < BATCH && self.bytes < max_bytes
+    }
+
+    /// The client will say nothing more.
+    pub(super) fn half_close(&mut self) {
+        self.input = Input::HalfClosed;
+    }
+
+    pub(super) fn is_half_closed(&self) -> bool {
+        self.input == Input::HalfClosed
+    }
+
+    /// Goes on when nothing is under way.
+    pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        let (mut parts, mut ops, mut bodies) = (Vec::new(), Vec::new(), 0);
+        while parts.len() < BATCH && bodies < BATCH_BODIES {
+            let Some(said) = self.said.front() else { break };
+            let alone = match &said.what {
+                Ok(command) => is_alone(command),
+                Err(_) => false,
+            };
+            if alone {
+                if parts.is_empty() {
+                    return self.alone(shared, out);
+                }
+                break;
+            }
+            let Some(said) = self.said.pop_front() else { break };
+            let before = parts.len();
+            self.plan(shared, said, &mut parts, &mut ops);
+            bodies +=
+                usize::from(parts[before..].iter().any(|p| matches!(p, Part::Found | Part::ReserveJob)));
+        }
+        if parts.is_empty() {
+            return match self.input {
+                Input::Open => Next::Read,
+                Input::HalfClosed => Next::Close,
+            };
+        }
+        self.task = Task::Batch(parts);
+        if ops.is_empty() { self.answered(Vec::new(), shared, out) } else { Next::Ask(ops) }
+    }
+
+    /// A command that is done in one step: what it asks of the engine, and what to make of the answer.
+    fn plan(&mut self, shared: &Shared, said: Said, parts: &mut Vec<Part>, ops: &mut Vec<Op>) {
+        self.count(shared, said.kind);
+        let command = match said.what {
+            Ok(command) => command,
+            Err(refusal) => return parts.push(Part::Text(refusal.reply())),
+        };
+        let mut ask = |part: Part, op: Op| {
+            parts.push(part);
+            ops.push(op);
+        };
+        let proof = Proof::Session(self.id);
+        match command {
+            Command::Put(put) => {
+                self.bytes -= put.body.len();
+                self.produces = true;
+                if shared.drain.is_on() {
+                    return parts.push(Part::Text("DRAINING\r\n"));
+                }
+                ask(Part::Put, self.put(put));
+            }
+            Command::Use(queue) => {
+                parts.push(Part::Line(format!("USING {queue}\r\n")));
+                let left = mem::replace(&mut self.used, queue);
+                parts.extend([Part::Silent, Part::Silent]);
+                ops.push(Op::Hold { queue: self.used.clone(), how: Hold::Use });
+                ops.push(Op::LetGo { queue: left, how: Hold::Use });
+            }
+            Command::Watch(queue) => {
+                if !self.watched.contains(&queue) {
+                    if self.watched.len() >= MAX_WATCHED {
+                        return parts.push(Part::Text("OUT_OF_MEMORY\r\n"));
+                    }
+                    ask(Part::Silent, Op::Hold { queue: queue.clone(), how: Hold::Watch });
+                    self.watched.push(queue);
+                }
+                parts.push(self.watching());
+            }
+            Command::Ignore(queue) => {
+                if let Some(at) = self.watched.iter().position(|q| *q == queue) {
+                    if self.watched.len() == 1 {
+                        return parts.push(Part::Text("NOT_IGNORED\r\n"));
+                    }
+                    // The last takes its place, as in beanstalkd: clients see the order.
+                    self.watched.swap_remove(at);
+                    ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
+                }
+                parts.push(self.watching());
+            }
+            Command::ReserveJob(id) => {
+                ask(Part::ReserveJob, Op::ReserveOne { id, session: self.id, lease_ms: None });
+            }
+            Command::Delete(id) => ask(Part::Delete, Op::Delete { id, session: self.id }),
+            Command::Release { id, priority, delay } => {
+                let delay_ms = Some(u64::from(delay) * 1_000);
+                ask(
+                    Part::Release,
+                    Op::Nack { id, proof, delay_ms, priority: Some(priority), note: "".into() },
+                );
+            }
+            Command::Bury { id, priority } => {
+                ask(Part::Bury, Op::Bury { id, proof, priority: Some(priority), note: "".into() });
+            }
+            Command::Touch(id) => ask(Part::Touch, Op::Extend { id, proof, lease_ms: None }),
+            Command::Peek(id) => ask(Part::Found, Op::Get { target: Target::Id(id) }),
+            Command::PeekReady => ask(Part::Found, self.peek(State::Ready)),
+            Command::PeekDelayed => ask(Part::Found, self.peek(State::Scheduled)),
+            Command::PeekBuried => ask(Part::Found, self.peek(State::Dead)),
+            Command::Stats => ask(Part::Stats, Op::Stats),
+            Command::StatsJob(id) => ask(Part::StatsJob, Op::Get { target: Target::Id(id) }),
+            Command::StatsTube(queue) => ask(Part::StatsQueue, Op::Queue { queue }),
+            Command::ListTubeUsed => parts.push(Part::Line(format!("USING {}\r\n", self.used))),
+            Command::ListTubesWatched => parts.push(Part::Block(stats::list(&self.watched))),
+            Command::DeleteKey(key) => {
+                ask(Part::DeleteKey, Op::Cancel { target: Target::Key(self.used.clone(), key) });
+            }
+            Command::PeekKey(key) => {
+                ask(Part::Found, Op::Get { target: Target::Key(self.used.clone(), key) });
+            }
+            // Done alone; see `is_alone`.
+            Command::Reserve(_)
+            | Command::Kick(_)
+            | Command::KickJob(_)
+            | Command::ListTubes
+            | Command::PauseTube { .. }
+            | Command::Quit => {}
+        }
+    }
+
+    fn put(&self, put: Put) -> Op {
+        let Put { priority, delay, ttr, key, body } = put;
+        let (key, if_exists): (Option<Key>, _) = match key {
+            None => (None, IfExists::Reject),
+            Some((key, IfTaken::Refuse)) => (Some(key), IfExists::Reject),
+            Some((key, IfTaken::Replace)) => (Some(key), IfExists::Replace),
+        };
+        Op::Enqueue(Box::new(Enqueue {
+            key,
+            if_exists,
+            when: When::Seconds(delay),
+            priority: Some(priority),
+            options: Options {
+                lease_ms: Some(u64::from(ttr.max(1)) * 1_000),
+                max_attempts: Some(MaxAttempts::UNLIMITED),
+                backoff: None,
+            },
+            order_if_new: Some(ReadyOrder::Arrival),
+            ..Enqueue::new(self.used.clone(), body)
+        }))
+    }
+
+    fn peek(&self, state: State) -> Op {
+        Op::Peek { queue: self.used.clone(), state }
+    }
+
+    fn watching(&self) -> Part {
+        Part::Line(format!("WATCHING {}\r\n", self.watched.len()))
+    }
+
+    fn count(&self, shared: &Shared, kind: Option<Kind>) {
+        if let Some(kind) = kind {
+            shared.counters.count(kind);
+        }
+    }
+
+    /// The command at the front, which takes several steps or may wait.
+    fn alone(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        if matches!(self.said.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
+            return self.reserve(shared);
+        }
+        let Some(Said { kind, what: Ok(command) }) = self.said.pop_front() else { return Next::Read };
+        self.count(shared, kind);
+        self.task = match command {
+            Command::Kick(most) => Task::Kick { left: most, kicked: 0, from: State::Dead },
+            Command::KickJob(id) => Task::KickJob(id, State::Dead),
+            Command::ListTubes => Task::ListQueues(Vec::new()),
+            Command::PauseTube { queue, seconds } => Task::Pause { queue, seconds, step: PauseStep::Look },
+            Command::Quit => return Next::Close,
+            _ => return self.go_on(shared, out),
+        };
+        self.ask(shared, out)
+    }
+
+    /// As many reserves as stand at the front, as one demand: it is answered as soon as there is something for the first.
+    fn reserve(&mut self, shared: &Shared) -> Next {
+        let is_reserve = |said: &&Said| matches!(said.what, Ok(Command::Reserve(_)));
+        let reserves = self.said.iter().take(BATCH).take_while(is_reserve).count();
+        let seconds = match self.said.front().map(|said| &said.what) {
+            Some(Ok(Command::Reserve(seconds))) => *seconds,
+            _ => Some(0),
+        };
+        let wait_ms = match (self.input, seconds) {
+            (Input::HalfClosed, _) => 0,
+            (Input::Open, Some(seconds)) => u64::from(seconds) * 1_000,
+            (Input::Open, None) => u64::MAX,
+        };
+        self.works = true;
+        self.task = Task::Reserve(reserves);
+        let waiter = shared.client.new_waiter();
+        let op = Op::Reserve(Reserve {
+            waiter,
+            queues: self.watched.clone(),
+            max: reserves,
+            wait_ms,
+            lease_ms: None,
+            session: self.id,
+            deadline_margin_ms: Some(SAFETY_MARGIN_MS),
+        });
+        Next::Wait(waiter, op)
+    }
+
+    /// The next step of what is under way.
+    fn ask(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        let op = match &self.task {
+            Task::Kick { left, from, .. } => {
+                let (queue, max) = (self.used.clone(), usize::try_from(*left).unwrap_or(usize::MAX));
+                match from {
+                    State::Dead => Op::RedriveMany { queue, max },
+                    State::Scheduled | State::Ready | State::Leased => Op::FireMany { queue, max },
+                }
+            }
+            Task::KickJob(id, State::Dead) => {
+                return Next::Ask(vec![Op::Redrive { id: *id }, Op::Get { target: Target::Id(*id) }]);
+            }
+            Task::KickJob(id, _) => Op::Fire { target: Target::Id(*id) },
+            Task::ListQueues(names) => Op::Queues { after: names.last().cloned(), limit: PAGE },
+            Task::Pause { queue, step: PauseStep::Look, .. } => Op::Queue { queue: queue.clone() },
+            Task::Pause { queue, seconds, step: PauseStep::Pause } => {
+                Op::Pause { queue: queue.clone(), for_ms: Some(u64::from(*seconds) * 1_000) }
+            }
+            Task::Nothing | Task::Batch(_) | Task::Reserve(_) => return self.go_on(shared, out),
+        };
+        Next::Ask(vec![op])
+    }
+
+    /// Takes the answers to what was asked, one for each operation.
+    pub(super) fn answered(&mut self, answers: Vec<Answer>, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        let mut answers = answers.into_iter();
+        match mem::replace(&mut self.task, Task::Nothing) {
+            Task::Nothing => {}
+            Task::Batch(parts) => {
+                for part in parts {
+                    let answer = if part.has_answer() { answers.next() } else { None };
+                    self.reply(part, answer, shared, out);
+                }
+            }
+            Task::Reserve(reserves) => self.reserved(reserves, answers.next(), shared, out),
+            Task::Kick { left, kicked, from } => match answers.next() {
+                Some(Ok(Reply::Count(n))) => {
+                    let n = u32::try_from(n).unwrap_or(left).min(left);
+                    let (left, kicked) = (left - n, kicked + n);
+                    let from = match (from, n) {
+                        (State::Dead, 0) if kicked == 0 => State::Scheduled,
+                        (_, 0) => return self.kicked(kicked, shared, out),
+                        (from, _) => from,
+                    };
+                    if left == 0 {
+                        return self.kicked(kicked, shared, out);
+                    }
+                    self.task = Task::Kick { left, kicked, from };
+                    return self.ask(shared, out);
+                }
+                answer => out.extend_from_slice(no_answer(answer).as_bytes()),
+            },
+            Task::KickJob(id, step) => match (answers.next(), answers.next()) {
+                (Some(Ok(Reply::Change(Ok(_)))), _) => out.extend_from_slice(b"KICKED\r\n"),
+                (Some(Ok(Reply::Change(Err(_)))), Some(Ok(Reply::View(Some(view)))))
+                    if step == State::Dead && view.state == State::Scheduled =>
+                {
+                    self.task = Task::KickJob(id, State::Scheduled);
+                    return self.ask(shared, out);
+                }
+                (Some(Ok(Reply::Change(Err(_)))), _) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+                (answer, _) => out.extend_from_slice(no_answer(answer).as_bytes()),
+            },
+            Task::ListQueues(mut names) => match answers.next() {
+                Some(Ok(Reply::Queues(views))) => {
+                    let full = views.len() >= PAGE;
+                    names.extend(views.into_iter().map(|view| view.name));
+                    if full {
+                        self.task = Task::ListQueues(names);
+                        return self.ask(shared, out);
+                    }
+                    // It is there for every client, and first, as in beanstalkd.
+                    let default = default_queue();
+                    names.retain(|name| *name != default);
+                    names.insert(0, default);
+                    block(out, &stats::list(&names));
+                }
+                answer => out.extend_from_slice(no_answer(answer).as_bytes()),
+            },
+            Task::Pause { queue, seconds, step } => match (step, answers.next()) {
+                (PauseStep::Look, Some(Ok(Reply::Queues(views)))) if views.is_empty() => {
+                    out.extend_from_slice(b"NOT_FOUND\r\n");
+                }
+                (PauseStep::Look, Some(Ok(Reply::Queues(_)))) => {
+                    self.task = Task::Pause { queue, seconds, step: PauseStep::Pause };
+                    return self.ask(shared, out);
+                }
+                (PauseStep::Pause, Some(Ok(Reply::Done))) => out.extend_from_slice(b"PAUSED\r\n"),
+                (_, answer) => out.extend_from_slice(no_answer(answer).as_bytes()),
+            },
+        }
+        self.go_on(shared, out)
+    }
+
+    fn kicked(&mut self, kicked: u32, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        out.extend_from_slice(format!("KICKED {kicked}\r\n").as_bytes());
+        self.go_on(shared, out)
+    }
+
+    /// Answers the reserves at the front: each of the messages is for one; if there is none, the first has waited in vain.
+    fn reserved(&mut self, reserves: usize, answer: Option<Answer>, shared: &Shared, out: &mut Vec<u8>) {
+        match answer {
+            Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) if grants.is_empty() => {
+                self.answer_first("TIMED_OUT\r\n", shared, out);
+            }
+            Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) => {
+                for grant in grants.iter().take(reserves) {
+                    self.answer_first("", shared, out);
+                    found(out, "RESERVED", &grant.message);
+                }
+            }
+            Some(Ok(Reply::Reserve(Reserved::DeadlineSoon))) => {
+                self.answer_first("DEADLINE_SOON\r\n", shared, out);
+            }
+            Some(Ok(Reply::Reserve(Reserved::Overloaded))) => {
+                self.answer_first(ErrorCode::Overloaded.beanstalk(), shared, out);
+            }
+            answer => self.answer_first(no_answer(answer), shared, out),
+        }
+    }
+
+    fn answer_first(&mut self, text: &str, shared: &Shared, out: &mut Vec<u8>) {
+        if let Some(said) = self.said.pop_front() {
+            self.count(shared, said.kind);
+        }
+        out.extend_from_slice(text.as_bytes());
+    }
+
+    fn reply(&mut self, part: Part, answer: Option<Answer>, shared: &Shared, out: &mut Vec<u8>) {
+        let text = match (part, answer) {
+            (Part::Text(text), _) => text,
+            (Part::Line(line), _) => return out.extend_from_slice(line.as_bytes()),
+            (Part::Block(text), _) => return block(out, &text),
+            (Part::Silent, _) => return,
+            (Part::Put, Some(Ok(Reply::Enqueue(Ok(done))))) => return line(out, "INSERTED", done.id),
+            (Part::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(id)))))) => {
+                return line(out, "KEY_EXISTS", id);
+            }
+            (Part::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::Leased(id)))))) => {
+                return line(out, "KEY_RESERVED", id);
+            }
+            (Part::Put, Some(Ok(Reply::Enqueue(Err(refusal))))) => {
+                Problem::from_enqueue(refusal, "delay").code.beanstalk()
+            }
+            (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Ok(grant))))) => {
+                self.works = true;
+                return found(out, "RESERVED", &grant.message);
+            }
+            (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Err(_))))) => "NOT_FOUND\r\n",
+            (Part::Delete, Some(Ok(Reply::Settle(Ok(_))))) => "DELETED\r\n",
+            (Part::Release, Some(Ok(Reply::Settle(Ok(Settled::Dead(_)))))) => "BURIED\r\n",
+            (Part::Release, Some(Ok(Reply::Settle(Ok(_))))) => "RELEASED\r\n",
+            (Part::Bury, Some(Ok(Reply::Settle(Ok(_))))) => "BURIED\r\n",
+            (Part::Touch, Some(Ok(Reply::Extend(Ok(_))))) => "TOUCHED\r\n",
+            (Part::Delete | Part::Release | Part::Bury, Some(Ok(Reply::Settle(Err(refusal))))) => {
+                lost(refusal)
+            }
+            (Part::Touch, Some(Ok(Reply::Extend(Err(refusal))))) => lost(refusal),
+            (Part::DeleteKey, Some(Ok(Reply::Change(Ok(_))))) => "DELETED\r\n",
+            (Part::DeleteKey, Some(Ok(Reply::Change(Err(ChangeRefusal::Leased))))) => "KEY_RESERVED\r\n",
+            (Part::DeleteKey, Some(Ok(Reply::Change(Err(_))))) => "NOT_FOUND\r\n",
+            (Part::Found, Some(Ok(Reply::View(Some(view))))) => return found(out, "FOUND", &view.message),
+            (Part::StatsJob, Some(Ok(Reply::View(Some(view))))) => {
+                return block(out, &stats::message(&view, shared.client.now()));
+            }
+            (Part::Found | Part::StatsJob, Some(Ok(Reply::View(None)))) => "NOT_FOUND\r\n",
+            (Part::StatsQueue, Some(Ok(Reply::Queues(views)))) => match views.first() {
+                Some(view) => return block(out, &stats::queue(view)),
+                None => "NOT_FOUND\r\n",
+            },
+            (Part::Stats, Some(Ok(Reply::Stats(stats)))) => {
+                return block(out, &stats::server(&stats, shared));
+            }
+            (_, answer) => no_answer(answer),
+        };
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+fn default_queue() -> QueueName {
+    QueueName::new(DEFAULT).expect("a good name")
+}
+
+/// Whether it takes several steps, or may wait.
+fn is_alone(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Reserve(_)
+            | Command::Kick(_)
+            | Command::KickJob(_)
+            | Command::ListTubes
+            | Command::PauseTube { .. }
+            | Command::Quit
+    )
+}
+
+/// What a session hears whose lease is not the message's, or not any more.
+fn lost(refusal: SettleRefusal) -> &'static str {
+    match refusal {
+        SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => "NOT_FOUND\r\n",
+        SettleRefusal::TooLong(_) => ErrorCode::Internal.beanstalk(), // the protocol cannot say so much
+    }
+}
+
+/// The engine did not answer, or not to this.
+fn no_answer(answer: Option<Answer>) -> &'static str {
+    match answer {
+        Some(Err(error)) => Problem::from(error).code.beanstalk(),
+        Some(Ok(_)) | None => ErrorCode::Internal.beanstalk(),
+    }
+}
+
+/// A word and a number.
+fn line(out: &mut Vec<u8>, word: &str, id: MessageId) {
+    out.extend_from_slice(word.as_bytes());
+    out.push(b' ');
+    digits(out, id.0);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A word, the id, and the body.
+fn found(out: &mut Vec<u8>, word: &str, message: &Message) {
+    out.extend_from_slice(word.as_bytes());
+    out.push(b' ');
+    digits(out, message.id.0);
+    out.push(b' ');
+    digits(out, message.body.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(&message.body);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `OK` and a text.
+fn block(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(b"OK ");
+    digits(out, text.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn digits(out: &mut Vec<u8>, mut n: u64) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        digits[start] = b"0123456789"[usize::try_from(n % 10).unwrap_or(0)];
+        n /= 10;
+        if n == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}

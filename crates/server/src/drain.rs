@@ -1,0 +1,29 @@
+//! Drain mode: nothing new is accepted, everything else goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the server accepts new messages. Clones are one switch. It is turned on by SIGUSR1, as beanstalkd's, and is off
+/// again after a restart.
+///
+/// ```
+/// use duewheel_server::drain::Drain;
+/// let drain = Drain::default();
+/// let listener = drain.clone();
+/// drain.turn_on();
+/// assert!(listener.is_on());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Drain(Arc<AtomicBool>);
+
+impl Drain {
+    /// No new messages from now on.
+    pub fn turn_on(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether new messages are refused.
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
