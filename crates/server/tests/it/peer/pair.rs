@@ -125,6 +125,7 @@ impl Pair {
                 other => return Err(format!("{:?} does not end: {other:?}", side.server.kind)),
             }
             side.open.remove(name);
+            side.closed()?;
         }
         Ok(())
     }
@@ -132,12 +133,10 @@ impl Pair {
     /// Closes, and waits until both servers have seen it.
     pub(crate) fn close(&mut self, name: &str) -> Result<(), Difference> {
         for side in [&mut self.theirs, &mut self.ours] {
-            let before = side.server.field(None, "current-connections").and_then(|n| n.parse::<u64>().ok());
             if side.open.remove(name).is_none() {
                 return Err(format!("{name} is not open"));
             }
-            let after = before.and_then(|n| n.checked_sub(1)).ok_or("no current-connections")?;
-            side.server.until(None, "current-connections", &after.to_string())?;
+            side.closed()?;
         }
         Ok(())
     }
@@ -201,6 +200,12 @@ impl Side {
         self.open
             .entry(name.to_owned())
             .or_insert_with(|| Open { connection: server.connect(), asked: Vec::new() })
+    }
+
+    /// Waits until the server counts none but those still open and the test's own.
+    fn closed(&mut self) -> Result<(), Difference> {
+        let left = (self.open.len() + 1).to_string();
+        self.server.until(None, "current-connections", &left)
     }
 
     fn receive(&mut self, name: &str) -> Normal {

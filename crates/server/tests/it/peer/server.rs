@@ -35,7 +35,7 @@ pub(crate) struct Server {
     address: Address,
     folder: TempDir,
     /// For the test's own questions, so that they are not mixed with the transcript's.
-    control: Option<Connection>,
+    control: Connection,
     pub(crate) asked: Asked,
 }
 
@@ -46,12 +46,14 @@ pub(crate) struct Asked {
     pub(crate) stats_tube: u64,
 }
 
+/// By `answers`.
+const ASKED_FIRST: Asked = Asked { stats: 1, stats_tube: 0 };
+
 impl Server {
     pub(crate) fn start(kind: Kind, setup: Setup) -> Server {
         let folder = TempDir::new().expect("folder");
-        let (child, address) = spawn(kind, setup, folder.path());
-        let asked = Asked::default();
-        Server { kind, setup, child, address, folder, control: None, asked }
+        let (child, address, control) = spawn(kind, setup, folder.path());
+        Server { kind, setup, child, address, folder, control, asked: ASKED_FIRST }
     }
 
     pub(crate) fn connect(&self) -> Connection {
@@ -72,8 +74,8 @@ impl Server {
             assert!(begun.elapsed() < PATIENCE, "the process does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
-        (self.child, self.address) = spawn(self.kind, self.setup, self.folder.path());
-        (self.control, self.asked) = (None, Asked::default());
+        (self.child, self.address, self.control) = spawn(self.kind, self.setup, self.folder.path());
+        self.asked = ASKED_FIRST;
     }
 
     /// A field of `stats`, or of `stats-tube` if a tube is named; none if there is no such tube.
@@ -82,12 +84,8 @@ impl Server {
             Some(tube) => format!("stats-tube {tube}\r\n"),
             None => "stats\r\n".to_owned(),
         };
-        if self.control.is_none() {
-            self.control = Some(self.connect());
-        }
-        let control = self.control.as_mut().expect("control");
-        control.send(question.as_bytes());
-        let reply = match control.receive(PATIENCE) {
+        self.control.send(question.as_bytes());
+        let reply = match self.control.receive(PATIENCE) {
             Heard::Reply(reply) => String::from_utf8(reply).expect("text"),
             other => panic!("{:?} answers {question:?} with {other:?}", self.kind),
         };
@@ -123,7 +121,7 @@ impl Drop for Server {
     }
 }
 
-fn spawn(kind: Kind, setup: Setup, folder: &Path) -> (Child, Address) {
+fn spawn(kind: Kind, setup: Setup, folder: &Path) -> (Child, Address, Connection) {
     match kind {
         Kind::Theirs => spawn_theirs(setup, folder),
         Kind::Ours => spawn_ours(setup, folder),
@@ -132,7 +130,7 @@ fn spawn(kind: Kind, setup: Setup, folder: &Path) -> (Child, Address) {
 
 /// beanstalkd cannot choose a port and does not say when it is ready. So a free one is looked for, and the process that
 /// answers there must be the one that was started.
-fn spawn_theirs(setup: Setup, folder: &Path) -> (Child, Address) {
+fn spawn_theirs(setup: Setup, folder: &Path) -> (Child, Address, Connection) {
     let socket = folder.join("theirs.sock");
     let program = std::env::var("DUEWHEEL_BEANSTALKD").unwrap_or_else(|_| "beanstalkd".to_owned());
     for _ in 0..20 {
@@ -159,8 +157,8 @@ fn spawn_theirs(setup: Setup, folder: &Path) -> (Child, Address) {
             }
             Err(e) => panic!("{program}: {e}"),
         };
-        if answers(&mut child, &address) {
-            return (child, address);
+        if let Some(control) = answers(&mut child, &address) {
+            return (child, address, control);
         }
         let _ = child.kill();
         let _ = child.wait();
@@ -168,29 +166,25 @@ fn spawn_theirs(setup: Setup, folder: &Path) -> (Child, Address) {
     panic!("{program} does not get to answer");
 }
 
-/// Waits until this process answers; false if it has ended or another one has its port.
-fn answers(child: &mut Child, address: &Address) -> bool {
+/// Waits until this process answers, and keeps the connection; none if it has ended or another one has its port.
+fn answers(child: &mut Child, address: &Address) -> Option<Connection> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         if let Ok(mut connection) = Connection::open(address) {
             connection.send(b"stats\r\n");
-            let Heard::Reply(reply) = connection.receive(PATIENCE) else { return false };
+            let Heard::Reply(reply) = connection.receive(PATIENCE) else { return None };
             let pid = format!("\npid: {}\n", child.id());
-            // `quit` and then the end: the connection must not be counted when the test begins. This one question is,
-            // and so it is asked of ours too.
-            connection.send(b"quit\r\n");
-            return matches!(connection.receive(PATIENCE), Heard::Closed(_))
-                && String::from_utf8_lossy(&reply).contains(&pid);
+            return String::from_utf8_lossy(&reply).contains(&pid).then_some(connection);
         }
         if child.try_wait().expect("wait").is_some() {
-            return false;
+            return None;
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    false
+    None
 }
 
-fn spawn_ours(setup: Setup, folder: &Path) -> (Child, Address) {
+fn spawn_ours(setup: Setup, folder: &Path) -> (Child, Address, Connection) {
     let listen = match setup {
         Setup::Tcp | Setup::SmallJobs => "127.0.0.1:0".to_owned(),
         Setup::Unix => format!("unix:{}", folder.join("ours.sock").display()),
@@ -230,6 +224,7 @@ fn spawn_ours(setup: Setup, folder: &Path) -> (Child, Address) {
             break Address::Unix(path.into());
         }
     };
-    assert!(answers(&mut child, &address), "not our own server at {address:?}");
-    (child, address)
+    let control =
+        answers(&mut child, &address).unwrap_or_else(|| panic!("not our own server at {address:?}"));
+    (child, address, control)
 }
