@@ -35,6 +35,7 @@ const TRANSCRIPTS: &[(&str, Setup, &str)] = &[
     ("connections.txt", Setup::Tcp, include_str!("transcripts/connections.txt")),
     ("tubes.txt", Setup::Tcp, include_str!("transcripts/tubes.txt")),
     ("stats.txt", Setup::Tcp, include_str!("transcripts/stats.txt")),
+    ("together.txt", Setup::Tcp, include_str!("transcripts/together.txt")),
     ("drain.txt", Setup::Tcp, include_str!("transcripts/drain.txt")),
     ("small_jobs.txt", Setup::SmallJobs, include_str!("transcripts/small_jobs.txt")),
 ];

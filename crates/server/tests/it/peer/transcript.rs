@@ -77,7 +77,17 @@ fn expect(pair: &mut Pair, name: &str, what: &str) -> Result<(), String> {
         }
         (times, "") => {
             let times: usize = times.parse().map_err(|_| "how many replies?".to_owned())?;
-            (0..times).try_for_each(|_| pair.receive(name).map(drop))
+            // All of them, so that what follows is not mixed up with them.
+            let mut differ = Vec::new();
+            for nth in 1..=times {
+                if let Err(what) = pair.receive(name) {
+                    differ.push(format!("  reply {nth}:\n{what}"));
+                    if what.contains(SILENT) {
+                        break;
+                    }
+                }
+            }
+            if differ.is_empty() { Ok(()) } else { Err(differ.join("\n")) }
         }
         _ => Err("read what?".to_owned()),
     }
