@@ -315,13 +315,19 @@ pub(crate) const KNOWN: &[Known] = &[
         name: "reserve-timeout-too-large",
         theirs: &["TIMED_OUT\\r\\n"],
         ours: &["BAD_FORMAT\\r\\n"],
-        reason: "1.12 cuts it to 32 bits with a sign; 1.13 refuses what is above 2^31-1",
+        reason: "1.12 cuts it to 32 bits; 1.13 refuses what is above 2^31-1",
     },
     Known {
-        name: "reserve-timeout-negative",
+        name: "reserve-timeout-without-end",
         theirs: &[],
         ours: &["BAD_FORMAT\\r\\n"],
-        reason: "1.12 waits without an end; 1.13 refuses a sign",
+        reason: "1.12 waits without an end for a number below 0 or above 2^31-1; 1.13 refuses it",
+    },
+    Known {
+        name: "pause-outlives-its-tube",
+        theirs: &["RESERVED {10} 1\\r\\ng\\r\\n"],
+        ours: &["TIMED_OUT\\r\\n"],
+        reason: "beanstalkd forgets the pause of a tube to which nothing refers any more; ours keeps it to its end",
     },
     Known {
         name: "line-of-225-bytes",

@@ -36,6 +36,7 @@ const TRANSCRIPTS: &[(&str, Setup, &str)] = &[
     ("tubes.txt", Setup::Tcp, include_str!("transcripts/tubes.txt")),
     ("stats.txt", Setup::Tcp, include_str!("transcripts/stats.txt")),
     ("together.txt", Setup::Tcp, include_str!("transcripts/together.txt")),
+    ("one_waits.txt", Setup::Tcp, include_str!("transcripts/one_waits.txt")),
     ("drain.txt", Setup::Tcp, include_str!("transcripts/drain.txt")),
     ("small_jobs.txt", Setup::SmallJobs, include_str!("transcripts/small_jobs.txt")),
 ];

@@ -174,7 +174,13 @@ fn answers(child: &mut Child, address: &Address) -> Option<Connection> {
             connection.send(b"stats\r\n");
             let Heard::Reply(reply) = connection.receive(PATIENCE) else { return None };
             let pid = format!("\npid: {}\n", child.id());
-            return String::from_utf8_lossy(&reply).contains(&pid).then_some(connection);
+            if !String::from_utf8_lossy(&reply).contains(&pid) {
+                return None;
+            }
+            // So that the test's own connection does not hold the tube `default`.
+            connection.send(b"use control\r\nwatch control\r\nignore default\r\n");
+            let heard = (0..3).all(|_| matches!(connection.receive(PATIENCE), Heard::Reply(_)));
+            return heard.then_some(connection);
         }
         if child.try_wait().expect("wait").is_some() {
             return None;
