@@ -113,7 +113,8 @@ impl Engine {
         self.count(idx, &record);
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
-        if now.is_due(due) || self.is_near(idx, due, id) || e.begins == Begins::Dead {
+        let enters = self.is_near(idx, due, id) || (now.is_due(due) && self.overtakes(idx, &life));
+        if enters || e.begins == Begins::Dead {
             self.insert_row(now, Row { message, life }, lsn, lsn, fx);
         } else {
             self.fresh.push(message, life, lsn);

@@ -25,7 +25,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{Kind, Message, Row, Stage};
+use crate::message::{Kind, Life, Message, Row, Stage};
 use crate::name::QueueName;
 use crate::record::Record;
 use crate::store::{Cursor, Load, Loaded, More, Sequence, Which};
@@ -210,10 +210,7 @@ impl Engine {
         };
         let limit = queue.backlog[class as usize].limit;
         if self.reach(idx, class).is_none_or(|reach| place > reach) {
-            // Behind the backlog. Only what is more urgent than all that is ready does not wait for it.
-            let priority = self.priority(idx, &entry.life);
-            let urgent = queue.ready.last_key_value().is_some_and(|(((last, _), _), _)| priority < *last);
-            return limit.is_some() && urgent && fits(2);
+            return self.overtakes(idx, &entry.life);
         }
         // What comes back from a lease was in the window before.
         if fits(1) || (limit.is_some_and(|limit| place <= limit) && fits(2)) {
@@ -221,6 +218,19 @@ impl Engine {
         }
         self.turn_away(idx, class, place);
         false
+    }
+
+    /// Whether a message that is due and behind the backlog need not wait for it: because it is more urgent than something that is ready.
+    pub(super) fn overtakes(&self, idx: QueueIdx, life: &Life) -> bool {
+        let queue = self.queues.get(idx);
+        let window = self.window();
+        queue.backlog[life.due.class() as usize].limit.is_some()
+            && queue
+                .ready
+                .last_key_value()
+                .is_some_and(|(((last, _), _), _)| self.priority(idx, life) < *last)
+            && queue.ready.len() < window.rows * 2
+            && queue.ready_weight < window.bytes * 2
     }
 
     /// A message within reach does not get into memory: its queue reaches only to before it.
