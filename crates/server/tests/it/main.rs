@@ -10,6 +10,7 @@ mod import;
 mod limits;
 mod long_poll;
 mod operations;
+mod peer;
 mod process;
 mod queues;
 mod schema;
