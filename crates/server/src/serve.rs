@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use duewheel::Duewheel;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -77,6 +78,7 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
     let drain = Drain::default();
     let max_connections = settings.limits.max_connections;
     let app = App::new(wheel.clone(), settings.engine_policy(), settings.limits, drain.clone());
+    let lean = Lean::new()?;
     let mut listeners = Listeners::default();
     if let Some(address) = http {
         let bound = Listener::bind(address, app.clone()).await;
@@ -87,10 +89,14 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
     if let Some(address) = beanstalk {
         let max_body = settings.beanstalk_max_job_size;
         let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
-        let bound = beanstalk::Listener::bind(&address, app).await;
-        let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
+        let shown = address.to_string();
+        let binding = lean.spawn(async move { beanstalk::Listener::bind(&address, app).await });
+        let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
+        let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
         let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
-        listeners.add(shown, listener.run(LINGER), move || stopper.stop());
+        let running = lean.spawn(async move { listener.run(LINGER).await });
+        let run = async move { drop(running.await) };
+        listeners.add(shown, run, move || stopper.stop());
     }
     for address in listeners.start() {
         writeln!(out, "listening on {address}")?;
@@ -114,6 +120,36 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
         () = stop.next(&drain) => {}
     }
     result
+}
+
+/// The threads that serve beanstalkd's protocol. Its clients mostly wait for one short answer after the other, so the time of each hand-over
+/// between threads counts, and little else does: one thread for every four processors, and none of those that serve HTTP.
+struct Lean(Option<Runtime>);
+
+impl Lean {
+    fn new() -> std::io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut runtime = Builder::new_multi_thread();
+        let threads = processors.div_ceil(4);
+        let runtime = runtime.worker_threads(threads).thread_name("duewheel-lean").enable_all().build()?;
+        Ok(Lean(Some(runtime)))
+    }
+
+    fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        match &self.0 {
+            Some(runtime) => runtime.spawn(task),
+            None => tokio::spawn(task),
+        }
+    }
+}
+
+impl Drop for Lean {
+    /// A connection that hangs must not keep the process.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// The listeners. None runs before all are bound: a server that is not as its operator meant it serves nobody.

@@ -252,6 +252,8 @@ pub enum Hold {
     Use,
     /// Takes messages out of it.
     Watch,
+    /// Wants it to be there.
+    Keep,
 }
 
 /// What shows that somebody holds a lease.

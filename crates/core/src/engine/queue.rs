@@ -49,7 +49,7 @@ pub(super) struct Queue {
     /// Rows born before this were purged, and are swept when there is time.
     pub(super) purged: Lsn,
     /// How often it is held, for each `Hold`.
-    pub(super) holds: [u32; 2],
+    pub(super) holds: [u32; 3],
     pub(super) rates: [Rate; 3],
     pub(super) dead_check: Option<EngineMs>,
 }
@@ -121,7 +121,7 @@ impl Queue {
             said_unattended: false,
             said_died: false,
             purged: Lsn(0),
-            holds: [0; 2],
+            holds: [0; 3],
             rates: Default::default(),
             dead_check: None,
         }
@@ -151,7 +151,7 @@ impl Queue {
     }
 
     fn is_used(&self) -> bool {
-        self.tally.count() > 0 || !self.waiters.is_empty() || self.holds != [0; 2]
+        self.tally.count() > 0 || !self.waiters.is_empty() || self.holds != [0; 3]
     }
 
     /// Whether it is there no longer, and its store must be told so: it has settings that do not outlive it.

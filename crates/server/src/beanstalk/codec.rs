@@ -56,6 +56,10 @@ pub(super) enum Command {
     DeleteKey(Key),
     /// Ours: looks by key.
     PeekKey(Key),
+    /// The line of a put was right; its body follows. It counts from now on, whatever becomes of it.
+    BeginPut,
+    /// The line of a put was right but for the size, or for what stands behind it.
+    MissPut,
 }
 
 /// A job to put.
@@ -130,10 +134,10 @@ impl Refusal {
     }
 }
 
-/// What a client has said.
+/// What a client has said. A put is said in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
-    /// What it counts for; `None`: the line was not well formed.
+    /// What it counts for; `None`: nothing, because its line was not well formed, or because it was counted before.
     pub(super) kind: Option<Kind>,
     pub(super) what: Result<Command, Refusal>,
 }
@@ -143,6 +147,8 @@ pub(super) struct Said {
 pub(super) struct Decoder {
     max_body: usize,
     state: State,
+    /// Said next, before anything is read.
+    next: Option<Said>,
     /// Bytes of the line at the start of the buffer that hold no end of a line.
     scanned: usize,
 }
@@ -164,18 +170,19 @@ enum State {
 
 impl Decoder {
     pub(super) fn new(max_body: usize) -> Self {
-        Decoder { max_body, state: State::Line, scanned: 0 }
+        Decoder { max_body, state: State::Line, next: None, scanned: 0 }
     }
 
     /// The next thing said, if its last byte is there. Takes its bytes off the front.
     pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<Said> {
         loop {
+            if let Some(said) = self.next.take() {
+                return Some(said);
+            }
             match &mut self.state {
                 State::Line => {
-                    let line = self.line(input)?;
-                    match line {
-                        Line::Said(said) => return Some(said),
-                        Line::Part => {}
+                    if let Some(said) = self.line(input)? {
+                        return Some(said);
                     }
                 }
                 State::DropLine => {
@@ -202,7 +209,7 @@ impl Decoder {
                     put.body = if right { Bytes::copy_from_slice(&input[..size]) } else { Bytes::new() };
                     input.advance(size + 2);
                     let what = if right { Ok(Command::Put(put)) } else { Err(Refusal::ExpectedCrlf) };
-                    return Some(Said { kind: Some(Kind::Put), what });
+                    return Some(Said { kind: None, what });
                 }
                 State::DropBody { left } => {
                     let here = usize::try_from(*left).map_or(input.len(), |left| left.min(input.len()));
@@ -212,7 +219,7 @@ impl Decoder {
                         return None;
                     }
                     self.state = State::Line;
-                    return Some(refused(Some(Kind::Put), Refusal::JobTooBig));
+                    return Some(refused(None, Refusal::JobTooBig));
                 }
             }
         }
@@ -226,7 +233,8 @@ impl Decoder {
         }
     }
 
-    fn line(&mut self, input: &mut BytesMut) -> Option<Line> {
+    /// Takes a line. `None`: it is not all there; `Some(None)`: nothing is said yet.
+    fn line(&mut self, input: &mut BytesMut) -> Option<Option<Said>> {
         let max = if is_ours(input) { MAX_LONG_LINE } else { MAX_LINE };
         let Some(end) = find_crlf(input, self.scanned).filter(|end| end + 2 <= max) else {
             self.scanned = input.len().saturating_sub(1);
@@ -235,37 +243,37 @@ impl Decoder {
             }
             self.scanned = 0;
             self.state = State::DropLine;
-            return Some(Line::Part);
+            return Some(None);
         };
         self.scanned = 0;
         let parsed = parse(&input[..end], self.max_body);
         input.advance(end + 2);
         Some(match parsed {
-            Parsed::Said(said) => Line::Said(said),
-            Parsed::Put(put, size) => {
+            Parsed::Said(said) => Some(said),
+            Parsed::Put(kind, put, size) => {
                 self.state = State::Body { put, size };
-                Line::Part
+                Some(Said { kind: Some(kind), what: Ok(Command::BeginPut) })
             }
-            Parsed::TooBig(size) => {
+            Parsed::TooBig(kind, size) => {
                 self.state = State::DropBody { left: u64::from(size) + 2 };
-                Line::Part
+                Some(Said { kind: Some(kind), what: Ok(Command::MissPut) })
+            }
+            Parsed::Garbage(kind) => {
+                self.next = Some(refused(None, Refusal::BadFormat));
+                Some(Said { kind: Some(kind), what: Ok(Command::MissPut) })
             }
         })
     }
 }
 
-enum Line {
-    Said(Said),
-    /// More of it follows.
-    Part,
-}
-
 enum Parsed {
     Said(Said),
     /// The line of a put, whose body has this size.
-    Put(Put, usize),
+    Put(Kind, Put, usize),
     /// The line of a put whose body, of this size, is too big.
-    TooBig(u32),
+    TooBig(Kind, u32),
+    /// The line of a put, with something behind it.
+    Garbage(Kind),
 }
 
 fn refused(kind: Option<Kind>, why: Refusal) -> Said {
@@ -425,10 +433,10 @@ fn parse_put(mut words: Words<'_>, key: Option<(Key, IfTaken)>, max_body: usize)
     let kind = if key.is_some() { Kind::Other } else { Kind::Put };
     match usize::try_from(size) {
         // Before it is seen whether the line ends there: the body is read and dropped, and the connection lives.
-        Ok(size) if size > max_body => Parsed::TooBig(u32::try_from(size).unwrap_or(u32::MAX)),
-        Err(_) => Parsed::TooBig(size),
-        Ok(_) if !words.is_empty() => Parsed::Said(refused(Some(kind), Refusal::BadFormat)),
-        Ok(size) => Parsed::Put(Put { priority, delay, ttr, key, body: Bytes::new() }, size),
+        Ok(size) if size > max_body => Parsed::TooBig(kind, u32::try_from(size).unwrap_or(u32::MAX)),
+        Err(_) => Parsed::TooBig(kind, size),
+        Ok(_) if !words.is_empty() => Parsed::Garbage(kind),
+        Ok(size) => Parsed::Put(kind, Put { priority, delay, ttr, key, body: Bytes::new() }, size),
     }
 }
 
@@ -607,7 +615,9 @@ mod tests {
         for line in ["", "put", "PUT 1 2 3 4", "peek", "use", "kick", "delete", "pause", "hello"] {
             assert_eq!(one(line), refused(None, Refusal::UnknownCommand), "{line}");
         }
-        assert_eq!(one("put 1 2 3 4 5"), refused(Some(Kind::Put), Refusal::BadFormat));
+        let (said, _) = decode(b"put 1 2 3 4 5\r\n", 100);
+        let missed = Said { kind: Some(Kind::Put), what: Ok(Command::MissPut) };
+        assert_eq!(said, [missed, refused(None, Refusal::BadFormat)]);
         assert_eq!(one("pause-tube -a 3"), refused(Some(Kind::PauseTube), Refusal::BadFormat));
         assert_eq!(one(&format!("use {}", "x".repeat(201))), refused(None, Refusal::BadFormat));
         assert_eq!(one(&"x".repeat(222)), refused(None, Refusal::UnknownCommand));
@@ -627,10 +637,10 @@ mod tests {
         input.extend_from_slice("%20".repeat(800).as_bytes());
         input.extend_from_slice(b"\r\nstats\r\nqui");
         let whole = decode(&input, input.len());
-        assert_eq!(whole.0.len(), 14, "{whole:?}");
+        assert_eq!(whole.0.len(), 22, "{whole:?}");
         assert_eq!(whole.1, 3);
-        assert_eq!(whole.0[3], refused(Some(Kind::Put), Refusal::JobTooBig));
-        assert_eq!(whole.0[4], refused(Some(Kind::Put), Refusal::ExpectedCrlf));
+        assert_eq!(whole.0[7], refused(None, Refusal::JobTooBig));
+        assert_eq!(whole.0[9], refused(None, Refusal::ExpectedCrlf));
         for cut in 1..300 {
             assert_eq!(decode(&input, cut), whole, "{cut}");
         }

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use duewheel::core::engine::{Op, WaiterId};
+use duewheel::core::engine::{Hold, Op, WaiterId};
 use duewheel::{Answers, CallError, Pending};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 use super::codec::{Decoder, MAX_LINE};
-use super::session::{Next, Session};
+use super::session::{Next, Session, default_queue};
 use super::{App, Shared};
 
 /// Bytes of input held while the session is busy, beside the body that is being read.
@@ -107,6 +107,9 @@ impl Listener {
 
     /// Serves until stopped, and then until the open connections have ended, but no longer than `linger`.
     pub async fn run(self, linger: Duration) {
+        // It is always there, with its totals. If nobody takes this, it comes and goes like any other.
+        let keep = Op::Hold { queue: default_queue(), how: Hold::Keep };
+        drop(self.app.0.client.submit(vec![keep]));
         let places = self.app.0.max_connections.min(Semaphore::MAX_PERMITS);
         let free = Arc::new(Semaphore::new(places));
         loop {
@@ -191,26 +194,25 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watc
         out: Vec::new(),
         read_next: FIRST_READ,
         stop,
-        counted: (false, false),
     };
     // If nobody takes it, it counts for nothing but `stats-tube`.
     drop(shared.client.submit(connection.session.opening()));
     if let Err(error) = connection.run().await {
         tracing::debug!(%error, "connection ended");
     }
-    let (counted, closing) = (connection.counted, connection.session.closing());
-    drop(connection);
+    let closing = connection.session.close(shared);
     shared.counters.connections.fetch_sub(1, Relaxed);
-    shared.counters.producers.fetch_sub(usize::from(counted.0), Relaxed);
-    shared.counters.workers.fetch_sub(usize::from(counted.1), Relaxed);
-    tell(shared, closing).await;
+    // Whoever sees the end of the connection finds its leases released.
+    let told = shared.client.submit(closing.clone());
+    drop(connection);
+    tell(shared, closing, told).await;
 }
 
 /// Tells the engine that a connection is gone. What it had leased must go back, so this is tried until the store has it, or is
 /// gone itself.
-async fn tell(shared: &Shared, ops: Vec<Op>) {
+async fn tell(shared: &Shared, ops: Vec<Op>, mut told: Result<Pending, CallError>) {
     loop {
-        match shared.client.submit(ops.clone()) {
+        match told {
             Ok(answers) => match answers.await.into_iter().next() {
                 Some(Err(error)) if error.is_retryable() => {}
                 Some(_) | None => return,
@@ -219,6 +221,7 @@ async fn tell(shared: &Shared, ops: Vec<Op>) {
             Err(_) => return,
         }
         tokio::time::sleep(TELL_AGAIN).await;
+        told = shared.client.submit(ops.clone());
     }
 }
 
@@ -232,8 +235,6 @@ struct Connection<'a, S> {
     /// Bytes that the next read has room for, at least.
     read_next: usize,
     stop: watch::Receiver<bool>,
-    /// Whether it was counted as a producer, and as a worker.
-    counted: (bool, bool),
 }
 
 /// What a read has brought.
@@ -275,7 +276,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 Next::Close => return self.flush().await,
             };
             next = self.session.answered(answers, self.shared, &mut self.out);
-            self.count();
         }
     }
 
@@ -349,16 +349,5 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
             self.out.shrink_to(WRITE_BUFFER);
         }
         Ok(())
-    }
-
-    fn count(&mut self) {
-        if self.session.produces && !self.counted.0 {
-            self.counted.0 = true;
-            self.shared.counters.producers.fetch_add(1, Relaxed);
-        }
-        if self.session.works && !self.counted.1 {
-            self.counted.1 = true;
-            self.shared.counters.workers.fetch_add(1, Relaxed);
-        }
     }
 }

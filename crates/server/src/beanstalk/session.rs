@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel::CallError;
 use duewheel::core::engine::{
@@ -58,10 +60,32 @@ pub(super) struct Session {
     /// Bytes of bodies in `said`.
     bytes: usize,
     task: Task,
-    /// Has put, or reserved.
-    pub(super) produces: bool,
-    pub(super) works: bool,
+    produces: Role,
+    works: Role,
     input: Input,
+}
+
+/// Whether the client has shown itself as one that puts, or one that reserves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    Not,
+    Counted,
+}
+
+impl Role {
+    fn begin(&mut self, counter: &AtomicUsize) {
+        if *self == Role::Not {
+            *self = Role::Counted;
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn end(&mut self, counter: &AtomicUsize) {
+        if *self == Role::Counted {
+            *self = Role::Not;
+            counter.fetch_sub(1, Relaxed);
+        }
+    }
 }
 
 /// Whether more may come from the client.
@@ -137,8 +161,8 @@ impl Session {
             said: VecDeque::new(),
             bytes: 0,
             task: Task::Nothing,
-            produces: false,
-            works: false,
+            produces: Role::Not,
+            works: Role::Not,
             input: Input::Open,
         }
     }
@@ -149,8 +173,10 @@ impl Session {
         vec![hold(Hold::Use), hold(Hold::Watch)]
     }
 
-    /// What the engine must hear at the end; the answers mean nothing.
-    pub(super) fn closing(&self) -> Vec<Op> {
+    /// The end. Gives what the engine must hear; the answers mean nothing.
+    pub(super) fn close(&mut self, shared: &Shared) -> Vec<Op> {
+        self.produces.end(&shared.counters.producers);
+        self.works.end(&shared.counters.workers);
         let mut ops = vec![Op::SessionClosed { session: self.id }];
         ops.push(Op::LetGo { queue: self.used.clone(), how: Hold::Use });
         ops.extend(self.watched.iter().map(|queue| Op::LetGo { queue: queue.clone(), how: Hold::Watch }));
@@ -182,7 +208,8 @@ impl Session {
     /// Goes on when nothing is under way.
     pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         let (mut parts, mut ops, mut bodies) = (Vec::new(), Vec::new(), 0);
-        while parts.len() < BATCH && bodies < BATCH_BODIES {
+        let mut more = true;
+        while more && parts.len() < BATCH && bodies < BATCH_BODIES {
             let Some(said) = self.said.front() else { break };
             let alone = match &said.what {
                 Ok(command) => is_alone(command),
@@ -195,6 +222,7 @@ impl Session {
                 break;
             }
             let Some(said) = self.said.pop_front() else { break };
+            more = !said.what.as_ref().is_ok_and(sees_what_follows);
             let before = parts.len();
             self.plan(shared, said, &mut parts, &mut ops);
             bodies +=
@@ -225,7 +253,6 @@ impl Session {
         match command {
             Command::Put(put) => {
                 self.bytes -= put.body.len();
-                self.produces = true;
                 if shared.drain.is_on() {
                     return parts.push(Part::Text("DRAINING\r\n"));
                 }
@@ -289,6 +316,8 @@ impl Session {
             Command::PeekKey(key) => {
                 ask(Part::Found, Op::Get { target: Target::Key(self.used.clone(), key) });
             }
+            Command::BeginPut => self.produce(shared),
+            Command::MissPut => {}
             // Done alone; see `is_alone`.
             Command::Reserve(_)
             | Command::Kick(_)
@@ -329,6 +358,14 @@ impl Session {
         Part::Line(format!("WATCHING {}\r\n", self.watched.len()))
     }
 
+    fn produce(&mut self, shared: &Shared) {
+        self.produces.begin(&shared.counters.producers);
+    }
+
+    fn work(&mut self, shared: &Shared) {
+        self.works.begin(&shared.counters.workers);
+    }
+
     fn count(&self, shared: &Shared, kind: Option<Kind>) {
         if let Some(kind) = kind {
             shared.counters.count(kind);
@@ -366,7 +403,10 @@ impl Session {
             (Input::Open, Some(seconds)) => u64::from(seconds) * 1_000,
             (Input::Open, None) => u64::MAX,
         };
-        self.works = true;
+        // It counts while it waits.
+        let kind = self.said.front_mut().and_then(|said| said.kind.take());
+        self.count(shared, kind);
+        self.work(shared);
         self.task = Task::Reserve(reserves);
         let waiter = shared.client.new_waiter();
         let op = Op::Reserve(Reserve {
@@ -527,7 +567,7 @@ impl Session {
                 Problem::from_enqueue(refusal, "delay").code.beanstalk()
             }
             (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Ok(grant))))) => {
-                self.works = true;
+                self.work(shared);
                 return found(out, "RESERVED", &grant.message);
             }
             (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Err(_))))) => "NOT_FOUND\r\n",
@@ -561,7 +601,7 @@ impl Session {
     }
 }
 
-fn default_queue() -> QueueName {
+pub(super) fn default_queue() -> QueueName {
     QueueName::new(DEFAULT).expect("a good name")
 }
 
@@ -576,6 +616,11 @@ fn is_alone(command: &Command) -> bool {
             | Command::PauseTube { .. }
             | Command::Quit
     )
+}
+
+/// Whether its answer may show what is decided after it: pages are read when the batch is done, and counters when it is answered.
+fn sees_what_follows(command: &Command) -> bool {
+    matches!(command, Command::PeekReady | Command::PeekDelayed | Command::PeekBuried | Command::Stats)
 }
 
 /// What a session hears whose lease is not the message's, or not any more.

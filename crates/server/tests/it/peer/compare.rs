@@ -321,7 +321,31 @@ pub(crate) const KNOWN: &[Known] = &[
         name: "reserve-timeout-without-end",
         theirs: &[],
         ours: &["BAD_FORMAT\\r\\n"],
-        reason: "1.12 waits without an end for a number below 0 or above 2^31-1; 1.13 refuses it",
+        reason: "1.12 waits without an end for a number below 0; 1.13 refuses it",
+    },
+    Known {
+        name: "reserve-timeout-beyond-int",
+        theirs: &[],
+        ours: &[],
+        reason: "1.12 waits without an end for a number above 2^31-1, 1.13 refuses it; ours waits as long as was said",
+    },
+    Known {
+        name: "one-waits-many-come-kicked-1",
+        theirs: &["RESERVED {1} 1\\r\\na\\r\\n"],
+        ours: &["RESERVED {2} 1\\r\\nb\\r\\n"],
+        reason: "of jobs that become ready by one command, beanstalkd gives the waiting client the first, ours the most urgent",
+    },
+    Known {
+        name: "one-waits-many-come-kicked-2",
+        theirs: &["RESERVED {3} 1\\r\\na\\r\\n"],
+        ours: &["RESERVED {4} 1\\r\\nb\\r\\n"],
+        reason: "as one-waits-many-come-kicked-1",
+    },
+    Known {
+        name: "one-waits-many-come-closed",
+        theirs: &["RESERVED {5} 1\\r\\na\\r\\n"],
+        ours: &["RESERVED {6} 1\\r\\nb\\r\\n"],
+        reason: "as one-waits-many-come-kicked-1",
     },
     Known {
         name: "pause-outlives-its-tube",
