@@ -94,6 +94,8 @@ pub struct LogStore {
 enum Habit {
     /// It asked for a sync.
     Synced,
+    /// It asked for a sync, and waited for it.
+    Waited,
     /// It has appended, and not asked yet.
     Appended,
     /// It appended again without asking in between.
@@ -318,6 +320,7 @@ impl Store for LogStore {
                 self.ask();
                 Habit::Appended
             }
+            Habit::Waited => Habit::Appended,
             Habit::Appended | Habit::Gathers => Habit::Gathers,
         };
         let taken = self.take(group);
@@ -332,6 +335,15 @@ impl Store for LogStore {
         self.habit = Habit::Synced;
         self.ask();
         Ok(())
+    }
+
+    fn sync_here(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        self.habit = Habit::Waited;
+        if self.shared.options.sync == SyncMode::Fsync {
+            self.shared.syncer.ask_here(&self.shared);
+        }
+        self.check()
     }
 
     fn progress(&mut self) -> Result<Progress, StoreError> {

@@ -55,6 +55,15 @@ pub trait Store: Send {
     /// waker given when the store was opened is called. While one sync runs, further asks are joined into the next.
     fn sync(&mut self) -> Result<(), StoreError>;
 
+    /// As [`Store::sync`], by an owner that has nothing else to do meanwhile: a store that can may do it on the spot, which spares
+    /// two changes of thread. It may as well only be asked for; [`Progress`] tells.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    fn sync_here(&mut self) -> Result<(), StoreError> {
+        self.sync()
+    }
+
     /// How far records are written and durable.
     ///
     /// # Errors
@@ -96,6 +105,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn sync(&mut self) -> Result<(), StoreError> {
         (**self).sync()
+    }
+    fn sync_here(&mut self) -> Result<(), StoreError> {
+        (**self).sync_here()
     }
     fn progress(&mut self) -> Result<Progress, StoreError> {
         (**self).progress()

@@ -1,12 +1,13 @@
 //! How far the journal is durable.
 //!
-//! The owner writes and asks; one worker syncs. Whatever was written before a sync starts is covered by it, so asks made
+//! The owner writes and asks; one worker syncs, or the owner itself when it has nothing else to do, but never two at a time: a
+//! failure is told to one of them only. Whatever was written before a sync starts is covered by it, so asks made
 //! while one runs are joined into the next. After a failed sync nothing is synced any more: the kernel may have dropped
 //! the pages, and a second sync that "succeeds" would be a lie.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -21,6 +22,8 @@ pub(crate) struct Syncer {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
+    /// What the last sync took, in µs.
+    took: AtomicU64,
     /// `state.synced.lsn`, for readers that need not wait.
     synced: AtomicU64,
 }
@@ -33,9 +36,20 @@ struct State {
     /// A sync up to this write is wanted.
     asked: u64,
     synced: Position,
+    syncing: Syncing,
     /// When the oldest unsynced write was made; only in buffered mode.
     since: Option<Instant>,
 }
+
+/// Whether somebody is in a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Syncing {
+    Nobody,
+    Somebody,
+}
+
+/// An owner that syncs by itself is away for so long; where syncs take longer, the worker does it.
+const AWAY_AT_MOST: Duration = Duration::from_millis(1);
 
 /// How far, in writes and in records. A mark is a write without a record.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,10 +69,12 @@ impl Syncer {
                 written: position,
                 asked: 0,
                 synced: position,
+                syncing: Syncing::Nobody,
                 since: None,
             }),
             work: Condvar::new(),
             done: Condvar::new(),
+            took: AtomicU64::new(0),
             synced: AtomicU64::new(synced.0),
         }
     }
@@ -85,6 +101,22 @@ impl Syncer {
         if state.asked < state.written.writes {
             state.asked = state.written.writes;
             drop(state);
+            self.work.notify_one();
+        }
+    }
+
+    /// Syncs everything written so far on this thread, unless the worker is at it or syncs take long; then it is only asked for.
+    pub(crate) fn ask_here(&self, shared: &Shared) {
+        let quick = Duration::from_micros(self.took.load(Ordering::Relaxed)) <= AWAY_AT_MOST;
+        if !quick || shared.options.workers == Workers::ByHand {
+            return self.ask();
+        }
+        {
+            let mut state = lock(&self.state);
+            state.asked = state.written.writes;
+        }
+        if sync_once(shared) == Worked::Nothing {
+            // The worker is at it, and goes on with what was asked now.
             self.work.notify_one();
         }
     }
@@ -146,7 +178,13 @@ impl Syncer {
     /// Waits until a sync is wanted.
     fn wait_for_work(&self, shared: &Shared) {
         let mut state = lock(&self.state);
-        while !shared.is_stopping() && state.asked <= state.synced.writes {
+        while !shared.is_stopping()
+            && (state.asked <= state.synced.writes || state.syncing == Syncing::Somebody)
+        {
+            if state.syncing == Syncing::Somebody {
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
             let Some(since) = state.since else {
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -171,30 +209,50 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Syncs once, if there is something to sync.
+/// Syncs once, if there is something to sync, and tells the owner.
 pub(crate) fn step(shared: &Shared) -> Worked {
+    let worked = sync_once(shared);
+    if worked == Worked::Done {
+        (shared.waker)();
+    }
+    worked
+}
+
+/// Syncs once, if there is something to sync and nobody is at it.
+fn sync_once(shared: &Shared) -> Worked {
     let syncer = &shared.syncer;
     let (file, name, target) = {
         let mut state = lock(&syncer.state);
-        if shared.is_stopping() || (state.asked <= state.synced.writes && state.since.is_none()) {
+        let nothing = state.asked <= state.synced.writes && state.since.is_none();
+        if shared.is_stopping() || nothing || state.syncing == Syncing::Somebody {
             return Worked::Nothing;
         }
+        state.syncing = Syncing::Somebody;
         state.since = None;
         (Arc::clone(&state.file), Arc::clone(&state.name), state.written)
     };
     let began = Instant::now();
     let result = file.sync_data().map_err(failed("sync", &name));
-    shared.counters.synced(began.elapsed());
+    let took = began.elapsed();
+    shared.counters.synced(took);
+    syncer.took.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     if let Err(error) = result {
+        // Before anybody else may sync: that one would be told that all is well.
         shared.poison(error);
+        lock(&syncer.state).syncing = Syncing::Nobody;
+        syncer.tell_everybody();
         return Worked::Done;
     }
-    {
+    let more = {
         let mut state = lock(&syncer.state);
         state.synced = target;
+        state.syncing = Syncing::Nobody;
         syncer.synced.store(target.lsn.0, Ordering::Release);
-    }
+        state.asked > target.writes || state.since.is_some()
+    };
     syncer.done.notify_all();
-    (shared.waker)();
+    if more {
+        syncer.work.notify_one();
+    }
     Worked::Done
 }
