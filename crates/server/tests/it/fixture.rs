@@ -20,6 +20,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) clock: VirtualClock,
     pub(crate) wheel: Duewheel,
+    pub(crate) drain: Drain,
     pub(crate) stop: Stop,
     pub(crate) running: JoinHandle<()>,
 }
@@ -41,11 +42,12 @@ impl Server {
         let clock = VirtualClock::at_2026();
         let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
         let wheel = open.await.expect("wheel");
-        let app = App::new(wheel.clone(), policy, limits, Drain::default());
+        let drain = Drain::default();
+        let app = App::new(wheel.clone(), policy, limits, drain.clone());
         let listener = Listener::bind("127.0.0.1:0".parse().expect("address"), app).await.expect("bind");
         let (address, stop) = (listener.address().expect("address"), listener.stopper());
         let running = tokio::spawn(listener.run(PATIENCE));
-        Server { address, clock, wheel, stop, running }
+        Server { address, clock, wheel, drain, stop, running }
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {

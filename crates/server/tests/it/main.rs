@@ -3,6 +3,7 @@
 mod backup;
 mod bad_input;
 mod batch;
+mod beanstalk;
 mod beanstalkd;
 mod command_line;
 mod fixture;

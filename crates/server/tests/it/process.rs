@@ -51,17 +51,27 @@ impl Process {
 
     /// Where it listens for beanstalkd's protocol, if it was told to.
     pub(crate) fn beanstalk(&mut self) -> String {
-        let mut line = String::new();
-        self.out.read_line(&mut line).expect("line");
-        line.trim().strip_prefix("listening on beanstalk://").unwrap_or_else(|| panic!("{line:?}")).to_owned()
+        let line = self.line();
+        line.strip_prefix("listening on beanstalk://").unwrap_or_else(|| panic!("{line:?}")).to_owned()
     }
 
-    fn signal(&self, name: &str) {
+    /// The next line that it prints.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("line");
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
         let killed = Command::new("kill").args([name, &self.child.id().to_string()]).status().expect("kill");
         assert!(killed.success());
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         wait(&mut self.child)
     }
 
@@ -103,7 +113,7 @@ impl Process {
         stream
     }
 
-    fn until(&self, path: &str, so: impl Fn(&Value) -> bool) {
+    pub(crate) fn until(&self, path: &str, so: impl Fn(&Value) -> bool) {
         let begun = Instant::now();
         while !so(&self.call("GET", path, "").1) {
             assert!(begun.elapsed() < PATIENCE, "never: {path}");
@@ -146,7 +156,7 @@ pub(crate) fn run(command: &mut Command) -> Output {
     child.wait_with_output().expect("output")
 }
 
-fn serve() -> Command {
+pub(crate) fn serve() -> Command {
     let mut command = Command::new(BINARY);
     command.arg("serve");
     command

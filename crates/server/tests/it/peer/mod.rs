@@ -11,7 +11,7 @@ mod rng;
 mod server;
 mod splits;
 mod transcript;
-mod wire;
+pub(crate) mod wire;
 
 use std::sync::Mutex;
 

@@ -1,0 +1,37 @@
+//! The listener of beanstalkd's protocol: one engine with HTTP, and what beanstalkd has not. Whether commands are answered as
+//! beanstalkd answers them is the matter of `peer`.
+
+mod client;
+mod keys;
+mod one_engine;
+mod order;
+
+use duewheel_server::beanstalk::{Address, App, DEFAULT_MAX_BODY, Listener};
+
+use crate::fixture::{PATIENCE, Server};
+use client::Client;
+
+/// A server that speaks both, in this process, with virtual time.
+struct Both {
+    http: Server,
+    address: String,
+}
+
+impl Both {
+    async fn start() -> Both {
+        let http = Server::start().await;
+        let app = App::new(&http.wheel, DEFAULT_MAX_BODY, 100, http.drain.clone());
+        let any = Address::Tcp("127.0.0.1:0".parse().expect("address"));
+        let listener = Listener::bind(&any, app).await.expect("bind");
+        let Address::Tcp(address) = listener.address().expect("address") else { panic!("not TCP") };
+        tokio::spawn(listener.run(PATIENCE));
+        Both { http, address: address.to_string() }
+    }
+
+    /// A client of the protocol that uses and watches this tube and no other.
+    fn client(&self, tube: &str) -> Client {
+        let mut client = Client::connect(&self.address);
+        client.enter(tube);
+        client
+    }
+}
