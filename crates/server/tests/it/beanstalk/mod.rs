@@ -2,13 +2,20 @@
 //! beanstalkd answers them is the matter of `peer`.
 
 mod client;
+mod drain;
+mod ends;
 mod keys;
 mod one_engine;
 mod order;
+mod sizes;
+mod unix_socket;
+
+use std::path::Path;
 
 use duewheel_server::beanstalk::{Address, App, DEFAULT_MAX_BODY, Listener};
 
 use crate::fixture::{PATIENCE, Server};
+use crate::process::Process;
 use client::Client;
 
 /// A server that speaks both, in this process, with virtual time.
@@ -34,4 +41,11 @@ impl Both {
         client.enter(tube);
         client
     }
+}
+
+/// A real server, and where it listens for the protocol.
+fn start(data: &Path, more: &[&str]) -> (Process, String) {
+    let mut server = Process::start(data, &[&["--beanstalk", "127.0.0.1:0"], more].concat());
+    let address = server.beanstalk();
+    (server, address)
 }
