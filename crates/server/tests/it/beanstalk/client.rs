@@ -60,6 +60,16 @@ impl Client {
         self.reply()
     }
 
+    /// As `ask`; none if the server closes instead.
+    pub(super) fn try_ask(&mut self, line: &str) -> Option<String> {
+        self.send(format!("{line}\r\n"));
+        match self.0.receive(PATIENCE) {
+            Heard::Reply(reply) => Some(String::from_utf8(reply).expect("text").trim_end().to_owned()),
+            Heard::Closed(_) => None,
+            Heard::Nothing(begun) => panic!("nothing but {begun:?}"),
+        }
+    }
+
     /// `line` is a put's without the size.
     pub(super) fn ask_put(&mut self, line: &str, body: &str) -> String {
         self.ask(&format!("{line} {}\r\n{body}", body.len()))

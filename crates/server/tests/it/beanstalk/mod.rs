@@ -4,6 +4,7 @@
 mod client;
 mod drain;
 mod ends;
+mod hostile;
 mod keys;
 mod one_engine;
 mod order;

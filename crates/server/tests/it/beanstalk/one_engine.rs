@@ -221,7 +221,8 @@ async fn a_queue_that_is_paused_over_http_gives_nothing_until_it_is_resumed() {
     let id = client.put("put 0 0 60", "a");
     server.http.ok("POST", "/v1/queues/q/pause", r#"{"for": "10s"}"#).await;
     assert_eq!(client.field("stats-tube q", "pause").as_deref(), Some("10"));
-    assert_eq!(client.field("stats-tube q", "pause-time-left").as_deref(), Some("10"));
+    // beanstalkd says 9, too: some of the ten seconds is over by the time it looks.
+    assert_eq!(client.field("stats-tube q", "pause-time-left").as_deref(), Some("9"));
     server.http.ok("POST", "/v1/queues/q/pause", "").await;
     server.http.advance(3_600_000);
     assert_eq!(client.ask("reserve-with-timeout 0"), "TIMED_OUT");
