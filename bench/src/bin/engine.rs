@@ -58,6 +58,7 @@ fn main() {
                 waiter: WaiterId(granted),
                 queues: vec![queue.clone()],
                 max: 1000,
+                max_bytes: usize::MAX,
                 wait_ms: 0,
                 lease_ms: None,
                 session: SessionId::NONE,

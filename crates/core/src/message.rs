@@ -83,7 +83,7 @@ pub struct Life {
     pub history: Vec<PastAttempt>,
 }
 
-/// What has happened to a message, counted. A message that is settled at its first attempt has none of it.
+/// What has happened to a message, counted. Most have none of it: they are settled at their first attempt, when they are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Leases of it that ran out.
@@ -91,9 +91,9 @@ pub struct Marks {
     /// Nacks.
     pub releases: u32,
     /// Burials.
-    pub buries: u32,
+    pub burials: u32,
     /// Times it was fired or redriven.
-    pub kicks: u32,
+    pub fires: u32,
     /// The delay that was asked for last, in ms. `None`: the one it was accepted with, which its due time tells.
     pub delay_ms: Option<u64>,
 }
@@ -106,6 +106,7 @@ pub struct Marks {
 /// let second = first.next(WallMs(5));
 /// assert!(first < second && second < second.next(WallMs(6)));
 /// assert_eq!(second.wall(), WallMs(5));
+/// assert!(second < second.next(WallMs(3)), "the clock went back");
 /// assert_eq!(Died::from_raw(second.raw()), second);
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,24 +115,22 @@ pub struct Died(u64);
 /// Bits for the order within a ms: a million deaths. 44 bits are left for the ms, enough until the year 2527.
 const DEATHS_BITS: u32 = 20;
 
+/// Steps of the wall clock through which the order of deaths is kept.
+const STEP_KEPT_MS: u64 = 3_600_000;
+
 impl Died {
     /// The first death of a ms.
     pub fn at(wall: WallMs) -> Self {
         Died(wall.0.min(u64::MAX >> DEATHS_BITS) << DEATHS_BITS)
     }
 
-    /// A death at this ms, when the one before it was `self`.
+    /// A death at this ms, when the one before it was `self`. A wall clock that went back by less than an hour does not change the
+    /// order: what dies meanwhile is said to have died at the latest time seen.
     #[must_use]
     pub fn next(self, wall: WallMs) -> Self {
         let first = Died::at(wall);
-        let last = first.0 | ((1 << DEATHS_BITS) - 1);
-        if self >= first && self.0 < last {
-            Died(self.0 + 1)
-        } else if self.0 == last {
-            self
-        } else {
-            first
-        }
+        let ahead = self.wall().0.saturating_sub(wall.0);
+        if self < first || ahead > STEP_KEPT_MS { first } else { Died(self.0.saturating_add(1)) }
     }
 
     /// When, by the wall clock.

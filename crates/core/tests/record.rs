@@ -87,8 +87,8 @@ fn marks() -> impl Strategy<Value = Marks> {
     let some = (any::<[u32; 4]>(), proptest::option::of(number())).prop_map(|(n, delay_ms)| Marks {
         timeouts: n[0],
         releases: n[1],
-        buries: n[2],
-        kicks: n[3],
+        burials: n[2],
+        fires: n[3],
         delay_ms,
     });
     prop_oneof![Just(Marks::default()), some]

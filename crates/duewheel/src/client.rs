@@ -111,6 +111,7 @@ impl Client {
             waiter,
             queues: demand.queues,
             max: demand.max,
+            max_bytes: usize::MAX,
             wait_ms: demand.wait_ms,
             lease_ms: demand.lease_ms,
             session: demand.session,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use duewheel_core::QueueName;
 use duewheel_core::engine::{BoundLeases, Config};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
@@ -185,7 +186,8 @@ impl Shard {
             ended: watch::Sender::new(None),
             clock,
         });
-        let mut thread = Thread { inbox: inbox.clone(), shared: shared.clone(), opener, config };
+        let mut thread =
+            Thread { holds: Vec::new(), inbox: inbox.clone(), shared: shared.clone(), opener, config };
         let driver = thread.open(store)?;
         std::thread::Builder::new()
             .name("duewheel-shard".into())
@@ -224,6 +226,8 @@ enum Slept {
 }
 
 struct Thread {
+    /// Of the engine before, for the one that takes its place after a failure.
+    holds: Vec<(QueueName, [u32; 3])>,
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
     opener: Opener,
@@ -242,6 +246,7 @@ impl Thread {
         let mut config = self.config.clone();
         if before.is_some() {
             config.bound = BoundLeases::Keep;
+            config.holds = self.holds.clone();
         }
         let mut driver = Driver::new(store, recovered, config, now).map_err(StartError::Policy)?;
         while !driver.is_open() {
@@ -346,6 +351,7 @@ impl Thread {
         error: &StoreError,
     ) -> Result<ShardDriver, End> {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
+        self.holds = driver.engine().holds();
         driver.fail(error);
         refuse(submissions, &not_applied(error));
         let mut error = error.clone();

@@ -332,7 +332,8 @@ impl Settings {
 
     /// The limits of the engine: those of HTTP, and room for the largest job.
     pub fn engine_policy(&self) -> Policy {
-        let max_body = self.policy.max_body.max(self.beanstalk_max_job_size);
+        let job = if self.beanstalk == Listen::Off { 0 } else { self.beanstalk_max_job_size };
+        let max_body = self.policy.max_body.max(job);
         Policy { max_body, ..self.policy.clone() }
     }
 

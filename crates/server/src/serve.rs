@@ -78,7 +78,7 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
     let drain = Drain::default();
     let max_connections = settings.limits.max_connections;
     let app = App::new(wheel.clone(), settings.engine_policy(), settings.limits, drain.clone());
-    let lean = Lean::new()?;
+    let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
     let mut listeners = Listeners::default();
     if let Some(address) = http {
         let bound = Listener::bind(address, app.clone()).await;
@@ -86,7 +86,7 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
         let (shown, stopper) = (format!("http://{}", listener.address()?), listener.stopper());
         listeners.add(shown, listener.run(LINGER), move || stopper.stop());
     }
-    if let Some(address) = beanstalk {
+    if let (Some(address), Some(lean)) = (beanstalk, &lean) {
         let max_body = settings.beanstalk_max_job_size;
         let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
         let shown = address.to_string();

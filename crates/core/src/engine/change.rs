@@ -88,15 +88,15 @@ impl Engine {
         if let Some(holder) = self.key_taken(slot) {
             return Err(ChangeRefusal::KeyExists(holder));
         }
-        self.kick(slot);
+        self.count_fire(slot);
         self.revive(now, slot, fx);
         Ok(Box::new(self.view(now, slot)))
     }
 
     /// Counts that somebody made a message ready before its time. It is recorded with the change itself.
-    pub(super) fn kick(&mut self, slot: Slot) {
+    pub(super) fn count_fire(&mut self, slot: Slot) {
         let marks = &mut self.rows.get_mut(slot).life.marks;
-        marks.kicks = marks.kicks.saturating_add(1);
+        marks.fires = marks.fires.saturating_add(1);
     }
 
     pub(super) fn revive(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
@@ -114,7 +114,7 @@ impl Engine {
 
     /// Makes a scheduled message due now; the delay that was asked for is kept for those who look.
     pub(super) fn fire_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
-        self.kick(slot);
+        self.count_fire(slot);
         let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| moved(life, Due::After(now.engine), delay_ms));
     }

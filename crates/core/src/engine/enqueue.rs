@@ -81,10 +81,10 @@ impl Engine {
             }
         }
         self.check_capacity(&e)?;
+        self.choose_order(now, &e, fx);
         if let Some(slot) = holder {
             self.remove_from(slot, Gone::Replaced, fx);
         }
-        self.choose_order(now, &e, fx);
         let id = MessageId(self.next_id);
         self.next_id += 1;
         let answer = Enqueued { id, due_at: now.wall_of(due), generation, created };
@@ -113,7 +113,7 @@ impl Engine {
         self.count(idx, &record);
         self.count_rate(now, idx, Event::Enqueued);
         let lsn = self.append(record, fx);
-        let enters = self.is_near(idx, due, id) || (now.is_due(due) && self.overtakes(idx, &life));
+        let enters = self.is_near(idx, due, id) || (now.is_due(due) && self.overtakes(idx, id, &life));
         if enters || e.begins == Begins::Dead {
             self.insert_row(now, Row { message, life }, lsn, lsn, fx);
         } else {

@@ -23,7 +23,7 @@ pub(super) enum Gather {
     /// Pages of one sequence or of two.
     Pages(Pages),
     /// Dead messages that are to come back: they are looked up once more, together with their keys.
-    Redrive { to: ReplyTo, rows: Vec<Row> },
+    Redrive { to: ReplyTo, queue: QueueName, rows: Vec<Row>, many: Many, next: Vec<Load> },
 }
 
 #[derive(Debug)]
@@ -39,8 +39,21 @@ pub(super) struct Pages {
 enum Want {
     Peek(State),
     List { state: Option<State>, seen: ListCursor, limit: usize },
-    Fire { max: usize },
-    Redrive,
+    Fire(Many),
+    Redrive(Many),
+}
+
+/// How much of what was asked for is done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Many {
+    max: usize,
+    done: usize,
+}
+
+impl Many {
+    fn left(self) -> usize {
+        self.max - self.done
+    }
 }
 
 /// One of the pages of a listing, and how far it has been read.
@@ -128,8 +141,9 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let max = max.min(self.policy.max_step);
-        let loads = if max == 0 { vec![] } else { self.pages_of_scheduled(now, queue, NOTHING_SEEN, max) };
-        self.gather(now, to, queue, Want::Fire { max }, loads, fx);
+        let rows = max.max(PEEK_ROWS);
+        let loads = if max == 0 { vec![] } else { self.pages_of_scheduled(now, queue, NOTHING_SEEN, rows) };
+        self.gather(now, to, queue, Want::Fire(Many { max, done: 0 }), loads, fx);
     }
 
     /// Makes dead messages of a queue ready again, in the order in which they died.
@@ -142,9 +156,9 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let max = max.min(self.policy.max_step);
-        let dead = self.page(Sequence::Dead, Which::One(queue.clone()), None, max);
+        let dead = self.page(Sequence::Dead, Which::One(queue.clone()), None, max.max(PEEK_ROWS));
         let loads = if max == 0 { vec![] } else { vec![dead] };
-        self.gather(now, to, queue, Want::Redrive, loads, fx);
+        self.gather(now, to, queue, Want::Redrive(Many { max, done: 0 }), loads, fx);
     }
 
     /// Nothing that is due is Scheduled.
@@ -229,11 +243,20 @@ impl Engine {
     fn finish(&mut self, now: Now, pages: Pages, fx: &mut Effects) {
         let Pages { to, queue, want, mut pages, .. } = pages;
         pages.sort_by_key(|page| page.load.sequence);
+        // Where to go on if this is not enough: what was read may have changed since.
+        let next: Vec<Load> = pages
+            .iter()
+            .filter(|page| page.more == More::Yes)
+            .map(|page| Load { after: page.upto, ..page.load.clone() })
+            .collect();
         match want {
             Want::Peek(state) => {
                 let limit = PEEK_ROWS;
                 let page = self.read(now, &queue, Some(state), pages, limit);
                 let first = page.views.into_iter().next().map(Box::new);
+                if first.is_none() && !next.is_empty() {
+                    return self.gather(now, to, &queue, Want::Peek(state), next, fx);
+                }
                 self.respond(to, Reply::View(first), fx);
             }
             Want::List { state, seen, limit } => {
@@ -244,28 +267,30 @@ impl Engine {
                 }
                 self.respond(to, Reply::Page(page), fx);
             }
-            Want::Fire { max } => {
+            Want::Fire(mut many) => {
                 let mut rows: Vec<(Row, crate::Lsn)> = pages
                     .into_iter()
                     .flat_map(|p| p.rows.into_iter().map(move |row| (row, p.as_of)))
                     .collect();
                 rows.sort_by_key(|(row, _)| (now.wall_of(row.life.due), row.message.id));
-                let mut fired = 0;
                 for (row, as_of) in rows {
                     let slot = self.take_far(row, as_of);
                     let slot = slot.filter(|&s| self.rows.get(s).state(now) == State::Scheduled);
-                    if let Some(slot) = slot.filter(|_| fired < max as u64) {
+                    if let Some(slot) = slot.filter(|_| many.left() > 0) {
                         self.fire_now(now, slot, fx);
-                        fired += 1;
+                        many.done += 1;
                     }
                 }
-                self.respond(to, Reply::Count(fired), fx);
+                if many.left() > 0 && !next.is_empty() {
+                    return self.gather(now, to, &queue, Want::Fire(many), next, fx);
+                }
+                self.respond(to, Reply::Count(many.done as u64), fx);
             }
-            Want::Redrive => {
+            Want::Redrive(many) => {
                 let rows: Vec<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
                 let number = self.next_gather;
                 self.next_gather += 1;
-                self.gathers.insert(number, Gather::Redrive { to, rows });
+                self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
                 self.redrives.push(number);
             }
         }
@@ -287,18 +312,24 @@ impl Engine {
     /// Brings back what was asked for; everything it needs has been looked up.
     pub(super) fn finish_redrives(&mut self, now: Now, fx: &mut Effects) {
         for number in std::mem::take(&mut self.redrives) {
-            let Some(Gather::Redrive { to, rows }) = self.gathers.remove(&number) else { continue };
-            let mut redriven = 0;
+            let Some(Gather::Redrive { to, queue, rows, mut many, next }) = self.gathers.remove(&number)
+            else {
+                continue;
+            };
             for row in rows {
                 let slot = self.live(row.message.id);
                 let dead = slot.filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
-                if let Some(slot) = dead.filter(|&s| self.key_taken(s).is_none()) {
-                    self.kick(slot);
+                if let Some(slot) = dead.filter(|&s| many.left() > 0 && self.key_taken(s).is_none()) {
+                    self.count_fire(slot);
                     self.revive(now, slot, fx);
-                    redriven += 1;
+                    many.done += 1;
                 }
             }
-            self.respond(to, Reply::Count(redriven), fx);
+            if many.left() > 0 && !next.is_empty() {
+                self.gather(now, to, &queue, Want::Redrive(many), next, fx);
+            } else {
+                self.respond(to, Reply::Count(many.done as u64), fx);
+            }
         }
     }
 

@@ -442,6 +442,8 @@ pub struct Reserve {
     pub queues: Vec<QueueName>,
     /// At most so many messages.
     pub max: usize,
+    /// At most so many bytes of bodies, keys and headers; the first message always fits.
+    pub max_bytes: usize,
     /// How long to wait for the first.
     pub wait_ms: u64,
     /// Length of the leases; `None`: as message and queue say.

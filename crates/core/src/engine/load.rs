@@ -27,6 +27,7 @@ use hashbrown::HashMap;
 use crate::id::{Lsn, MessageId};
 use crate::message::{Kind, Life, Message, Row, Stage};
 use crate::name::QueueName;
+use crate::policy::ReadyOrder;
 use crate::record::Record;
 use crate::store::{Cursor, Load, Loaded, More, Sequence, Which};
 use crate::time::{Class, Due, Now};
@@ -35,7 +36,7 @@ use super::Engine;
 use super::effect::{Effect, Effects};
 use super::queue::QueueIdx;
 use super::reply::Reply;
-use super::rows::{Place, Slot};
+use super::rows::{Place, Rank, Slot};
 
 /// The end of every sequence.
 const END: Cursor = (u64::MAX, MessageId(u64::MAX));
@@ -210,7 +211,7 @@ impl Engine {
         };
         let limit = queue.backlog[class as usize].limit;
         if self.reach(idx, class).is_none_or(|reach| place > reach) {
-            return self.overtakes(idx, &entry.life);
+            return self.overtakes(idx, place.1, &entry.life);
         }
         // What comes back from a lease was in the window before.
         if fits(1) || (limit.is_some_and(|limit| place <= limit) && fits(2)) {
@@ -220,15 +221,18 @@ impl Engine {
         false
     }
 
-    /// Whether a message that is due and behind the backlog need not wait for it: because it is more urgent than something that is ready.
-    pub(super) fn overtakes(&self, idx: QueueIdx, life: &Life) -> bool {
+    /// Whether a message that is due and behind the backlog need not wait for it: because it is more urgent than something that is ready, or
+    /// of equal urgency and older in a queue in order of arrival.
+    pub(super) fn overtakes(&self, idx: QueueIdx, id: MessageId, life: &Life) -> bool {
         let queue = self.queues.get(idx);
         let window = self.window();
+        let priority = self.priority(idx, life);
+        let before = |(&((last, _), last_id), _): (&(Rank, MessageId), &Slot)| match self.order_of(idx) {
+            ReadyOrder::Due => priority < last,
+            ReadyOrder::Arrival => (priority, id) < (last, last_id),
+        };
         queue.backlog[life.due.class() as usize].limit.is_some()
-            && queue
-                .ready
-                .last_key_value()
-                .is_some_and(|(((last, _), _), _)| self.priority(idx, life) < *last)
+            && queue.ready.last_key_value().is_some_and(before)
             && queue.ready.len() < window.rows * 2
             && queue.ready_weight < window.bytes * 2
     }

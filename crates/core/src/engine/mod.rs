@@ -81,6 +81,8 @@ pub struct Config {
     pub seed: u64,
     /// What becomes of leases that are bound to a connection.
     pub bound: BoundLeases,
+    /// Who holds which queue already: what [`Engine::holds`] of the engine before has given.
+    pub holds: Vec<(QueueName, [u32; 3])>,
 }
 
 /// What becomes, at the start, of leases that are bound to a connection.
@@ -172,7 +174,7 @@ impl Engine {
     /// # Errors
     /// When `policy` asks for a ring that cannot be.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
-        let Config { policy, seed, bound } = config;
+        let Config { policy, seed, bound, holds } = config;
         let mut queues = Queues::new(seed);
         let mut pauses = BTreeSet::new();
         let mut leaving = BTreeSet::new();
@@ -197,6 +199,11 @@ impl Engine {
             if queue.may_leave() {
                 leaving.insert(idx);
             }
+        }
+        for (name, holds) in holds {
+            let idx = queues.find_or_make(&name);
+            queues.get_mut(idx).holds = holds;
+            leaving.remove(&idx);
         }
         let dedupe = Dedupe::new(seed);
         Ok(Engine {
@@ -377,6 +384,11 @@ impl Engine {
     /// Whether a question waits for pages that are under way.
     pub fn has_questions(&self) -> bool {
         !self.gathers.is_empty() || !self.next_due_asked.is_empty()
+    }
+
+    /// Who holds which queue ([`Op::Hold`]), for [`Config::holds`] of the engine that takes this one's place.
+    pub fn holds(&self) -> Vec<(QueueName, [u32; 3])> {
+        self.queues.iter().filter(|q| q.holds != [0; 3]).map(|q| (q.name.clone(), q.holds)).collect()
     }
 
     /// Ends every waiting reserve with what there is, for a shutdown.

@@ -42,6 +42,7 @@ impl Engine {
         self.ready_queues -= usize::from(!queue.ready.is_empty());
         let ready = std::mem::take(&mut queue.ready);
         queue.ready_weight = 0;
+        queue.urgent = 0;
         queue.purged = lsn;
         let gone = queue.resident - keep.len() as u64;
         queue.resident -= gone;

@@ -35,7 +35,7 @@ pub(super) struct Queue {
     pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
     /// How many of those are urgent ([`URGENT`]).
     pub(super) urgent: u64,
-    /// Weight of those.
+    /// Weight of all that is ready.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
     /// How far it is in memory if that is less far than the others are; for each clock class.

@@ -20,7 +20,7 @@ pub enum Reply {
     Reserve(Reserved),
     /// To [`super::Op::ReserveOne`].
     ReserveOne(Result<Box<Grant>, ChangeRefusal>),
-    /// To [`super::Op::Ack`], [`super::Op::Nack`] and [`super::Op::Bury`].
+    /// To [`super::Op::Ack`], [`super::Op::Nack`], [`super::Op::Bury`] and [`super::Op::Delete`].
     Settle(Result<Settled, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
     Extend(Result<WallMs, SettleRefusal>),

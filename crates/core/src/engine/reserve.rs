@@ -61,6 +61,7 @@ impl Engine {
             arrival,
             queues,
             max: r.max.clamp(1, self.policy.max_reserve),
+            max_bytes: r.max_bytes.min(self.policy.max_reserve_bytes),
             lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
             session: r.session,
             deadline,
@@ -109,6 +110,9 @@ impl Engine {
         if lease_ms.is_some_and(|ms| ms > self.policy.max_lease_ms) {
             let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
             return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
+        }
+        if !self.may_lease() {
+            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded)), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
             // Taken from the dead as by a redrive: its key must be free, and it has new attempts.
@@ -195,7 +199,7 @@ impl Engine {
         while batch.grants.len() < waiter.max && self.may_lease() {
             let Some(slot) = self.best_ready(now, &waiter.queues, fx) else { break };
             let weight = self.rows.get(slot).message.weight();
-            if !batch.grants.is_empty() && batch.bytes + weight > self.policy.max_reserve_bytes {
+            if !batch.grants.is_empty() && batch.bytes + weight > waiter.max_bytes {
                 break;
             }
             batch.bytes += weight;
@@ -231,7 +235,8 @@ impl Engine {
     /// The first ready message of several queues: by priority, due time, id. Of queues that are in order of arrival: by
     /// priority and id; between the two kinds, that time counts for which a message could have been had.
     fn best_ready(&mut self, now: Now, queues: &[QueueIdx], fx: &mut Effects) -> Option<Slot> {
-        let mixed = queues.iter().any(|&idx| self.order_of(idx) == ReadyOrder::Due);
+        let by_due = |idx| !self.queues.get(idx).ready.is_empty() && self.order_of(idx) == ReadyOrder::Due;
+        let mixed = queues.iter().any(|&idx| by_due(idx));
         loop {
             let first = |&idx: &QueueIdx| {
                 let queue = self.queues.get(idx);
@@ -323,12 +328,13 @@ impl Engine {
     /// Ends waits whose time is over.
     pub(super) fn end_waits(&mut self, now: Now, fx: &mut Effects) {
         while let Some(mut waiter) = self.waiters.pop_due(now.engine) {
-            if waiter.deadline <= now.engine {
-                self.leave_queues(&waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
-            } else if self.first_bound(waiter.session).is_some() {
+            let soon = waiter.soon.is_some_and(|soon| soon <= now.engine);
+            if soon && self.first_bound(waiter.session).is_some() {
                 self.leave_queues(&waiter);
                 self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
+            } else if waiter.deadline <= now.engine {
+                self.leave_queues(&waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
             } else {
                 waiter.soon = None;
                 self.waiters.insert(waiter);

@@ -1,4 +1,4 @@
-//! Settle: ack, nack, bury, extend. Each needs the latest lease token.
+//! Settle: ack, nack, bury, extend. Each needs proof of the latest lease. And delete, which settles or cancels.
 
 use crate::id::{MessageId, SessionId};
 use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
@@ -142,7 +142,7 @@ impl Engine {
             life.priority = priority.or(life.priority);
             life.stage = Stage::Dead { reason, at };
             match how {
-                Ended::Buried => life.marks.buries = life.marks.buries.saturating_add(1),
+                Ended::Buried => life.marks.burials = life.marks.burials.saturating_add(1),
                 Ended::Nacked => life.marks.releases = life.marks.releases.saturating_add(1),
                 Ended::LeaseExpired | Ended::Released => {}
             }

@@ -17,6 +17,7 @@ pub(super) struct Waiter {
     pub(super) arrival: u64,
     pub(super) queues: Vec<QueueIdx>,
     pub(super) max: usize,
+    pub(super) max_bytes: usize,
     pub(super) lease_ms: Option<u64>,
     pub(super) session: SessionId,
     pub(super) deadline: EngineMs,

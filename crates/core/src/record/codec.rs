@@ -231,7 +231,7 @@ impl Writer {
     /// Nothing when there are none.
     fn marks(&mut self, marks: &Marks) {
         if *marks != Marks::default() {
-            for n in [marks.timeouts, marks.releases, marks.buries, marks.kicks] {
+            for n in [marks.timeouts, marks.releases, marks.burials, marks.fires] {
                 self.varint(u64::from(n));
             }
             self.option_varint(marks.delay_ms);
@@ -643,8 +643,8 @@ impl Reader {
         Ok(Marks {
             timeouts: self.varint_u32()?,
             releases: self.varint_u32()?,
-            buries: self.varint_u32()?,
-            kicks: self.varint_u32()?,
+            burials: self.varint_u32()?,
+            fires: self.varint_u32()?,
             delay_ms: self.option(Self::varint)?,
         })
     }

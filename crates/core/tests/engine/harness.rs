@@ -217,6 +217,7 @@ impl Rig {
             waiter: WaiterId(self.waiters),
             queues: queues.iter().map(|q| queue(q)).collect(),
             max,
+            max_bytes: usize::MAX,
             wait_ms,
             lease_ms: None,
             session: SessionId::NONE,

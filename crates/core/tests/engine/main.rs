@@ -7,3 +7,4 @@ mod harness;
 mod literal;
 mod loading;
 mod model;
+mod sessions;

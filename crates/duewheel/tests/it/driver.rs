@@ -65,6 +65,7 @@ fn reserve(wait_ms: u64) -> Op {
         waiter: WaiterId(1),
         queues: vec![queue()],
         max: 10,
+        max_bytes: usize::MAX,
         wait_ms,
         lease_ms: None,
         session: SessionId::NONE,

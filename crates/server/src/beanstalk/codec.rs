@@ -1,5 +1,5 @@
-//! The words of beanstalkd's protocol: bytes to commands, and the fixed replies. Sans I/O; the only file that knows tubes, jobs, TTR,
-//! bury and kick.
+//! The words of beanstalkd's protocol: bytes to commands, and the fixed replies. Sans I/O. Tubes, jobs, TTR, bury and kick
+//! are words of this folder; everywhere else they are queues, messages, leases, dead and fired.
 //!
 //! It follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are told by the start of the
 //! line in the order of [`parse`], numbers may stand behind any number of spaces, `kick` reads its number as C's `strtoul` does.

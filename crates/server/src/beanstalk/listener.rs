@@ -62,8 +62,8 @@ impl Stop {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    /// Removed from the file system at the end.
-    Unix(UnixListener, PathBuf),
+    /// Removed from the file system at the end, if it is still the one that was made.
+    Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
 /// A bound listener that does not accept yet.
@@ -78,12 +78,18 @@ pub struct Listener {
 impl Listener {
     /// Takes the address. A socket file that nobody listens at any more is replaced.
     ///
+    /// # Cancel safety
+    /// Cancel safe; a socket file may be left behind.
+    ///
     /// # Errors
     /// When the address cannot be taken.
     pub async fn bind(address: &Address, app: App) -> io::Result<Listener> {
         let socket = match address {
             Address::Tcp(address) => Socket::Tcp(TcpListener::bind(address).await?),
-            Address::Unix(path) => Socket::Unix(bind_unix(path).await?, path.clone()),
+            Address::Unix(path) => {
+                let socket = bind_unix(path).await?;
+                Socket::Unix(socket, path.clone(), identity(path)?)
+            }
         };
         let (sender, stop) = watch::channel(false);
         Ok(Listener { socket, app, stop, stopper: Stop(sender) })
@@ -96,7 +102,7 @@ impl Listener {
     pub fn address(&self) -> io::Result<Address> {
         Ok(match &self.socket {
             Socket::Tcp(socket) => Address::Tcp(socket.local_addr()?),
-            Socket::Unix(_, path) => Address::Unix(path.clone()),
+            Socket::Unix(_, path, _) => Address::Unix(path.clone()),
         })
     }
 
@@ -106,8 +112,11 @@ impl Listener {
     }
 
     /// Serves until stopped, and then until the open connections have ended, but no longer than `linger`.
+    ///
+    /// # Cancel safety
+    /// When it is dropped, no new connections are accepted; open ones go on.
     pub async fn run(self, linger: Duration) {
-        // It is always there, with its totals. If nobody takes this, it comes and goes like any other.
+        // It is always there, with its totals.
         let keep = Op::Hold { queue: default_queue(), how: Hold::Keep };
         drop(self.app.0.client.submit(vec![keep]));
         let places = self.app.0.max_connections.min(Semaphore::MAX_PERMITS);
@@ -137,7 +146,9 @@ impl Listener {
                 }
             });
         }
-        if let Socket::Unix(_, path) = &self.socket {
+        if let Socket::Unix(_, path, own) = &self.socket
+            && identity(path).ok() == Some(*own)
+        {
             let _ = std::fs::remove_file(path);
         }
         drop(self.socket);
@@ -153,9 +164,11 @@ impl Listener {
                 let (stream, _) = socket.accept().await?;
                 // Replies are written whole; waiting for more to send would only make them late.
                 let _ = stream.set_nodelay(true);
+                // A client that is gone without a word is noticed, in hours.
+                let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
                 Ok(Stream::Tcp(stream))
             }
-            Socket::Unix(socket, _) => Ok(Stream::Unix(socket.accept().await?.0)),
+            Socket::Unix(socket, ..) => Ok(Stream::Unix(socket.accept().await?.0)),
         }
     }
 }
@@ -165,12 +178,21 @@ enum Stream {
     Unix(UnixStream),
 }
 
+/// Device and inode.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::symlink_metadata(path)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
 async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             use std::os::unix::fs::FileTypeExt;
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-            if !is_socket || UnixStream::connect(path).await.is_ok() {
+            let connected = UnixStream::connect(path).await;
+            let is_dead = connected.is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused);
+            if !is_socket || !is_dead {
                 return Err(error);
             }
             std::fs::remove_file(path)?;
@@ -195,7 +217,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watc
         read_next: FIRST_READ,
         stop,
     };
-    // If nobody takes it, it counts for nothing but `stats-tube`.
+    // Never refused but when the driver is gone.
     drop(shared.client.submit(connection.session.opening()));
     if let Err(error) = connection.run().await {
         tracing::debug!(%error, "connection ended");
@@ -281,8 +303,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     async fn ask(&mut self, ops: Vec<Op>) -> Answers {
         let n = ops.len();
-        match self.shared.client.submit(ops) {
+        match self.shared.client.submit(ops.clone()) {
             Ok(pending) => pending.await,
+            // What settles is never refused; it must not be for what stands next to it.
+            Err(CallError::Overloaded | CallError::Draining) if n > 1 => {
+                let submit = |op: Op| self.shared.client.submit(vec![op]);
+                let submitted: Vec<_> = ops.into_iter().map(submit).collect();
+                let mut answers = Vec::with_capacity(n);
+                for one in submitted {
+                    match one {
+                        Ok(pending) => answers.extend(pending.await),
+                        Err(error) => answers.push(Err(error)),
+                    }
+                }
+                answers
+            }
             Err(error) => (0..n).map(|_| Err(error.clone())).collect(),
         }
     }
@@ -327,6 +362,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn read(&mut self) -> io::Result<Got> {
         if self.session.is_half_closed() {
             return Ok(Got::End);
+        }
+        if self.input.is_empty() && self.input.capacity() > READ_BUFFER {
+            self.input = BytesMut::new();
         }
         // As much as the body under way needs, but no more memory than has been filled already.
         let wanted = self.decoder.wanted(&self.input).min(self.input.len().max(READ_BUFFER));

@@ -24,8 +24,9 @@ use crate::error::{ErrorCode, Problem};
 
 /// Commands handed to the engine together.
 const BATCH: usize = 1_024;
-/// Of those, commands that are answered with a body.
-const BATCH_BODIES: usize = 64;
+/// Bytes of bodies, and of lists, with which a batch is answered; one always fits. A client that does not read its replies holds no more than
+/// these.
+const BATCH_BYTES: usize = 1024 * 1024;
 /// Queues that one session may watch.
 const MAX_WATCHED: usize = 1_024;
 /// A waiting reserve ends when a lease of the session has less than this left.
@@ -146,6 +147,23 @@ enum Part {
 }
 
 impl Part {
+    /// Bytes of the reply, at most.
+    fn most(&self, max_body: usize) -> usize {
+        match self {
+            Part::Found | Part::ReserveJob => max_body,
+            Part::Line(text) | Part::Block(text) => text.len(),
+            Part::StatsJob | Part::StatsQueue | Part::Stats => 2 * 1024,
+            Part::Text(_)
+            | Part::Silent
+            | Part::Put
+            | Part::Delete
+            | Part::Release
+            | Part::Bury
+            | Part::Touch
+            | Part::DeleteKey => 64,
+        }
+    }
+
     fn has_answer(&self) -> bool {
         !matches!(self, Part::Text(_) | Part::Line(_) | Part::Block(_))
     }
@@ -207,9 +225,9 @@ impl Session {
 
     /// Goes on when nothing is under way.
     pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
-        let (mut parts, mut ops, mut bodies) = (Vec::new(), Vec::new(), 0);
+        let (mut parts, mut ops, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut more = true;
-        while more && parts.len() < BATCH && bodies < BATCH_BODIES {
+        while more && parts.len() < BATCH && bytes < BATCH_BYTES {
             let Some(said) = self.said.front() else { break };
             let alone = match &said.what {
                 Ok(command) => is_alone(command),
@@ -225,14 +243,10 @@ impl Session {
             more = !said.what.as_ref().is_ok_and(sees_what_follows);
             let before = parts.len();
             self.plan(shared, said, &mut parts, &mut ops);
-            bodies +=
-                usize::from(parts[before..].iter().any(|p| matches!(p, Part::Found | Part::ReserveJob)));
+            bytes += parts[before..].iter().map(|part| part.most(shared.max_body)).sum::<usize>();
         }
         if parts.is_empty() {
-            return match self.input {
-                Input::Open => Next::Read,
-                Input::HalfClosed => Next::Close,
-            };
+            return Next::Read;
         }
         self.task = Task::Batch(parts);
         if ops.is_empty() { self.answered(Vec::new(), shared, out) } else { Next::Ask(ops) }
@@ -413,6 +427,7 @@ impl Session {
             waiter,
             queues: self.watched.clone(),
             max: reserves,
+            max_bytes: BATCH_BYTES,
             wait_ms,
             lease_ms: None,
             session: self.id,
@@ -482,7 +497,9 @@ impl Session {
                     self.task = Task::KickJob(id, State::Scheduled);
                     return self.ask(shared, out);
                 }
-                (Some(Ok(Reply::Change(Err(_)))), _) => out.extend_from_slice(b"NOT_FOUND\r\n"),
+                (Some(Ok(Reply::Change(Err(refusal)))), _) => {
+                    out.extend_from_slice(unchanged(refusal).as_bytes())
+                }
                 (answer, _) => out.extend_from_slice(no_answer(answer).as_bytes()),
             },
             Task::ListQueues(mut names) => match answers.next() {
@@ -570,7 +587,7 @@ impl Session {
                 self.work(shared);
                 return found(out, "RESERVED", &grant.message);
             }
-            (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Err(_))))) => "NOT_FOUND\r\n",
+            (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Err(refusal))))) => unchanged(refusal),
             (Part::Delete, Some(Ok(Reply::Settle(Ok(_))))) => "DELETED\r\n",
             (Part::Release, Some(Ok(Reply::Settle(Ok(Settled::Dead(_)))))) => "BURIED\r\n",
             (Part::Release, Some(Ok(Reply::Settle(Ok(_))))) => "RELEASED\r\n",
@@ -582,7 +599,7 @@ impl Session {
             (Part::Touch, Some(Ok(Reply::Extend(Err(refusal))))) => lost(refusal),
             (Part::DeleteKey, Some(Ok(Reply::Change(Ok(_))))) => "DELETED\r\n",
             (Part::DeleteKey, Some(Ok(Reply::Change(Err(ChangeRefusal::Leased))))) => "KEY_RESERVED\r\n",
-            (Part::DeleteKey, Some(Ok(Reply::Change(Err(_))))) => "NOT_FOUND\r\n",
+            (Part::DeleteKey, Some(Ok(Reply::Change(Err(refusal))))) => unchanged(refusal),
             (Part::Found, Some(Ok(Reply::View(Some(view))))) => return found(out, "FOUND", &view.message),
             (Part::StatsJob, Some(Ok(Reply::View(Some(view))))) => {
                 return block(out, &stats::message(&view, shared.client.now()));
@@ -628,6 +645,24 @@ fn lost(refusal: SettleRefusal) -> &'static str {
     match refusal {
         SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => "NOT_FOUND\r\n",
         SettleRefusal::TooLong(_) => ErrorCode::Internal.beanstalk(), // the protocol cannot say so much
+    }
+}
+
+/// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
+fn unchanged(refusal: ChangeRefusal) -> &'static str {
+    match refusal {
+        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded => ErrorCode::Overloaded.beanstalk(),
+        ChangeRefusal::NotFound
+        | ChangeRefusal::Leased
+        | ChangeRefusal::Dead
+        | ChangeRefusal::NotDead
+        | ChangeRefusal::KeyExists(_)
+        | ChangeRefusal::GenerationMismatch(_)
+        | ChangeRefusal::InThePast
+        | ChangeRefusal::TooFar(_)
+        | ChangeRefusal::BodyTooLarge(_)
+        | ChangeRefusal::LeaseTooLong(_)
+        | ChangeRefusal::Paused => "NOT_FOUND\r\n",
     }
 }
 

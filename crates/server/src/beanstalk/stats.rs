@@ -29,8 +29,8 @@ pub(super) fn list(names: &[QueueName]) -> String {
 /// One message.
 pub(super) fn message(view: &View, now: Now) -> String {
     let time_left = match view.state {
-        State::Scheduled => view.due_in_ms / 1_000,
-        State::Leased => view.lease_until.map_or(0, |until| until.0.saturating_sub(now.wall.0) / 1_000),
+        State::Scheduled => seconds_left(view.due_in_ms),
+        State::Leased => view.lease_until.map_or(0, |until| seconds_left(until.0.saturating_sub(now.wall.0))),
         State::Ready | State::Dead => 0,
     };
     let state = match view.state {
@@ -56,8 +56,8 @@ pub(super) fn message(view: &View, now: Now) -> String {
     field("reserves", &view.attempt);
     field("timeouts", &view.marks.timeouts);
     field("releases", &view.marks.releases);
-    field("buries", &view.marks.buries);
-    field("kicks", &view.marks.kicks);
+    field("buries", &view.marks.burials);
+    field("kicks", &view.marks.fires);
     out
 }
 
@@ -90,7 +90,7 @@ pub(super) fn queue(view: &QueueView) -> String {
     field("cmd-delete", &(view.totals.acked + view.totals.cancelled));
     field("cmd-pause-tube", &view.totals.paused);
     field("pause", &(length_ms / 1_000));
-    field("pause-time-left", &(left_ms / 1_000));
+    field("pause-time-left", &seconds_left(left_ms));
     out
 }
 
@@ -162,6 +162,12 @@ const COMMANDS: &[(&str, Kind)] = &[
     ("cmd-list-tubes-watched", Kind::ListTubesWatched),
     ("cmd-pause-tube", Kind::PauseTube),
 ];
+
+/// Whole seconds until a deadline. Deadlines are up to two ms later than they were asked for, so that nothing is early; beanstalkd would say
+/// 59 right after it has given a job out for 60 seconds.
+fn seconds_left(ms: u64) -> u64 {
+    ms.saturating_sub(2) / 1_000
+}
 
 /// A string in double quotes. What stands in it has none.
 struct Quoted<'a>(&'a str);

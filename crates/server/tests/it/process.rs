@@ -324,6 +324,8 @@ fn what_was_accepted_survives_kill_9() {
     assert_eq!((verify.status.code(), &report["problems"]), (Some(0), &json!([])), "{report}");
     assert_eq!(report["messages"], 450);
     let server = Process::start(&data, &[]);
+    // Until the first pages have come, they are estimated.
+    server.until("/v1/queues/q", |queue| queue["counts"]["estimated"] == false);
     let (_, queue) = server.call("GET", "/v1/queues/q", "");
     assert_eq!(
         queue["counts"],

@@ -126,7 +126,7 @@ fn changed_bytes() {
     is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 828080c413  00 {WAS}"));
     life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at };
     is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 00 828080c413  00 {WAS}"));
-    life.marks = Marks { timeouts: 1, releases: 2, buries: 300, kicks: 4, delay_ms: Some(1_000) };
+    life.marks = Marks { timeouts: 1, releases: 2, burials: 300, fires: 4, delay_ms: Some(1_000) };
     //                                                        dead, marked
     is(
         Record::Changed { id, life: life.clone(), was: was() },
