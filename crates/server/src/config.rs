@@ -83,7 +83,7 @@ pub struct Options {
     /// Most bytes of messages held at a time [default: 8589934592]
     #[arg(long, env = "DUEWHEEL_MAX_MESSAGE_BYTES", value_name = "N")]
     pub max_message_bytes: Option<usize>,
-    /// Most HTTP connections at a time [default: 10000]
+    /// Most connections at a time, of each listener [default: 10000]
     #[arg(long, env = "DUEWHEEL_MAX_CONNECTIONS", value_name = "N")]
     pub max_connections: Option<usize>,
     /// For the headers of a request, idle time before it included [default: 30s]
@@ -237,6 +237,7 @@ impl Options {
             ("wheel-slots", policy.wheel_slots == 0),
             ("wheel-tick", policy.wheel_tick_ms == 0),
             ("max-body", policy.max_body == 0),
+            ("beanstalk-max-job-size", self.beanstalk_max_job_size == Some(0)),
             ("max-messages", policy.max_messages == 0),
             ("max-message-bytes", policy.max_message_bytes == 0),
             ("max-connections", limits.max_connections == 0),

@@ -51,8 +51,9 @@ impl Engine {
         })?;
 
         let holder = match (&e.key, self.queues.find(&e.queue)) {
-            (Some(key), Some(queue)) => self.holder(queue, key),
-            (None, _) | (_, None) => None,
+            // The dead hold no keys.
+            (Some(key), Some(queue)) if e.begins == Begins::Waiting => self.holder(queue, key),
+            (Some(_) | None, _) => None,
         };
         let mut generation = 1;
         let mut created = Created::New;

@@ -253,7 +253,9 @@ fn a_redrive_goes_on_behind_what_cannot_come_back() {
 fn a_message_may_begin_dead() {
     let mut rig = rig();
     let e = Enqueue { begins: Begins::Dead, key: Some(key("k")), ..message("q", 0) };
+    let holder = rig.put("q", 60_000, Some("k"));
     let Reply::Enqueue(Ok(done)) = rig.call(Op::Enqueue(Box::new(e))) else { panic!() };
+    rig.call(Op::Delete { id: holder, session: A }); // which had the key: the dead hold none
     assert_eq!(rig.view(done.id).unwrap().state, State::Dead);
     assert!(rig.reserve("q", 1).is_empty());
     rig.restart();

@@ -651,7 +651,9 @@ fn lost(refusal: SettleRefusal) -> &'static str {
 /// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
 fn unchanged(refusal: ChangeRefusal) -> &'static str {
     match refusal {
-        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded => ErrorCode::Overloaded.beanstalk(),
+        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded => {
+            Problem::from_change(refusal, "delay").code.beanstalk()
+        }
         ChangeRefusal::NotFound
         | ChangeRefusal::Leased
         | ChangeRefusal::Dead
