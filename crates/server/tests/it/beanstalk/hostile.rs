@@ -194,7 +194,7 @@ fn clients_that_never_read_hold_little_and_others_are_served() {
         (format!("peek {delayed}"), 2_000_000),
         ("stats".to_owned(), 2_000_000),
         (format!("stats-job {ready}"), 200_000),
-        ("list-tubes".to_owned(), 2_000_000),
+        ("list-tubes".to_owned(), 200_000),
     ] {
         let deaf = || {
             let command = format!("{command}\r\n");
