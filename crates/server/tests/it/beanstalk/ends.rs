@@ -16,6 +16,7 @@ async fn a_connection_that_closes_while_it_waits_leaves_nothing_behind() {
     drop(waiting);
     client.until("stats-tube q", "current-waiting", "0");
     client.until("stats-tube q", "current-watching", "1");
+    client.until("stats-tube q", "current-using", "1");
     client.until("stats", "current-connections", "1");
     assert_eq!(client.field("stats", "current-workers").as_deref(), Some("0"));
     let id = client.put("put 0 0 60", "a");
