@@ -85,10 +85,20 @@ impl Client {
     /// # Errors
     /// When nothing was taken: see [`CallError`].
     pub fn submit(&self, ops: Vec<Op>) -> Result<Pending, CallError> {
+        self.offer(ops).map_err(|(error, _)| error)
+    }
+
+    /// As [`Client::submit`]; operations that are not taken come back, all of them.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub fn offer(&self, ops: Vec<Op>) -> Result<Pending, (CallError, Vec<Op>)> {
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
-        self.inbox.put(Submission { ops, answer })?;
-        Ok(Pending { answers, ops: n })
+        match self.inbox.offer(Submission { ops, answer }) {
+            Ok(()) => Ok(Pending { answers, ops: n }),
+            Err((error, Submission { ops, .. })) => Err((error, ops)),
+        }
     }
 
     /// Asks one thing. For reserves use [`Client::reserve`].

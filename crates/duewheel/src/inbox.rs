@@ -96,19 +96,24 @@ impl Inbox {
     /// [`CallError::Overloaded`] when too much is waiting, [`CallError::Draining`] or the closing reason. Nothing of it
     /// was or will be applied.
     pub fn put(&self, submission: Submission) -> Result<(), CallError> {
+        self.offer(submission).map_err(|(error, _)| error)
+    }
+
+    /// As [`Inbox::put`]; a submission that is not taken comes back.
+    pub(crate) fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
         let requests = submission.ops.len();
         let bytes: usize = submission.ops.iter().map(weight).sum();
         let mut state = self.state();
         match &state.door {
             Door::Open => {}
             Door::Draining if submission.ops.iter().all(is_settling) => {}
-            Door::Draining => return Err(CallError::Draining),
-            Door::Closed(why) => return Err(why.clone()),
+            Door::Draining => return Err((CallError::Draining, submission)),
+            Door::Closed(why) => return Err((why.clone(), submission)),
         }
         let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
         // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
         if full && state.requests > 0 && !submission.ops.iter().all(is_settling) {
-            return Err(CallError::Overloaded);
+            return Err((CallError::Overloaded, submission));
         }
         state.requests += requests;
         state.bytes += bytes;

@@ -303,10 +303,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
 
     async fn ask(&mut self, ops: Vec<Op>) -> Answers {
         let n = ops.len();
-        match self.shared.client.submit(ops.clone()) {
+        match self.shared.client.offer(ops) {
             Ok(pending) => pending.await,
             // What settles is never refused; it must not be for what stands next to it.
-            Err(CallError::Overloaded | CallError::Draining) if n > 1 => {
+            Err((CallError::Overloaded | CallError::Draining, ops)) if n > 1 => {
                 let submit = |op: Op| self.shared.client.submit(vec![op]);
                 let submitted: Vec<_> = ops.into_iter().map(submit).collect();
                 let mut answers = Vec::with_capacity(n);
@@ -318,7 +318,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 }
                 answers
             }
-            Err(error) => (0..n).map(|_| Err(error.clone())).collect(),
+            Err((error, _)) => (0..n).map(|_| Err(error.clone())).collect(),
         }
     }
 
