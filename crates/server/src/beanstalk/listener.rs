@@ -259,6 +259,13 @@ struct Connection<'a, S> {
     stop: watch::Receiver<bool>,
 }
 
+/// Whether there was a command in what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    Something,
+    Nothing,
+}
+
 /// What a read has brought.
 enum Got {
     Bytes,
@@ -273,6 +280,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 self.flush().await?;
             }
             let answers = match next {
+                Next::Ask(ops) if ops.is_empty() => Vec::new(),
                 Next::Ask(ops) => self.ask(ops).await,
                 Next::Wait(waiter, op) => {
                     // What was said before must not wait for this.
@@ -283,9 +291,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                     }
                 }
                 Next::Read => {
-                    self.hear();
+                    let heard = self.hear();
                     next = self.session.go_on(self.shared, &mut self.out);
-                    if !matches!(next, Next::Read) {
+                    if heard == Heard::Something || !matches!(next, Next::Read) {
                         continue;
                     }
                     self.flush().await?;
@@ -349,14 +357,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         std::future::pending().await
     }
 
-    /// Takes apart what was read.
-    fn hear(&mut self) {
+    /// Takes apart what was read, as far as the session has room.
+    fn hear(&mut self) -> Heard {
+        let mut heard = Heard::Nothing;
         while self.session.has_room(MAX_HEARD) {
             match self.decoder.next(&mut self.input) {
                 Some(said) => self.session.hear(said),
                 None => break,
             }
+            heard = Heard::Something;
         }
+        heard
     }
 
     async fn read(&mut self) -> io::Result<Got> {

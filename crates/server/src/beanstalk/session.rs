@@ -41,7 +41,7 @@ type Answer = Result<Reply, CallError>;
 /// What a session needs next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// These operations; then [`Session::answered`].
+    /// These operations, perhaps none; then [`Session::answered`].
     Ask(Vec<Op>),
     /// This reserve, which may wait; then [`Session::answered`].
     Wait(WaiterId, Op),
@@ -249,7 +249,7 @@ impl Session {
             return Next::Read;
         }
         self.task = Task::Batch(parts);
-        if ops.is_empty() { self.answered(Vec::new(), shared, out) } else { Next::Ask(ops) }
+        Next::Ask(ops)
     }
 
     /// A command that is done in one step: what it asks of the engine, and what to make of the answer.

@@ -155,7 +155,6 @@ async fn many_commands_before_a_half_close_are_answered() {
 
 /// More than is read ahead while a reserve waits.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "fails: what is left of a read is not looked at before more comes"]
 async fn many_commands_behind_a_waiting_reserve_are_answered_when_it_is_over() {
     let server = Both::start().await;
     let mut client = server.client("q");

@@ -239,7 +239,6 @@ fn clients_that_never_read_hold_a_large_body_each() {
 }
 
 #[test]
-#[ignore = "fails: lists of what is watched are made without end before any is sent"]
 fn clients_that_never_read_hold_little_however_much_they_watch() {
     let measured = Measured::start(&[]);
     let mut other = measured.client();
@@ -256,7 +255,6 @@ fn clients_that_never_read_hold_little_however_much_they_watch() {
 
 /// More commands in one read than are done together, and nothing comes behind them.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "fails: what is left of a read is not looked at before more comes"]
 async fn a_burst_of_short_commands_is_answered_to_its_end() {
     let server = Both::start().await;
     let mut client = server.client("q");
