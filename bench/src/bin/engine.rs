@@ -8,7 +8,7 @@ use duewheel::core::id::SessionId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::core::time::Now;
-use duewheel::{Answers, Driver, Submission};
+use duewheel::{Answers, Driver, Patience, Submission};
 use tokio::sync::oneshot;
 
 fn main() {
@@ -31,7 +31,9 @@ fn main() {
     let mut random = 88_172_645_463_325_252u64;
     let mut step = |now: Now, ops: Vec<Op>| -> Answers {
         let (answer, mut answers) = oneshot::channel();
-        driver.step(now, &mut vec![Submission { ops, answer }]).expect("memory does not fail");
+        driver
+            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None }])
+            .expect("memory does not fail");
         answers.try_recv().expect("answered at once")
     };
     for keyed in [false, true] {

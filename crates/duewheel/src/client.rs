@@ -14,7 +14,7 @@ use duewheel_core::time::Now;
 use tokio::sync::oneshot;
 
 use crate::error::CallError;
-use crate::inbox::{Answers, Inbox, Submission};
+use crate::inbox::{Answers, Inbox, Patience, Submission};
 use crate::shard::Shared;
 
 /// Takes operations to the engine. Cheap to clone; all clones talk to the same engine.
@@ -85,17 +85,19 @@ impl Client {
     /// # Errors
     /// When nothing was taken: see [`CallError`].
     pub fn submit(&self, ops: Vec<Op>) -> Result<Pending, CallError> {
-        self.offer(ops).map_err(|(error, _)| error)
+        self.offer(ops, Patience::None).map_err(|(error, _)| error)
     }
 
-    /// As [`Client::submit`]; operations that are not taken come back, all of them.
+    /// As [`Client::submit`]; operations that are not taken come back, all of them. With [`Patience::Some`] the answers take
+    /// some seconds if the store is behind with its work and there are new messages among them; what the same caller submits
+    /// meanwhile may be decided before.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub fn offer(&self, ops: Vec<Op>) -> Result<Pending, (CallError, Vec<Op>)> {
+    pub fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
-        match self.inbox.offer(Submission { ops, answer }) {
+        match self.inbox.offer(Submission { ops, answer, patience }) {
             Ok(()) => Ok(Pending { answers, ops: n }),
             Err((error, Submission { ops, .. })) => Err((error, ops)),
         }
@@ -174,7 +176,7 @@ impl Client {
     fn put_back(&self, op: Op) {
         let (answer, _) = oneshot::channel();
         // Refused only when the driver is gone, and then there is nothing to put back.
-        let _ = self.inbox.put(Submission { ops: vec![op], answer });
+        let _ = self.inbox.put(Submission { ops: vec![op], answer, patience: Patience::None });
     }
 }
 

@@ -154,7 +154,7 @@ impl<S: Store> Driver<S> {
             if !batch.is_empty() && batch.len() + next.ops.len() > self.policy.max_batch_ops {
                 break;
             }
-            let Some(Submission { ops, answer }) = submissions.pop() else { break };
+            let Some(Submission { ops, answer, .. }) = submissions.pop() else { break };
             let first = self.open.insert(ops.len(), Some(answer));
             batch.extend((first..).map(ReplyTo).zip(ops));
         }
@@ -231,6 +231,12 @@ impl<S: Store> Driver<S> {
         [self.engine.next_wakeup(), note].into_iter().flatten().min()
     }
 
+    /// Whether the store is behind with its work, so that new messages would be refused.
+    pub fn is_busy(&mut self, now: Now) -> bool {
+        self.look_at_room(now);
+        self.room == Room::Busy
+    }
+
     /// Whether an answer waits for the store: until something is durable, or for a page.
     pub fn is_waiting_for_store(&self) -> bool {
         !self.held.is_empty() || !self.held_grants.is_empty() || self.engine.has_questions()
@@ -286,12 +292,16 @@ impl<S: Store> Driver<S> {
         &self.engine
     }
 
-    fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
+    fn look_at_room(&mut self, now: Now) {
         let room = self.store.room();
         if room != self.room {
             self.room = room;
             self.engine.handle(now, Input::Room(room), &mut self.effects);
         }
+    }
+
+    fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
+        self.look_at_room(now);
         while let Some(loaded) = self.store.loaded() {
             self.engine.handle(now, Input::Loaded(loaded?), &mut self.effects);
         }

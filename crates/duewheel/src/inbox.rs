@@ -19,6 +19,26 @@ pub struct Submission {
     pub ops: Vec<Op>,
     /// Where the answers go. A closed channel is noticed: grants that nobody receives are taken back.
     pub answer: oneshot::Sender<Answers>,
+    /// What if the store is behind with its work.
+    pub patience: Patience,
+}
+
+/// What becomes of new messages while the store is behind with its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Patience {
+    /// They are refused, so that the caller may slow down.
+    #[default]
+    None,
+    /// They wait a while: the caller asks nothing else meanwhile, and slows down by that.
+    Some,
+}
+
+impl Submission {
+    /// Bytes it counts against limits, if it is one that may wait for the store.
+    pub(crate) fn may_wait(&self) -> Option<usize> {
+        let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
+        (self.patience == Patience::Some && brings).then(|| self.ops.iter().map(weight).sum())
+    }
 }
 
 /// One answer for each operation, in order.

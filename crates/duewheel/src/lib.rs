@@ -44,6 +44,7 @@ mod message;
 mod queue;
 mod restore;
 mod shard;
+mod waiting;
 mod wheel;
 
 use std::time::Duration;
@@ -61,7 +62,7 @@ pub use duewheel_store_log::BackupReport;
 pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use error::{CallError, Outcome};
 pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
-pub use inbox::{Answers, Inbox, Submission};
+pub use inbox::{Answers, Inbox, Patience, Submission};
 pub use message::Message;
 pub use queue::{Cancel, Queue, QueueError};
 pub use restore::{Restored, restore};

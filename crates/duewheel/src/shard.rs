@@ -17,6 +17,7 @@ use crate::clock::{Clock, Reading};
 use crate::driver::Driver;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Door, Inbox, Submission};
+use crate::waiting::{Gate, Waiting};
 
 /// Opens the shard's store; called at the start, and after each failure.
 pub(crate) type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
@@ -277,6 +278,7 @@ impl Thread {
 
     fn drive(&mut self, mut driver: ShardDriver) -> End {
         let mut submissions = Vec::new();
+        let mut waiting = Waiting::new(&self.config.policy);
         // About how many callers there are: as many as came together lately.
         let mut crowd = 0;
         loop {
@@ -288,6 +290,8 @@ impl Thread {
                 crowd = submissions.len().max(crowd - crowd.div_ceil(8));
             }
             let now = self.shared.now();
+            let closed = driver.is_busy(now) && !self.shared.wished(Wish::EndWaits);
+            waiting.sort(&mut submissions, if closed { Gate::Closed } else { Gate::Open });
             // Every round: a reserve may have come in before the door was closed.
             let waits_ended = self.shared.wished(Wish::EndWaits);
             if waits_ended {
@@ -296,6 +300,7 @@ impl Thread {
             let stepped = driver.step(now, &mut submissions);
             *lock(&self.shared.tick) = Instant::now();
             if let Err(error) = stepped {
+                waiting.give_back(&mut submissions);
                 driver = match self.reopen(driver, &mut submissions, &error) {
                     Ok(driver) => driver,
                     Err(end) => return end,
@@ -309,15 +314,15 @@ impl Thread {
                     Err(error) => End::Failed(error.to_string()),
                 };
             }
-            if self.sleep(&driver) == Slept::ForStore {
+            if self.sleep(&driver, &waiting) == Slept::ForStore {
                 // Whoever waited goes on while the next ones gather. An error shows again in the next step.
                 let _ = driver.answer();
             }
         }
     }
 
-    fn sleep(&self, driver: &ShardDriver) -> Slept {
-        let max = Duration::from_millis(self.config.policy.max_sleep_ms);
+    fn sleep(&self, driver: &ShardDriver, waiting: &Waiting) -> Slept {
+        let max = Duration::from_millis(self.config.policy.max_sleep_ms).min(waiting.nap());
         // The clock again: the step may have taken long.
         let now = self.shared.now();
         let wanted = match driver.next_wakeup(now) {
@@ -393,7 +398,7 @@ impl Thread {
 }
 
 fn refuse(submissions: &mut Vec<Submission>, refusal: &CallError) {
-    for Submission { ops, answer } in submissions.drain(..) {
+    for Submission { ops, answer, .. } in submissions.drain(..) {
         // Nobody there any more: nothing to tell.
         let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
     }

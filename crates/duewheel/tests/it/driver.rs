@@ -7,7 +7,7 @@ use duewheel::core::id::SessionId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, Room, Store, StoreError};
 use duewheel::core::time::Now;
-use duewheel::{Answers, CallError, Driver, Outcome, Submission};
+use duewheel::{Answers, CallError, Driver, Outcome, Patience, Submission};
 use tokio::sync::oneshot;
 
 struct Rig {
@@ -24,7 +24,7 @@ impl Rig {
 
     fn submit(&mut self, ops: Vec<Op>) -> oneshot::Receiver<Answers> {
         let (answer, answers) = oneshot::channel();
-        self.driver.step(self.now, &mut vec![Submission { ops, answer }]).unwrap();
+        self.driver.step(self.now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
         answers
     }
 
@@ -160,7 +160,10 @@ fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
     let waiting = rig.submit(vec![reserve(60_000)]);
     rig.disk.fail(StoreError::new(ErrorKind::Unavailable, "the disk is gone"));
     let (answer, mut answers) = oneshot::channel();
-    let error = rig.driver.step(rig.now, &mut vec![Submission { ops: vec![put(0)], answer }]).unwrap_err();
+    let error = rig
+        .driver
+        .step(rig.now, &mut vec![Submission { ops: vec![put(0)], answer, patience: Patience::None }])
+        .unwrap_err();
     let disk = rig.disk.clone();
     let failed = std::mem::replace(&mut rig.driver, open(&disk, rig.now));
     failed.fail(&error);
