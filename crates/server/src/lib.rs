@@ -6,9 +6,11 @@
 pub mod beanstalk;
 pub mod cli;
 pub mod config;
+mod decimal;
 pub mod drain;
 pub mod error;
 pub mod http;
 pub mod rfc3339;
 pub mod serve;
 pub mod span;
+pub mod stop;

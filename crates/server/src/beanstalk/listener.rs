@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use super::codec::{Decoder, MAX_LINE};
 use super::session::{Next, Session, default_queue};
 use super::{App, Shared};
+use crate::stop::Stop;
 
 /// Bytes of input held while the session is busy, beside the body that is being read.
 const READ_BUFFER: usize = 16 * 1024;
@@ -45,17 +46,6 @@ impl fmt::Display for Address {
             Address::Tcp(address) => write!(f, "beanstalk://{address}"),
             Address::Unix(path) => write!(f, "beanstalk+unix:{}", path.display()),
         }
-    }
-}
-
-/// Tells a listener to stop: no new connections, and open ones are closed after what they are at.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<bool>);
-
-impl Stop {
-    /// Stops the listener.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
     }
 }
 
@@ -91,8 +81,8 @@ impl Listener {
                 Socket::Unix(socket, path.clone(), identity(path)?)
             }
         };
-        let (sender, stop) = watch::channel(false);
-        Ok(Listener { socket, app, stop, stopper: Stop(sender) })
+        let (stopper, stop) = Stop::new();
+        Ok(Listener { socket, app, stop, stopper })
     }
 
     /// Where it listens; the real port if port 0 was asked for.

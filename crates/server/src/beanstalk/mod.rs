@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use duewheel::{Client, Duewheel};
 
-pub use listener::{Address, Listener, Stop};
+pub use listener::{Address, Listener};
 
 use crate::drain::Drain;
 use codec::Kind;

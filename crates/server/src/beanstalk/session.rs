@@ -20,6 +20,7 @@ use duewheel::core::{Key, MessageId, QueueName, SessionId};
 use super::Shared;
 use super::codec::{Command, IfTaken, Kind, Put, Said};
 use super::stats;
+use crate::decimal::digits;
 use crate::error::{ErrorCode, Problem};
 
 /// Commands handed to the engine together.
@@ -703,18 +704,4 @@ fn block(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
-}
-
-fn digits(out: &mut Vec<u8>, mut n: u64) {
-    let mut digits = [0; 20];
-    let mut start = digits.len();
-    loop {
-        start -= 1;
-        digits[start] = b"0123456789"[usize::try_from(n % 10).unwrap_or(0)];
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[start..]);
 }

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{App, routes};
+use crate::stop::Stop;
 
 /// What a connection may hold of a request that has not been taken apart yet. Above the limit of headers, so that too
 /// many of them are mostly answered by us, with a code.
@@ -27,17 +28,6 @@ const TOO_MANY: &str = concat!(
     "{\"type\":\"about:blank\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
     "\"detail\":\"too many connections; try again soon\"}"
 );
-
-/// Tells a listener to stop: no new connections, and open ones end after the request they are at.
-#[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<bool>);
-
-impl Stop {
-    /// Stops the listener.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
-    }
-}
 
 /// A bound listener that does not accept yet.
 #[derive(Debug)]
@@ -56,8 +46,8 @@ impl Listener {
     /// When the address cannot be taken.
     pub async fn bind(address: SocketAddr, app: App) -> io::Result<Listener> {
         let socket = TcpListener::bind(address).await?;
-        let (sender, stop) = watch::channel(false);
-        Ok(Listener { socket, router: routes::router(app.clone()), app, stop, stopper: Stop(sender) })
+        let (stopper, stop) = Stop::new();
+        Ok(Listener { socket, router: routes::router(app.clone()), app, stop, stopper })
     }
 
     /// Where it listens; the real port if port 0 was asked for.

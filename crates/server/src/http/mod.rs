@@ -39,7 +39,7 @@ mod view;
 mod wheel;
 mod write;
 
-pub use listener::{Listener, Stop};
+pub use listener::Listener;
 pub(crate) use write::Json;
 
 use crate::drain::Drain;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use duewheel::core::{MessageId, WallMs};
 
+use crate::decimal::digits;
 use crate::rfc3339;
 
 /// Writes JSON objects into one buffer. The caller opens and closes; commas are written here.
@@ -180,18 +181,8 @@ impl Json {
         let _ = serde_json::to_writer(&mut self.out, value);
     }
 
-    fn digits(&mut self, mut n: u64) {
-        let mut digits = [0; 20];
-        let mut start = digits.len();
-        loop {
-            start -= 1;
-            digits[start] = b"0123456789"[usize::try_from(n % 10).unwrap_or(0)];
-            n /= 10;
-            if n == 0 {
-                break;
-            }
-        }
-        self.out.extend_from_slice(&digits[start..]);
+    fn digits(&mut self, n: u64) {
+        digits(&mut self.out, n);
     }
 }
 

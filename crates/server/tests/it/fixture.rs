@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use duewheel::{Duewheel, Policy, VirtualClock};
 use duewheel_server::drain::Drain;
-use duewheel_server::http::{App, Limits, Listener, Stop};
+use duewheel_server::http::{App, Limits, Listener};
+use duewheel_server::stop::Stop;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
