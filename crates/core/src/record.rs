@@ -13,8 +13,10 @@ use crate::policy::QueueSettings;
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
+mod head;
 
-pub use codec::{DecodeError, Reader, RowHead, Stands, Writer, put_of, varint};
+pub use codec::{DecodeError, Reader, Writer};
+pub use head::{RowHead, Stands, put_of, varint};
 
 /// One durable fact.
 #[derive(Clone, Debug, PartialEq, Eq)]

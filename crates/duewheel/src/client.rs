@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// As [`Client::submit`]; operations that are not taken come back, all of them. With [`Patience::Some`] the answers take
-    /// some seconds if the store is behind with its work and there are new messages among them; what the same caller submits
+    /// some seconds if the store is behind with its work and the operations are new messages alone; what the same caller submits
     /// meanwhile may be decided before.
     ///
     /// # Errors

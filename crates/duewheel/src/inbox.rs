@@ -34,10 +34,13 @@ pub enum Patience {
 }
 
 impl Submission {
-    /// Bytes it counts against limits, if it is one that may wait for the store.
+    /// Bytes it counts against limits, if it is one that may wait for the store: it brings messages, and nothing in it frees
+    /// room or has a deadline.
     pub(crate) fn may_wait(&self) -> Option<usize> {
         let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
-        (self.patience == Patience::Some && brings).then(|| self.ops.iter().map(weight).sum())
+        let only =
+            self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
+        (self.patience == Patience::Some && brings && only).then(|| self.ops.iter().map(weight).sum())
     }
 }
 

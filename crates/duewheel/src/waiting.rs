@@ -80,8 +80,8 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use duewheel_core::QueueName;
     use duewheel_core::engine::{Enqueue, Op};
+    use duewheel_core::{MessageId, QueueName, SessionId};
     use tokio::sync::oneshot;
 
     use super::*;
@@ -93,6 +93,13 @@ mod tests {
 
     fn put(body: &'static str, patience: Patience) -> Submission {
         submission(Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), body))), patience)
+    }
+
+    /// A put, and an operation that frees room.
+    fn mixed(body: &'static str) -> Submission {
+        let mut submission = put(body, Patience::Some);
+        submission.ops.push(Op::Delete { id: MessageId(1), session: SessionId(1) });
+        submission
     }
 
     fn bodies(submissions: &[Submission]) -> String {
@@ -111,9 +118,10 @@ mod tests {
             put("b", Patience::None),
             submission(Op::Stats, Patience::Some),
             put("c", Patience::Some),
+            mixed("m"),
         ];
         waiting.sort(&mut some, Gate::Closed);
-        assert_eq!(bodies(&some), "b-");
+        assert_eq!(bodies(&some), "b-m", "what frees room is not held up by the put beside it");
         assert!(waiting.nap() < Duration::from_secs(1));
         let mut more = vec![put("d", Patience::Some)];
         waiting.sort(&mut more, Gate::Closed);

@@ -27,9 +27,8 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         let rank = (settings.priority, settings.order);
         let reordered = rank != (queue.settings.priority, queue.settings.order);
-        queue.settings = settings.clone();
-        let record = Record::Queue { name: name.clone(), settings, pause: queue.pause };
-        self.append(record, fx);
+        queue.settings = settings;
+        self.record_queue(idx, fx);
         if reordered {
             self.rank_again(now, idx, fx);
         }
@@ -54,8 +53,7 @@ impl Engine {
             queue.settings.lasting = Lasting::WhileUsed;
         }
         queue.settings.order = Some(order);
-        let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
-        self.append(Record::Queue { name, settings, pause }, fx);
+        self.record_queue(idx, fx);
         self.rank_again(now, idx, fx);
     }
 
@@ -89,12 +87,17 @@ impl Engine {
             if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
                 continue;
             }
-            let queue = self.queues.get_mut(idx);
-            queue.settings = QueueSettings::default();
-            let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
-            self.append(Record::Queue { name, settings, pause }, fx);
+            self.queues.get_mut(idx).settings = QueueSettings::default();
+            self.record_queue(idx, fx);
             self.queues.drop_if_empty(idx);
         }
+    }
+
+    /// Says what a queue's settings and pause are now.
+    fn record_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
+        let queue = self.queues.get(idx);
+        let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
+        self.append(Record::Queue { name, settings, pause }, fx);
     }
 
     /// Settings count at the moment of use: what is ready takes its place by the new ones.
@@ -149,7 +152,6 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         let old = std::mem::replace(&mut queue.pause, pause);
         queue.totals.paused += u64::from(pause.begins_after(old));
-        let record = Record::Queue { name: queue.name.clone(), settings: queue.settings.clone(), pause };
         if let Pause::Until { end, .. } = old {
             self.pauses.remove(&(end, idx));
         }
@@ -160,7 +162,7 @@ impl Engine {
             Pause::Running => self.wake_queue(idx),
             Pause::Paused => {}
         }
-        self.append(record, fx);
+        self.record_queue(idx, fx);
     }
 
     /// Ends timed pauses.

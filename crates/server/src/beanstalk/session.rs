@@ -227,7 +227,7 @@ impl Session {
     /// Goes on when nothing is under way.
     pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         let (mut parts, mut ops, mut bytes) = (Vec::new(), Vec::new(), 0);
-        let mut more = true;
+        let (mut more, mut batch) = (true, Brings::Either);
         while more && parts.len() < BATCH && bytes < BATCH_BYTES {
             let Some(said) = self.said.front() else { break };
             let alone = match &said.what {
@@ -239,6 +239,12 @@ impl Session {
                     return self.alone(shared, out);
                 }
                 break;
+            }
+            match (batch, said.what.as_ref().map_or(Brings::Either, brings)) {
+                (_, Brings::Either) => {}
+                (Brings::Either, brings) => batch = brings,
+                (batch, brings) if batch == brings => {}
+                (Brings::Messages | Brings::Nothing, _) => break,
             }
             let Some(said) = self.said.pop_front() else { break };
             more = !said.what.as_ref().is_ok_and(sees_what_follows);
@@ -636,6 +642,48 @@ fn is_alone(command: &Command) -> bool {
     )
 }
 
+/// Whether a command brings a message. Those that do may have to wait for the store, and must not take others with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Brings {
+    Messages,
+    Nothing,
+    /// It goes with both.
+    Either,
+}
+
+fn brings(command: &Command) -> Brings {
+    match command {
+        Command::Put(_) => Brings::Messages,
+        Command::BeginPut
+        | Command::MissPut
+        | Command::Use(_)
+        | Command::Watch(_)
+        | Command::Ignore(_)
+        | Command::ListTubeUsed
+        | Command::ListTubesWatched => Brings::Either,
+        Command::Reserve(_)
+        | Command::ReserveJob(_)
+        | Command::Delete(_)
+        | Command::Release { .. }
+        | Command::Bury { .. }
+        | Command::Touch(_)
+        | Command::Kick(_)
+        | Command::KickJob(_)
+        | Command::Peek(_)
+        | Command::PeekReady
+        | Command::PeekDelayed
+        | Command::PeekBuried
+        | Command::Stats
+        | Command::StatsJob(_)
+        | Command::StatsTube(_)
+        | Command::ListTubes
+        | Command::PauseTube { .. }
+        | Command::Quit
+        | Command::DeleteKey(_)
+        | Command::PeekKey(_) => Brings::Nothing,
+    }
+}
+
 /// Whether its answer may show what is decided after it: pages are read when the batch is done, and counters when it is answered.
 fn sees_what_follows(command: &Command) -> bool {
     matches!(command, Command::PeekReady | Command::PeekDelayed | Command::PeekBuried | Command::Stats)
@@ -704,4 +752,50 @@ fn block(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::beanstalk::App;
+    use crate::beanstalk::codec::Decoder;
+    use crate::drain::Drain;
+
+    /// The operations of each batch that a session makes of this, when every one of them is refused; and what the client hears.
+    async fn batches(input: &str) -> (Vec<String>, String) {
+        let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
+        let app = App::new(&wheel, 100, 10, Drain::default());
+        let (mut session, mut out) = (Session::new(SessionId(1)), Vec::new());
+        let (mut decoder, mut input) = (Decoder::new(100), bytes::BytesMut::from(input));
+        while let Some(said) = decoder.next(&mut input) {
+            session.hear(said);
+        }
+        let mut batches = Vec::new();
+        let mut next = session.go_on(&app.0, &mut out);
+        while let Next::Ask(ops) = next {
+            let letter = |op: &Op| match op {
+                Op::Enqueue(_) => 'e',
+                Op::Hold { .. } | Op::LetGo { .. } => 'h',
+                _ => 'o',
+            };
+            batches.push(ops.iter().map(letter).collect());
+            let answers = ops.iter().map(|_| Err(CallError::Overloaded)).collect();
+            next = session.answered(answers, &app.0, &mut out);
+        }
+        (batches, String::from_utf8(out).unwrap())
+    }
+
+    /// Story: a delete in one packet with a put would have waited with it for a store that is behind, for longer than its job's TTR.
+    #[tokio::test]
+    async fn what_may_wait_for_the_store_is_apart_from_everything_else() {
+        let put = "put 1 0 60 1\r\nx\r\n";
+        let all = format!(
+            "delete 1\r\nuse a\r\n{put}use b\r\n{put}{put}touch 2\r\npeek-ready\r\npeek 3\r\nwatch c\r\n"
+        );
+        let (batches, replies) = batches(&all).await;
+        assert_eq!(batches, ["ohh", "ehhee", "oo", "oh"]);
+        let replies: String =
+            replies.split("\r\n").map(|reply| reply.chars().next().unwrap_or('.')).collect();
+        assert_eq!(replies, "OUOUOOOOOW.", "each in its turn");
+    }
 }

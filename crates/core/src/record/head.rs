@@ -1,0 +1,142 @@
+//! What can be told of a stored row, or of a record that puts a message, from its first bytes, without decoding the rest: what scans and
+//! ledgers read by the million.
+
+use super::Stand;
+use super::codec::{DecodeError, Decoded, MARKED, PUT};
+use crate::id::MessageId;
+use crate::message::{Died, Kind};
+use crate::time::{Class, Due, EngineMs};
+
+/// The first fields of a stored row ([`super::Writer::stored`]): what can be told of a message without decoding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowHead<'a> {
+    /// Which message.
+    pub id: MessageId,
+    /// When it may be delivered.
+    pub due: Due,
+    /// Where it stands.
+    pub stands: Stands,
+    /// Bytes that it counts against limits.
+    pub weight: u64,
+    /// Its key; empty if it has none.
+    pub key: &'a [u8],
+}
+
+/// A stage without its details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// Scheduled or ready.
+    Waiting,
+    /// In a consumer's hands.
+    Leased {
+        /// The lease's deadline.
+        until: EngineMs,
+    },
+    /// Parked.
+    Dead {
+        /// Since when.
+        at: Died,
+    },
+}
+
+impl<'a> RowHead<'a> {
+    /// Reads the head of a stored row, and nothing behind it.
+    #[inline]
+    pub fn read(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut rest = bytes;
+        let id = MessageId(varint(&mut rest)?);
+        let (first, behind) = rest.split_first().ok_or(DecodeError::Short)?;
+        rest = behind;
+        let (class, stage, _) = stands(*first)?;
+        let due = Due::from_raw(class, varint(&mut rest)?);
+        let stands = match stage {
+            0 | 1 => Stands::Waiting,
+            2 => Stands::Leased { until: EngineMs(varint(&mut rest)?) },
+            _ => Stands::Dead { at: Died::from_raw(varint(&mut rest)?) },
+        };
+        let weight = varint(&mut rest)?;
+        let length = usize::try_from(varint(&mut rest)?).map_err(|_| DecodeError::Short)?;
+        let key = rest.get(..length).ok_or(DecodeError::Short)?;
+        Ok(RowHead { id, due, stands, weight, key })
+    }
+}
+
+/// The class, the stage (0 to 3) and whether marks follow ([`MARKED`]), of a stored row's first byte behind its id.
+pub(super) fn stands(byte: u8) -> Decoded<(Class, u8, u8)> {
+    let class = if byte & 1 == 0 { Class::At } else { Class::After };
+    let (stage, marked) = (byte >> 1 & 3, byte >> 1 & MARKED);
+    if byte >> 4 > 0 { Err(DecodeError::Unknown("stage")) } else { Ok((class, stage, marked)) }
+}
+
+/// A varint at the start of a slice, which is cut behind it.
+///
+/// # Errors
+/// As [`Reader::varint`].
+#[inline]
+pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
+    let mut n = 0u64;
+    for (i, &b) in bytes.iter().enumerate().take(10) {
+        let part = u64::from(b & 0x7f);
+        if i == 9 && part > 1 {
+            break;
+        }
+        n |= part << (7 * i);
+        if b & 0x80 == 0 {
+            *bytes = &bytes[i + 1..];
+            return Ok(n);
+        }
+    }
+    Err(if bytes.len() < 10 { DecodeError::Short } else { DecodeError::Unknown("varint") })
+}
+
+/// What a ledger needs of a record that puts a new message, read without the rest: its id, its queue's name and where it
+/// stands. `None` for every other record, and for bytes that are none.
+pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, Stand)> {
+    let (&PUT, rest) = bytes.split_first()? else { return None };
+    let mut rest = rest;
+    let rest = &mut rest;
+    let id = MessageId(varint(rest).ok()?);
+    let queue = std::str::from_utf8(skip_blob(rest)?).ok()?;
+    let mut weight = skip_blob(rest)?.len(); // the key
+    varint(rest).ok()?; // accepted at
+    skip_option(rest, 1)?; // lease
+    skip_option(rest, 1)?; // most attempts
+    skip_option(rest, 2)?; // backoff
+    for _ in 0..varint(rest).ok()? {
+        weight += skip_blob(rest)?.len() + skip_blob(rest)?.len();
+    }
+    weight += skip_blob(rest)?.len();
+    let class = match skip_byte(rest)? {
+        0 => Class::At,
+        1 => Class::After,
+        _ => return None,
+    };
+    let due = Due::from_raw(class, varint(rest).ok()?);
+    for _ in 0..3 {
+        varint(rest).ok()?; // generation, attempt, forgiven
+    }
+    skip_option(rest, 1)?; // priority
+    // A new message waits, has no token and no history, and was not there before.
+    (rest[..] == [0, 0, 0]).then_some((id, queue, Stand { kind: Kind::Waiting, due, weight: weight as u64 }))
+}
+
+fn skip_byte(bytes: &mut &[u8]) -> Option<u8> {
+    let (first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn skip_blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(varint(bytes).ok()?).ok()?;
+    let (blob, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(blob)
+}
+
+fn skip_option(bytes: &mut &[u8], numbers: usize) -> Option<()> {
+    match skip_byte(bytes)? {
+        0 => Some(()),
+        1 => (0..numbers).try_for_each(|_| varint(bytes).ok().map(|_| ())),
+        _ => None,
+    }
+}
