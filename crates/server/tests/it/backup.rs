@@ -103,20 +103,37 @@ impl Load<'_> {
         }
     }
 
+    /// Lines that the server was too busy for are sent again, as it asks for.
     fn enqueue(&self, queue: &str, lines: &str, said: Vec<Said>) -> Vec<u64> {
-        let results = self.server.lines(queue, lines);
-        assert_eq!(results.len(), said.len(), "{results:?}");
-        let mut book = self.book();
+        let mut left: Vec<(String, Said)> = lines.lines().map(|line| format!("{line}\n")).zip(said).collect();
+        let begun = Instant::now();
         let mut ids = Vec::new();
-        for (result, said) in results.iter().zip(said) {
-            assert_eq!(result["status"], 201, "{result}");
-            let id = id(&result["id"]);
-            let due_at = result["due_at"].as_str().expect("due_at").to_owned();
-            // A consumer may have been quicker than the answer.
-            if !book.gone.contains(&id) {
-                book.pending.insert(id, Said { due_at, ..said });
+        while !left.is_empty() {
+            assert!(begun.elapsed() < PATIENCE, "busy for ever");
+            let lines: String = left.iter().map(|(line, _)| line.as_str()).collect();
+            let results = self.server.lines(queue, &lines);
+            assert_eq!(results.len(), left.len(), "{results:?}");
+            let mut book = self.book();
+            let mut again = Vec::new();
+            for (result, (line, said)) in results.iter().zip(left) {
+                if result["code"] == "overloaded" {
+                    again.push((line, said));
+                    continue;
+                }
+                assert_eq!(result["status"], 201, "{result}");
+                let id = id(&result["id"]);
+                let due_at = result["due_at"].as_str().expect("due_at").to_owned();
+                // A consumer may have been quicker than the answer.
+                if !book.gone.contains(&id) {
+                    book.pending.insert(id, Said { due_at, ..said });
+                }
+                ids.push(id);
             }
-            ids.push(id);
+            drop(book);
+            left = again;
+            if !left.is_empty() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
         self.accepted.fetch_add(ids.len() as u64, Ordering::AcqRel);
         ids
