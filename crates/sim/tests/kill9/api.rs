@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use duewheel_sim::history::{
+use duewheel_judge::history::{
     Answer, Call, Grant, Held, IfExists, MsgId, OpId, Proof, Recorder, Refusal, Seen, State, Tag, Target,
     Token, What, When, body,
 };
@@ -181,7 +181,7 @@ impl<'s> Api<'s> {
 
     fn note(
         &self,
-        at: duewheel_sim::history::Stamp,
+        at: duewheel_judge::history::Stamp,
         op: OpId,
         outcome: &Result<Result<Answer, Refusal>, String>,
     ) {
@@ -278,7 +278,7 @@ impl<'s> Api<'s> {
         let mut payload = None;
         if let Some(tag) = new_body {
             let text = body(tag, 60);
-            payload = Some(duewheel_sim::history::Payload::of(tag, text.as_bytes()));
+            payload = Some(duewheel_judge::history::Payload::of(tag, text.as_bytes()));
             fields["body"] = text.into();
         }
         let body = fields.to_string().into_bytes();
@@ -405,7 +405,7 @@ impl<'s> Api<'s> {
 /// A message to be enqueued: what the history keeps of it, and its bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    pub(crate) call: duewheel_sim::history::Enqueue,
+    pub(crate) call: duewheel_judge::history::Enqueue,
     pub(crate) bytes: Vec<u8>,
 }
 

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use duewheel_sim::history::{
+use duewheel_judge::history::{
     Answer, Enqueue, IfExists, MsgId, Payload, Proof, Refusal, Tag, Target, When, body, wall_ms,
 };
-use duewheel_sim::rng::Rng;
+use duewheel_judge::rng::Rng;
 
 use crate::api::{Api, Message, Shared, Stage, lock};
 

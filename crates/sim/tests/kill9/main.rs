@@ -15,11 +15,11 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use duewheel_sim::checker::{Fact, Report, check};
-use duewheel_sim::history::{Fault, Moment, Rules, Shards, Totals, What};
+use duewheel_judge::checker::{Fact, Report, check};
+use duewheel_judge::history::{Fault, Moment, Rules, Shards, Totals, What};
+use duewheel_judge::rng::Rng;
 use duewheel_sim::http::escape;
 use duewheel_sim::process::{Server, binary};
-use duewheel_sim::rng::Rng;
 use serde_json::{Value, json};
 
 use api::{Api, Shared, Stage};
@@ -91,7 +91,7 @@ fn what_was_accepted_survives_kill_9() {
     }
     panic!(
         "{}\n\n{} violations. History {}, server's log and data beside it.\n\
-         judge it again: cargo run -p duewheel-sim --example judge -- {}\n\
+         judge it again: cargo run -p duewheel-judge --example judge -- {}\n\
          same decisions: DUEWHEEL_SEED={seed} DUEWHEEL_KILLS={kills} cargo test -p duewheel-sim --test kill9 -- --nocapture",
         faults.join("\n"),
         report.violations.len(),

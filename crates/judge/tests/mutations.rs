@@ -5,12 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duewheel_sim::checker::{Check, check};
-use duewheel_sim::history::{
+use duewheel_judge::checker::{Check, check};
+use duewheel_judge::history::{
     Answer, Call, Event, Grant, Held, History, MsgId, OpId, Refusal, State, Target, Token, What, When,
 };
-use duewheel_sim::model::run;
-use duewheel_sim::rng::Rng;
+use duewheel_judge::model::run;
+use duewheel_judge::rng::Rng;
 
 const SEEDS: u64 = 25;
 
@@ -226,7 +226,7 @@ fn dump_rows(h: &mut History) -> Option<&mut Vec<Held>> {
     })
 }
 
-fn sent_body(h: &History, id: MsgId) -> Option<duewheel_sim::history::Seen> {
+fn sent_body(h: &History, id: MsgId) -> Option<duewheel_judge::history::Seen> {
     match call_of(h, enqueue_of(h, id)?)? {
         Call::Enqueue(e) => Some(e.body.seen()),
         _ => None,
@@ -459,7 +459,7 @@ fn settle_again(h: &mut History, rng: &mut Rng, ended: bool) -> Option<()> {
     let end = end_of(h);
     let at = h.events[end].at;
     let op = OpId(u64::MAX);
-    let proof = duewheel_sim::history::Proof { id, token };
+    let proof = duewheel_judge::history::Proof { id, token };
     let call = if rng.percent(50) { Call::Ack(proof) } else { Call::Nack { proof, delay_ms: Some(0) } };
     h.events.insert(end, Event { at, client: 9, what: What::Invoke { op, call } });
     h.events.insert(end + 1, Event { at, client: 9, what: What::Ok { op, answer: Answer::Settled } });

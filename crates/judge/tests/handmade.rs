@@ -1,7 +1,7 @@
 //! The checker on histories made by hand: for each check one that is right, and the same with one thing wrong.
 
-use duewheel_sim::checker::{Check, Fact, check};
-use duewheel_sim::history::{
+use duewheel_judge::checker::{Check, Fact, check};
+use duewheel_judge::history::{
     Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
     Refusal, Rules, Stamp, State, Tag, Target, Token, Totals, What, When, body,
 };

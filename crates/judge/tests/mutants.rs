@@ -3,8 +3,8 @@
 //! Without a bug the toy's histories must be clean, so that the checker is not a liar; each bug must be caught within
 //! 200 seeds, so that it is not blind.
 
-use duewheel_sim::checker::{Fact, check};
-use duewheel_sim::model::{Bug, run};
+use duewheel_judge::checker::{Fact, check};
+use duewheel_judge::model::{Bug, run};
 
 const SEEDS: u64 = 200;
 

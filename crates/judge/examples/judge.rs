@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::BufReader;
 use std::process::ExitCode;
 
-use duewheel_sim::checker::check;
-use duewheel_sim::history::History;
+use duewheel_judge::checker::check;
+use duewheel_judge::history::History;
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
