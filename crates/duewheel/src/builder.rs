@@ -13,7 +13,8 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
-use crate::shard::{Opener, Shard, StartError};
+use crate::runner::{Opener, StartError};
+use crate::shard::Shard;
 
 /// What an answer means; see `docs/guarantees.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, Submission};
-use crate::shard::Shared;
+use crate::shared::Shared;
 
 /// Takes operations to the engine. Cheap to clone; all clones talk to the same engine.
 #[derive(Clone, Debug)]

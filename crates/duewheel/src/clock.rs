@@ -1,8 +1,8 @@
 //! Where time comes from: the machine, or a test.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -26,6 +26,13 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
     /// time, and wakes the driver through what it was given in [`Clock::attach`].
     fn nap(&self, wanted: Duration) -> Duration {
         wanted
+    }
+
+    /// Time since some fixed moment that passes even where a test holds the clock: for pauses of our own, and to see
+    /// whether a driver hangs.
+    fn running(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
     }
 
     /// Gives the clock a driver to wake when time is moved.

@@ -187,6 +187,16 @@ impl Inbox {
         mem::swap(&mut state.waiting, into);
     }
 
+    /// Whether somebody has called [`Inbox::wake`] since the last nap or take.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.state().woken == Woken::Yes
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state().waiting.is_empty()
+    }
+
     /// Waits until somebody calls [`Inbox::wake`], whatever is put in meanwhile, or the time is over.
     pub(crate) fn wait_for_wake(&self, at_most: Duration) {
         let mut state = self.state();

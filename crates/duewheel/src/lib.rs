@@ -43,7 +43,10 @@ mod inbox;
 mod message;
 mod queue;
 mod restore;
+mod runner;
 mod shard;
+mod shared;
+mod timekeeper;
 mod waiting;
 mod wheel;
 
@@ -66,6 +69,7 @@ pub use inbox::{Answers, Inbox, Patience, Submission};
 pub use message::Message;
 pub use queue::{Cancel, Queue, QueueError};
 pub use restore::{Restored, restore};
+pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn};
 pub use wheel::{Duewheel, ShutdownError};
 
 /// One second, to be multiplied: `90 * SECOND`.

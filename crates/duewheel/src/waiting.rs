@@ -5,7 +5,7 @@
 //! the speed of the disk. Everything else is decided as ever.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_core::policy::Policy;
 
@@ -27,7 +27,7 @@ pub(crate) enum Gate {
 /// Submissions that wait, in order.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    line: VecDeque<(Instant, usize, Submission)>,
+    line: VecDeque<(Duration, usize, Submission)>,
     bytes: usize,
     max_bytes: usize,
 }
@@ -38,14 +38,14 @@ impl Waiting {
     }
 
     /// At a closed gate, takes those out of `submissions` that may wait, unless there is too much of that already, and puts those in
-    /// front that have waited for long enough; at an open one, puts all in front.
-    pub(crate) fn sort(&mut self, submissions: &mut Vec<Submission>, gate: Gate) {
+    /// front that have waited for long enough; at an open one, puts all in front. `now` is [`crate::Clock::running`].
+    pub(crate) fn sort(&mut self, submissions: &mut Vec<Submission>, gate: Gate, now: Duration) {
         if gate == Gate::Open {
             return self.give_back(submissions);
         }
         let mut stay = Vec::with_capacity(submissions.len());
         while let Some((since, ..)) = self.line.front()
-            && since.elapsed() >= PATIENCE
+            && now.saturating_sub(*since) >= PATIENCE
             && let Some((_, bytes, submission)) = self.line.pop_front()
         {
             self.bytes -= bytes;
@@ -55,7 +55,7 @@ impl Waiting {
             match submission.may_wait().filter(|bytes| self.bytes + bytes <= self.max_bytes) {
                 Some(bytes) => {
                     self.bytes += bytes;
-                    self.line.push_back((Instant::now(), bytes, submission));
+                    self.line.push_back((now, bytes, submission));
                 }
                 None => stay.push(submission),
             }
@@ -120,14 +120,14 @@ mod tests {
             put("c", Patience::Some),
             mixed("m"),
         ];
-        waiting.sort(&mut some, Gate::Closed);
+        waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
         assert_eq!(bodies(&some), "b-m", "what frees room is not held up by the put beside it");
         assert!(waiting.nap() < Duration::from_secs(1));
         let mut more = vec![put("d", Patience::Some)];
-        waiting.sort(&mut more, Gate::Closed);
+        waiting.sort(&mut more, Gate::Closed, Duration::ZERO);
         assert!(more.is_empty());
         more.push(put("e", Patience::Some));
-        waiting.sort(&mut more, Gate::Open);
+        waiting.sort(&mut more, Gate::Open, Duration::ZERO);
         assert_eq!(bodies(&more), "acde", "in order");
         assert_eq!((waiting.nap(), waiting.bytes), (Duration::MAX, 0));
     }
@@ -136,10 +136,10 @@ mod tests {
     fn no_more_waits_than_there_is_room_for_and_nothing_at_the_end() {
         let mut waiting = Waiting::new(&Policy { max_inbox_bytes: 3 * 200, ..Policy::default() });
         let mut some: Vec<_> = (0..20).map(|_| put("x", Patience::Some)).collect();
-        waiting.sort(&mut some, Gate::Closed);
+        waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
         let (stay, wait) = (some.len(), waiting.line.len());
         assert!(wait > 0 && stay > 0 && stay + wait == 20, "{stay} {wait}");
-        waiting.sort(&mut some, Gate::Open);
+        waiting.sort(&mut some, Gate::Open, Duration::ZERO);
         assert_eq!((some.len(), waiting.bytes), (20, 0));
     }
 }

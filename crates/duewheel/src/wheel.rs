@@ -17,7 +17,7 @@ use crate::error::CallError;
 use crate::handler::{HandlerError, Registered};
 use crate::inbox::Door;
 use crate::queue::Queue;
-use crate::shard::{End, Wish};
+use crate::shared::{End, Wish};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones are the same.
 ///

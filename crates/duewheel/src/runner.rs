@@ -1,0 +1,393 @@
+//! The life of a shard, turn by turn: it reads the clock, steps the driver, says how long to sleep, and opens the store
+//! again after a failure.
+//!
+//! A turn never waits. The thread of [`crate::shard`] sleeps in between; a simulation lets its own time pass instead.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use duewheel_core::QueueName;
+use duewheel_core::engine::{BoundLeases, Config, GeometryError};
+use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
+
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::error::{CallError, Outcome};
+use crate::inbox::{Door, Inbox, Submission};
+pub use crate::shared::End;
+use crate::shared::{Shared, Wish};
+use crate::timekeeper::Timekeeper;
+use crate::waiting::{Gate, Waiting};
+
+/// Opens the shard's store; called at the start, and after each failure.
+pub type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
+
+/// Why a shard did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The store did not open, or what must be in memory could not be loaded.
+    Store(StoreError),
+    /// The policy asks for a ring that cannot be.
+    Policy(GeometryError),
+    /// There is no thread to be had.
+    Thread(std::io::Error),
+}
+
+/// What comes after a turn.
+#[derive(Debug)]
+pub enum Turn {
+    /// The next one, at once.
+    Again,
+    /// A nap; tell [`Runner::woke`] when it is over.
+    Sleep(Nap),
+    /// Nothing any more; tell [`Runner::end`].
+    Ended(End),
+}
+
+/// How long the runner may be left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nap {
+    /// What ends it early.
+    pub until: NapFor,
+    /// Its longest time.
+    pub at_most: Duration,
+}
+
+/// What ends a nap early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NapFor {
+    /// A call of [`Inbox::wake`]; a sync is under way, and what comes in meanwhile becomes one group.
+    Gathering,
+    /// A call of [`Inbox::wake`].
+    Wake,
+    /// That, or something in the inbox.
+    Anything,
+    /// The same, by time that passes even where a test holds the clock: the store is to be opened again.
+    Retry,
+}
+
+type ShardDriver = Driver<Box<dyn Store>>;
+
+/// How long requests gather while a sync is under way.
+const GATHER: Duration = Duration::from_micros(500);
+
+/// From so many callers on, the driver waits a moment for the others when the first of them comes: a sync for each
+/// handful would cost more than the moment. (PostgreSQL's `commit_delay` and `commit_siblings` do the same.)
+const CROWD: usize = 6;
+
+/// How long that moment is at most; it ends when as many have come as came lately.
+const GATHER_CROWD: Duration = Duration::from_micros(200);
+
+/// How long to wait before the store is opened again; doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How often a store that loads is looked at, if it tells nothing.
+const OPENING: Duration = Duration::from_millis(100);
+
+/// A shard between two turns. Owned by one thread, or by a simulation.
+pub struct Runner {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) shared: Arc<Shared>,
+    opener: Opener,
+    config: Config,
+    /// Of the engine before, for the one that takes its place after a failure.
+    holds: Vec<(QueueName, [u32; 3])>,
+    phase: Phase,
+    submissions: Vec<Submission>,
+    waiting: Waiting,
+    /// About how many callers there are: as many as came together lately.
+    crowd: usize,
+}
+
+enum Phase {
+    /// Loads what must be in memory.
+    Opening(Box<ShardDriver>, Pause),
+    Serving(Box<ShardDriver>),
+    /// The store has failed.
+    Failed(StoreError, Pause),
+    /// Between two phases, or for good.
+    Ended,
+}
+
+/// When the store may be opened again.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Duration,
+    next: Duration,
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = match &self.phase {
+            Phase::Opening(..) => "opening",
+            Phase::Serving(_) => "serving",
+            Phase::Failed(..) => "failed",
+            Phase::Ended => "ended",
+        };
+        f.debug_struct("Runner").field("phase", &phase).finish_non_exhaustive()
+    }
+}
+
+impl Runner {
+    /// Opens the store. Call [`Runner::opening`] until it says that everything is loaded.
+    ///
+    /// # Errors
+    /// When the store does not open, or the policy asks for a ring that cannot be.
+    pub fn start(mut opener: Opener, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+        let inbox = Arc::new(Inbox::new(&config.policy));
+        clock.attach(&inbox);
+        let store = opener(waker(&inbox)).map_err(StartError::Store)?;
+        let shared = Arc::new(Shared::new(store.level(), clock));
+        let mut runner = Runner {
+            waiting: Waiting::new(&config.policy),
+            inbox,
+            shared,
+            opener,
+            config,
+            holds: Vec::new(),
+            phase: Phase::Ended,
+            submissions: Vec::new(),
+            crowd: 0,
+        };
+        let driver = runner.driver(store)?;
+        runner.phase = Phase::Opening(Box::new(driver), runner.first_pause());
+        Ok(runner)
+    }
+
+    /// A way in for callers.
+    pub fn client(&self) -> Client {
+        Client {
+            inbox: self.inbox.clone(),
+            shared: self.shared.clone(),
+            next_waiter: Arc::new(AtomicU64::new(1)),
+            next_session: Arc::new(AtomicU64::new(1)),
+        }
+    }
+
+    /// Whether a nap for this is over before its time.
+    pub fn is_woken(&self, nap: Nap) -> bool {
+        match nap.until {
+            NapFor::Gathering | NapFor::Wake => self.inbox.is_woken(),
+            NapFor::Anything | NapFor::Retry => self.inbox.is_woken() || !self.inbox.is_empty(),
+        }
+    }
+
+    /// Loads on; `None` when everything that must be in memory is there, else how long to wait for the store to wake us.
+    ///
+    /// # Errors
+    /// When the store fails before the shard has served anybody: it has not started.
+    pub fn opening(&mut self) -> Result<Option<Duration>, StartError> {
+        let Phase::Opening(driver, _) = &mut self.phase else { return Ok(None) };
+        let now = self.shared.now();
+        driver.step(now, &mut Vec::new()).map_err(StartError::Store)?;
+        if !driver.is_open() {
+            return Ok(Some(OPENING));
+        }
+        if let Phase::Opening(driver, _) = std::mem::replace(&mut self.phase, Phase::Ended) {
+            self.phase = Phase::Serving(driver);
+        }
+        Ok(None)
+    }
+
+    /// For how many submissions to wait, and how long at most, before the next turn.
+    pub fn crowd(&self) -> Option<(usize, Duration)> {
+        let Phase::Serving(driver) = &self.phase else { return None };
+        let gathers = !driver.is_full() && self.crowd >= CROWD && self.shared.level() != Level::Memory;
+        gathers.then_some((self.crowd, GATHER_CROWD))
+    }
+
+    /// One turn.
+    pub fn turn(&mut self) -> Turn {
+        let turn = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Serving(driver) => self.serve(driver),
+            Phase::Opening(driver, pause) => {
+                self.phase = Phase::Opening(driver, pause);
+                match self.opening() {
+                    Ok(None) => {
+                        tracing::info!("the store is open again");
+                        self.shared.set_trouble(None);
+                        Turn::Again
+                    }
+                    Ok(Some(at_most)) => Turn::Sleep(Nap { until: NapFor::Gathering, at_most }),
+                    Err(error) => self.not_open(error, pause),
+                }
+            }
+            Phase::Failed(error, pause) => self.reopen(error, pause),
+            Phase::Ended => Turn::Ended(End::Stopped),
+        };
+        self.shared.tick();
+        turn
+    }
+
+    /// A nap is over.
+    pub fn woke(&mut self, nap: Nap) {
+        if let (NapFor::Gathering | NapFor::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
+            // Whoever waited goes on while the next ones gather. An error shows again in the next step.
+            let _ = driver.answer();
+        }
+    }
+
+    /// The last word: nothing is taken any more, and whoever asks hears why.
+    pub fn end(mut self, end: End) {
+        let refusal = match &end {
+            End::Stopped => CallError::Draining,
+            End::Failed(why) => {
+                tracing::error!(%why, "the driver ended");
+                CallError::Closed("the driver ended; see the log")
+            }
+        };
+        self.inbox.close_door(Door::Closed(refusal.clone()));
+        refuse(&mut self.submissions, &refusal);
+        self.refuse_waiting(&refusal);
+        self.shared.set_ended(end);
+    }
+
+    /// Makes a driver for a store; it has to load before it is open.
+    fn driver(&mut self, mut store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
+        let reading = self.shared.clock().read();
+        let recovered = store.recovered();
+        let before = self.shared.keeper();
+        let keeper = Timekeeper::resume(before, recovered.clock, reading);
+        self.shared.set_keeper(keeper);
+        let mut config = self.config.clone();
+        if before.is_some() {
+            config.bound = BoundLeases::Keep;
+            config.holds = self.holds.clone();
+        }
+        Driver::new(store, recovered, config, keeper.now(reading)).map_err(StartError::Policy)
+    }
+
+    fn serve(&mut self, mut driver: Box<ShardDriver>) -> Turn {
+        if !driver.is_full() {
+            self.inbox.take(&mut self.submissions);
+            self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
+        }
+        let now = self.shared.now();
+        let closed = driver.is_busy(now) && !self.shared.wished(Wish::EndWaits);
+        let gate = if closed { Gate::Closed } else { Gate::Open };
+        self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
+        // Every round: a reserve may have come in before the door was closed.
+        let waits_ended = self.shared.wished(Wish::EndWaits);
+        if waits_ended {
+            driver.end_waits();
+        }
+        if let Err(error) = driver.step(now, &mut self.submissions) {
+            self.waiting.give_back(&mut self.submissions);
+            return self.failed(*driver, error);
+        }
+        if waits_ended && self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
+            driver.end_waits();
+            return Turn::Ended(match driver.close(now) {
+                Ok(()) => End::Stopped,
+                Err(error) => End::Failed(error.to_string()),
+            });
+        }
+        let turn = self.nap(&driver);
+        self.phase = Phase::Serving(driver);
+        turn
+    }
+
+    fn nap(&self, driver: &ShardDriver) -> Turn {
+        let longest = Duration::from_millis(self.config.policy.max_sleep_ms).min(self.waiting.nap());
+        // The clock again: the step may have taken long.
+        let now = self.shared.now();
+        let wanted = match driver.next_wakeup(now) {
+            None => longest,
+            Some(t) if t <= now.engine => return Turn::Again,
+            Some(t) => longest.min(Duration::from_millis(t.0 - now.engine.0)),
+        };
+        if wanted == longest {
+            // At leisure: once a second, not in the rush.
+            self.shared.set_figures(driver.store().figures());
+        }
+        Turn::Sleep(if driver.is_full() {
+            Nap { until: NapFor::Wake, at_most: wanted }
+        } else if driver.is_waiting_for_store() {
+            // A sync is under way: what comes in meanwhile becomes one group, for one write and one sync. Grants do not
+            // need the sync, so this is not for long even where syncs are.
+            Nap { until: NapFor::Gathering, at_most: wanted.min(GATHER) }
+        } else {
+            Nap { until: NapFor::Anything, at_most: wanted }
+        })
+    }
+
+    /// The store failed. What was under way is unknown; then it is opened again, under a new epoch.
+    fn failed(&mut self, driver: ShardDriver, error: StoreError) -> Turn {
+        tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
+        self.holds = driver.engine().holds();
+        driver.fail(&error);
+        let refusal = not_applied(&error);
+        refuse(&mut self.submissions, &refusal);
+        self.reopen(error, self.first_pause())
+    }
+
+    /// Opens the store again, if the time has come.
+    fn reopen(&mut self, error: StoreError, pause: Pause) -> Turn {
+        self.shared.set_trouble(Some(error.to_string()));
+        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed) || self.shared.wished(Wish::Stop) {
+            return Turn::Ended(End::Failed(error.to_string()));
+        }
+        self.refuse_waiting(&not_applied(&error));
+        let left = pause.until.saturating_sub(self.shared.clock().running());
+        if !left.is_zero() {
+            self.phase = Phase::Failed(error, pause);
+            return Turn::Sleep(Nap { until: NapFor::Retry, at_most: left });
+        }
+        let opened = (self.opener)(waker(&self.inbox)).map_err(StartError::Store);
+        match opened.and_then(|store| self.driver(store)) {
+            Ok(driver) => {
+                self.phase = Phase::Opening(Box::new(driver), pause);
+                Turn::Again
+            }
+            Err(error) => self.not_open(error, pause),
+        }
+    }
+
+    fn not_open(&mut self, error: StartError, pause: Pause) -> Turn {
+        match error {
+            StartError::Store(error) => {
+                let until = self.shared.clock().running() + pause.next;
+                let next = (pause.next * 2).min(LONGEST_PAUSE);
+                self.phase = Phase::Failed(error, Pause { until, next });
+                Turn::Again
+            }
+            StartError::Policy(why) => Turn::Ended(End::Failed(why.to_string())),
+            StartError::Thread(why) => Turn::Ended(End::Failed(why.to_string())),
+        }
+    }
+
+    fn first_pause(&self) -> Pause {
+        Pause { until: self.shared.clock().running(), next: FIRST_PAUSE }
+    }
+
+    /// Answers what waits while there is no store: it was not applied.
+    fn refuse_waiting(&self, refusal: &CallError) {
+        let mut waiting = Vec::new();
+        self.inbox.take(&mut waiting);
+        refuse(&mut waiting, refusal);
+    }
+}
+
+fn refuse(submissions: &mut Vec<Submission>, refusal: &CallError) {
+    for Submission { ops, answer, .. } in submissions.drain(..) {
+        // Nobody there any more: nothing to tell.
+        let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
+    }
+}
+
+fn not_applied(error: &StoreError) -> CallError {
+    CallError::Store { error: error.clone(), outcome: Outcome::NotApplied }
+}
+
+fn waker(inbox: &Arc<Inbox>) -> Waker {
+    let inbox = Arc::downgrade(inbox);
+    Arc::new(move || {
+        if let Some(inbox) = inbox.upgrade() {
+            inbox.wake();
+        }
+    })
+}

@@ -1,0 +1,139 @@
+//! What a runner shares with its clients.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::store::Level;
+use duewheel_core::time::Now;
+use tokio::sync::watch;
+
+use crate::client::Health;
+use crate::clock::Clock;
+use crate::inbox::Inbox;
+use crate::timekeeper::Timekeeper;
+
+/// What a driver shares with its clients.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    level: Level,
+    clock: Arc<dyn Clock>,
+    /// `None` until the store was opened for the first time: before, there is no engine time.
+    keeper: Mutex<Option<Timekeeper>>,
+    /// When the last turn ended, by [`Clock::running`].
+    tick: Mutex<Duration>,
+    trouble: Mutex<Option<String>>,
+    figures: Mutex<Vec<(&'static str, u64)>>,
+    wish: AtomicU64,
+    ended: watch::Sender<Option<End>>,
+}
+
+impl Shared {
+    pub(crate) fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
+        Shared {
+            level,
+            keeper: Mutex::new(None),
+            tick: Mutex::new(clock.running()),
+            trouble: Mutex::new(None),
+            figures: Mutex::new(Vec::new()),
+            wish: AtomicU64::new(Wish::Run as u64),
+            ended: watch::Sender::new(None),
+            clock,
+        }
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    pub(crate) fn keeper(&self) -> Option<Timekeeper> {
+        *lock(&self.keeper)
+    }
+
+    pub(crate) fn set_keeper(&self, keeper: Timekeeper) {
+        *lock(&self.keeper) = Some(keeper);
+    }
+
+    /// The loop has come round.
+    pub(crate) fn tick(&self) {
+        *lock(&self.tick) = self.clock.running();
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
+        *lock(&self.trouble) = trouble;
+    }
+
+    pub(crate) fn set_figures(&self, figures: Vec<(&'static str, u64)>) {
+        *lock(&self.figures) = figures;
+    }
+
+    pub(crate) fn set_ended(&self, end: End) {
+        self.ended.send_replace(Some(end));
+    }
+}
+
+/// How a driver ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to.
+    Stopped,
+    /// Its store cannot be had any more, or a bug of ours; a sentence for people.
+    Failed(String),
+}
+
+/// What the owner wants of the driver's thread; only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    Run,
+    EndWaits,
+    Stop,
+}
+
+impl Shared {
+    pub(crate) fn level(&self) -> Level {
+        self.level
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.keeper().unwrap_or_default().now(self.clock.read())
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let age = self.clock.running().saturating_sub(*lock(&self.tick)).as_millis();
+        let trouble = match &*self.ended.borrow() {
+            Some(End::Stopped) => Some("shut down".to_owned()),
+            Some(End::Failed(why)) => Some(why.clone()),
+            None => lock(&self.trouble).clone(),
+        };
+        Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
+    }
+
+    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.figures).clone()
+    }
+
+    pub(crate) fn wish(&self, wish: Wish, inbox: &Inbox) {
+        self.wish.fetch_max(wish as u64, Ordering::SeqCst);
+        inbox.wake();
+    }
+
+    pub(crate) async fn ended(&self) -> End {
+        let mut ended = self.ended.subscribe();
+        match ended.wait_for(Option::is_some).await {
+            Ok(end) => end.clone().unwrap_or(End::Stopped),
+            Err(_) => End::Stopped,
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.borrow().is_some()
+    }
+
+    pub(crate) fn wished(&self, wish: Wish) -> bool {
+        self.wish.load(Ordering::SeqCst) >= wish as u64
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
