@@ -2,8 +2,8 @@
 //!
 //! 1. The folder is read ([`replay`]); damage ends it here, and nothing has been changed.
 //! 2. Files that no manifest lists are removed.
-//! 3. If nothing in the last segment is proven, its header may be in the page cache only: it is written again and
-//!    synced, so that it cannot be missing once a later segment is in use.
+//! 3. The header of the last segment may be in the page cache only: it is written again and synced, so that it cannot be
+//!    missing once a later segment is in use.
 //! 4. A manifest with the new epoch lists one more segment, the one that this owner will write to: a prepared one if
 //!    there is any, under a new incarnation, so that nothing an earlier attempt left in it counts.
 //! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment it

@@ -51,10 +51,10 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// The last segment, if no sync of it is proven: then its header may be in the page cache only.
+    /// The header of the last segment: it may be in the page cache only. What it says itself is no proof that it is on the
+    /// disk: its owner may have been killed between writing and syncing it.
     pub(crate) fn doubtful_header(&self) -> Option<(SegmentEntry, Header)> {
-        let (last, header) = (self.used.last()?, self.last_header?);
-        (last.records() == 0).then_some((last.entry, header))
+        Some((self.used.last()?.entry, self.last_header?))
     }
 }
 

@@ -11,7 +11,7 @@ use duewheel_core::{Epoch, Lsn};
 use duewheel_store_log::{LogStore, Options, Workers, restore, verify};
 
 use crate::rig::{Rig, assert_is, by_hand, figure, small, work, work_all};
-use crate::sim_disk::SimDisk;
+use duewheel_sim_disk::SimDisk;
 
 /// What a copy holds is what the history says; returns the last record in it.
 fn check(copy: &Path, history: &History, what: &str) -> Lsn {

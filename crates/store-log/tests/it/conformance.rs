@@ -8,7 +8,7 @@ use duewheel_core::store::{StoreError, Waker};
 use duewheel_store_log::{LogStore, Options, SyncMode};
 
 use crate::rig::small;
-use crate::sim_disk::{Plan, SimDisk, Survivors};
+use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
 struct Real {
     dir: tempfile::TempDir,

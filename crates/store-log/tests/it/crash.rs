@@ -10,7 +10,7 @@ use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
 
 use crate::rig::{self, assert_is, by_hand, open, times, work_all};
-use crate::sim_disk::{Plan, SimDisk, Survivors};
+use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
 /// What the owner knew when the machine stopped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -257,6 +257,44 @@ fn a_header_read_from_the_page_cache_is_made_durable() {
             let mut store = open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}"));
             let recovered = store.recovered();
             assert!(recovered.next_lsn > durable, "call {call}");
+            assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
+        }
+    }
+}
+
+/// Story: an owner was killed while it took a folder over, when it had written the header of its segment and not yet synced it.
+/// That header says that the groups copied before it are durable, which is true, and the next owner took it for proof that the
+/// header is on the disk, too. It listed a segment of its own behind it, and then the power failed. Found by a disk whose cache
+/// outlives the process.
+#[test]
+fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
+    let disk = SimDisk::new(1);
+    let mut history = History::new(1);
+    let mut store = open(&disk, by_hand()).expect("open");
+    store.append(&history.group(9)).expect("append");
+    store.sync().expect("sync");
+    store.hands().sync();
+    store.append(&history.group(9)).expect("append");
+    let written = store.progress().expect("progress").written;
+    drop(store);
+    let mut tried = 0;
+    for call in 1.. {
+        let disk = disk.copy();
+        let calls = disk.calls();
+        disk.plan(Plan::HaltAt(calls + call));
+        if open(&disk, by_hand()).is_ok() {
+            assert!(tried > 8, "opening changes something: {call}");
+            return;
+        }
+        tried += 1;
+        disk.restart(Survivors::All);
+        drop(open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}")));
+        for survivors in [Survivors::None, Survivors::Some] {
+            let disk = disk.copy();
+            disk.restart(survivors);
+            let mut store = open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}"));
+            let recovered = store.recovered();
+            assert!(recovered.next_lsn > written, "call {call}: the owner before had taken it over");
             assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
         }
     }

@@ -11,7 +11,7 @@ use duewheel_core::store::{
 use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
 
 use crate::rig::{Rig, assert_is, by_hand, figure, open, small, work, work_all};
-use crate::sim_disk::{Plan, SimDisk, Survivors};
+use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
 /// Every call of the store, after it was poisoned.
 fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), StoreError>> {

@@ -16,7 +16,7 @@ use crate::rig::{
     Rig, all_rows, assert_is, assert_rows, by_hand, figure, load_all, load_page, open, times, was, work,
     work_all,
 };
-use crate::sim_disk::{Plan, SimDisk, Survivors};
+use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
 /// A cut behind each group, as long as the flushes keep up.
 fn eager() -> Options {

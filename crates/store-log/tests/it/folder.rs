@@ -10,7 +10,7 @@ use duewheel_core::{Epoch, Lsn};
 use duewheel_store_log::{LogStore, Worked, verify};
 
 use crate::rig::{Rig, by_hand, open, small};
-use crate::sim_disk::{SimDisk, Survivors};
+use duewheel_sim_disk::{SimDisk, Survivors};
 
 fn open_in(dir: &std::path::Path) -> Result<LogStore, StoreError> {
     LogStore::open(dir, small(), Arc::new(|| {}))

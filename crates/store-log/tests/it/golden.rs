@@ -14,7 +14,7 @@ use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::Worked;
 
 use crate::rig::{by_hand, open};
-use crate::sim_disk::SimDisk;
+use duewheel_sim_disk::SimDisk;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()

@@ -10,5 +10,4 @@ mod folder;
 mod golden;
 mod rig;
 mod room;
-mod sim_disk;
 mod verify;

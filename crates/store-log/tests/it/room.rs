@@ -9,7 +9,7 @@ use duewheel_core::{Due, EngineMs, Lsn, MessageId};
 use duewheel_store_log::{Options, Worked, Workers};
 
 use crate::rig::{Rig, assert_is, by_hand, figure, open, was, work_all};
-use crate::sim_disk::SimDisk;
+use duewheel_sim_disk::SimDisk;
 
 /// No flush gets in the way.
 fn lazy() -> Options {

@@ -5,7 +5,7 @@ use duewheel_core::store::{ErrorKind, Store};
 use duewheel_store_log::{verify, verify_on};
 
 use crate::rig::{Rig, by_hand, figure, work};
-use crate::sim_disk::SimDisk;
+use duewheel_sim_disk::SimDisk;
 
 /// A run, sealed segments and one in use; closed.
 fn healthy() -> SimDisk {

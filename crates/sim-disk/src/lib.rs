@@ -1,0 +1,746 @@
+//! Private: a disk in memory that knows what has been synced. It can lose power, fail, lie, fill up, panic, and stop in the middle
+//! of a write.
+//!
+//! What a power loss leaves is any *subset* of what was not synced: of each write any bytes, of each allocation the length or
+//! not, of each change of a name the change or not ([`SimDisk::restart`]). Nothing is random but by the seed: the same calls give
+//! the same results.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use duewheel_core::store::conformance::Dice;
+use duewheel_store_log::disk::{Access, Disk, DiskFile, Held, Hold};
+
+mod inode;
+
+use inode::{Inode, Keep};
+
+/// A disk. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub struct SimDisk(Arc<Mutex<Inner>>, Arc<Gate>);
+
+/// Where syncs of files wait while a test holds them.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct GateState {
+    held: bool,
+    waiting: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    inodes: BTreeMap<u64, Inode>,
+    /// Names as everybody sees them, and as they are after a power loss.
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    /// Changes of names that were not synced, oldest first.
+    unsynced_names: Vec<NameChange>,
+    locks: BTreeMap<String, Locks>,
+    next: u64,
+    /// Calls so far that change something.
+    calls: u64,
+    plan: Plan,
+    lie: Option<Lie>,
+    panic: Panic,
+    free: u64,
+    /// Somebody else takes whatever becomes free.
+    crowded: bool,
+    power: Power,
+    dice: Dice,
+    syncs: u64,
+    seen: Seen,
+    trace: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+struct NameChange {
+    dir: String,
+    gone: Option<String>,
+    new: Option<(String, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Locks {
+    exclusive: usize,
+    shared: usize,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing.
+    Fine,
+    /// This call and all behind it: the machine stops in the middle of it.
+    HaltAt(u64),
+    /// This call only. A write that fails has written a part.
+    FailAt(u64),
+    /// The next write or sync of a file in this folder.
+    FailNext(&'static str),
+    /// Every write or sync of a file in this folder, until another plan is made. (The next one alone may be a background
+    /// worker's, which harms nothing and is tried again.)
+    FailAll(&'static str),
+    /// Now and then, a call of any kind.
+    Sometimes(Rates),
+}
+
+/// How often calls fail: once in so many; 0 is never.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Writes, of which a part is then written.
+    pub write: u64,
+    /// Writes that write a part at first, and the rest when they are asked again, as `write(2)` may.
+    pub short: u64,
+    /// Syncs of files: a part is written, and the rest never is.
+    pub sync: u64,
+    /// Allocating, and making, renaming, removing and syncing names.
+    pub name: u64,
+    /// Opening and listing.
+    pub open: u64,
+    /// Reading.
+    pub read: u64,
+}
+
+/// What a broken store would make of a sound disk, without a change to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Every so many-th sync of a file is left out.
+    SkipSync(u64),
+    /// Names are never synced.
+    NoDirSync,
+    /// A sync that has failed is asked for again, which "succeeds".
+    RetrySync,
+    /// The rest of a short write is not written.
+    ShortWrite,
+}
+
+/// What has really happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Calls that failed.
+    pub failed: u64,
+    /// Of these, syncs of files.
+    pub failed_syncs: u64,
+    /// Calls refused for want of room.
+    pub full: u64,
+    /// Writes that came in two parts.
+    pub short: u64,
+    /// Bytes that a power loss took, and changes of names.
+    pub lost_bytes: u64,
+    /// Changes of names that a power loss took.
+    pub lost_names: u64,
+    /// Panics.
+    pub panics: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Panic {
+    No,
+    Next,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Power {
+    On,
+    Off,
+}
+
+/// Which unsynced bytes, lengths and names survive the end of the machine's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survivors {
+    /// None.
+    None,
+    /// All, as after kill -9: the cache stays, and what is not synced still is not.
+    All,
+    /// Any part.
+    Some,
+}
+
+/// What a call is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Sync,
+    Name,
+    Open,
+    Read,
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new(seed: u64) -> Self {
+        SimDisk(
+            Arc::new(Mutex::new(Inner {
+                inodes: BTreeMap::new(),
+                names: BTreeMap::new(),
+                durable_names: BTreeMap::new(),
+                unsynced_names: Vec::new(),
+                locks: BTreeMap::new(),
+                next: 1,
+                calls: 0,
+                plan: Plan::Fine,
+                lie: None,
+                panic: Panic::No,
+                free: u64::MAX,
+                crowded: false,
+                power: Power::On,
+                dice: Dice::new(seed),
+                syncs: 0,
+                seen: Seen::default(),
+                trace: None,
+            })),
+            Arc::default(),
+        )
+    }
+
+    /// Another disk with the same content.
+    pub fn copy(&self) -> SimDisk {
+        let mut inner = self.inner().clone();
+        inner.locks.clear();
+        SimDisk(Arc::new(Mutex::new(inner)), Arc::default())
+    }
+
+    /// From now on this goes wrong.
+    pub fn plan(&self, plan: Plan) {
+        self.inner().plan = plan;
+    }
+
+    /// From now on calls lie like this.
+    pub fn lie(&self, lie: Lie) {
+        self.inner().lie = Some(lie);
+    }
+
+    /// The next call of any kind panics.
+    pub fn panic_next(&self) {
+        self.inner().panic = Panic::Next;
+    }
+
+    /// Takes [`SimDisk::panic_next`] back, if nobody has called meanwhile.
+    pub fn do_not_panic(&self) {
+        self.inner().panic = Panic::No;
+    }
+
+    /// Calls so far that change something.
+    pub fn calls(&self) -> u64 {
+        self.inner().calls
+    }
+
+    /// Whether the machine has stopped.
+    pub fn has_stopped(&self) -> bool {
+        self.inner().power == Power::Off
+    }
+
+    /// What has really happened so far.
+    pub fn seen(&self) -> Seen {
+        self.inner().seen
+    }
+
+    /// Writes every call down from now on.
+    pub fn start_trace(&self) {
+        self.inner().trace = Some(String::new());
+    }
+
+    /// What was written down since the last look.
+    pub fn take_trace(&self) -> String {
+        self.inner().trace.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// So many bytes may still be allocated or reported free.
+    pub fn set_free(&self, free: u64) {
+        let mut inner = self.inner();
+        (inner.free, inner.crowded) = (free, false);
+    }
+
+    /// Nothing is free, and what is given back is taken by others at once.
+    pub fn fill(&self) {
+        let mut inner = self.inner();
+        (inner.free, inner.crowded) = (0, true);
+    }
+
+    /// The process or the machine stops, loses what does not survive, and is started again.
+    pub fn restart(&self, survivors: Survivors) {
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        inner.plan = Plan::Fine;
+        inner.panic = Panic::No;
+        inner.power = Power::On;
+        inner.locks.clear();
+        let keep = match survivors {
+            Survivors::All => return,
+            Survivors::None => Keep::Nothing,
+            Survivors::Some => Keep::Some,
+        };
+        for change in std::mem::take(&mut inner.unsynced_names) {
+            if keep == Keep::Some && inner.dice.once_in(2) {
+                change.apply(&mut inner.durable_names);
+            } else {
+                inner.seen.lost_names += 1;
+            }
+        }
+        inner.names = inner.durable_names.clone();
+        for inode in inner.inodes.values_mut() {
+            inner.seen.lost_bytes += inode.lose(keep, &mut inner.dice);
+        }
+        // What has no name any more is gone.
+        let named: Vec<u64> = inner.names.values().copied().collect();
+        inner.inodes.retain(|id, _| named.contains(id));
+    }
+
+    /// From now on a sync of a file does its work and does not return.
+    pub fn hold_syncs(&self) {
+        lock(&self.1.state).held = true;
+    }
+
+    /// Waits until a sync waits.
+    pub fn wait_for_sync(&self) {
+        let state = lock(&self.1.state);
+        drop(
+            self.1
+                .changed
+                .wait_while(state, |state| state.waiting == 0)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    /// Lets them return.
+    pub fn release_syncs(&self) {
+        lock(&self.1.state).held = false;
+        self.1.changed.notify_all();
+    }
+
+    /// The names that begin so.
+    pub fn names(&self, dir: &str) -> Vec<String> {
+        let inner = self.inner();
+        inner.names.keys().filter(|name| name.starts_with(dir)).cloned().collect()
+    }
+
+    /// A file's bytes.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn read(&self, name: &str) -> Vec<u8> {
+        let inner = self.inner();
+        inner.inodes[&inner.names[name]].bytes().to_vec()
+    }
+
+    /// Puts bytes into a file, durably, behind everybody's back.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn overwrite(&self, name: &str, bytes: &[u8]) {
+        let mut inner = self.inner();
+        let id = inner.names[name];
+        inner.inodes.insert(id, Inode::with(bytes));
+    }
+
+    /// Removes a file, durably, behind everybody's back.
+    pub fn remove_file(&self, name: &str) {
+        let mut inner = self.inner();
+        inner.names.remove(name);
+        inner.durable_names.remove(name);
+    }
+
+    /// Sectors and names that are not synced at the moment.
+    pub fn unsynced(&self) -> usize {
+        let inner = self.inner();
+        inner.inodes.values().map(Inode::unsynced_sectors).sum::<usize>() + inner.unsynced_names.len()
+    }
+
+    /// Sectors that are not synced in the files of a folder.
+    pub fn unsynced_sectors(&self, dir: &str) -> usize {
+        let inner = self.inner();
+        let files = inner.names.iter().filter(|(name, _)| name.starts_with(dir));
+        files.map(|(_, inode)| inner.inodes[inode].unsynced_sectors()).sum()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.0)
+    }
+
+    fn change_name(&self, dir: &str, gone: Option<&str>, new: Option<(&str, u64)>) {
+        let mut inner = self.inner();
+        let change = NameChange {
+            dir: dir.into(),
+            gone: gone.map(Into::into),
+            new: new.map(|(name, inode)| (name.into(), inode)),
+        };
+        change.apply(&mut inner.names);
+        inner.unsynced_names.push(change);
+    }
+
+    /// Panics if it was told to, with nothing locked.
+    fn may_panic(&self) {
+        let panics = {
+            let mut inner = self.inner();
+            let panics = std::mem::replace(&mut inner.panic, Panic::No) == Panic::Next;
+            inner.seen.panics += u64::from(panics);
+            panics
+        };
+        assert!(!panics, "the simulated disk panics, as it was told to");
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        if let Some(gone) = &self.gone {
+            names.remove(gone);
+        }
+        if let Some((name, inode)) = &self.new {
+            names.insert(name.clone(), *inode);
+        }
+    }
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = lock(&self.state);
+        state.waiting += 1;
+        self.changed.notify_all();
+        let mut state =
+            self.changed.wait_while(state, |state| state.held).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a call comes out.
+enum Call {
+    Works,
+    Breaks(io::Error),
+}
+
+impl Inner {
+    /// Counts a call that changes something.
+    fn call(&mut self, name: &str, kind: Kind) -> Call {
+        if self.power == Power::Off {
+            return Call::Breaks(io::Error::other("the machine has stopped"));
+        }
+        self.calls += 1;
+        let plan = self.plan;
+        match plan {
+            Plan::HaltAt(n) if n <= self.calls => {
+                self.power = Power::Off;
+                Call::Breaks(io::Error::other("the machine stops"))
+            }
+            Plan::FailAt(n) if n == self.calls => self.fails(name, kind),
+            Plan::FailAll(dir) if name.starts_with(dir) => self.fails(name, kind),
+            Plan::FailNext(dir) if name.starts_with(dir) => {
+                self.plan = Plan::Fine;
+                self.fails(name, kind)
+            }
+            Plan::Sometimes(rates) if self.happens(rates.of(kind)) => self.fails(name, kind),
+            Plan::Fine
+            | Plan::HaltAt(_)
+            | Plan::FailAt(_)
+            | Plan::FailNext(_)
+            | Plan::FailAll(_)
+            | Plan::Sometimes(_) => Call::Works,
+        }
+    }
+
+    /// A call that changes nothing.
+    fn look(&mut self, name: &str, kind: Kind) -> io::Result<()> {
+        if let Plan::Sometimes(rates) = self.plan
+            && self.happens(rates.of(kind))
+            && let Call::Breaks(error) = self.fails(name, kind)
+        {
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn happens(&mut self, rate: u64) -> bool {
+        rate > 0 && self.dice.once_in(rate)
+    }
+
+    fn fails(&mut self, name: &str, kind: Kind) -> Call {
+        self.seen.failed += 1;
+        self.seen.failed_syncs += u64::from(kind == Kind::Sync);
+        self.note(format_args!("{kind:?} of {name} fails"));
+        Call::Breaks(io::Error::from_raw_os_error(5))
+    }
+
+    fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        if let Some(trace) = &mut self.trace {
+            let _ = writeln!(trace, "disk: {what}"); // a string takes everything
+        }
+    }
+
+    /// A file becomes longer by so much.
+    fn take(&mut self, bytes: u64) -> io::Result<()> {
+        if self.free != u64::MAX {
+            let left = self.free.checked_sub(bytes);
+            self.seen.full += u64::from(left.is_none());
+            self.free = left.ok_or(io::ErrorKind::StorageFull)?;
+        }
+        Ok(())
+    }
+
+    /// A file has no name any more.
+    fn give_back(&mut self, inode: u64) {
+        if self.free != u64::MAX && !self.crowded {
+            self.free += self.inodes[&inode].len() as u64;
+        }
+    }
+
+    fn checked(&mut self, name: &str, kind: Kind) -> io::Result<()> {
+        match self.call(name, kind) {
+            Call::Works => Ok(()),
+            Call::Breaks(error) => Err(error),
+        }
+    }
+
+    fn inode(&mut self, inode: u64) -> &mut Inode {
+        self.inodes.get_mut(&inode).expect("the inode of an open file stays until the machine stops")
+    }
+}
+
+impl Rates {
+    fn of(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Write => self.write,
+            Kind::Sync => self.sync,
+            Kind::Name => self.name,
+            Kind::Open => self.open,
+            Kind::Read => self.read,
+        }
+    }
+}
+
+fn dir_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+fn not_found() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+impl Disk for SimDisk {
+    fn make_dir(&self, _dir: &str) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.may_panic();
+        let mut inner = self.inner();
+        inner.look(dir, Kind::Open)?;
+        let names = inner.names.keys().filter(|name| dir_of(name) == dir);
+        Ok(names.map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect())
+    }
+
+    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+        let mut inner = self.inner();
+        let locks = inner.locks.entry(name.into()).or_default();
+        if locks.exclusive > 0 || (hold == Hold::Exclusive && locks.shared > 0) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        match hold {
+            Hold::Exclusive => locks.exclusive += 1,
+            Hold::Shared => locks.shared += 1,
+        }
+        Ok(Box::new(SimLock { disk: self.clone(), name: name.into(), hold }))
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        self.may_panic();
+        let mut inner = self.inner();
+        let inode = *inner.names.get(name).ok_or_else(not_found)?;
+        inner.look(name, Kind::Open)?;
+        Ok(Arc::new(SimFile { disk: self.clone(), inode, name: name.into(), access }))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.may_panic();
+        let inode = {
+            let mut inner = self.inner();
+            inner.checked(name, Kind::Name)?;
+            inner.note(format_args!("create {name}"));
+            let inode = inner.next;
+            inner.next += 1;
+            inner.inodes.insert(inode, Inode::default());
+            inode
+        };
+        self.change_name(dir_of(name), None, Some((name, inode)));
+        Ok(Arc::new(SimFile { disk: self.clone(), inode, name: name.into(), access: Access::Write }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.may_panic();
+        assert_eq!(dir_of(from), dir_of(to));
+        let inode = {
+            let mut inner = self.inner();
+            inner.checked(from, Kind::Name)?;
+            inner.note(format_args!("rename {from} to {to}"));
+            let inode = *inner.names.get(from).ok_or_else(not_found)?;
+            if let Some(replaced) = inner.names.get(to).copied() {
+                inner.give_back(replaced);
+            }
+            inode
+        };
+        self.change_name(dir_of(from), Some(from), Some((to, inode)));
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.may_panic();
+        let inode = {
+            let mut inner = self.inner();
+            inner.checked(name, Kind::Name)?;
+            inner.note(format_args!("remove {name}"));
+            *inner.names.get(name).ok_or_else(not_found)?
+        };
+        self.change_name(dir_of(name), Some(name), None);
+        self.inner().give_back(inode);
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.may_panic();
+        let mut inner = self.inner();
+        inner.checked(dir, Kind::Name)?;
+        inner.note(format_args!("sync the names of {dir:?}"));
+        if inner.lie == Some(Lie::NoDirSync) {
+            return Ok(());
+        }
+        let (synced, rest): (Vec<NameChange>, _) =
+            std::mem::take(&mut inner.unsynced_names).into_iter().partition(|c| c.dir == dir);
+        inner.unsynced_names = rest;
+        for change in synced {
+            change.apply(&mut inner.durable_names);
+        }
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        Ok(self.inner().free)
+    }
+
+    fn unique(&self) -> u64 {
+        self.inner().dice.roll()
+    }
+}
+
+#[derive(Debug)]
+struct SimLock {
+    disk: SimDisk,
+    name: String,
+    hold: Hold,
+}
+
+impl Held for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut inner = self.disk.inner();
+        if let Some(locks) = inner.locks.get_mut(&self.name) {
+            match self.hold {
+                Hold::Exclusive => locks.exclusive = locks.exclusive.saturating_sub(1),
+                Hold::Shared => locks.shared = locks.shared.saturating_sub(1),
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+    name: String,
+    access: Access,
+}
+
+impl DiskFile for SimFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.disk.inner().inode(self.inode).len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        self.disk.may_panic();
+        let mut inner = self.disk.inner();
+        inner.look(&self.name, Kind::Read)?;
+        let at = usize::try_from(at).expect("small");
+        let bytes = inner.inode(self.inode).bytes().get(at..at + buffer.len());
+        buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        assert_eq!(self.access, Access::Write, "{} was opened for reading", self.name);
+        self.disk.may_panic();
+        let at = usize::try_from(at).expect("small");
+        let mut inner = self.disk.inner();
+        match inner.call(&self.name, Kind::Write) {
+            Call::Works => {
+                inner.note(format_args!("write {} bytes at {at} of {}", bytes.len(), self.name));
+                let grows = (at + bytes.len()).saturating_sub(inner.inode(self.inode).len());
+                inner.take(grows as u64)?;
+                let mut written = bytes;
+                if let Plan::Sometimes(rates) = inner.plan
+                    && inner.happens(rates.short)
+                {
+                    inner.seen.short += 1;
+                    if inner.lie == Some(Lie::ShortWrite) {
+                        let part = usize::try_from(inner.dice.below(bytes.len() as u64 + 1)).expect("small");
+                        written = &bytes[..part];
+                    }
+                }
+                inner.inode(self.inode).write(written, at);
+                Ok(())
+            }
+            Call::Breaks(error) => {
+                let part = usize::try_from(inner.dice.below(bytes.len() as u64 + 1)).expect("small");
+                if !error.to_string().contains("has stopped") {
+                    inner.inode(self.inode).write(&bytes[..part], at);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.disk.may_panic();
+        let mut inner = self.disk.inner();
+        inner.checked(&self.name, Kind::Name)?;
+        inner.note(format_args!("allocate {bytes} bytes for {}", self.name));
+        let grows = bytes.saturating_sub(inner.inode(self.inode).len() as u64);
+        inner.take(grows)?;
+        inner.inode(self.inode).allocate(usize::try_from(bytes).expect("small"));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.disk.may_panic();
+        // What is written while a sync runs may or may not be covered by it: here it is not.
+        {
+            let mut guard = self.disk.inner();
+            let inner = &mut *guard;
+            if let Err(error) = inner.checked(&self.name, Kind::Sync) {
+                if inner.power == Power::Off {
+                    return Err(error);
+                }
+                let inode = inner.inodes.get_mut(&self.inode).expect("as above");
+                inode.sync_in_part(&mut inner.dice);
+                return if inner.lie == Some(Lie::RetrySync) { Ok(()) } else { Err(error) };
+            }
+            inner.note(format_args!("sync {}", self.name));
+            inner.syncs += 1;
+            if let Some(Lie::SkipSync(n)) = inner.lie
+                && inner.syncs.is_multiple_of(n)
+            {
+                return Ok(());
+            }
+            inner.inode(self.inode).sync();
+        }
+        self.disk.1.pass();
+        Ok(())
+    }
+}
