@@ -7,6 +7,8 @@
 pub mod engine;
 pub mod id;
 pub mod message;
+#[doc(hidden)]
+pub mod mutant;
 pub mod name;
 pub mod policy;
 pub mod record;

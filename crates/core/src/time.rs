@@ -16,6 +16,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::mutant::{self, Mutant};
+
 /// Milliseconds since the Unix epoch by the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WallMs(pub u64);
@@ -126,7 +128,7 @@ impl Now {
     /// The engine time at which `delay_ms` has certainly passed; `None` if it cannot be represented.
     pub fn after(&self, delay_ms: u64) -> Option<EngineMs> {
         let cut = match self.partial {
-            Partial::Cut if delay_ms > 0 => 1,
+            Partial::Cut if delay_ms > 0 && !mutant::is(Mutant::DueRoundedDown) => 1,
             Partial::Cut | Partial::Whole => 0,
         };
         self.engine.0.checked_add(cut)?.checked_add(delay_ms).map(EngineMs)

@@ -16,6 +16,7 @@ use duewheel_core::engine::{
     After, Config, Effect, Effects, Engine, GeometryError, Input, Notice, Op, Reply, Reserved,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError};
@@ -381,6 +382,7 @@ impl<S: Store> Driver<S> {
     fn release(&mut self, progress: Progress) {
         let durable = match self.store.level() {
             Level::Memory | Level::Buffered => progress.written,
+            _ if mutant::is(Mutant::AckBeforeSync) => progress.written,
             Level::Fsync | Level::Quorum | Level::BestEffortReplicated => progress.durable,
         };
         let holds = |after: After| after.durable <= durable && after.written <= progress.written;

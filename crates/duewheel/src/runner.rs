@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use duewheel_core::QueueName;
 use duewheel_core::engine::{BoundLeases, Config, GeometryError};
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 
 use crate::client::Client;
@@ -168,6 +169,11 @@ impl Runner {
         }
     }
 
+    /// Whether it serves: everything is loaded, and the store is well.
+    pub fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving(_))
+    }
+
     /// Whether a nap for this is over before its time.
     pub fn is_woken(&self, nap: Nap) -> bool {
         match nap.until {
@@ -292,7 +298,9 @@ impl Runner {
     }
 
     fn nap(&self, driver: &ShardDriver) -> Turn {
-        let longest = Duration::from_millis(self.config.policy.max_sleep_ms).min(self.waiting.nap());
+        let most =
+            if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
+        let longest = Duration::from_millis(most).min(self.waiting.nap());
         // The clock again: the step may have taken long.
         let now = self.shared.now();
         let wanted = match driver.next_wakeup(now) {

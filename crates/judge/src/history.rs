@@ -398,6 +398,8 @@ pub enum Fault {
         /// What it showed just after.
         after_ms: u64,
     },
+    /// It could do nothing for a while, which ends here: its process was stopped, or its disk had failed.
+    Stalled,
     /// Anything else that the checker need not know about.
     Other(String),
 }

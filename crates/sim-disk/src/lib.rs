@@ -212,8 +212,8 @@ impl SimDisk {
     }
 
     /// From now on calls lie like this.
-    pub fn lie(&self, lie: Lie) {
-        self.inner().lie = Some(lie);
+    pub fn lie(&self, lie: Option<Lie>) {
+        self.inner().lie = lie;
     }
 
     /// The next call of any kind panics.

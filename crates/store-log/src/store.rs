@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
     ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
@@ -459,27 +460,33 @@ impl Store for LogStore {
 impl Hands {
     /// Syncs the journal once, if something was asked for.
     pub fn sync(&self) -> Worked {
-        syncer::step(&self.0)
+        self.guarded(syncer::step, "duewheel-sync")
     }
 
     /// Prepares one journal segment, if one is missing.
     pub fn prepare(&self) -> Worked {
-        preparer::step(&self.0)
+        self.guarded(preparer::step, "duewheel-prep")
     }
 
     /// Writes the memtable that was cut off to a run, if there is one.
     pub fn flush(&self) -> Worked {
-        background::flush(&self.0)
+        self.guarded(background::flush, "duewheel-merge")
     }
 
     /// Does a slice of a merge, or plans one, if one is worth it.
     pub fn merge(&self) -> Worked {
-        background::merge(&self.0)
+        self.guarded(background::merge, "duewheel-merge")
     }
 
     /// Loads one page, if one was asked for. [`Store::loaded`] does so by itself.
     pub fn load(&self) -> Worked {
-        load::step(&self.0)
+        self.guarded(load::step, "duewheel-load")
+    }
+
+    /// As a thread of the store would: a panic ends the store before it goes on.
+    fn guarded(&self, step: fn(&Shared) -> Worked, name: &str) -> Worked {
+        let _guard = PoisonOnPanic(&self.0, name);
+        step(&self.0)
     }
 }
 
@@ -488,7 +495,7 @@ struct PoisonOnPanic<'a>(&'a Shared, &'a str);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
-        if thread::panicking() {
+        if thread::panicking() && !mutant::is(Mutant::PanicSwallowed) {
             let error = StoreError::new(ErrorKind::Unavailable, format_args!("{} has panicked", self.1));
             // It may be the waker that panics: a second time here would take the process down.
             let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::id::MessageId;
 use crate::message::{DeadReason, Life, Message, Row, Stage};
+use crate::mutant::{self, Mutant};
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::Room;
 use crate::time::{Due, Now};
@@ -81,7 +82,13 @@ impl Engine {
                 }
             }
         }
-        self.check_capacity(&e)?;
+        let room = self.check_capacity(&e);
+        if let (Err(_), Some(slot)) = (room, holder)
+            && mutant::is(Mutant::HalfApplied)
+        {
+            self.remove_from(slot, Gone::Replaced, fx);
+        }
+        room?;
         self.choose_order(now, &e, fx);
         if let Some(slot) = holder {
             self.remove_from(slot, Gone::Replaced, fx);

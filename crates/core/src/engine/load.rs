@@ -530,10 +530,20 @@ impl Engine {
         if backlog.limit.is_none() {
             self.limited[c].remove(name);
         }
+        let is_empty = loaded.rows.is_empty() && loaded.more == More::No;
         for row in loaded.rows {
             self.take_row(now, row, loaded.as_of, fx);
         }
-        self.note_hunger(idx);
+        if is_empty && self.parked.is_empty() && !self.has_room() {
+            // Nothing is due, and there is no room for what is due later: the next page would bring nothing either. That today is
+            // later than the page's must not count, or a slow store would be asked again and again.
+            let later = now_of(class, now).saturating_add(REST_MS);
+            if self.queues.get(idx).backlog[c].limit.is_some() {
+                self.resting[c].insert((later, idx));
+            }
+        } else {
+            self.note_hunger(idx);
+        }
         self.release(idx);
     }
 

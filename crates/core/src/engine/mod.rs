@@ -153,7 +153,7 @@ pub struct Engine {
     next_gather: u64,
     /// Those of them that bring dead messages back, and can do so now.
     redrives: Vec<u64>,
-    /// Waiting reserves that did not want to wait: they wait for a page.
+    /// Waiting reserves whose own wait is over: they wait for a page.
     parked: BTreeSet<u64>,
     /// Who wants to know when the next message is due; told when a page that is under way cannot change it.
     next_due_asked: Vec<ReplyTo>,
@@ -354,7 +354,7 @@ impl Engine {
         self.end_waits(now, fx);
         self.end_queues(fx);
         self.plan_loads(now, fx);
-        self.end_parked(now, fx);
+        self.end_parked(fx);
         self.tell_next_due(now, fx);
     }
 

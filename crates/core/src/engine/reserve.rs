@@ -2,6 +2,7 @@
 
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
 use crate::message::{Ended, Lease, Stage, State};
+use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
 use crate::time::{EngineMs, Now};
@@ -27,7 +28,6 @@ impl Engine {
         if r.wait_ms > 0 && self.waiters.len() >= self.policy.max_waiters {
             return self.respond(to, Reply::Reserve(Reserved::Overloaded), fx);
         }
-        let mut wait_ms = r.wait_ms;
         let soon = r.deadline_margin_ms.and_then(|margin| {
             let first = self.first_bound(r.session)?;
             Some(EngineMs(first.0.saturating_sub(margin)))
@@ -50,11 +50,14 @@ impl Engine {
         }
         let arrival = self.waiters.next_arrival();
         let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx));
-        if expects_more && self.waiters.len() < self.policy.max_waiters {
+        let may_wait = expects_more && self.waiters.len() < self.policy.max_waiters;
+        if may_wait {
             self.hungry.extend(&queues);
-            wait_ms = wait_ms.max(self.policy.max_load_wait_ms);
         }
-        let deadline = now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
+        let at = |wait_ms| now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
+        let patience = at(self.policy.max_load_wait_ms);
+        // One that does not want to wait waits for what is on its way.
+        let (deadline, over) = if r.wait_ms == 0 { (patience, Some(now)) } else { (at(r.wait_ms), None) };
         let waiter = Waiter {
             to,
             name: r.waiter,
@@ -65,6 +68,8 @@ impl Engine {
             lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
             session: r.session,
             deadline,
+            patience,
+            over,
             soon,
         };
         if self.serve(now, &waiter, fx) {
@@ -74,7 +79,7 @@ impl Engine {
         if soon.is_some_and(|soon| soon <= now.engine) {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
-        } else if wait_ms == 0 {
+        } else if r.wait_ms == 0 && !may_wait {
             self.respond(to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
         } else {
             for &idx in &waiter.queues {
@@ -219,11 +224,11 @@ impl Engine {
         leased < self.policy.max_leased && self.leased_weight < self.policy.max_leased_bytes as u64
     }
 
-    /// Answers those who did not want to wait and wait for a page that brings nothing.
-    pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
+    /// Answers those whose wait is over and who wait for pages, once these have brought what was due then.
+    pub(super) fn end_parked(&mut self, fx: &mut Effects) {
         for arrival in std::mem::take(&mut self.parked) {
-            let Some(queues) = self.waiters.queues_of(arrival) else { continue };
-            if queues.iter().any(|&idx| self.expects_more(now, idx)) {
+            let Some(waiter) = self.waiters.get(arrival) else { continue };
+            if waiter.over.is_some_and(|over| waiter.queues.iter().any(|&idx| self.expects_more(over, idx))) {
                 self.parked.insert(arrival);
             } else if let Some(waiter) = self.waiters.remove(arrival) {
                 self.leave_queues(&waiter);
@@ -279,9 +284,12 @@ impl Engine {
         let before = self.rows.get(slot).changed;
         self.take_out(slot);
         let entry = self.rows.get_mut(slot);
-        entry.life.attempt = entry.life.attempt.saturating_add(1);
+        let attempt = entry.life.attempt.saturating_add(1);
+        if !mutant::is(Mutant::AttemptAtNack) {
+            entry.life.attempt = attempt;
+        }
         entry.life.stage = Stage::Leased(lease);
-        let (id, attempt, idx, due) = (entry.message.id, entry.life.attempt, entry.queue, entry.life.due);
+        let (id, idx, due) = (entry.message.id, entry.queue, entry.life.due);
         let lateness_ms = now.since(due);
         batch.grants.push(Grant {
             message: entry.message.clone(),
@@ -295,7 +303,8 @@ impl Engine {
             generation: entry.life.generation,
         });
         self.put_in_place(now, slot, fx);
-        let written = self.record(slot, Record::Granted { id, attempt, lease, was }, fx);
+        let counted = self.rows.get(slot).life.attempt;
+        let written = self.record(slot, Record::Granted { id, attempt: counted, lease, was }, fx);
         batch.after = After { durable: batch.after.durable.max(before), written };
         self.count_rate(now, idx, Event::Granted);
         if attempt == 1 {
@@ -333,6 +342,16 @@ impl Engine {
                 self.leave_queues(&waiter);
                 self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             } else if waiter.deadline <= now.engine {
+                if waiter.over.is_none()
+                    && waiter.patience > now.engine
+                    && waiter.queues.iter().any(|&idx| self.expects_more(now, idx))
+                {
+                    self.hungry.extend(&waiter.queues);
+                    self.parked.insert(waiter.arrival);
+                    (waiter.deadline, waiter.over) = (waiter.patience, Some(now));
+                    self.waiters.insert(waiter);
+                    continue;
+                }
                 self.leave_queues(&waiter);
                 self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
             } else {

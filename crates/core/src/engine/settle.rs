@@ -2,7 +2,9 @@
 
 use crate::id::{MessageId, SessionId};
 use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
+use crate::mutant::{self, Mutant};
 use crate::record::Gone;
+use crate::store::Room;
 use crate::time::{Due, EngineMs, Now, WallMs};
 
 use super::effect::Effects;
@@ -57,6 +59,9 @@ impl Engine {
         note: &str,
         fx: &mut Effects,
     ) -> Refused<Settled> {
+        if mutant::is(Mutant::NackDroppedWhenFull) && self.room == Room::SettleOnly {
+            return self.ack(now, id, proof, fx);
+        }
         let (slot, lease) = self.held(id, proof)?;
         // As far as `When::Seconds` goes.
         let longest = self.policy.max_delay_ms.max(u64::from(u32::MAX) * 1_000);
@@ -76,6 +81,7 @@ impl Engine {
         let due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
         let (max, past) = (self.policy.max_history, self.past(now, slot, lease, Ended::Nacked, note));
         self.change_life(now, slot, fx, |life| {
+            life.attempt += u32::from(mutant::is(Mutant::AttemptAtNack));
             life.due = due;
             life.priority = priority.or(life.priority);
             life.stage = Stage::Waiting { token: None };
@@ -182,6 +188,7 @@ impl Engine {
             (Stage::Leased(lease), Proof::Session(session)) if lease.is_of(session) => {
                 Ok((slot, Some(*lease)))
             }
+            (Stage::Leased(lease), _) if mutant::is(Mutant::TokenUnchecked) => Ok((slot, Some(*lease))),
             (Stage::Leased(_) | Stage::Waiting { .. } | Stage::Dead { .. }, _) => {
                 Err(SettleRefusal::LeaseLost)
             }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{ReplyTo, SessionId};
-use crate::time::EngineMs;
+use crate::time::{EngineMs, Now};
 
 use super::input::WaiterId;
 use super::queue::QueueIdx;
@@ -21,6 +21,10 @@ pub(super) struct Waiter {
     pub(super) lease_ms: Option<u64>,
     pub(super) session: SessionId,
     pub(super) deadline: EngineMs,
+    /// It waits so long for messages that are due and on their way from the store, if that is longer.
+    pub(super) patience: EngineMs,
+    /// When its own wait was over; `None` while it runs.
+    pub(super) over: Option<Now>,
     /// When a lease of its session is about to run out.
     pub(super) soon: Option<EngineMs>,
 }
@@ -77,9 +81,8 @@ impl Waiters {
         self.remove(arrival)
     }
 
-    /// The queues that a waiter waits on.
-    pub(super) fn queues_of(&self, arrival: u64) -> Option<Vec<QueueIdx>> {
-        self.line.get(&arrival).map(|w| w.queues.clone())
+    pub(super) fn get(&self, arrival: u64) -> Option<&Waiter> {
+        self.line.get(&arrival)
     }
 
     /// One whose time has come.

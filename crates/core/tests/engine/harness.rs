@@ -29,6 +29,8 @@ pub struct Rig {
     pub slow: Option<Rng>,
     /// Rows that look-ups and pages have brought.
     pub brought: u64,
+    /// Pages asked for.
+    pub asked: u64,
 }
 
 impl Rig {
@@ -49,6 +51,7 @@ impl Rig {
             pages: VecDeque::new(),
             slow: None,
             brought: 0,
+            asked: 0,
         };
         rig.load();
         rig
@@ -139,6 +142,7 @@ impl Rig {
             }
         }
         for load in loads {
+            self.asked += 1;
             self.pages.push_back(self.table.load(load));
         }
         self.engine.end_batch();
@@ -168,6 +172,16 @@ impl Rig {
         self.engine.handle_timeout(self.now, &mut fx);
         self.absorb_batch(fx);
         to
+    }
+
+    /// Time passes, a page arrives if one is under way, and the engine does what time asks for.
+    pub fn slow_step(&mut self, ms: u64) {
+        self.pass(ms);
+        self.deliver();
+        self.look_up(None);
+        let mut fx = Effects::new();
+        self.engine.handle_timeout(self.now, &mut fx);
+        self.absorb_batch(fx);
     }
 
     pub fn timeout(&mut self) -> Effects {

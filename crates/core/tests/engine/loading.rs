@@ -362,3 +362,69 @@ fn the_next_due_time_is_known_right_after_a_start() {
         assert_eq!(rig.reply(to), Some(Reply::NextDue(Some(duewheel_core::WallMs(WALL + delay)))));
     }
 }
+
+/// A queue of which more was due than memory takes, and which is drained; the wheel is full of others. Nothing of it is due, and only
+/// pages can tell.
+fn drained_backlog() -> Rig {
+    let mut rig = Rig::new(little());
+    for n in 0..60 {
+        rig.put("full", 60_000 + n, None);
+    }
+    for _ in 0..400 {
+        rig.put("q", 0, None);
+    }
+    rig.put("q", 3_600_000, None);
+    rig.restart();
+    let mut granted = 0;
+    while granted < 400 {
+        let grants = rig.reserve("q", 50);
+        granted += grants.len();
+        ack_all(&mut rig, &grants);
+    }
+    rig
+}
+
+/// Story: a reserve waits for messages that are due and on their way from the store, up to two seconds. Where a page took longer
+/// than a millisecond, its end was in the past when it came, so the engine took it that more might be on its way, and asked for
+/// the next: a consumer of a drained queue got its empty answer after two seconds, however short it wanted to wait. Found by the
+/// simulation, whose pages take their time.
+#[test]
+fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
+    for wait_ms in [0, 20] {
+        let mut rig = drained_backlog();
+        rig.pass(500);
+        let reserve = Reserve {
+            waiter: WaiterId(9_999),
+            queues: vec![queue("q")],
+            max: 1,
+            max_bytes: usize::MAX,
+            wait_ms,
+            lease_ms: None,
+            session: duewheel_core::SessionId::NONE,
+            deadline_margin_ms: None,
+        };
+        let asked = rig.now.engine.0;
+        let (to, _) = rig.raw(Op::Reserve(reserve));
+        let mut waited = false;
+        while !rig.replies.iter().any(|(of, _)| *of == to) {
+            waited = true;
+            rig.slow_step(3);
+            assert!(rig.now.engine.0 < asked + 100, "wait {wait_ms}: {} ms", rig.now.engine.0 - asked);
+        }
+        assert!(waited, "it cannot know without a page");
+        let reply = rig.replies.iter().find(|(of, _)| *of == to).unwrap();
+        assert_eq!(reply.1, Reply::Reserve(Reserved::Grants(vec![])));
+    }
+}
+
+/// Story: the same engine asked for the next page of such a queue as soon as the last one had come, a thousand times a second.
+#[test]
+fn a_drained_backlog_is_looked_at_every_now_and_then() {
+    let mut rig = drained_backlog();
+    let before = rig.asked;
+    for _ in 0..1_000 {
+        rig.slow_step(3);
+    }
+    let asked = rig.asked - before;
+    assert!((10..200).contains(&asked), "{asked} pages in three seconds");
+}

@@ -214,7 +214,7 @@ impl<'h> World<'h> {
                                 }
                             }
                         }
-                        Fault::ClockStep { .. } | Fault::Other(_) => {}
+                        Fault::ClockStep { .. } | Fault::Stalled | Fault::Other(_) => {}
                     }
                 }
                 What::Phase(name) => self.phases.push((at, name)),
@@ -322,7 +322,9 @@ impl<'h> World<'h> {
                     let queue = match target {
                         Target::Key { queue, .. } => queue.clone(),
                         Target::Id(_) => {
-                            names.ids.get(&row.id).map(|&l| self.lives[l].queue.clone()).unwrap_or_default()
+                            let tagged = row.body.and_then(|b| b.tag).and_then(|t| names.tags.get(&t));
+                            let known = names.ids.get(&row.id).or(tagged);
+                            known.map(|&l| self.lives[l].queue.clone()).unwrap_or_default()
                         }
                     };
                     let seen = Sight { id: row.id, queue: &queue, key: row.key.as_deref(), body: row.body };
@@ -410,7 +412,8 @@ impl<'h> World<'h> {
                 self.blame(report, Check::WrongBody, life, what);
             }
         }
-        if s.queue != l.queue || s.key != l.key.as_deref() {
+        let unknown = s.queue.is_empty() || l.queue.is_empty();
+        if (s.queue != l.queue && !unknown) || s.key != l.key.as_deref() {
             let what = format!("came back under queue {:?} and key {:?}", s.queue, s.key);
             self.blame(report, Check::WrongBody, life, what);
         }
@@ -590,19 +593,36 @@ impl<'h> World<'h> {
         all.iter().map(|&i| &self.ops[i]).filter(move |op| op.inv.idx < to && op.latest.idx > from)
     }
 
-    /// How far the wall clock was put forward while the system was down: it cannot tell this from downtime.
-    pub(super) fn jumped_while_down(&self, from: usize, to: usize) -> u64 {
+    /// By how much the wall clock was put forward between two places in a way that counts as time that passed: while the
+    /// system was down, or so shortly before it went down that nothing durable tells of the step.
+    pub(super) fn jumped_unnoted(&self, from: usize, to: usize) -> u64 {
         let mut ms = 0;
         for (at, fault) in &self.faults {
             if let Fault::ClockStep { before_ms, after_ms } = fault
                 && at.idx > from
                 && at.idx < to
-                && self.downs.iter().any(|(a, b)| a.idx < at.idx && at.idx < b.idx)
+                && self.is_unnoted(at.idx, to)
             {
                 ms += after_ms.saturating_sub(*before_ms);
             }
         }
         ms * NS
+    }
+
+    /// Whether the system may not know of a step of the wall clock when it starts next.
+    fn is_unnoted(&self, step: usize, to: usize) -> bool {
+        let while_down = self.downs.iter().any(|(down, up)| down.idx < step && step < up.idx);
+        let next_down = self.downs.iter().map(|(down, _)| down.idx).find(|down| *down > step && *down < to);
+        while_down || next_down.is_some_and(|down| !self.is_noted(step, down))
+    }
+
+    /// Whether something that was asked for after one place was durably answered before another: then all of before is
+    /// durable, too.
+    fn is_noted(&self, after: usize, before: usize) -> bool {
+        self.ops.iter().any(|op| {
+            let durable = !matches!(op.call, Call::Reserve { .. } | Call::Get(_));
+            durable && op.inv.idx > after && op.done().is_some_and(|ret| ret.idx < before)
+        })
     }
 
     /// Whether the wall clock was stepped between two places.
@@ -617,10 +637,7 @@ impl<'h> World<'h> {
             matches!(fault, Fault::PowerLoss)
                 && at.idx > g.inv.idx
                 && at.idx < to
-                && !self.ops.iter().any(|op| {
-                    let durable = !matches!(op.call, Call::Reserve { .. } | Call::Get(_));
-                    durable && op.inv.idx > g.ret.idx && op.done().is_some_and(|ret| ret.idx < at.idx)
-                })
+                && !self.is_noted(g.ret.idx, at.idx)
         })
     }
 

@@ -210,7 +210,7 @@ impl<'h> Judge<'_, 'h> {
             Due::Now => 0,
             Due::After(ns) => {
                 let passed = g.ret.ns.saturating_sub(s.inv.ns);
-                ns.saturating_sub(passed + self.world.jumped_while_down(s.inv.idx, g.ret.idx))
+                ns.saturating_sub(passed + self.world.jumped_unnoted(s.inv.idx, g.ret.idx))
             }
             Due::At(ms) => {
                 // The clock may have shown the time before it was put back.
@@ -289,7 +289,7 @@ impl<'h> Judge<'_, 'h> {
             }
             self.report.applied(Check::LeaseBroken);
             let free = life.lease_ends_after(self.world, a, b.ret.idx);
-            let seen = b.ret.ns + self.world.jumped_while_down(a.inv.idx, b.ret.idx);
+            let seen = b.ret.ns + self.world.jumped_unnoted(a.inv.idx, b.ret.idx);
             if seen < free {
                 let what = format!(
                     "granted again (attempt {}) {} µs before the lease of attempt {} can have run out",
@@ -355,7 +355,10 @@ impl<'h> Judge<'_, 'h> {
         let Some(proof) = proof(op.call) else { return };
         self.report.applied(Check::GrantAfterAck);
         for g in &life.grants {
-            // The ack was accepted, so its token was the latest then; a greater one is younger than the ack.
+            // The ack was accepted, so its token was the latest then; a greater one is younger than the ack, or was forgotten.
+            if g.grant.token > proof.token && self.world.forgettable(g, ret.idx) && g.ret.idx < op.inv.idx {
+                continue;
+            }
             if g.grant.token > proof.token {
                 let what =
                     format!("attempt {} has a newer token than the one that was acked", g.grant.attempt);
@@ -378,7 +381,7 @@ impl<'h> Judge<'_, 'h> {
             }
             // They overlap. Either the grant was first: then its lease must have ended before the cancel was answered.
             // Or it came after the cancel, which is wrong.
-            let over = ret.ns + world.jumped_while_down(g.inv.idx, ret.idx)
+            let over = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx)
                 >= life.lease_ends_after(world, g, ret.idx)
                 || life.may_be_given_back(world, g, ret.idx)
                 || world.forgettable(g, ret.idx);
@@ -403,8 +406,11 @@ impl<'h> Judge<'_, 'h> {
             match op.end {
                 End::Ok(ret, _) => {
                     self.report.applied(Check::StaleSettle);
-                    let newer =
-                        life.grants.iter().find(|g| g.grant.token > proof.token && g.ret.idx < op.inv.idx);
+                    let newer = life.grants.iter().find(|g| {
+                        g.grant.token > proof.token
+                            && g.ret.idx < op.inv.idx
+                            && !world.forgettable(g, ret.idx)
+                    });
                     if let Some(g) = newer {
                         let what =
                             format!("accepted token {} although {} was out", proof.token.0, g.grant.token.0);
@@ -469,7 +475,7 @@ impl<'h> Judge<'_, 'h> {
             return;
         }
         self.report.applied(Check::WronglyRefused);
-        let now = ret.ns + world.jumped_while_down(g.inv.idx, ret.idx);
+        let now = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx);
         let others = life.enders.iter().any(|e| e.how != How::Purged && world.ops[e.op].inv.idx < ret.idx);
         if now < life.lease_ends_after(world, g, ret.idx) {
             if !others {
@@ -527,7 +533,7 @@ impl<'h> Judge<'_, 'h> {
         let (life, world) = (self.life, self.world);
         self.report.applied(Check::ChangedWhileLeased);
         for g in life.grants.iter().filter(|g| g.ret.idx < op.inv.idx) {
-            let over = ret.ns + world.jumped_while_down(g.inv.idx, ret.idx)
+            let over = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx)
                 >= life.lease_ends_after(world, g, ret.idx)
                 || life.may_be_given_back(world, g, ret.idx)
                 || world.forgettable(g, ret.idx);

@@ -1,0 +1,49 @@
+//! Bugs that can be switched on, to test the tests. Compiled in with the feature `mutants` only, which nothing but the simulation asks
+//! for; without it [`is`] is `false` at compile time.
+
+/// A bug of our own making.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mutant {
+    /// An answer leaves when its record is written, not when it is durable.
+    AckBeforeSync,
+    /// A delay is counted from the clock's reading rounded down.
+    DueRoundedDown,
+    /// The driver sleeps until the next due time as it is when it falls asleep, however long that is.
+    OneLongSleep,
+    /// Any token settles.
+    TokenUnchecked,
+    /// Attempts are counted when a message comes back, not when it is given.
+    AttemptAtNack,
+    /// While the disk is full, a nack loses its message.
+    NackDroppedWhenFull,
+    /// While the disk is full, an enqueue is refused and has removed what it would have replaced.
+    HalfApplied,
+    /// A merge leaves the last message of its newest run out.
+    MergeDropsNewest,
+    /// A background worker that panics is gone, and nobody is told.
+    PanicSwallowed,
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+}
+
+/// Switches a bug on for this thread, or all off.
+#[cfg(feature = "mutants")]
+pub fn choose(mutant: Option<Mutant>) {
+    CHOSEN.set(mutant);
+}
+
+/// Whether this thread has the bug.
+#[inline]
+#[must_use]
+pub fn is(mutant: Mutant) -> bool {
+    #[cfg(feature = "mutants")]
+    return CHOSEN.get() == Some(mutant);
+    #[cfg(not(feature = "mutants"))]
+    {
+        let _ = mutant;
+        false
+    }
+}

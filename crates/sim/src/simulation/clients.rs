@@ -1,0 +1,212 @@
+//! What the clients want: decisions alone, from the seed.
+
+use std::collections::VecDeque;
+
+use duewheel_judge::history::{Answer, Call, Enqueue, IfExists, MsgId, Proof, Tag, Target, What, When};
+use duewheel_judge::rng::Rng;
+
+use super::ask::payload;
+use super::style::Style;
+
+pub(super) const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
+const MS: u64 = 1_000_000;
+
+/// What a client does for a living.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Producer,
+    Changer,
+    Consumer,
+    Looker,
+}
+
+/// What the run is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    Work,
+    Drain,
+    Stop,
+}
+
+/// What clients tell each other.
+#[derive(Debug, Default)]
+pub(super) struct Gossip {
+    tags: u64,
+    recent: VecDeque<MsgId>,
+    /// Leases that their holders do not settle in time.
+    old: Vec<Proof>,
+    /// Leases to be settled at a time.
+    later: Vec<(u64, Proof)>,
+    /// Enqueues to be tried again with their dedupe ids.
+    again: Vec<Enqueue>,
+}
+
+impl Gossip {
+    /// Whether somebody still has something to do.
+    pub(super) fn has_retries(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// The next request of a client; several are asked together.
+    pub(super) fn next(
+        &mut self,
+        role: Role,
+        stage: Stage,
+        style: &Style,
+        at: (u64, u64),
+        rng: &mut Rng,
+    ) -> Vec<Call> {
+        match role {
+            Role::Producer => self.produce(stage, style, at.1, rng),
+            Role::Changer if stage == Stage::Work => self.change_mind(style, at.1, rng).into_iter().collect(),
+            Role::Looker if stage == Stage::Work => vec![Call::Get(self.target(rng))],
+            Role::Consumer if stage != Stage::Stop => self.consume(stage, at.0, rng),
+            Role::Changer | Role::Looker | Role::Consumer => Vec::new(),
+        }
+    }
+
+    fn produce(&mut self, stage: Stage, style: &Style, wall: u64, rng: &mut Rng) -> Vec<Call> {
+        if let Some(again) = self.again.pop() {
+            return vec![Call::Enqueue(again)];
+        }
+        if stage != Stage::Work {
+            return Vec::new();
+        }
+        let n = if rng.percent(style.batches) { rng.range(2, 9) } else { 1 };
+        (0..n).map(|_| self.message(style, wall, rng)).collect()
+    }
+
+    fn message(&mut self, style: &Style, wall: u64, rng: &mut Rng) -> Call {
+        self.tags += 1;
+        let tag = Tag(self.tags);
+        let len = if rng.percent(5) { rng.range(300, 900) } else { rng.range(30, 120) };
+        Call::Enqueue(Enqueue {
+            queue: queue(rng),
+            key: rng.percent(style.keyed).then(|| key(style, rng)),
+            body: payload(tag, usize::try_from(len).unwrap_or(40)),
+            when: when(style, wall, rng),
+            if_exists: match rng.below(5) {
+                0 => IfExists::Keep,
+                1 => IfExists::Reject,
+                _ => IfExists::Replace,
+            },
+            dedupe_id: rng.percent(30).then(|| format!("dedupe-{}", tag.0)),
+            max_attempts: rng.percent(15).then(|| rng.range(1, 4)),
+            lease_ms: rng.percent(10).then(|| rng.range(60, 400)),
+        })
+    }
+
+    fn target(&mut self, rng: &mut Rng) -> Target {
+        let n = usize::try_from(rng.below(self.recent.len() as u64)).unwrap_or(0);
+        match self.recent.get(n) {
+            Some(id) if rng.percent(60) => Target::Id(*id),
+            _ => Target::Key { queue: queue(rng), key: format!("order-{}", rng.below(12)) },
+        }
+    }
+
+    fn change_mind(&mut self, style: &Style, wall: u64, rng: &mut Rng) -> Option<Call> {
+        let target = self.target(rng);
+        Some(match rng.below(20) {
+            0..11 => Call::Cancel(target),
+            11..17 => {
+                let body = (matches!(target, Target::Id(_)) && rng.percent(40)).then(|| {
+                    self.tags += 1;
+                    payload(Tag(self.tags), 50)
+                });
+                Call::Postpone { target, when: when(style, wall, rng), body }
+            }
+            _ => Call::Fire(target),
+        })
+    }
+
+    fn consume(&mut self, stage: Stage, now: u64, rng: &mut Rng) -> Vec<Call> {
+        if let Some(n) = self.later.iter().position(|(at, _)| *at <= now) {
+            let (_, proof) = self.later.swap_remove(n);
+            if stage == Stage::Drain {
+                return vec![Call::Ack(proof)];
+            }
+            return vec![match rng.below(20) {
+                0..12 => Call::Ack(proof),
+                12..15 => Call::Nack { proof, delay_ms: Some(rng.below(300)) },
+                15..17 => Call::Nack { proof, delay_ms: None },
+                _ => {
+                    self.later.push((now + rng.below(200) * MS, proof.clone()));
+                    Call::Extend { proof, lease_ms: rng.range(50, 300) }
+                }
+            }];
+        }
+        if stage == Stage::Work && rng.percent(12) && !self.old.is_empty() {
+            let n = usize::try_from(rng.below(self.old.len() as u64)).unwrap_or(0);
+            let proof = self.old.swap_remove(n);
+            return vec![match rng.below(3) {
+                0 => Call::Extend { proof, lease_ms: 200 },
+                1 => Call::Nack { proof, delay_ms: Some(0) },
+                _ => Call::Ack(proof),
+            }];
+        }
+        let draining = stage == Stage::Drain;
+        vec![Call::Reserve {
+            queue: queue(rng),
+            max: if draining { 20 } else { rng.range(1, 6) },
+            wait_ms: if rng.percent(40) { 0 } else { rng.below(400) },
+            lease_ms: (draining || rng.percent(85)).then(|| rng.range(60, 500)),
+        }]
+    }
+
+    /// What a client makes of what it hears.
+    pub(super) fn hear(&mut self, call: &Call, what: &What, stage: Stage, now: u64, rng: &mut Rng) {
+        match what {
+            What::Ok { answer: Answer::Enqueued { id, .. }, .. } => {
+                self.recent.push_back(*id);
+                if self.recent.len() > 60 {
+                    self.recent.pop_front();
+                }
+            }
+            What::Ok { answer: Answer::Grants(grants), .. } => {
+                for grant in grants {
+                    let proof = Proof { id: grant.id, token: grant.token.clone() };
+                    let wait = match rng.below(100) {
+                        _ if stage == Stage::Drain => 0,
+                        0..60 => rng.below(20),
+                        // For a while, perhaps over a crash, perhaps for too long.
+                        60..82 => rng.below(700),
+                        82..95 => {
+                            self.old.push(proof);
+                            continue;
+                        }
+                        _ => continue,
+                    };
+                    self.later.push((now + wait * MS, proof));
+                }
+            }
+            What::Info { .. } => {
+                if let Call::Enqueue(e) = call
+                    && e.dedupe_id.is_some()
+                {
+                    self.again.push(e.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn queue(rng: &mut Rng) -> String {
+    rng.pick(&QUEUES).copied().unwrap_or(QUEUES[0]).to_owned()
+}
+
+fn key(style: &Style, rng: &mut Rng) -> String {
+    format!("order-{}", rng.below(style.keys))
+}
+
+fn when(style: &Style, wall: u64, rng: &mut Rng) -> When {
+    let ms = match rng.below(100) {
+        0..15 => 0,
+        15..70 => rng.below(300),
+        70..90 => rng.below(2_500),
+        90..97 => rng.range(2_000, 9_000),
+        97 | 98 => rng.range(1, 4) * 86_400_000,
+        _ => 36_525 * 86_400_000 - 1,
+    };
+    if rng.percent(style.instants) { When::AtMs(wall.saturating_add(ms)) } else { When::DelayMs(ms) }
+}

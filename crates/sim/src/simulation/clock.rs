@@ -1,0 +1,105 @@
+//! The clocks of the simulated machine.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use duewheel::{Clock, Reading};
+
+/// When the simulation begins, by the wall clock: 2026-01-01T00:00:00Z, in ms.
+const BEGIN_MS: u64 = 1_767_225_600_000;
+const MS: u64 = 1_000_000;
+
+/// A machine's clocks. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct SimClock(Arc<Mutex<Times>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// True time since the simulation began.
+    now_ns: u64,
+    /// What the wall clock is ahead of `BEGIN_MS + now`, in ns.
+    wall_ahead_ns: i128,
+    /// What `elapsed` showed when the machine was started, less the true time of that moment.
+    boot_ns: i128,
+    source: Source,
+}
+
+/// Where elapsed time comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// From a clock of its own, as it should.
+    Elapsed,
+    /// From the wall clock: a bug.
+    Wall,
+}
+
+impl SimClock {
+    pub(super) fn new(source: Source) -> Self {
+        SimClock(Arc::new(Mutex::new(Times { now_ns: 0, wall_ahead_ns: 0, boot_ns: 0, source })))
+    }
+
+    pub(super) fn set(&self, now_ns: u64) {
+        self.change(|times| times.now_ns = now_ns);
+    }
+
+    /// The machine was off and on: elapsed time begins anew.
+    pub(super) fn reboot(&self) {
+        self.change(|times| times.boot_ns = i128::from(times.now_ns));
+    }
+
+    /// Steps the wall clock, and says what it showed before and after, in ms.
+    pub(super) fn step_wall(&self, to_ms: u64) -> (u64, u64) {
+        let before = self.wall_ms();
+        self.change(|times| {
+            // The part of a millisecond goes on.
+            let part = i128::from(times.wall_ns() % MS);
+            let to = i128::from(to_ms) * i128::from(MS) + part;
+            times.wall_ahead_ns = to - i128::from(BEGIN_MS) * i128::from(MS) - i128::from(times.now_ns);
+        });
+        (before, self.wall_ms())
+    }
+
+    pub(super) fn wall_ms(&self) -> u64 {
+        self.times().wall_ns() / MS
+    }
+
+    /// What the wall clock would show if nobody had stepped it.
+    pub(super) fn true_wall_ms(&self) -> u64 {
+        BEGIN_MS + self.times().now_ns / MS
+    }
+
+    fn times(&self) -> Times {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Times)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Times {
+    fn wall_ns(&self) -> u64 {
+        let ns = i128::from(BEGIN_MS) * i128::from(MS) + i128::from(self.now_ns) + self.wall_ahead_ns;
+        u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        match self.source {
+            Source::Elapsed => {
+                u64::try_from((i128::from(self.now_ns) - self.boot_ns).max(0)).unwrap_or(u64::MAX)
+            }
+            Source::Wall => self.wall_ns(),
+        }
+    }
+}
+
+impl Clock for SimClock {
+    fn read(&self) -> Reading {
+        let times = self.times();
+        Reading { elapsed_ns: times.elapsed_ns(), wall_ns: times.wall_ns() }
+    }
+
+    fn running(&self) -> Duration {
+        Duration::from_nanos(self.times().now_ns)
+    }
+}

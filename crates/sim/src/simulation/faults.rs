@@ -1,0 +1,180 @@
+//! What breaks, and when.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use duewheel_judge::history::{Fault, Moment};
+use duewheel_sim_disk::{Plan, Rates, Survivors};
+
+use super::clients::Stage;
+use super::style::FaultKind;
+use super::{Action, HANDS, MS, Sim};
+
+const SECOND_MS: u64 = 1_000;
+const DAY_MS: u64 = 86_400 * SECOND_MS;
+const YEAR_2100_MS: u64 = 4_102_444_800_000;
+
+/// How a process comes to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Down {
+    /// It is killed; what it has written stays.
+    Kill,
+    /// So does the machine: any part of what is not synced is lost.
+    Power,
+}
+
+impl Sim {
+    pub(super) fn plan_fault(&mut self) {
+        if self.style.fault_ns > 0 && self.stage == Stage::Work {
+            let at = self.now + self.rng.below(2 * self.style.fault_ns);
+            if at < self.style.work_ns {
+                self.at(at, Action::Fault);
+            }
+        }
+    }
+
+    pub(super) fn do_fault(&mut self) {
+        self.plan_fault();
+        if self.stage != Stage::Work {
+            return;
+        }
+        let Some(kind) = self.rng.pick(&self.style.faults.clone()).copied() else { return };
+        match kind {
+            FaultKind::Kill => self.strike(Down::Kill),
+            FaultKind::PowerLoss => self.strike(Down::Power),
+            FaultKind::ClockStep => self.step_clock(),
+            FaultKind::Pause => {
+                if self.process.is_some() {
+                    let most = if self.rng.percent(70) { 300 } else { 3_000 };
+                    self.still_until = self.now + self.rng.range(10, most) * MS;
+                    self.facts.pauses += 1;
+                    self.at(self.still_until, Action::Resume);
+                }
+            }
+            FaultKind::DiskErrors => {
+                if self.armed.is_none() {
+                    let mut rate = |often| if self.rng.percent(50) { often } else { 0 };
+                    let rates = Rates {
+                        write: rate(40),
+                        short: rate(4),
+                        sync: rate(25),
+                        name: rate(20),
+                        open: rate(30),
+                        read: rate(40),
+                    };
+                    self.disk.plan(Plan::Sometimes(rates));
+                    self.soon(20_000, 500_000, Action::Calm);
+                }
+            }
+            FaultKind::FullDisk => {
+                match self.rng.below(3) {
+                    0 => self.disk.fill(),
+                    _ => self.disk.set_free(self.rng.below(100_000)),
+                }
+                self.facts.full += 1;
+                self.soon(100_000, 1_500_000, Action::Room);
+            }
+            FaultKind::WorkerPanic => {
+                let hand = usize::try_from(self.rng.below(HANDS.len() as u64)).unwrap_or(0);
+                self.disk.panic_next();
+                // The panic may also meet the driver in what it does on the spot, if the worker has nothing to do.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.work(hand)));
+                self.disk.do_not_panic();
+            }
+        }
+    }
+
+    /// Now, or in the middle of one of the next calls to the disk.
+    fn strike(&mut self, down: Down) {
+        if self.process.is_none() {
+            return;
+        }
+        if self.rng.percent(40) {
+            self.crash(down);
+        } else {
+            self.arm(down, 40);
+        }
+    }
+
+    fn arm(&mut self, down: Down, calls: u64) {
+        self.armed = Some(down);
+        let at = self.disk.calls() + 1 + self.rng.below(calls);
+        self.disk.plan(Plan::HaltAt(at));
+    }
+
+    /// A part of the starts is met by the next end.
+    pub(super) fn arm_for_start(&mut self) {
+        let ends: Vec<Down> = self
+            .style
+            .faults
+            .iter()
+            .filter_map(|kind| match kind {
+                FaultKind::Kill => Some(Down::Kill),
+                FaultKind::PowerLoss => Some(Down::Power),
+                _ => None,
+            })
+            .collect();
+        if self.stage == Stage::Work && self.reign > 1 && self.rng.percent(30) {
+            if let Some(down) = self.rng.pick(&ends).copied() {
+                self.arm(down, 30);
+            }
+        }
+    }
+
+    /// What an end leaves of the disk, and what the history says of it.
+    pub(super) fn go_down(&mut self, down: Down, moment: Moment) {
+        self.facts.kills += 1;
+        match down {
+            Down::Kill => {
+                self.disk.restart(Survivors::All);
+                self.fault(Fault::Killed(moment));
+            }
+            Down::Power => {
+                self.facts.power_losses += 1;
+                let survivors = if self.rng.percent(15) { Survivors::None } else { Survivors::Some };
+                self.disk.restart(survivors);
+                self.clock.reboot();
+                self.fault(Fault::PowerLoss);
+            }
+        }
+    }
+
+    fn step_clock(&mut self) {
+        let shown = self.clock.wall_ms();
+        let by =
+            *self.rng.pick(&[SECOND_MS, 60 * SECOND_MS, 3_600 * SECOND_MS, DAY_MS]).unwrap_or(&SECOND_MS);
+        let to = match self.rng.below(10) {
+            0 => 0,
+            1 => YEAR_2100_MS,
+            2..4 => self.clock.true_wall_ms(),
+            4..7 => shown.saturating_sub(by),
+            _ => shown.saturating_add(by),
+        };
+        self.step_to(to);
+    }
+
+    fn step_to(&mut self, to_ms: u64) {
+        let (before_ms, after_ms) = self.clock.step_wall(to_ms);
+        self.facts.steps += 1;
+        self.fault(Fault::ClockStep { before_ms, after_ms });
+    }
+
+    /// The disk works again.
+    pub(super) fn calm(&mut self) {
+        if self.armed.is_none() {
+            self.disk.plan(Plan::Fine);
+        }
+    }
+
+    /// The faults are over.
+    pub(super) fn heal(&mut self) {
+        self.stage = Stage::Drain;
+        self.armed = None;
+        self.disk.plan(Plan::Fine);
+        self.disk.set_free(u64::MAX);
+        let to = self.clock.true_wall_ms();
+        if to != self.clock.wall_ms() {
+            self.step_to(to);
+        }
+        self.at(self.now + 100 * MS, Action::Look);
+    }
+}

@@ -1,0 +1,146 @@
+//! Who looks whether everything is drained, and lists what is left.
+
+use std::future::Future;
+use std::task::{Context, Poll, Waker};
+
+use duewheel::Pending;
+use duewheel_core::State;
+use duewheel_core::engine::{ListCursor, Op, Reply, View};
+use duewheel_core::policy::QueueSettings;
+use duewheel_judge::history::What;
+
+use super::clients::{QUEUES, Stage};
+use super::style::RULES;
+use super::{Action, MS, Sim, ask};
+
+/// What is due later than this stays.
+const FAR_MS: u64 = 20_000;
+const PAGE: usize = 50;
+
+#[derive(Debug, Default)]
+pub(super) struct Manager {
+    configured: Configured,
+    asked: Option<Pending>,
+    /// Of each queue that was listed to its end.
+    listed: Vec<Vec<View>>,
+    rows: Vec<View>,
+    shown: u64,
+}
+
+/// Whether the queues have the settings that keep them, and their totals, when they are empty.
+#[derive(Debug, Default)]
+enum Configured {
+    #[default]
+    No,
+    Asked(Pending),
+    Yes,
+}
+
+impl Manager {
+    /// Whether clients may begin.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.configured, Configured::Yes)
+    }
+
+    pub(super) fn forget(&mut self) {
+        if let Configured::Asked(_) = self.configured {
+            self.configured = Configured::No;
+        }
+        self.asked = None;
+        self.listed.clear();
+        self.rows.clear();
+        self.shown = 0;
+    }
+
+    /// How many messages were in the final list.
+    pub(super) fn shown(&self) -> u64 {
+        self.shown
+    }
+}
+
+impl Sim {
+    /// Begins to list.
+    pub(super) fn look(&mut self) {
+        self.manager.forget();
+        let flying = self.people.iter().any(|person| person.flight.is_some());
+        if self.serving().is_none() || (self.stage == Stage::Stop && flying) {
+            return self.at(self.now + 20 * MS, Action::Look);
+        }
+        self.list(None);
+    }
+
+    fn list(&mut self, after: Option<ListCursor>) {
+        let Some(client) = self.serving() else { return self.at(self.now + 20 * MS, Action::Look) };
+        let queue = ask::queue(QUEUES[self.manager.listed.len()]);
+        let look = Op::Queue { queue: queue.clone() };
+        match client.submit(vec![Op::List { queue, state: None, after, limit: PAGE }, look]) {
+            Ok(pending) => self.manager.asked = Some(pending),
+            Err(_) => self.at(self.now + 20 * MS, Action::Look),
+        }
+    }
+
+    fn configure(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        match &mut self.manager.configured {
+            Configured::Yes => {}
+            Configured::No => {
+                let Some(client) = self.serving() else { return };
+                let settings = QueueSettings { lease_ms: Some(RULES.lease_ms), ..QueueSettings::default() };
+                let ops = QUEUES
+                    .map(|queue| Op::Configure { queue: ask::queue(queue), settings: settings.clone() });
+                if let Ok(pending) = client.submit(ops.into()) {
+                    self.manager.configured = Configured::Asked(pending);
+                }
+            }
+            Configured::Asked(pending) => {
+                if let Poll::Ready(answers) = std::pin::Pin::new(pending).poll(&mut context) {
+                    let done = answers.iter().all(|answer| matches!(answer, Ok(Reply::Queues(_))));
+                    self.manager.configured = if done { Configured::Yes } else { Configured::No };
+                }
+            }
+        }
+    }
+
+    /// Sets the queues up, and takes a page.
+    pub(super) fn manage(&mut self) {
+        self.configure();
+        let mut context = Context::from_waker(Waker::noop());
+        let Some(asked) = &mut self.manager.asked else { return };
+        let Poll::Ready(answers) = std::pin::Pin::new(asked).poll(&mut context) else { return };
+        self.manager.asked = None;
+        let mut answers = answers.into_iter();
+        let (Some(Ok(Reply::Page(page))), Some(Ok(Reply::Queues(views)))) = (answers.next(), answers.next())
+        else {
+            return self.at(self.now + 20 * MS, Action::Look);
+        };
+        self.manager.rows.extend(page.views);
+        if page.next.is_some() {
+            return self.list(page.next);
+        }
+        let rows = std::mem::take(&mut self.manager.rows);
+        let waits = |view: &View| view.state != State::Dead && view.due_in_ms < FAR_MS;
+        if self.stage == Stage::Drain && (rows.iter().any(waits) || self.gossip.has_retries()) {
+            return self.at(self.now + 100 * MS, Action::Look);
+        }
+        if self.stage == Stage::Stop {
+            self.manager.shown += rows.len() as u64;
+            let queue = QUEUES[self.manager.listed.len()].to_owned();
+            self.note(0, What::Dump { queue: queue.clone(), rows: rows.iter().map(ask::held).collect() });
+            if let Some(view) = views.first() {
+                self.note(0, What::Totals { queue, totals: ask::totals(&view.totals) });
+            }
+        }
+        self.manager.listed.push(rows);
+        if self.manager.listed.len() < QUEUES.len() {
+            return self.list(None);
+        }
+        match self.stage {
+            Stage::Work => {}
+            Stage::Drain => {
+                self.stage = Stage::Stop;
+                self.at(self.now + 500 * MS, Action::Look);
+            }
+            Stage::Stop => self.done = true,
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The store as the driver sees it in a simulation: the real one, whose pages come when the scheduler says so, and which may have bugs.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use duewheel_core::message::Stage;
+use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::store::{
+    Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Waker,
+};
+use duewheel_core::{Due, EngineMs, Epoch, Message};
+use duewheel_store_log::{Hands, LogStore};
+
+/// A bug between driver and store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreBug {
+    /// Each owner has the same epoch, so tokens come again.
+    EpochKept,
+    /// Keys are not written.
+    KeysDropped,
+    /// Every third page that is loaded while the shard serves has nothing on it.
+    PagesLost,
+    /// What was waiting at a start waits for its whole delay again.
+    DelayFromStart,
+}
+
+/// What the scheduler holds of the store that is open.
+#[derive(Default)]
+pub(super) struct Handle {
+    pub(super) hands: Option<Hands>,
+    pub(super) waker: Option<Waker>,
+    /// How often it was opened.
+    pub(super) opens: u64,
+    /// Pages that may be fetched.
+    pub(super) pages: Arc<AtomicU64>,
+}
+
+pub(super) type Shared = Arc<Mutex<Handle>>;
+
+pub(super) fn lock(shared: &Shared) -> MutexGuard<'_, Handle> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts a store that was just opened into the scheduler's hands.
+pub(super) fn gated(store: LogStore, waker: Waker, shared: &Shared, bug: Option<StoreBug>) -> Box<dyn Store> {
+    let mut handle = lock(shared);
+    let pages = Arc::new(AtomicU64::new(0));
+    *handle = Handle {
+        hands: Some(store.hands()),
+        waker: Some(waker),
+        opens: handle.opens + 1,
+        pages: Arc::clone(&pages),
+    };
+    Box::new(Gated { store, pages, bug, fetched: 0, began: None })
+}
+
+struct Gated {
+    store: LogStore,
+    pages: Arc<AtomicU64>,
+    bug: Option<StoreBug>,
+    fetched: u64,
+    /// Where the clocks stood when the owner before had written last.
+    began: Option<ClockPair>,
+}
+
+impl Gated {
+    fn spoil(&mut self, loaded: &mut Loaded) {
+        self.fetched += 1;
+        match self.bug {
+            Some(StoreBug::PagesLost) if self.fetched > 3 && self.fetched.is_multiple_of(3) => {
+                loaded.rows.clear();
+            }
+            Some(StoreBug::DelayFromStart) => {
+                let Some(began) = self.began else { return };
+                for row in &mut loaded.rows {
+                    if let (Stage::Waiting { .. }, Due::After(due)) = (&row.life.stage, row.life.due)
+                        && due > began.engine
+                    {
+                        let age = began.wall.0.saturating_sub(row.message.enqueued_at.0);
+                        row.life.due = Due::After(EngineMs(due.0.saturating_add(age)));
+                    }
+                }
+            }
+            Some(StoreBug::EpochKept | StoreBug::KeysDropped | StoreBug::PagesLost) | None => {}
+        }
+    }
+}
+
+impl Store for Gated {
+    fn recovered(&mut self) -> Recovered {
+        let mut recovered = self.store.recovered();
+        if self.bug == Some(StoreBug::EpochKept) {
+            recovered.epoch = Epoch(1);
+        }
+        self.began = recovered.clock;
+        recovered
+    }
+
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        if self.bug != Some(StoreBug::KeysDropped) {
+            return self.store.append(group);
+        }
+        let mut group = group.clone();
+        for record in &mut group.records {
+            if let Record::Put { message, .. } = record {
+                *message = Arc::new(Message { key: None, ..Message::clone(message) });
+            }
+        }
+        self.store.append(&group)
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+
+    fn sync_here(&mut self) -> Result<(), StoreError> {
+        self.store.sync_here()
+    }
+
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.store.progress()
+    }
+
+    fn room(&mut self) -> Room {
+        self.store.room()
+    }
+
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.store.find_many(lookups, found)
+    }
+
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.store.load(load)
+    }
+
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        // An error is told at once; a page when the scheduler has let the loader make it.
+        if self.store.progress().is_ok()
+            && self.pages.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err()
+        {
+            return None;
+        }
+        let mut loaded = self.store.loaded();
+        if let Some(Ok(loaded)) = &mut loaded {
+            self.spoil(loaded);
+        }
+        loaded
+    }
+
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.store.idle(clock)
+    }
+
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.store.close(clock)
+    }
+
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.store.figures()
+    }
+}

@@ -1,0 +1,133 @@
+//! What kind of run a seed makes. Runs that differ in what they have at all find more than runs that have a little of everything
+//! (Groce et al., "Swarm Testing", ISSTA 2012).
+
+use duewheel_core::message::MaxAttempts;
+use duewheel_core::policy::{Backoff, Defaults, Policy};
+use duewheel_judge::history::{Rules, Shards};
+use duewheel_judge::rng::Rng;
+use duewheel_store_log::{Options, Workers};
+
+use super::clients::Role;
+
+const MS: u64 = 1_000_000;
+
+/// How a run goes.
+#[derive(Clone, Debug)]
+pub(super) struct Style {
+    /// The faults begin with the work and end with it, in ns.
+    pub(super) work_ns: u64,
+    pub(super) roles: Vec<Role>,
+    /// Longest pause of a client between two requests, in ns.
+    pub(super) pause_ns: u64,
+    /// Mean time from one fault to the next, in ns; 0: none.
+    pub(super) fault_ns: u64,
+    /// Which faults, one for each share.
+    pub(super) faults: Vec<FaultKind>,
+    /// Longest time that a sync takes to come, in ns.
+    pub(super) sync_ns: u64,
+    /// Percent of messages with a key, at an instant, in batches.
+    pub(super) keyed: u64,
+    pub(super) instants: u64,
+    pub(super) batches: u64,
+    pub(super) keys: u64,
+    pub(super) policy: Policy,
+    pub(super) options: Options,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum FaultKind {
+    Kill,
+    PowerLoss,
+    ClockStep,
+    Pause,
+    DiskErrors,
+    FullDisk,
+    WorkerPanic,
+}
+
+impl FaultKind {
+    pub(super) const ALL: [FaultKind; 7] = [
+        FaultKind::Kill,
+        FaultKind::PowerLoss,
+        FaultKind::ClockStep,
+        FaultKind::Pause,
+        FaultKind::DiskErrors,
+        FaultKind::FullDisk,
+        FaultKind::WorkerPanic,
+    ];
+}
+
+/// What is promised to the clients of a run.
+pub(super) const RULES: Rules = Rules {
+    lease_ms: 300,
+    max_attempts: 8,
+    backoff_min_ms: 40,
+    backoff_max_ms: 500,
+    offer_ms: 2_000,
+    slack_ms: 50,
+    shards: Shards::One,
+};
+
+impl Style {
+    pub(super) fn of(rng: &mut Rng) -> Self {
+        let quiet = rng.percent(15);
+        let mut faults: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|_| rng.percent(50)).collect();
+        if faults.is_empty() {
+            faults.push(FaultKind::Kill);
+        }
+        let mut roles = vec![Role::Producer, Role::Consumer];
+        if !quiet {
+            for (role, most) in
+                [(Role::Producer, 3), (Role::Changer, 3), (Role::Consumer, 3), (Role::Looker, 2)]
+            {
+                roles.extend((0..rng.below(most)).map(|_| role));
+            }
+        }
+        let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
+        Style {
+            work_ns: rng.range(2_000, 4_500) * MS,
+            pause_ns: if quiet { rng.range(500, 2_000) * MS } else { rng.range(2, 30) * MS },
+            fault_ns: if rng.percent(4) { 0 } else { rng.range(100, 700) * MS },
+            faults,
+            sync_ns: if rng.percent(20) { 60 * MS } else { 3 * MS },
+            keyed: rng.below(80),
+            instants: rng.below(50),
+            batches: rng.below(40),
+            keys: rng.range(2, 13),
+            roles,
+            policy: policy(memory),
+            options: Options {
+                segment_bytes: rng.range(2, 5) * 8 * 1024,
+                journal_bytes: rng.range(10, 40) * 1024,
+                journal_records: rng.range(100, 400),
+                small_runs: 3,
+                run_rows: rng.range(60, 400),
+                readers: 1,
+                max_group_bytes: 8 * 1024,
+                workers: Workers::ByHand,
+                ..Options::default()
+            },
+        }
+    }
+}
+
+fn policy(memory: usize) -> Policy {
+    Policy {
+        wheel_slots: 60,
+        wheel_tick_ms: 10,
+        near_messages: memory,
+        ready_messages: memory,
+        least_window: 2,
+        load_rows: memory / 4 + 2,
+        max_batch_ops: 16,
+        defaults: Defaults {
+            lease_ms: RULES.lease_ms,
+            max_attempts: MaxAttempts::new(8).unwrap_or(MaxAttempts::UNLIMITED),
+            backoff: Backoff { min_ms: RULES.backoff_min_ms, max_ms: RULES.backoff_max_ms },
+            // The wall clock may be stepped by a century while the process is down.
+            dedupe_window_ms: 500 * 365 * 86_400_000,
+            priority: 1024,
+        },
+        ..Policy::default()
+    }
+}
