@@ -112,6 +112,8 @@ pub struct Rates {
 pub enum Lie {
     /// Every so many-th sync of a file is left out.
     SkipSync(u64),
+    /// Files of this folder are not synced.
+    SkipSyncIn(&'static str),
     /// Names are never synced.
     NoDirSync,
     /// A sync that has failed is asked for again, which "succeeds".
@@ -733,9 +735,12 @@ impl DiskFile for SimFile {
             }
             inner.note(format_args!("sync {}", self.name));
             inner.syncs += 1;
-            if let Some(Lie::SkipSync(n)) = inner.lie
-                && inner.syncs.is_multiple_of(n)
-            {
+            let skips = match inner.lie {
+                Some(Lie::SkipSync(n)) => inner.syncs.is_multiple_of(n),
+                Some(Lie::SkipSyncIn(dir)) => self.name.starts_with(dir),
+                Some(Lie::NoDirSync | Lie::RetrySync | Lie::ShortWrite) | None => false,
+            };
+            if skips {
                 return Ok(());
             }
             inner.inode(self.inode).sync();

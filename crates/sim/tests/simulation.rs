@@ -1,12 +1,12 @@
 //! Runs of the simulation, judged. See `docs/testing.md`.
 //!
-//! `DUEWHEEL_SEEDS` (300) says how many, `DUEWHEEL_SEED` repeats one and keeps its history and trace.
+//! `DUEWHEEL_SEEDS` (300) says how many, `DUEWHEEL_SEED` repeats one and keeps its history, `DUEWHEEL_MUTANT` names one mutant.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use duewheel_judge::checker::{Report, check};
-use duewheel_sim::simulation::{Outcome, Trace, run};
+use duewheel_judge::checker::{Evidence, Fact, Report, check};
+use duewheel_sim::simulation::{BUGS, Bug, Facts, Outcome, Trace, run};
 
 /// Panics that a simulation makes on purpose are caught, and need not be shown.
 fn be_quiet() {
@@ -27,6 +27,30 @@ fn env(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
+/// Does something for each number of a range, on two threads; the results in order.
+fn for_each<T: Send>(range: std::ops::Range<u64>, job: impl Fn(u64) -> Option<T> + Sync) -> Vec<(u64, T)> {
+    let next = AtomicU64::new(range.start);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Relaxed);
+            if n >= range.end {
+                return done;
+            }
+            done.extend(job(n).map(|result| (n, result)));
+            if (n + 1).is_multiple_of(1_000) {
+                println!("{} of {}", n + 1, range.end);
+            }
+        }
+    };
+    let mut all = std::thread::scope(|scope| {
+        let threads = [scope.spawn(work), scope.spawn(work)];
+        threads.map(|thread| thread.join().expect("the judge does not panic")).concat()
+    });
+    all.sort_by_key(|(n, _)| *n);
+    all
+}
+
 #[test]
 fn seeds_of_every_kind_of_run_are_clean() {
     be_quiet();
@@ -34,52 +58,86 @@ fn seeds_of_every_kind_of_run_are_clean() {
         Some(seed) => seed..seed + 1,
         None => 0..env("DUEWHEEL_SEEDS").unwrap_or(300),
     };
-    let next = AtomicU64::new(seeds.start);
-    let mut bad = Vec::new();
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut bad = Vec::new();
-                    loop {
-                        let seed = next.fetch_add(1, Relaxed);
-                        if seed >= seeds.end {
-                            return bad;
-                        }
-                        let outcome = run(seed, None, Trace::No);
-                        let report = check(&outcome.history);
-                        if let Some(what) = fault(&outcome, &report) {
-                            bad.push((seed, what));
-                        }
-                        if env("DUEWHEEL_SEED").is_some() {
-                            keep(&outcome);
-                        }
-                        if env("DUEWHEEL_SHOW").is_some() {
-                            println!(
-                                "seed {seed}: {} events, {:?}",
-                                outcome.history.events.len(),
-                                outcome.facts
-                            );
-                        }
-                    }
-                })
-            })
-            .collect();
-        for thread in threads {
-            bad.extend(thread.join().expect("the judge does not panic"));
+    let runs = for_each(seeds.clone(), |seed| {
+        let outcome = run(seed, None, Trace::No);
+        let report = check(&outcome.history);
+        if env("DUEWHEEL_SEED").is_some() {
+            keep(&outcome);
+            println!("{:?}\n{report}", outcome.facts);
         }
+        Some((fault(&outcome, &report), outcome.facts, report.evidence, report.operations))
     });
-    bad.sort();
-    for (seed, what) in bad.iter().take(60) {
-        println!("seed {seed}: {what}\n");
+    let bad: Vec<_> =
+        runs.iter().filter_map(|(seed, (bad, ..))| bad.as_ref().map(|bad| (seed, bad))).collect();
+    for (seed, what) in bad.iter().take(5) {
+        println!("seed {seed}: {what}");
+        println!(
+            "again: DUEWHEEL_SEED={seed} cargo test -p duewheel-sim --test simulation seeds -- --nocapture\n"
+        );
     }
-    assert!(
-        bad.is_empty(),
-        "{} of {} seeds: {:?}",
-        bad.len(),
-        seeds.end - seeds.start,
-        bad.iter().map(|b| b.0).collect::<Vec<_>>()
-    );
+    let seeds_bad: Vec<_> = bad.iter().map(|(seed, _)| seed).collect();
+    assert!(bad.is_empty(), "{} of {} seeds: {seeds_bad:?}", bad.len(), runs.len());
+
+    let mut seen = Facts::default();
+    let mut evidence = Evidence::default();
+    let mut operations = 0;
+    for (_, (_, facts, of_run, ops)) in &runs {
+        seen.add(facts);
+        evidence.add_all(of_run);
+        operations += ops;
+    }
+    println!("{} seeds, {operations} operations\n{seen:?}\n{evidence}", runs.len());
+    if env("DUEWHEEL_SEED").is_none() {
+        // Runs in which nothing broke prove nothing.
+        let n = runs.len() as u64;
+        if let Err(missing) = seen.require(n) {
+            panic!("the runs prove too little: {missing}");
+        }
+        let least: Vec<(Fact, u64)> = EVIDENCE.iter().map(|fact| (*fact, n.div_ceil(30))).collect();
+        if let Err(missing) = evidence.require(&least) {
+            panic!("the runs prove too little: {missing}");
+        }
+    }
+}
+
+/// What must provably have happened, all runs together.
+const EVIDENCE: [Fact; 18] = [
+    Fact::KillsServing,
+    Fact::KillsRecovering,
+    Fact::UnknownOutcomes,
+    Fact::UnansweredButAccepted,
+    Fact::LostReserves,
+    Fact::ExpiredLeasesGrantedAgain,
+    Fact::StaleSettlesRefused,
+    Fact::LeasesAckedAcrossAKill,
+    Fact::CancelsWon,
+    Fact::CancelsLost,
+    Fact::Replaced,
+    Fact::Kept,
+    Fact::KeysRefused,
+    Fact::Deduped,
+    Fact::Postponed,
+    Fact::OverdueFromDowntime,
+    Fact::NackedAndGrantedAgain,
+    Fact::Dead,
+];
+
+#[test]
+fn the_same_seed_gives_the_same_run_byte_by_byte() {
+    be_quiet();
+    for seed in 0..12 {
+        let (first, second) = (run(seed, None, Trace::Yes), run(seed, None, Trace::Yes));
+        assert!(first.trace.len() > 10_000, "seed {seed}: the trace tells every step");
+        let differs = first.trace.lines().zip(second.trace.lines()).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "seed {seed}: the first line that differs");
+        assert_eq!(first.trace, second.trace, "seed {seed}");
+        let text = |outcome: &Outcome| {
+            let mut text = Vec::new();
+            outcome.history.save(&mut text).expect("memory takes everything");
+            text
+        };
+        assert_eq!(text(&first), text(&second), "seed {seed}");
+    }
 }
 
 /// For a closer look.
@@ -96,4 +154,37 @@ fn fault(outcome: &Outcome, report: &Report) -> Option<String> {
     }
     let first = report.violations.first()?;
     Some(format!("{} violations: {first}", report.violations.len()))
+}
+
+/// Runs a bug through seeds until one catches it: which, and by which check.
+fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| {
+        let outcome = run(seed, Some(bug), Trace::No);
+        if let Some(what) = &outcome.broken {
+            let what = what.split(['{', '[']).next().unwrap_or(what).trim_end_matches(": ").to_owned();
+            return Some((seed, what));
+        }
+        let failed = check(&outcome.history).failed();
+        let failed: Vec<String> = failed.iter().map(|check| format!("`{check:?}`")).collect();
+        (!failed.is_empty()).then(|| (seed, failed.join(", ")))
+    })
+}
+
+#[test]
+fn every_mutant_is_caught_within_200_seeds() {
+    be_quiet();
+    let only = std::env::var("DUEWHEEL_MUTANT").ok();
+    let table = for_each(0..BUGS.len() as u64, |i| {
+        let (name, bug) = BUGS[usize::try_from(i).expect("few")];
+        only.as_deref().is_none_or(|only| only == name).then(|| caught(bug, 200))
+    });
+    println!("| mutant | seeds | caught by |\n|---|--:|---|");
+    for (i, row) in &table {
+        let (seeds, how) = match row {
+            Some((seed, how)) => ((seed + 1).to_string(), how.as_str()),
+            None => ("-".to_owned(), "not caught"),
+        };
+        println!("| {} | {seeds} | {how} |", BUGS[usize::try_from(*i).expect("few")].0);
+    }
+    assert!(table.iter().all(|(_, row)| row.is_some()));
 }

@@ -78,6 +78,13 @@ impl Evidence {
         if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
     }
 
+    /// Counts those of another run, too.
+    pub fn add_all(&mut self, other: &Evidence) {
+        for (fact, n) in &other.counts {
+            self.add(*fact, *n);
+        }
+    }
+
     fn add(&mut self, fact: Fact, n: u64) {
         *self.counts.entry(fact).or_default() += n;
     }

@@ -143,13 +143,15 @@ pub(super) struct World<'h> {
     pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
     /// Reserves that may have granted something that nobody has received.
     pub(super) lost_reserves: BTreeMap<&'h str, Vec<usize>>,
-    /// Reserves that found nothing.
-    pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
+    /// Reserves that were answered, by queue.
+    pub(super) reserves: BTreeMap<&'h str, Vec<usize>>,
     pub(super) dumps: BTreeMap<&'h str, (Point, &'h [Held])>,
     pub(super) totals: Vec<(&'h str, Point, Totals)>,
     pub(super) faults: Vec<(Point, &'h Fault)>,
     /// From a kill until it listened again.
     pub(super) downs: Vec<(Point, Point)>,
+    /// Where it could do nothing for a while, which ended here.
+    pub(super) stalls: Vec<Point>,
     pub(super) phases: Vec<(Point, &'h str)>,
 }
 
@@ -162,11 +164,12 @@ impl<'h> World<'h> {
             lives: Vec::new(),
             keys: BTreeMap::new(),
             lost_reserves: BTreeMap::new(),
-            empty_reserves: BTreeMap::new(),
+            reserves: BTreeMap::new(),
             dumps: BTreeMap::new(),
             totals: Vec::new(),
             faults: Vec::new(),
             downs: Vec::new(),
+            stalls: Vec::new(),
             phases: Vec::new(),
         };
         world.read_events();
@@ -214,7 +217,8 @@ impl<'h> World<'h> {
                                 }
                             }
                         }
-                        Fault::ClockStep { .. } | Fault::Stalled | Fault::Other(_) => {}
+                        Fault::Stalled => self.stalls.push(at),
+                        Fault::ClockStep { .. } | Fault::Other(_) => {}
                     }
                 }
                 What::Phase(name) => self.phases.push((at, name)),
@@ -229,10 +233,8 @@ impl<'h> World<'h> {
             if let Call::Reserve { queue, .. } = op.call {
                 match op.end {
                     End::Unknown => self.lost_reserves.entry(queue).or_default().push(i),
-                    End::Ok(_, Answer::Grants(grants)) if grants.is_empty() => {
-                        self.empty_reserves.entry(queue).or_default().push(i);
-                    }
-                    End::Ok(..) | End::Fail(..) => {}
+                    End::Ok(..) => self.reserves.entry(queue).or_default().push(i),
+                    End::Fail(..) => {}
                 }
             }
         }
@@ -614,6 +616,31 @@ impl<'h> World<'h> {
         let while_down = self.downs.iter().any(|(down, up)| down.idx < step && step < up.idx);
         let next_down = self.downs.iter().map(|(down, _)| down.idx).find(|down| *down > step && *down < to);
         while_down || next_down.is_some_and(|down| !self.is_noted(step, down))
+    }
+
+    /// Whether a step between two places may make a message wait longer: a wall clock that goes back, or one that the system
+    /// learns of at its next start.
+    pub(super) fn put_back(&self, from: usize, to: usize) -> bool {
+        self.faults.iter().any(|(at, fault)| {
+            matches!(fault, Fault::ClockStep { before_ms, after_ms } if after_ms < before_ms || self.is_unnoted(at.idx, to))
+                && at.idx > from
+                && at.idx < to
+        })
+    }
+
+    /// The moment at which the wall clock has certainly shown a time, if it goes on undisturbed after this place or is put forward.
+    pub(super) fn shows(&self, wall: u64, after: Point) -> u64 {
+        let (mut ns, mut shown) = (after.ns, after.wall);
+        for (at, fault) in self.faults.iter().filter(|(at, _)| at.idx > after.idx) {
+            if let Fault::ClockStep { after_ms, .. } = fault {
+                let ran = at.ns.saturating_sub(ns) / NS;
+                if shown.saturating_add(ran) >= wall {
+                    break;
+                }
+                (ns, shown) = (at.ns, *after_ms);
+            }
+        }
+        ns.saturating_add(wall.saturating_sub(shown).saturating_mul(NS))
     }
 
     /// Whether something that was asked for after one place was durably answered before another: then all of before is

@@ -619,51 +619,61 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// Nothing overdue is left lying while a consumer asks in vain.
+    /// Nothing overdue is left lying while a consumer asks in vain: comes back empty, or waits for longer than it should have to.
     fn offered(&mut self) {
         let (life, world) = (self.life, self.world);
         let Some(exists) = life.exists else { return };
-        let Some(empties) = world.empty_reserves.get(life.queue.as_str()) else { return };
+        let Some(reserves) = world.reserves.get(life.queue.as_str()) else { return };
         if life.sends.is_empty() {
             return;
         }
         self.report.applied(Check::NotOffered);
+        let patience = (world.rules.offer_ms + world.rules.slack_ms) * NS;
         for i in 0..=life.grants.len() {
-            let until = life.grants.get(i).map_or(usize::MAX, |g| g.inv.idx);
+            // The reserve that got it in the end may have waited too long for it, too.
+            let until = life.grants.get(i).map_or(usize::MAX, |g| g.ret.idx);
             let since = i.checked_sub(1).map(|p| &life.grants[p]);
             let Some(ready) = self.ready_at_latest(since, until) else { continue };
-            let from = ready.saturating_add((world.rules.offer_ms + world.rules.slack_ms) * NS);
             let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
-            let vain = empties.iter().map(|&e| &world.ops[e]).find(|e| {
-                e.inv.ns > from && e.inv.idx > start && e.latest.idx < until && self.in_vain(e, from - ready)
+            let vain = reserves.iter().map(|&r| &world.ops[r]).find_map(|r| {
+                let End::Ok(ret, Answer::Grants(grants)) = r.end else { return None };
+                // It could have been answered when it came, or when the message came due while it waited.
+                let could = ready.max(r.inv.ns);
+                let came_back_empty = grants.is_empty() && r.inv.ns > ready.saturating_add(patience);
+                let waited = ret.ns > could.saturating_add(patience);
+                let vain = (came_back_empty || waited)
+                    && r.inv.idx > start
+                    && r.latest.idx <= until
+                    && self.in_vain(r, if waited { ret.ns } else { r.inv.ns }, patience);
+                vain.then_some((ret.ns.saturating_sub(ready), r))
             });
-            if let Some(e) = vain {
-                let what =
-                    format!("has been due for {} ms when a reserve came back empty", (e.inv.ns - ready) / NS);
-                self.blame(Check::NotOffered, what);
+            if let Some((ns, r)) = vain {
+                let empty = matches!(r.end, End::Ok(_, Answer::Grants(grants)) if grants.is_empty());
+                let how = if empty { "came back empty" } else { "that could have had it was answered" };
+                self.blame(
+                    Check::NotOffered,
+                    format!("had been due for {} ms when a reserve {how}", ns / NS),
+                );
                 return;
             }
         }
     }
 
-    /// Whether nothing excuses this empty reserve: no end, death, lost lease, restart or stepped clock shortly before.
-    fn in_vain(&self, e: &Op<'_>, patience: u64) -> bool {
+    /// Whether nothing excuses this reserve at this moment: no end, death, lost lease, restart, stall or stepped clock shortly before.
+    fn in_vain(&self, r: &Op<'_>, at: u64, patience: u64) -> bool {
         let (life, world) = (self.life, self.world);
         let born = life.born(world);
-        if life.may_have_ended(world, e.latest.idx)
-            || life.may_be_dead(world, e.latest.idx)
-            || world.stepped(born, e.latest.idx)
+        if life.may_have_ended(world, r.latest.idx)
+            || life.may_be_dead(world, r.latest.idx)
+            || world.put_back(born, r.latest.idx)
         {
             return false;
         }
-        let up = world
-            .downs
-            .iter()
-            .filter(|(_, up)| up.idx < e.inv.idx)
-            .all(|(_, up)| up.ns + patience < e.inv.ns);
+        let ups = world.downs.iter().map(|(_, up)| up).chain(&world.stalls);
+        let up = ups.filter(|up| up.idx < r.latest.idx).all(|up| up.ns + patience < at);
         let leased = world
-            .lost_reserves(&life.queue, born, e.latest.idx)
-            .any(|lost| world.lost_lease_ends(life, lost).saturating_add(patience) >= e.inv.ns);
+            .lost_reserves(&life.queue, born, r.latest.idx)
+            .any(|lost| world.lost_lease_ends(life, lost).saturating_add(patience) >= r.inv.ns);
         up && !leased
     }
 
@@ -679,9 +689,7 @@ impl<'h> Judge<'_, 'h> {
             let due = match s.due {
                 Due::Now => s.latest.ns,
                 Due::After(ns) => s.latest.ns.saturating_add(ns),
-                Due::At(ms) => {
-                    s.latest.ns.saturating_add(ms.saturating_sub(s.latest.wall).saturating_mul(NS))
-                }
+                Due::At(ms) => self.world.shows(ms, s.latest),
             };
             ready = ready.max(due);
         }

@@ -60,7 +60,7 @@ impl Gossip {
             Role::Producer => self.produce(stage, style, at.1, rng),
             Role::Changer if stage == Stage::Work => self.change_mind(style, at.1, rng).into_iter().collect(),
             Role::Looker if stage == Stage::Work => vec![Call::Get(self.target(rng))],
-            Role::Consumer if stage != Stage::Stop => self.consume(stage, at.0, rng),
+            Role::Consumer if stage != Stage::Stop => self.consume(stage, style, at.0, rng),
             Role::Changer | Role::Looker | Role::Consumer => Vec::new(),
         }
     }
@@ -119,7 +119,7 @@ impl Gossip {
         })
     }
 
-    fn consume(&mut self, stage: Stage, now: u64, rng: &mut Rng) -> Vec<Call> {
+    fn consume(&mut self, stage: Stage, style: &Style, now: u64, rng: &mut Rng) -> Vec<Call> {
         if let Some(n) = self.later.iter().position(|(at, _)| *at <= now) {
             let (_, proof) = self.later.swap_remove(n);
             if stage == Stage::Drain {
@@ -148,7 +148,7 @@ impl Gossip {
         vec![Call::Reserve {
             queue: queue(rng),
             max: if draining { 20 } else { rng.range(1, 6) },
-            wait_ms: if rng.percent(40) { 0 } else { rng.below(400) },
+            wait_ms: if rng.percent(style.polls) { 0 } else { rng.below(style.wait_ms) },
             lease_ms: (draining || rng.percent(85)).then(|| rng.range(60, 500)),
         }]
     }
@@ -201,6 +201,7 @@ fn key(style: &Style, rng: &mut Rng) -> String {
 
 fn when(style: &Style, wall: u64, rng: &mut Rng) -> When {
     let ms = match rng.below(100) {
+        _ if rng.percent(style.far) => rng.range(3_000, 120_000),
         0..15 => 0,
         15..70 => rng.below(300),
         70..90 => rng.below(2_500),

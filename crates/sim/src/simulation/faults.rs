@@ -42,6 +42,10 @@ impl Sim {
             FaultKind::Kill => self.strike(Down::Kill),
             FaultKind::PowerLoss => self.strike(Down::Power),
             FaultKind::ClockStep => self.step_clock(),
+            FaultKind::ClockForward => {
+                let by = if self.rng.percent(50) { 60 * SECOND_MS } else { 3_600 * SECOND_MS };
+                self.step_to(self.clock.wall_ms() + by);
+            }
             FaultKind::Pause => {
                 if self.process.is_some() {
                     let most = if self.rng.percent(70) { 300 } else { 3_000 };
@@ -113,10 +117,12 @@ impl Sim {
                 _ => None,
             })
             .collect();
-        if self.stage == Stage::Work && self.reign > 1 && self.rng.percent(30) {
-            if let Some(down) = self.rng.pick(&ends).copied() {
-                self.arm(down, 30);
-            }
+        if self.stage == Stage::Work
+            && self.reign > 1
+            && self.rng.percent(30)
+            && let Some(down) = self.rng.pick(&ends).copied()
+        {
+            self.arm(down, 30);
         }
     }
 

@@ -19,12 +19,18 @@ pub(super) struct Style {
     pub(super) roles: Vec<Role>,
     /// Longest pause of a client between two requests, in ns.
     pub(super) pause_ns: u64,
+    /// Percent of reserves that do not wait.
+    pub(super) polls: u64,
+    /// Longest wait of a reserve, in ms.
+    pub(super) wait_ms: u64,
     /// Mean time from one fault to the next, in ns; 0: none.
     pub(super) fault_ns: u64,
     /// Which faults, one for each share.
     pub(super) faults: Vec<FaultKind>,
     /// Longest time that a sync takes to come, in ns.
     pub(super) sync_ns: u64,
+    /// Percent of messages that are due in some minutes.
+    pub(super) far: u64,
     /// Percent of messages with a key, at an instant, in batches.
     pub(super) keyed: u64,
     pub(super) instants: u64,
@@ -39,6 +45,8 @@ pub(super) enum FaultKind {
     Kill,
     PowerLoss,
     ClockStep,
+    /// By a minute or an hour, forward.
+    ClockForward,
     Pause,
     DiskErrors,
     FullDisk,
@@ -72,6 +80,12 @@ impl Style {
     pub(super) fn of(rng: &mut Rng) -> Self {
         let quiet = rng.percent(15);
         let mut faults: Vec<FaultKind> = FaultKind::ALL.into_iter().filter(|_| rng.percent(50)).collect();
+        let clockwork = quiet && rng.percent(50);
+        if clockwork {
+            // Nothing but a clock that is put forward now and then: whether the driver believes it, and not its alarm, shows
+            // where it may sleep for long.
+            faults = vec![FaultKind::ClockForward];
+        }
         if faults.is_empty() {
             faults.push(FaultKind::Kill);
         }
@@ -85,13 +99,30 @@ impl Style {
         }
         let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
         Style {
-            work_ns: rng.range(2_000, 4_500) * MS,
-            pause_ns: if quiet { rng.range(500, 2_000) * MS } else { rng.range(2, 30) * MS },
-            fault_ns: if rng.percent(4) { 0 } else { rng.range(100, 700) * MS },
+            // Where little happens, nothing but its own alarm wakes the driver.
+            work_ns: if quiet { rng.range(10_000, 30_000) } else { rng.range(2_000, 4_500) } * MS,
+            pause_ns: if quiet { rng.range(1_000, 8_000) } else { rng.range(2, 30) } * MS,
+            polls: if quiet { 5 } else { 40 },
+            wait_ms: if quiet { 10_000 } else { 400 },
+            fault_ns: match rng.percent(4) {
+                true => 0,
+                false => {
+                    rng.range(100, 700)
+                        * MS
+                        * if clockwork {
+                            20
+                        } else if quiet {
+                            5
+                        } else {
+                            1
+                        }
+                }
+            },
             faults,
             sync_ns: if rng.percent(20) { 60 * MS } else { 3 * MS },
             keyed: rng.below(80),
-            instants: rng.below(50),
+            instants: if quiet { 80 } else { rng.below(50) },
+            far: if quiet { 60 } else { 2 },
             batches: rng.below(40),
             keys: rng.range(2, 13),
             roles,
