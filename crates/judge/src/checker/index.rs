@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::history::{
-    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
-    Refusal, Rules, Seen, Stamp, Tag, Target, Token, Totals, What,
+    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
+    Payload, Proof, Refusal, Rules, Seen, Stamp, Tag, Target, Token, Totals, What,
 };
 
 use super::{Check, Report, Violation, story};
@@ -148,8 +148,12 @@ pub(super) struct World<'h> {
     pub(super) dumps: BTreeMap<&'h str, (Point, &'h [Held])>,
     pub(super) totals: Vec<(&'h str, Point, Totals)>,
     pub(super) faults: Vec<(Point, &'h Fault)>,
+    /// Where clients closed connections.
+    pub(super) closings: BTreeMap<u32, Vec<usize>>,
     /// From a kill until it listened again.
     pub(super) downs: Vec<(Point, Point)>,
+    /// A kill after which it has not listened again.
+    down_since: Option<Point>,
     pub(super) phases: Vec<(Point, &'h str)>,
 }
 
@@ -166,7 +170,9 @@ impl<'h> World<'h> {
             dumps: BTreeMap::new(),
             totals: Vec::new(),
             faults: Vec::new(),
+            closings: BTreeMap::new(),
             downs: Vec::new(),
+            down_since: None,
             phases: Vec::new(),
         };
         world.read_events();
@@ -206,7 +212,7 @@ impl<'h> World<'h> {
                     self.faults.push((at, fault));
                     match fault {
                         Fault::Started => self.downs.extend(down.take().map(|since| (since, at))),
-                        Fault::Killed(_) | Fault::PowerLoss => {
+                        Fault::Killed(_) | Fault::Stopped | Fault::PowerLoss => {
                             down.get_or_insert(at);
                             for i in open.drain(..) {
                                 if self.ops[i].latest == Point::NEVER {
@@ -217,6 +223,7 @@ impl<'h> World<'h> {
                         Fault::ClockStep { .. } | Fault::Other(_) => {}
                     }
                 }
+                What::Closing => self.closings.entry(event.client).or_default().push(idx),
                 What::Phase(name) => self.phases.push((at, name)),
                 What::Dump { queue, rows } => {
                     self.dumps.insert(queue, (at, rows));
@@ -224,6 +231,7 @@ impl<'h> World<'h> {
                 What::Totals { queue, totals } => self.totals.push((queue, at, *totals)),
             }
         }
+        self.down_since = down;
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
             if let Call::Reserve { queue, .. } = op.call {
@@ -512,9 +520,12 @@ impl<'h> World<'h> {
         for &op in &life.settles {
             let Call::Ack(proof) = self.ops[op].call else { continue };
             let certain = self.ops[op].done().is_some();
-            // An ack that is known to be stale has ended nothing, whatever became of it.
-            let stale =
-                life.grants.iter().any(|g| g.grant.token > proof.token && g.ret.idx < self.ops[op].inv.idx);
+            // An ack that is known to be stale has ended nothing, whatever became of it; a delete may have.
+            let stale = self.rules.leases == Leases::OfTokens
+                && life
+                    .grants
+                    .iter()
+                    .any(|g| g.grant.token > proof.token && g.ret.idx < self.ops[op].inv.idx);
             if certain || (self.ops[op].unknown() && !stale) {
                 enders.push(Ender { op, how: How::Acked, certain });
             }
@@ -577,6 +588,17 @@ impl<'h> World<'h> {
             _ => None,
         };
         lost.latest.ns.saturating_add(self.lease_ns(life, asked))
+    }
+
+    /// Whether the holder's connection may have ended, and its lease with it, before a place.
+    pub(super) fn hung_up(&self, g: &Granted<'_>, before: usize) -> bool {
+        if self.rules.leases == Leases::OfTokens {
+            return false;
+        }
+        let within = |idx: usize| g.inv.idx < idx && idx < before;
+        let closings = self.closings.get(&self.events[g.inv.idx].client);
+        closings.into_iter().flatten().any(|&idx| within(idx))
+            || self.downs.iter().map(|(down, _)| down).chain(&self.down_since).any(|down| within(down.idx))
     }
 
     /// How many grants of a message nobody may have received between two places.
