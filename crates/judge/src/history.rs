@@ -442,6 +442,9 @@ pub struct Rules {
     /// Whether grants and rows say how often a message was granted; the number is 0 if not.
     #[serde(default)]
     pub attempts: Told,
+    /// Whether grants and rows say a message's key; there is none in them if not.
+    #[serde(default)]
+    pub keys: Told,
     /// Whether grants say how late they are; the number is 0 if not.
     #[serde(default)]
     pub lateness: Told,
@@ -495,6 +498,7 @@ impl Default for Rules {
             slack_ms: 50,
             shards: Shards::One,
             attempts: Told::Yes,
+            keys: Told::Yes,
             lateness: Told::Yes,
             leases: Leases::OfTokens,
         }

@@ -120,6 +120,7 @@ pub const RULES: Rules = Rules {
     slack_ms: 2,
     shards: Shards::One,
     attempts: Told::Yes,
+    keys: Told::Yes,
     lateness: Told::Yes,
     leases: Leases::OfTokens,
 };

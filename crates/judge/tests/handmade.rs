@@ -785,6 +785,11 @@ fn what_is_not_told_is_not_judged() {
         s.wait(1_000);
         s.grant(1, None, 1, 1);
     });
+    case(Check::WrongBody, |s| {
+        s.history.rules.keys = if s.bad { Told::Yes } else { Told::No };
+        s.enqueue(1, Some("k"), 0);
+        s.grant(1, None, 1, 1);
+    });
     // Everything else is.
     case(Check::Early, |s| {
         s.history.rules.attempts = Told::No;

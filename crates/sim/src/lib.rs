@@ -1,6 +1,8 @@
 //! Private: runs duewheel under faults, and writes histories for the judge ([`duewheel_judge`]).
 //!
-//! * [`http`], [`process`]: the black-box side: a small HTTP client, and a server process that can be killed.
+//! * [`blackbox`]: real systems as processes, judged by what clients saw.
+//! * [`http`], [`process`]: what it stands on: a small HTTP client, and a server process that can be killed.
 
+pub mod blackbox;
 pub mod http;
 pub mod process;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::history::{
     Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
-    Payload, Proof, Refusal, Rules, Seen, Stamp, Tag, Target, Token, Totals, What,
+    Payload, Proof, Refusal, Rules, Seen, Stamp, Tag, Target, Token, Told, Totals, What,
 };
 
 use super::{Check, Report, Violation, story};
@@ -418,7 +418,8 @@ impl<'h> World<'h> {
                 self.blame(report, Check::WrongBody, life, what);
             }
         }
-        if s.queue != l.queue || s.key != l.key.as_deref() {
+        let another = self.rules.keys == Told::Yes && s.key != l.key.as_deref();
+        if s.queue != l.queue || another {
             let what = format!("came back under queue {:?} and key {:?}", s.queue, s.key);
             self.blame(report, Check::WrongBody, life, what);
         }

@@ -659,15 +659,20 @@ impl<'h> Judge<'_, 'h> {
             return;
         }
         self.report.applied(Check::NotOffered);
+        let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
         for i in 0..=life.grants.len() {
             let until = life.grants.get(i).map_or(usize::MAX, |g| g.inv.idx);
             let since = i.checked_sub(1).map(|p| &life.grants[p]);
             let Some(ready) = self.ready_at_latest(since, until) else { continue };
             let from = ready.saturating_add((world.rules.offer_ms + world.rules.slack_ms) * NS);
             let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
-            let vain = empties.iter().map(|&e| &world.ops[e]).find(|e| {
-                e.inv.ns > from && e.inv.idx > start && e.latest.idx < until && self.in_vain(e, from - ready)
-            });
+            // They are in the order of their invocations, and excused as soon as something may have ended the message.
+            let first =
+                empties.partition_point(|&e| world.ops[e].inv.ns <= from || world.ops[e].inv.idx <= start);
+            let asked = empties[first..].iter().map(|&e| &world.ops[e]);
+            let vain = asked
+                .take_while(|e| e.inv.idx < until.min(ended))
+                .find(|e| e.latest.idx < until && self.in_vain(e, from - ready));
             if let Some(e) = vain {
                 let what =
                     format!("has been due for {} ms when a reserve came back empty", (e.inv.ns - ready) / NS);
