@@ -45,8 +45,8 @@ pub enum Listens {
     Answers(SocketAddr, Question),
 }
 
-/// Whether the process with this id answers at this address.
-pub type Question = fn(SocketAddr, u32) -> io::Result<bool>;
+/// Whether the process with this id answers at this address within this time.
+pub type Question = fn(SocketAddr, u32, Duration) -> io::Result<bool>;
 
 /// An address of the loopback at which nobody listens. Another process may take it before the one that it is meant for.
 pub fn free_address() -> io::Result<SocketAddr> {
@@ -90,11 +90,12 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!("the server ended by itself: {status}")));
             }
-            if ask(address, self.child.id()).unwrap_or(false) {
-                return Ok(address);
-            }
-            if Instant::now() >= deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
+            }
+            if ask(address, self.child.id(), left).unwrap_or(false) {
+                return Ok(address);
             }
             std::thread::sleep(Duration::from_millis(1));
         }

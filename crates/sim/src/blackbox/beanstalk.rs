@@ -181,8 +181,8 @@ impl System for Beanstalkd {
 }
 
 /// It reads its binlog before it answers, though its port is open by then.
-fn is_this_process(address: SocketAddr, pid: u32) -> io::Result<bool> {
-    let mut wire = Wire::open(address, Duration::from_secs(1))?;
+fn is_this_process(address: SocketAddr, pid: u32, patience: Duration) -> io::Result<bool> {
+    let mut wire = Wire::open(address, patience.min(Duration::from_secs(1)))?;
     let stats = wire.yaml("stats\r\n")?;
     Ok(stats.is_some_and(|yaml| yaml.contains(&format!("\npid: {pid}\n"))))
 }

@@ -122,7 +122,7 @@ fn message(run: &Run<'_>, queue: &str, rng: &mut Rng) -> Message {
         if_exists,
         dedupe_id: (rng.percent(30) && system.can(Ability::Dedupe)).then(|| format!("dedupe-{}", tag.0)),
         max_attempts: (rng.percent(15) && system.can(Ability::MaxAttempts)).then(|| rng.range(1, 4)),
-        lease_ms: (rng.percent(10) && system.can(Ability::LeaseLength)).then(|| rng.range(100, 500)),
+        lease_ms: (rng.percent(10) && system.can(Ability::MessageLease)).then(|| rng.range(100, 500)),
     };
     Message { call, bytes }
 }

@@ -68,6 +68,7 @@ impl System for DuewheelHttp {
             Ability::Dedupe,
             Ability::MaxAttempts,
             Ability::LeaseLength,
+            Ability::MessageLease,
             Ability::ReserveMany,
             Ability::Wait,
             Ability::Nack,

@@ -51,8 +51,10 @@ pub enum Ability {
     Dedupe,
     /// Messages die after so many attempts.
     MaxAttempts,
-    /// A reserve or a message says how long its lease is, to the millisecond.
+    /// A reserve says how long its lease is, to the millisecond.
     LeaseLength,
+    /// A message does.
+    MessageLease,
     /// Several messages by one reserve.
     ReserveMany,
     /// A reserve waits; in whole units.

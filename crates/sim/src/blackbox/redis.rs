@@ -165,13 +165,15 @@ local kept = true
 for _, id in ipairs(ids) do
   local was = redis.call('ZSCORE', due, id) or now
   redis.call('ZREM', due, id)
-  local token = tostring(redis.call('INCR', 'tokens'))
-  local attempt = tostring(redis.call('HINCRBY', m(id), 'attempt', 1))
-  redis.call('HSET', m(id), 'token', token)
-  redis.call('ZADD', leased, math.ceil(now_us / 1000) + ARGV[3], id)
   local key, body = unpack(redis.call('HMGET', m(id), 'key', 'body'))
-  table.insert(out, {id, token, attempt, key or '', body or '', tostring(now - was)})
-  if not kept then remove(id) end
+  if body then
+    local token = tostring(redis.call('INCR', 'tokens'))
+    local attempt = tostring(redis.call('HINCRBY', m(id), 'attempt', 1))
+    redis.call('HSET', m(id), 'token', token)
+    redis.call('ZADD', leased, math.ceil(now_us / 1000) + ARGV[3], id)
+    table.insert(out, {id, token, attempt, key or '', body, tostring(now - was)})
+    if not kept then remove(id) end
+  end
 end
 return out
 ";
@@ -301,8 +303,8 @@ impl System for Redis {
 }
 
 /// It listens before it has read its log, and says `LOADING` until then.
-fn is_this_process(address: SocketAddr, pid: u32) -> io::Result<bool> {
-    let mut wire = Wire::open(address, Duration::from_secs(1))?;
+fn is_this_process(address: SocketAddr, pid: u32, patience: Duration) -> io::Result<bool> {
+    let mut wire = Wire::open(address, patience.min(Duration::from_secs(1)))?;
     wire.send(&[vec![b"PING".to_vec()], vec![b"INFO".to_vec(), b"server".to_vec()]])?;
     let pong = wire.read()?;
     let info = wire.read()?;
@@ -330,11 +332,7 @@ impl Value {
     }
 
     fn number(&self) -> Option<u64> {
-        // A sorted set's scores may have a fraction or an exponent.
-        let text = self.text()?;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let rounded = |n: f64| n.max(0.0) as u64;
-        text.parse().ok().or_else(|| text.parse().ok().map(rounded))
+        self.text()?.parse().ok()
     }
 
     fn list(&self) -> &[Value] {
@@ -568,8 +566,11 @@ impl Peer for Queue {
 
     fn left_ms(&mut self, _queue: &str, id: MsgId) -> Result<Option<u64>, String> {
         let Some(fields) = self.find(id)? else { return Ok(None) };
-        let due = fields.get(5).and_then(Value::number).unwrap_or(0);
-        Ok(Some(due.saturating_sub(wall_ms())))
+        // A score is a float, and the largest of them are beyond any integer.
+        let due: f64 = fields.get(5).and_then(Value::text).and_then(|t| t.parse().ok()).unwrap_or(0.0);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let left = (due - wall_ms() as f64).max(0.0) as u64;
+        Ok(Some(left))
     }
 }
 

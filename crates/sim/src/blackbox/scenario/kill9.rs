@@ -109,7 +109,7 @@ fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
         (Fact::UnknownOutcomes, kills),
         (Fact::UnansweredButAccepted, kills.min(1)),
         (Fact::LostReserves, kills.min(1)),
-        (Fact::ExpiredLeasesGrantedAgain, a_tenth),
+        (Fact::ExpiredLeasesGrantedAgain, kills.min(1)),
         (Fact::OverdueFromDowntime, a_tenth),
         (Fact::Redeliveries, kills),
     ];
