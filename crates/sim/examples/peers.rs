@@ -25,11 +25,9 @@ fn planted() -> Vec<(Box<dyn System>, Scenario)> {
         .into_iter()
         .map(|defect| match defect {
             Defect::AckBeforeProcessing => (redis(defect), KILL9),
-            Defect::NoLog => (redis(defect), RESTART),
+            Defect::DueRoundedDown | Defect::NoLog => (redis(defect), RESTART),
             Defect::TokenIgnored => (redis(defect), STALE),
-            Defect::PopInTwoSteps | Defect::CancelInTwoSteps | Defect::DueRoundedDown => {
-                (redis(defect), RACE)
-            }
+            Defect::PopInTwoSteps | Defect::CancelInTwoSteps => (redis(defect), RACE),
         })
         .chain([(Box::new(Beanstalkd::new(Binlog::Off)) as Box<dyn System>, RESTART)])
         .collect()

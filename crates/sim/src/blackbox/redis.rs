@@ -26,7 +26,7 @@ pub enum Defect {
     PopInTwoSteps,
     /// A message is removed when it is handed out.
     AckBeforeProcessing,
-    /// The clock is rounded down to ms when the due time is computed.
+    /// The clock is rounded down to seconds when the due time is computed.
     DueRoundedDown,
     /// Settles do not compare tokens.
     TokenIgnored,
@@ -82,7 +82,7 @@ impl Redis {
             other => unreachable!("no script {other}"),
         };
         let (from, to) = match (self.defect, verb) {
-            (Some(Defect::DueRoundedDown), "enqueue") => ("math.ceil(now_us / 1000)", "now"),
+            (Some(Defect::DueRoundedDown), "enqueue") => ("math.ceil(now_us / 1000)", "now - now % 1000"),
             (Some(Defect::PopInTwoSteps), "reserve") => (POP, "local ids = {unpack(ARGV, 4)}\n"),
             (Some(Defect::AckBeforeProcessing), "reserve") => ("local kept = true", "local kept = false"),
             (Some(Defect::AckBeforeProcessing), "settle") => ("return 'lost'", "return 'settled'"),

@@ -14,7 +14,6 @@ const WARM_UP: &str = "warm-up";
 const CLIENTS: u64 = 4;
 const TOGETHER: u64 = 200;
 const LEASE_MS: u64 = 120_000;
-const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let (run, size) = (trial.run, trial.size);
@@ -43,7 +42,9 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     let granted: Vec<MsgId> = std::thread::scope(|scope| {
         let consumers = (0..CLIENTS).map(|n| scope.spawn(move || consume(run, n))).collect();
         std::thread::sleep(instant.saturating_duration_since(Instant::now()));
-        let drained = host.until_left(&[QUEUE], 0, PATIENCE);
+        // Long enough for a system that syncs each ack by itself on a slow disk.
+        let patience = Duration::from_secs(60) + Duration::from_millis(40 * size);
+        let drained = host.until_left(&[QUEUE], 0, patience);
         run.set_stage(Stage::Stop);
         let granted = wait(consumers)?.concat();
         drained.map(|()| granted)
