@@ -7,9 +7,12 @@
 //!    read. So when an answer stands before an invocation, the first operation really ended before the second began.
 //! 2. `Info` means that nobody knows what became of it; an operation without an answer counts as `Info`. `Fail` is a
 //!    definite refusal: nothing was changed.
-//! 3. An operation invoked before [`Fault::Killed`] or [`Fault::PowerLoss`] takes no effect after it. (A client opens its
-//!    connection before it writes the invocation down, never retries inside one operation, and the fault is written
-//!    after the process is gone.)
+//! 3. An operation invoked before [`Fault::Killed`], [`Fault::Stopped`] or [`Fault::PowerLoss`] takes no effect after it.
+//!    (A client opens its connection before it writes the invocation down, never retries inside one operation, and the
+//!    fault is written after the process is gone.)
+//!
+//! Where leases belong to connections ([`Leases::OfConnections`]) there is a fourth: a client has one connection at a time,
+//! and [`What::Closing`] is written before it closes one.
 //!
 //! Times are the client's own: monotonic nanoseconds since the start of the run, and wall-clock milliseconds rounded
 //! down. An invocation is stamped as late as possible and an answer as early as possible, so that what lies between
@@ -107,6 +110,8 @@ pub enum What {
     },
     /// A fault begins or ends.
     Fault(Fault),
+    /// The client is about to close its connection, or has found it broken.
+    Closing,
     /// From here on the run is in this phase.
     Phase(String),
     /// Everything that is visible in one queue at the end; complete.
@@ -314,6 +319,8 @@ pub enum Refusal {
     Dead,
     /// The lease is not the message's latest, or the message is gone.
     LeaseLost,
+    /// Nothing is pending under this id or key, or a consumer has it: the answer does not say which.
+    GoneOrLeased,
     /// The same `dedupe_id` with another content.
     DedupeMismatch,
     /// Anything else: its code.
@@ -389,6 +396,8 @@ pub enum Fault {
     Started,
     /// Its process was killed and is gone.
     Killed(Moment),
+    /// Its process was asked to end, and is gone.
+    Stopped,
     /// As killed, and what was not synced may be lost.
     PowerLoss,
     /// The wall clock was stepped.
@@ -432,6 +441,42 @@ pub struct Rules {
     pub slack_ms: u64,
     /// Whether tokens are comparable between messages: they are within one shard.
     pub shards: Shards,
+    /// Whether grants and rows say how often a message was granted; the number is 0 if not.
+    #[serde(default)]
+    pub attempts: Told,
+    /// Whether grants and rows say a message's key; there is none in them if not.
+    #[serde(default)]
+    pub keys: Told,
+    /// Whether grants say how late they are; the number is 0 if not.
+    #[serde(default)]
+    pub lateness: Told,
+    /// Whose a lease is.
+    #[serde(default)]
+    pub leases: Leases,
+}
+
+/// Whether a system says something. From what it does not say nothing is concluded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// It does, and is held to it.
+    #[default]
+    Yes,
+    /// It does not.
+    No,
+}
+
+/// Whose a lease is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Leases {
+    /// Whoever shows its token: it runs on when connections close and the system is killed.
+    #[default]
+    OfTokens,
+    /// The connection that took it, as in beanstalkd's protocol: it ends with the connection, or earlier by its time; a nack,
+    /// bury or extend needs one that runs; and an ack is a delete, which anybody may do to a message that nobody has.
+    /// Tokens are made by whoever writes the history, in the order in which the grants of a message were given.
+    OfConnections,
 }
 
 /// Whether tokens of different messages come from one counter.
@@ -454,6 +499,10 @@ impl Default for Rules {
             offer_ms: 5_000,
             slack_ms: 50,
             shards: Shards::One,
+            attempts: Told::Yes,
+            keys: Told::Yes,
+            lateness: Told::Yes,
+            leases: Leases::OfTokens,
         }
     }
 }

@@ -9,8 +9,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::history::{
-    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
-    Refusal, Rules, Seen, Shards, Stamp, State, Tag, Target, Token, Totals, What, When, body,
+    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
+    Payload, Proof, Refusal, Rules, Seen, Shards, Stamp, State, Tag, Target, Token, Told, Totals, What, When,
+    body,
 };
 use crate::rng::Rng;
 
@@ -118,6 +119,10 @@ pub const RULES: Rules = Rules {
     offer_ms: 400,
     slack_ms: 2,
     shards: Shards::One,
+    attempts: Told::Yes,
+    keys: Told::Yes,
+    lateness: Told::Yes,
+    leases: Leases::OfTokens,
 };
 
 const QUEUE: &str = "toy";

@@ -2,8 +2,8 @@
 
 use duewheel_judge::checker::{Check, Fact, check};
 use duewheel_judge::history::{
-    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
-    Refusal, Rules, Stamp, State, Tag, Target, Token, Totals, What, When, body,
+    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
+    Payload, Proof, Refusal, Rules, Stamp, State, Tag, Target, Token, Told, Totals, What, When, body,
 };
 
 const Q: &str = "q";
@@ -646,6 +646,207 @@ fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_m
         s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
         let shown = if s.bad { 400 } else { 500 };
         s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
+        s.grant(1, None, 1, 1);
+    });
+}
+
+#[test]
+fn a_lease_of_a_connection_ends_with_it() {
+    // By its closing.
+    case(Check::LeaseBroken, |s| {
+        s.history.rules.leases = if s.bad { Leases::OfTokens } else { Leases::OfConnections };
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.push(What::Closing);
+        s.grant(1, None, 2, 2);
+    });
+    // Not by that of another one.
+    case(Check::LeaseBroken, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.push(What::Closing);
+        if s.bad
+            && let Some(event) = s.history.events.last_mut()
+        {
+            event.client = 2;
+        }
+        s.grant(1, None, 2, 2);
+    });
+    // Not by one that was closed before.
+    case(Check::LeaseBroken, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.push(What::Closing);
+        s.grant(1, None, 1, 1);
+        s.wait(if s.bad { 90 } else { 100 });
+        s.grant(1, None, 2, 2);
+    });
+    // By a kill, or an orderly end.
+    for end in [Fault::Killed(Moment::Serving), Fault::Stopped] {
+        case(Check::LeaseBroken, |s| {
+            s.history.rules.leases = if s.bad { Leases::OfTokens } else { Leases::OfConnections };
+            s.enqueue(1, None, 0);
+            s.grant(1, None, 1, 1);
+            s.fault(end.clone());
+            s.wait(5);
+            s.fault(Fault::Started);
+            s.grant(1, None, 2, 2);
+        });
+    }
+    // Then the holder is rightly refused.
+    case(Check::WronglyRefused, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        if !s.bad {
+            s.kill();
+        }
+        s.refused(Call::Ack(proof(1, 1)), Refusal::LeaseLost);
+    });
+}
+
+#[test]
+fn an_ack_by_a_connection_is_a_delete() {
+    // Accepted if nobody has the message, whoever had it last.
+    case(Check::StaleSettle, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(100);
+        s.grant(1, None, 2, 2);
+        s.wait(if s.bad { 50 } else { 100 });
+        s.ack(1, 1);
+    });
+    // It is final all the same.
+    case(Check::GrantAfterAck, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(100);
+        s.grant(1, None, 2, 2);
+        s.wait(100);
+        s.ack(1, 1);
+        if s.bad {
+            s.grant(1, None, 3, 3);
+        }
+    });
+    // Of one that overlaps with a grant only one is true.
+    case(Check::GrantAfterAck, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(100);
+        let op = s.invoke(Call::Ack(proof(1, 1)));
+        s.grant(1, None, 2, 2);
+        if s.bad {
+            s.ok(op, Answer::Settled);
+        } else {
+            s.fail(op, Refusal::LeaseLost);
+        }
+    });
+    // One of unknown outcome may have removed it although it was stale.
+    case(Check::Lost, |s| {
+        s.history.rules.leases = if s.bad { Leases::OfTokens } else { Leases::OfConnections };
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(100);
+        s.grant(1, None, 2, 2);
+        s.wait(100);
+        s.unknown(Call::Ack(proof(1, 1)));
+        s.kill();
+        s.dump(vec![]);
+    });
+    // A nack needs a lease that runs, a delete does not.
+    case(Check::WronglyRefused, |s| {
+        s.history.rules.leases = Leases::OfConnections;
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(100);
+        let proof = proof(1, 1);
+        let call = if s.bad { Call::Ack(proof) } else { Call::Nack { proof, delay_ms: Some(0) } };
+        s.refused(call, Refusal::LeaseLost);
+    });
+}
+
+#[test]
+fn what_is_not_told_is_not_judged() {
+    case(Check::Attempts, |s| {
+        s.history.rules.attempts = if s.bad { Told::Yes } else { Told::No };
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 0, 1);
+        s.wait(100);
+        s.grant(1, None, 0, 2);
+        s.dump(vec![row(1, State::Leased, 0)]);
+    });
+    case(Check::Lateness, |s| {
+        s.history.rules.lateness = if s.bad { Told::Yes } else { Told::No };
+        s.enqueue(1, None, 0);
+        s.wait(1_000);
+        s.grant(1, None, 1, 1);
+    });
+    case(Check::WrongBody, |s| {
+        s.history.rules.keys = if s.bad { Told::Yes } else { Told::No };
+        s.enqueue(1, Some("k"), 0);
+        s.grant(1, None, 1, 1);
+    });
+    // Everything else is.
+    case(Check::Early, |s| {
+        s.history.rules.attempts = Told::No;
+        s.history.rules.lateness = Told::No;
+        s.enqueue(1, None, 1_000);
+        s.wait(if s.bad { 900 } else { 1_000 });
+        s.grant(1, None, 0, 1);
+    });
+}
+
+#[test]
+fn gone_or_leased() {
+    case(Check::Untruthful, |s| {
+        s.enqueue(1, None, 0);
+        if !s.bad {
+            s.grant(1, None, 1, 1);
+        }
+        s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::GoneOrLeased);
+    });
+    case(Check::Untruthful, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        if s.bad {
+            s.wait(300);
+        } else {
+            s.ack(1, 1);
+        }
+        s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::GoneOrLeased);
+    });
+    // A cancel that cannot have come after an end has met a consumer.
+    let mut s = Script::new(false);
+    s.enqueue(1, None, 0);
+    s.grant(1, None, 1, 1);
+    s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::GoneOrLeased);
+    s.ack(1, 1);
+    s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::GoneOrLeased);
+    assert_eq!(check(&s.history).evidence.count(Fact::CancelsLost), 1);
+}
+
+#[test]
+fn an_orderly_end_is_a_downtime() {
+    case(Check::Lateness, |s| {
+        s.enqueue(1, None, 1_000);
+        s.fault(Fault::Stopped);
+        s.wait(2_000);
+        s.fault(Fault::Started);
+        let lateness_ms = if s.bad { 0 } else { 1_000 };
+        s.done(reserve(), Answer::Grants(vec![Grant { lateness_ms, ..grant(1, None, 1, 1) }]));
+    });
+    // What was asked before it has no effect after it.
+    case(Check::Ghost, |s| {
+        let late = s.invoke(enqueue(1, None, 0));
+        s.fault(Fault::Stopped);
+        s.fault(Fault::Started);
+        if s.bad {
+            s.fail(late, Refusal::Other("draining".to_owned()));
+        }
         s.grant(1, None, 1, 1);
     });
 }

@@ -1,8 +1,10 @@
 //! Private: runs duewheel under faults, and writes histories for the judge ([`duewheel_judge`]).
 //!
 //! * [`simulation`]: the real engine, driver and log store under a simulated clock, disk and scheduler, from one seed.
-//! * [`http`], [`process`]: the black-box side: a small HTTP client, and a server process that can be killed.
+//! * [`blackbox`]: real systems as processes, judged by what clients saw.
+//! * [`http`], [`process`]: what it stands on: a small HTTP client, and a server process that can be killed.
 
+pub mod blackbox;
 pub mod http;
 pub mod process;
 pub mod simulation;

@@ -1,8 +1,8 @@
-//! The real server as a child process: found, started, awaited, killed.
+//! A real server as a child process: found, started, awaited, killed or asked to end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -36,44 +36,76 @@ pub fn binary() -> io::Result<PathBuf> {
     Ok(binary)
 }
 
+/// How a server tells where it listens.
+#[derive(Clone, Copy, Debug)]
+pub enum Listens {
+    /// By a line of its output with this word and an address.
+    Says(&'static str),
+    /// Not at all: it was told this address. The question must be answered there by this very process.
+    Answers(SocketAddr, Question),
+}
+
+/// Whether the process with this id answers at this address within this time.
+pub type Question = fn(SocketAddr, u32, Duration) -> io::Result<bool>;
+
+/// An address of the loopback at which nobody listens. Another process may take it before the one that it is meant for.
+pub fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
 /// A running server. Dropping it kills it.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    listens: Listens,
     lines: Receiver<String>,
     started: Instant,
 }
 
 impl Server {
-    /// Starts a server on a data folder, with a port of its own choice. What it prints goes to the log as well.
-    pub fn spawn(binary: &Path, data: &Path, log: &Path) -> io::Result<Self> {
+    /// Starts a server. What it prints goes to the log as well.
+    pub fn spawn(mut command: Command, log: &Path, listens: Listens) -> io::Result<Self> {
         let mut log = OpenOptions::new().create(true).append(true).open(log)?;
         writeln!(log, "--- start")?;
-        let mut child = Command::new(binary)
-            .arg("serve")
-            .arg("--data")
-            .arg(data)
-            .args(["--http", "127.0.0.1:0", "--beanstalk", "off"])
-            // So little that runs are written and merged all the time, and most messages are on the disk alone.
-            .args(["--journal-bytes", "1048576", "--memory-messages", "100"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?)
-            .spawn()?;
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
         let (sender, lines) = channel();
         if let Some(out) = child.stdout.take() {
             std::thread::spawn(move || forward(out, log, &sender));
         }
-        Ok(Server { child, lines, started: Instant::now() })
+        Ok(Server { child, listens, lines, started: Instant::now() })
     }
 
-    /// Waits until it says where it listens, or for `patience`, or until it ends.
+    /// Waits until it listens, or for `patience`, or until it ends.
     pub fn address(&mut self, patience: Duration) -> io::Result<SocketAddr> {
         let deadline = Instant::now() + patience;
+        match self.listens {
+            Listens::Says(word) => self.said(word, deadline),
+            Listens::Answers(address, question) => self.answers(address, question, deadline),
+        }
+    }
+
+    fn answers(&mut self, address: SocketAddr, ask: Question, deadline: Instant) -> io::Result<SocketAddr> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(io::Error::other(format!("the server ended by itself: {status}")));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if ask(address, self.child.id(), left).unwrap_or(false) {
+                return Ok(address);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn said(&mut self, word: &str, deadline: Instant) -> io::Result<SocketAddr> {
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    if let Some(address) = address_in(&line) {
+                    if let Some(address) = address_in(&line, word) {
                         return Ok(address);
                     }
                 }
@@ -84,6 +116,11 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// How it tells where it listens.
+    pub fn listens(&self) -> Listens {
+        self.listens
     }
 
     /// Time since it was started.
@@ -99,6 +136,25 @@ impl Server {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Asks it to end with SIGTERM and waits until it is gone. An error if it had ended before, or does not.
+    pub fn stop(mut self, patience: Duration) -> io::Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            return Err(io::Error::other(format!("the server had ended before: {status}")));
+        }
+        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        if !sent.success() {
+            return Err(io::Error::other(format!("kill -TERM: {sent}")));
+        }
+        let deadline = Instant::now() + patience;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() >= deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server does not end"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Kills it with SIGKILL and waits until it is gone. An error if it had ended before.
@@ -129,9 +185,9 @@ fn forward(out: impl io::Read, mut log: File, sender: &std::sync::mpsc::Sender<S
     }
 }
 
-/// The HTTP listener's address in a line of the server's output.
-fn address_in(line: &str) -> Option<SocketAddr> {
-    if !line.to_ascii_lowercase().contains("http") {
+/// A listener's address in a line of the server's output.
+fn address_in(line: &str, word: &str) -> Option<SocketAddr> {
+    if !line.to_ascii_lowercase().contains(word) {
         return None;
     }
     line.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':')).find_map(|word| {
@@ -145,10 +201,11 @@ mod tests {
 
     #[test]
     fn the_address_is_found_in_a_line() {
-        let at = |line| address_in(line).map(|a| a.port());
+        let at = |line| address_in(line, "http").map(|a| a.port());
         assert_eq!(at("listening on http://127.0.0.1:4567"), Some(4567));
         assert_eq!(at("http: 127.0.0.1:80 (data in ./x)"), Some(80));
         assert_eq!(at("HTTP listening on 127.0.0.1:9."), Some(9));
         assert_eq!(at("beanstalk on 127.0.0.1:11300"), None);
+        assert_eq!(address_in("beanstalk on 127.0.0.1:11300", "beanstalk").map(|a| a.port()), Some(11300));
     }
 }

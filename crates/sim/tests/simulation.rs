@@ -43,9 +43,9 @@ fn for_each<T: Send>(range: std::ops::Range<u64>, job: impl Fn(u64) -> Option<T>
             }
         }
     };
-    let mut all = std::thread::scope(|scope| {
+    let mut all: Vec<(u64, T)> = std::thread::scope(|scope| {
         let threads = [scope.spawn(work), scope.spawn(work)];
-        threads.map(|thread| thread.join().expect("the judge does not panic")).concat()
+        threads.into_iter().flat_map(|thread| thread.join().expect("the judge does not panic")).collect()
     });
     all.sort_by_key(|(n, _)| *n);
     all

@@ -139,7 +139,8 @@ fn by_key(world: &World<'_>, op: &Op<'_>, report: &mut Report) {
                     }
                 }
                 Refusal::Leased => leased(world, op, ret, &lives, report),
-                Refusal::KeyExists
+                Refusal::GoneOrLeased
+                | Refusal::KeyExists
                 | Refusal::Dead
                 | Refusal::LeaseLost
                 | Refusal::DedupeMismatch

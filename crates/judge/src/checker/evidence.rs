@@ -143,15 +143,24 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
         evidence.add(Fact::Dead, 1);
     }
     let mut before = 0;
-    for g in &life.grants {
+    for (i, g) in life.grants.iter().enumerate() {
         evidence.add(Fact::LostGrants, g.grant.attempt.saturating_sub(before + 1));
-        evidence.add(Fact::Redeliveries, u64::from(g.grant.attempt > 1));
+        evidence.add(Fact::Redeliveries, u64::from(g.grant.attempt > 1 || i > 0));
         before = g.grant.attempt;
     }
     for pair in life.grants.windows(2) {
         let back = life.may_be_given_back(world, &pair[0], pair[1].ret.idx);
         let fact = if back { Fact::NackedAndGrantedAgain } else { Fact::ExpiredLeasesGrantedAgain };
         evidence.add(fact, 1);
+    }
+    for &c in &life.changes {
+        // Gone or leased: leased, if nothing can have ended it before.
+        let op = &world.ops[c];
+        if let (Call::Cancel(_), End::Fail(ret, Refusal::GoneOrLeased)) = (op.call, op.end) {
+            let leased =
+                life.exists.is_some_and(|p| p.idx < op.inv.idx) && !life.may_have_ended(world, ret.idx);
+            evidence.add(Fact::CancelsLost, u64::from(leased));
+        }
     }
     for &s in &life.settles {
         let op = &world.ops[s];

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::history::{
-    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
-    Refusal, Rules, Seen, Stamp, Tag, Target, Token, Totals, What,
+    Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
+    Payload, Proof, Refusal, Rules, Seen, Stamp, Tag, Target, Token, Told, Totals, What,
 };
 
 use super::{Check, Report, Violation, story};
@@ -143,15 +143,21 @@ pub(super) struct World<'h> {
     pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
     /// Reserves that may have granted something that nobody has received.
     pub(super) lost_reserves: BTreeMap<&'h str, Vec<usize>>,
-    /// Reserves that were answered, by queue.
-    pub(super) reserves: BTreeMap<&'h str, Vec<usize>>,
+    /// Reserves that found nothing, by queue.
+    pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
+    /// Reserves whose answer took longer than anything that is due may wait, by queue.
+    pub(super) slow_reserves: BTreeMap<&'h str, Vec<usize>>,
     pub(super) dumps: BTreeMap<&'h str, (Point, &'h [Held])>,
     pub(super) totals: Vec<(&'h str, Point, Totals)>,
     pub(super) faults: Vec<(Point, &'h Fault)>,
+    /// Where clients closed connections.
+    pub(super) closings: BTreeMap<u32, Vec<usize>>,
     /// From a kill until it listened again.
     pub(super) downs: Vec<(Point, Point)>,
     /// Where it could do nothing for a while, which ended here.
     pub(super) stalls: Vec<Point>,
+    /// A kill after which it has not listened again.
+    down_since: Option<Point>,
     pub(super) phases: Vec<(Point, &'h str)>,
 }
 
@@ -164,12 +170,15 @@ impl<'h> World<'h> {
             lives: Vec::new(),
             keys: BTreeMap::new(),
             lost_reserves: BTreeMap::new(),
-            reserves: BTreeMap::new(),
+            empty_reserves: BTreeMap::new(),
+            slow_reserves: BTreeMap::new(),
             dumps: BTreeMap::new(),
             totals: Vec::new(),
             faults: Vec::new(),
+            closings: BTreeMap::new(),
             downs: Vec::new(),
             stalls: Vec::new(),
+            down_since: None,
             phases: Vec::new(),
         };
         world.read_events();
@@ -209,7 +218,7 @@ impl<'h> World<'h> {
                     self.faults.push((at, fault));
                     match fault {
                         Fault::Started => self.downs.extend(down.take().map(|since| (since, at))),
-                        Fault::Killed(_) | Fault::PowerLoss => {
+                        Fault::Killed(_) | Fault::Stopped | Fault::PowerLoss => {
                             down.get_or_insert(at);
                             for i in open.drain(..) {
                                 if self.ops[i].latest == Point::NEVER {
@@ -221,6 +230,7 @@ impl<'h> World<'h> {
                         Fault::ClockStep { .. } | Fault::Other(_) => {}
                     }
                 }
+                What::Closing => self.closings.entry(event.client).or_default().push(idx),
                 What::Phase(name) => self.phases.push((at, name)),
                 What::Dump { queue, rows } => {
                     self.dumps.insert(queue, (at, rows));
@@ -228,12 +238,21 @@ impl<'h> World<'h> {
                 What::Totals { queue, totals } => self.totals.push((queue, at, *totals)),
             }
         }
+        self.down_since = down;
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
             if let Call::Reserve { queue, .. } = op.call {
                 match op.end {
                     End::Unknown => self.lost_reserves.entry(queue).or_default().push(i),
-                    End::Ok(..) => self.reserves.entry(queue).or_default().push(i),
+                    End::Ok(ret, answer) => {
+                        if matches!(answer, Answer::Grants(grants) if grants.is_empty()) {
+                            self.empty_reserves.entry(queue).or_default().push(i);
+                        }
+                        if ret.ns.saturating_sub(op.inv.ns) > (self.rules.offer_ms + self.rules.slack_ms) * NS
+                        {
+                            self.slow_reserves.entry(queue).or_default().push(i);
+                        }
+                    }
                     End::Fail(..) => {}
                 }
             }
@@ -415,7 +434,8 @@ impl<'h> World<'h> {
             }
         }
         let unknown = s.queue.is_empty() || l.queue.is_empty();
-        if (s.queue != l.queue && !unknown) || s.key != l.key.as_deref() {
+        let another = self.rules.keys == Told::Yes && s.key != l.key.as_deref();
+        if (s.queue != l.queue && !unknown) || another {
             let what = format!("came back under queue {:?} and key {:?}", s.queue, s.key);
             self.blame(report, Check::WrongBody, life, what);
         }
@@ -517,9 +537,12 @@ impl<'h> World<'h> {
         for &op in &life.settles {
             let Call::Ack(proof) = self.ops[op].call else { continue };
             let certain = self.ops[op].done().is_some();
-            // An ack that is known to be stale has ended nothing, whatever became of it.
-            let stale =
-                life.grants.iter().any(|g| g.grant.token > proof.token && g.ret.idx < self.ops[op].inv.idx);
+            // An ack that is known to be stale has ended nothing, whatever became of it; a delete may have.
+            let stale = self.rules.leases == Leases::OfTokens
+                && life
+                    .grants
+                    .iter()
+                    .any(|g| g.grant.token > proof.token && g.ret.idx < self.ops[op].inv.idx);
             if certain || (self.ops[op].unknown() && !stale) {
                 enders.push(Ender { op, how: How::Acked, certain });
             }
@@ -582,6 +605,17 @@ impl<'h> World<'h> {
             _ => None,
         };
         lost.latest.ns.saturating_add(self.lease_ns(life, asked))
+    }
+
+    /// Whether the holder's connection may have ended, and its lease with it, before a place.
+    pub(super) fn hung_up(&self, g: &Granted<'_>, before: usize) -> bool {
+        if self.rules.leases == Leases::OfTokens {
+            return false;
+        }
+        let within = |idx: usize| g.inv.idx < idx && idx < before;
+        let closings = self.closings.get(&self.events[g.inv.idx].client);
+        closings.into_iter().flatten().any(|&idx| within(idx))
+            || self.downs.iter().map(|(down, _)| down).chain(&self.down_since).any(|down| within(down.idx))
     }
 
     /// How many grants of a message nobody may have received between two places.

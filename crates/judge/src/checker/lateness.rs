@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::history::{Call, When};
+use crate::history::{Call, Told, When};
 
 use super::index::{NS, World};
 
@@ -52,19 +52,19 @@ impl Lateness {
 impl fmt::Display for Lateness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>7} first grants", self.seen_us.len())?;
-        if let (Some(seen), Some(said)) = (self.seen(), self.said()) {
+        if let Some(seen) = self.seen() {
             let ms = |us: u64| format!("{}.{}", us / 1_000, us / 100 % 10);
             write!(
                 f,
-                ", seen by the client p50 {} p90 {} p99 {} max {} ms; said by the server p50 {} p99 {} max {} ms",
+                ", seen by the client p50 {} p90 {} p99 {} max {} ms",
                 ms(seen.p50),
                 ms(seen.p90),
                 ms(seen.p99),
-                ms(seen.max),
-                said.p50,
-                said.p99,
-                said.max
+                ms(seen.max)
             )?;
+        }
+        if let Some(said) = self.said() {
+            write!(f, "; said by the server p50 {} p99 {} max {} ms", said.p50, said.p99, said.max)?;
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ pub(super) fn gather(world: &World<'_>) -> BTreeMap<String, Lateness> {
     let mut phases: BTreeMap<String, Lateness> = BTreeMap::new();
     for life in &world.lives {
         let (Some(first), [send]) = (life.grants.first(), &life.sends[..]) else { continue };
-        if first.grant.attempt != 1 || !life.changes.is_empty() || !life.loose.is_empty() {
+        if first.grant.attempt > 1 || !life.changes.is_empty() || !life.loose.is_empty() {
             continue;
         }
         let Some(due) = due(world, *send) else { continue };
@@ -115,7 +115,9 @@ pub(super) fn gather(world: &World<'_>) -> BTreeMap<String, Lateness> {
         };
         let lateness = phases.entry(phase.to_owned()).or_default();
         lateness.seen_us.push(first.ret.ns.saturating_sub(due.earliest) / 1_000);
-        lateness.said_ms.push(first.grant.lateness_ms);
+        if world.rules.lateness == Told::Yes {
+            lateness.said_ms.push(first.grant.lateness_ms);
+        }
     }
     for lateness in phases.values_mut() {
         lateness.seen_us.sort_unstable();

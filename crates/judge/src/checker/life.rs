@@ -1,6 +1,6 @@
 //! One message judged by itself.
 
-use crate::history::{Answer, Call, Held, Refusal, State, When};
+use crate::history::{Answer, Call, Held, Leases, Refusal, State, Told, When};
 
 use super::index::{End, Ender, Granted, How, Life, NS, Op, Point, World, gives_back, proof};
 use super::{Check, Report};
@@ -146,6 +146,7 @@ impl Life<'_> {
             let op = &world.ops[s];
             op.possible() && op.inv.idx < before && gives_back(op.call) == Some(&g.grant.token)
         }) || self.redriven(world, before)
+            || world.hung_up(g, before)
     }
 }
 
@@ -305,6 +306,9 @@ impl<'h> Judge<'_, 'h> {
     /// Attempts count up by one a grant; a gap needs a reserve whose answer was lost.
     fn attempts(&mut self) {
         let life = self.life;
+        if self.world.rules.attempts == Told::No {
+            return;
+        }
         let born = life.born(self.world);
         let mut last: Option<&Granted<'_>> = None;
         for g in &life.grants {
@@ -354,6 +358,14 @@ impl<'h> Judge<'_, 'h> {
         let life = self.life;
         let Some(proof) = proof(op.call) else { return };
         self.report.applied(Check::GrantAfterAck);
+        if self.world.rules.leases == Leases::OfConnections {
+            for g in life.grants.iter().filter(|g| g.grant.token != proof.token) {
+                if let Some(how) = self.granted_after(g, op, ret) {
+                    self.blame(Check::GrantAfterAck, format!("{how} the ack was answered"));
+                }
+            }
+            return;
+        }
         for g in &life.grants {
             // The ack was accepted, so its token was the latest then; a greater one is younger than the ack, or was forgotten.
             if g.grant.token > proof.token && self.world.forgettable(g, ret.idx) && g.ret.idx < op.inv.idx {
@@ -371,29 +383,35 @@ impl<'h> Judge<'_, 'h> {
     }
 
     fn nothing_after_cancel(&mut self, op: &Op<'h>, ret: Point) {
-        let (life, world) = (self.life, self.world);
         self.report.applied(Check::GrantAfterCancel);
-        for g in &life.grants {
-            if g.inv.idx > ret.idx {
-                let what = format!("attempt {} was asked for after the cancel was answered", g.grant.attempt);
-                self.blame(Check::GrantAfterCancel, what);
-                continue;
-            }
-            // They overlap. Either the grant was first: then its lease must have ended before the cancel was answered.
-            // Or it came after the cancel, which is wrong.
-            let over = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx)
-                >= life.lease_ends_after(world, g, ret.idx)
-                || life.may_be_given_back(world, g, ret.idx)
-                || world.forgettable(g, ret.idx);
-            if !over {
-                let order = if g.ret.idx < op.inv.idx { "was held" } else { "overlaps" };
-                let what = format!(
-                    "attempt {} {order}, its lease cannot have ended before the cancel was answered",
-                    g.grant.attempt
-                );
-                self.blame(Check::GrantAfterCancel, what);
+        for g in &self.life.grants {
+            if let Some(how) = self.granted_after(g, op, ret) {
+                self.blame(Check::GrantAfterCancel, format!("{how} the cancel was answered"));
             }
         }
+    }
+
+    /// How a grant must have come after an operation that removes the message unless a consumer has it; `None` if it need not.
+    fn granted_after(&self, g: &Granted<'h>, op: &Op<'h>, ret: Point) -> Option<String> {
+        let attempt = g.grant.attempt;
+        if g.inv.idx > ret.idx {
+            return Some(format!("attempt {attempt} was asked for after"));
+        }
+        // They overlap. Either the grant was first: then its lease must have ended before the removal was answered.
+        // Or it came after the removal, which is wrong.
+        if self.over(g, ret) {
+            return None;
+        }
+        let order = if g.ret.idx < op.inv.idx { "was held" } else { "overlaps" };
+        Some(format!("attempt {attempt} {order}, its lease cannot have ended before"))
+    }
+
+    /// Whether a lease may have ended before a place.
+    fn over(&self, g: &Granted<'h>, at: Point) -> bool {
+        let (life, world) = (self.life, self.world);
+        at.ns + world.jumped_unnoted(g.inv.idx, at.idx) >= life.lease_ends_after(world, g, at.idx)
+            || life.may_be_given_back(world, g, at.idx)
+            || world.forgettable(g, at.idx)
     }
 
     /// Stale settles are refused, the holder's are not.
@@ -406,11 +424,13 @@ impl<'h> Judge<'_, 'h> {
             match op.end {
                 End::Ok(ret, _) => {
                     self.report.applied(Check::StaleSettle);
-                    let newer = life.grants.iter().find(|g| {
-                        g.grant.token > proof.token
-                            && g.ret.idx < op.inv.idx
-                            && !world.forgettable(g, ret.idx)
-                    });
+                    // A delete is open to all as soon as nobody has the message.
+                    let open = world.rules.leases == Leases::OfConnections && matches!(op.call, Call::Ack(_));
+                    let newer = life
+                        .grants
+                        .iter()
+                        .filter(|g| g.grant.token > proof.token && g.ret.idx < op.inv.idx)
+                        .find(|g| !(world.forgettable(g, ret.idx) || open && self.over(g, ret)));
                     if let Some(g) = newer {
                         let what =
                             format!("accepted token {} although {} was out", proof.token.0, g.grant.token.0);
@@ -471,7 +491,7 @@ impl<'h> Judge<'_, 'h> {
                 && o.inv.idx < ret.idx
                 && !matches!(o.call, Call::Extend { .. })
         });
-        if settled || g.ret.idx > op.inv.idx || world.forgettable(g, ret.idx) {
+        if settled || g.ret.idx > op.inv.idx || world.forgettable(g, ret.idx) || world.hung_up(g, ret.idx) {
             return;
         }
         self.report.applied(Check::WronglyRefused);
@@ -489,7 +509,12 @@ impl<'h> Judge<'_, 'h> {
         let ended = life.may_have_ended(world, ret.idx);
         let lost = world.lost_between(&life.queue, g.inv.idx, ret.idx) > 0;
         let dead = g.grant.attempt >= life.max_attempts;
-        if !(newer || changed || ended || lost || dead || matches!(op.call, Call::Extend { .. })) {
+        let needs_a_running_lease = match op.call {
+            Call::Extend { .. } => true,
+            Call::Nack { .. } | Call::Bury(_) => world.rules.leases == Leases::OfConnections,
+            _ => false,
+        };
+        if !(newer || changed || ended || lost || dead || needs_a_running_lease) {
             let what = "refused although nobody can have got the message since the lease ran out".to_owned();
             self.blame(Check::WronglyRefused, what);
         }
@@ -509,6 +534,7 @@ impl<'h> Judge<'_, 'h> {
                 }
                 End::Fail(ret, Refusal::NotFound) => self.not_found(op, ret),
                 End::Fail(ret, Refusal::Leased) => self.said_leased(op, ret),
+                End::Fail(ret, Refusal::GoneOrLeased) => self.said_gone_or_leased(op, ret),
                 End::Fail(ret, Refusal::Dead) => {
                     self.report.applied(Check::Untruthful);
                     if !life.may_be_dead(world, ret.idx) {
@@ -530,14 +556,10 @@ impl<'h> Judge<'_, 'h> {
     }
 
     fn not_leased(&mut self, op: &Op<'h>, ret: Point) {
-        let (life, world) = (self.life, self.world);
+        let life = self.life;
         self.report.applied(Check::ChangedWhileLeased);
         for g in life.grants.iter().filter(|g| g.ret.idx < op.inv.idx) {
-            let over = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx)
-                >= life.lease_ends_after(world, g, ret.idx)
-                || life.may_be_given_back(world, g, ret.idx)
-                || world.forgettable(g, ret.idx);
-            if !over {
+            if !self.over(g, ret) {
                 let what = format!("changed while attempt {} was out", g.grant.attempt);
                 self.blame(Check::ChangedWhileLeased, what);
             }
@@ -555,6 +577,15 @@ impl<'h> Judge<'_, 'h> {
         self.report.applied(Check::Untruthful);
         if !may_be_leased(self.world, self.life, op, ret) {
             self.blame(Check::Untruthful, "was said to be leased, but nobody can have it".to_owned());
+        }
+    }
+
+    fn said_gone_or_leased(&mut self, op: &Op<'h>, ret: Point) {
+        self.report.applied(Check::Untruthful);
+        let there = self.life.alive(self.world, op.inv.idx, ret.idx);
+        if there && !may_be_leased(self.world, self.life, op, ret) {
+            let what = "was said to be gone or leased, but it is there, and nobody can have it".to_owned();
+            self.blame(Check::Untruthful, what);
         }
     }
 
@@ -585,6 +616,9 @@ impl<'h> Judge<'_, 'h> {
     /// Attempts and death as a get or the dump shows them.
     fn row(&mut self, row: &Held, inv: Point, ret: Point) {
         let (life, world) = (self.life, self.world);
+        if world.rules.attempts == Told::No {
+            return;
+        }
         self.report.applied(Check::Attempts);
         let forgotten = life.grants.iter().any(|g| world.forgettable(g, ret.idx));
         let most = |grants: &mut dyn Iterator<Item = &Granted<'_>>| {
@@ -623,36 +657,56 @@ impl<'h> Judge<'_, 'h> {
     fn offered(&mut self) {
         let (life, world) = (self.life, self.world);
         let Some(exists) = life.exists else { return };
-        let Some(reserves) = world.reserves.get(life.queue.as_str()) else { return };
+        let queue = life.queue.as_str();
+        let empties = world.empty_reserves.get(queue).map_or(&[][..], Vec::as_slice);
+        let slow = world.slow_reserves.get(queue).map_or(&[][..], Vec::as_slice);
+        if empties.is_empty() && slow.is_empty() {
+            return;
+        }
         if life.sends.is_empty() {
             return;
         }
         self.report.applied(Check::NotOffered);
         let patience = (world.rules.offer_ms + world.rules.slack_ms) * NS;
+        let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
         for i in 0..=life.grants.len() {
-            // The reserve that got it in the end may have waited too long for it, too.
-            let until = life.grants.get(i).map_or(usize::MAX, |g| g.ret.idx);
+            let next = life.grants.get(i);
+            let until = next.map_or(usize::MAX, |g| g.inv.idx);
             let since = i.checked_sub(1).map(|p| &life.grants[p]);
             let Some(ready) = self.ready_at_latest(since, until) else { continue };
             let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
-            let vain = reserves.iter().map(|&r| &world.ops[r]).find_map(|r| {
-                let End::Ok(ret, Answer::Grants(grants)) = r.end else { return None };
-                // It could have been answered when it came, or when the message came due while it waited.
-                let could = ready.max(r.inv.ns);
-                let came_back_empty = grants.is_empty() && r.inv.ns > ready.saturating_add(patience);
-                let waited = ret.ns > could.saturating_add(patience);
-                let vain = (came_back_empty || waited)
-                    && r.inv.idx > start
-                    && r.latest.idx <= until
-                    && self.in_vain(r, if waited { ret.ns } else { r.inv.ns }, patience);
-                vain.then_some((ret.ns.saturating_sub(ready), r))
-            });
-            if let Some((ns, r)) = vain {
-                let empty = matches!(r.end, End::Ok(_, Answer::Grants(grants)) if grants.is_empty());
-                let how = if empty { "came back empty" } else { "that could have had it was answered" };
+            // They are in the order of their invocations, and excused as soon as something may have ended the message.
+            let before = until.min(ended);
+            let from = ready.saturating_add(patience);
+            let first =
+                empties.partition_point(|&e| world.ops[e].inv.ns <= from || world.ops[e].inv.idx <= start);
+            let vain = empties[first..]
+                .iter()
+                .map(|&e| &world.ops[e])
+                .take_while(|e| e.inv.idx < before)
+                .find(|e| e.latest.idx < until && self.in_vain(e, e.inv.ns, patience));
+            if let Some(e) = vain {
+                let ms = (e.inv.ns - ready) / NS;
                 self.blame(
                     Check::NotOffered,
-                    format!("had been due for {} ms when a reserve {how}", ns / NS),
+                    format!("has been due for {ms} ms when a reserve came back empty"),
+                );
+                return;
+            }
+            // A reserve that waited could have been answered when the message came due; also the one that got it in the end.
+            let late = slow.iter().filter(|&&r| world.ops[r].inv.idx > start && world.ops[r].inv.idx < ended);
+            let late = late.filter_map(|&r| world.ops[r].done().map(|ret| (r, ret))).find(|(r, ret)| {
+                let got_it = next.is_some_and(|g| g.op == *r);
+                let r = &world.ops[*r];
+                (ret.idx < until || got_it)
+                    && ret.ns > ready.max(r.inv.ns).saturating_add(patience)
+                    && self.in_vain(r, ret.ns, patience)
+            });
+            if let Some((_, ret)) = late {
+                let ms = (ret.ns - ready) / NS;
+                self.blame(
+                    Check::NotOffered,
+                    format!("had been due for {ms} ms when a reserve that waited was answered"),
                 );
                 return;
             }
@@ -708,7 +762,8 @@ impl<'h> Judge<'_, 'h> {
     fn lateness(&mut self) {
         let (life, world) = (self.life, self.world);
         let (Some(first), [send]) = (life.grants.first(), &life.sends[..]) else { return };
-        if first.grant.attempt != 1 || !life.changes.is_empty() || !life.loose.is_empty() {
+        let untold = world.rules.lateness == Told::No || world.rules.attempts == Told::No;
+        if untold || first.grant.attempt != 1 || !life.changes.is_empty() || !life.loose.is_empty() {
             return;
         }
         let Some(due) = super::lateness::due(world, *send) else { return };

@@ -19,7 +19,9 @@ pub(super) fn of(world: &World<'_>, life: &Life<'_>) -> Vec<Event> {
     }
     let (Some(&first), Some(&last)) = (indexes.iter().min(), indexes.iter().max()) else { return Vec::new() };
     for (idx, event) in world.events.iter().enumerate().take(last).skip(first) {
-        if matches!(event.what, What::Fault(_) | What::Phase(_)) {
+        let of_a_holder = || life.grants.iter().any(|g| world.events[g.inv.idx].client == event.client);
+        let closing = event.what == What::Closing && of_a_holder();
+        if closing || matches!(event.what, What::Fault(_) | What::Phase(_)) {
             indexes.push(idx);
         }
     }
@@ -77,6 +79,7 @@ pub(super) fn print(story: &[Event], f: &mut fmt::Formatter<'_>) -> fmt::Result 
             What::Fail { op, refusal } => writeln!(f, "#{:<6} ← refused {refusal:?}", op.0)?,
             What::Info { op, why } => writeln!(f, "#{:<6} ← unknown: {why}", op.0)?,
             What::Fault(fault) => writeln!(f, "======= {fault:?}")?,
+            What::Closing => writeln!(f, "closes its connection")?,
             What::Phase(name) => writeln!(f, "------- phase {name}")?,
             What::Dump { queue, rows } => writeln!(f, "dump of {queue}: {rows:?}")?,
             What::Totals { queue, totals } => writeln!(f, "totals of {queue}: {totals:?}")?,

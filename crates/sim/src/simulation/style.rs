@@ -3,7 +3,7 @@
 
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
-use duewheel_judge::history::{Rules, Shards};
+use duewheel_judge::history::{Leases, Rules, Shards, Told};
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Options, Workers};
 
@@ -74,6 +74,10 @@ pub(super) const RULES: Rules = Rules {
     offer_ms: 2_000,
     slack_ms: 50,
     shards: Shards::One,
+    attempts: Told::Yes,
+    keys: Told::Yes,
+    lateness: Told::Yes,
+    leases: Leases::OfTokens,
 };
 
 impl Style {

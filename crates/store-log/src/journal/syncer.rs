@@ -133,6 +133,7 @@ impl Syncer {
             if state.synced.writes >= state.written.writes {
                 return Ok(());
             }
+            by_another(shared)?;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -152,6 +153,7 @@ impl Syncer {
             if shared.is_stopping() {
                 return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
             }
+            by_another(shared)?;
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -255,4 +257,12 @@ fn sync_once(shared: &Shared) -> Worked {
         syncer.work.notify_one();
     }
     Worked::Done
+}
+
+/// Where the work is done by hand, waiting for another would be for ever.
+fn by_another(shared: &Shared) -> Result<(), StoreError> {
+    if shared.options.workers == Workers::ByHand {
+        return Err(StoreError::new(ErrorKind::Unavailable, "the journal cannot be synced by hand now"));
+    }
+    Ok(())
 }

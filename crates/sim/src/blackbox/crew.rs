@@ -1,24 +1,25 @@
-//! The clients: producers, cancellers, consumers, and one that looks.
+//! The clients of the run under kill -9: producers, cancellers, consumers, and one that looks. Each does what its system can.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use duewheel_judge::history::{
-    Answer, Enqueue, IfExists, MsgId, Payload, Proof, Refusal, Tag, Target, When, body, wall_ms,
+    Answer, Call, Enqueue, IfExists, Leases, MsgId, Payload, Proof, Refusal, Target, When, body, wall_ms,
 };
 use duewheel_judge::rng::Rng;
 
-use crate::api::{Api, Message, Shared, Stage, lock};
+use super::client::{Client, Message, Run, Stage, lock};
+use super::{Ability, Asked, System};
 
-pub(crate) const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
+/// Where they work.
+pub const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
 const KEYS: u64 = 60;
 
 /// What clients tell each other.
 #[derive(Debug, Default)]
-pub(crate) struct Gossip {
-    tags: AtomicU64,
+pub struct Gossip {
+    all: Mutex<Vec<MsgId>>,
     /// Recent messages, and when they come due.
     recent: Mutex<VecDeque<(MsgId, Instant)>>,
     /// Leases that are not settled in time.
@@ -26,16 +27,25 @@ pub(crate) struct Gossip {
 }
 
 impl Gossip {
-    fn tag(&self) -> Tag {
-        Tag(self.tags.fetch_add(1, Ordering::Relaxed) + 1)
+    /// Every id that was ever answered or granted.
+    pub fn ids(&self) -> Vec<MsgId> {
+        let mut ids = lock(&self.all).clone();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
     }
 
     fn heard(&self, id: MsgId, due: Instant) {
+        lock(&self.all).push(id);
         let mut recent = lock(&self.recent);
         recent.push_back((id, due));
         if recent.len() > 400 {
             recent.pop_front();
         }
+    }
+
+    fn granted(&self, id: MsgId) {
+        lock(&self.all).push(id);
     }
 
     fn some(&self, rng: &mut Rng) -> Option<(MsgId, Instant)> {
@@ -73,36 +83,46 @@ fn by_key(rng: &mut Rng) -> Target {
     Target::Key { queue: queue(rng), key: key(rng) }
 }
 
-fn when(rng: &mut Rng) -> When {
+/// In the system's unit, rounded up.
+fn whole(system: &dyn System, ms: u64) -> u64 {
+    ms.next_multiple_of(system.unit_ms())
+}
+
+fn when(system: &dyn System, rng: &mut Rng) -> When {
     let ms = match rng.below(10) {
         0 | 1 => 0,
         2..7 => rng.below(400),
         _ => rng.below(3_000),
     };
-    if rng.percent(25) { When::AtMs(wall_ms() + ms) } else { When::DelayMs(ms) }
+    if rng.percent(25) && system.can(Ability::At) {
+        When::AtMs(wall_ms() + ms)
+    } else {
+        When::DelayMs(whole(system, ms))
+    }
 }
 
-fn message(queue: &str, rng: &mut Rng, gossip: &Gossip) -> Message {
-    let tag = gossip.tag();
+fn message(run: &Run<'_>, queue: &str, rng: &mut Rng) -> Message {
+    let (tag, system) = (run.tag(), run.system);
     let len = if rng.percent(3) { rng.range(1_000, 20_000) } else { rng.range(30, 300) };
     let mut bytes = body(tag, usize::try_from(len).unwrap_or(100)).into_bytes();
     if rng.percent(10) {
         bytes.extend_from_slice(b"\xff\xfe\x00");
     }
     let if_exists = match rng.below(5) {
+        _ if !system.can(Ability::IfExists) => IfExists::Reject,
         0 => IfExists::Keep,
         1 => IfExists::Reject,
         _ => IfExists::Replace,
     };
     let call = Enqueue {
         queue: queue.to_owned(),
-        key: rng.percent(50).then(|| key(rng)),
+        key: (rng.percent(50) && system.can(Ability::Keys)).then(|| key(rng)),
         body: Payload::of(tag, &bytes),
-        when: when(rng),
+        when: when(system, rng),
         if_exists,
-        dedupe_id: rng.percent(30).then(|| format!("dedupe-{}", tag.0)),
-        max_attempts: rng.percent(15).then(|| rng.range(1, 4)),
-        lease_ms: rng.percent(10).then(|| rng.range(100, 500)),
+        dedupe_id: (rng.percent(30) && system.can(Ability::Dedupe)).then(|| format!("dedupe-{}", tag.0)),
+        max_attempts: (rng.percent(15) && system.can(Ability::MaxAttempts)).then(|| rng.range(1, 4)),
+        lease_ms: (rng.percent(10) && system.can(Ability::MessageLease)).then(|| rng.range(100, 500)),
     };
     Message { call, bytes }
 }
@@ -116,29 +136,29 @@ fn due(call: &Enqueue) -> Instant {
 }
 
 /// Enqueues one by one and in batches; tries again with the same dedupe id what was not answered.
-pub(crate) fn produce(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rng) {
-    let mut api = Api::new(shared, number);
+pub fn produce(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
+    let mut client = Client::new(run, number);
     let mut again: Vec<Message> = Vec::new();
-    while shared.stage() == Stage::Work || !again.is_empty() {
-        if shared.stage() == Stage::Stop {
+    while run.stage() == Stage::Work || !again.is_empty() {
+        if run.stage() == Stage::Stop {
             return;
         }
         pause(&mut rng, 6_000);
-        if !api.connect() {
+        if !client.connect() {
             continue;
         }
         let queue = queue(&mut rng);
         let (messages, outcomes) = if let Some(message) = again.pop() {
-            let outcome = api.enqueue(&message);
+            let outcome = client.enqueue(&message);
             (vec![message], vec![outcome])
         } else if rng.percent(20) {
             let count = rng.range(1, 20);
-            let messages: Vec<Message> = (0..count).map(|_| message(&queue, &mut rng, gossip)).collect();
-            let outcomes = api.enqueue_batch(&messages);
+            let messages: Vec<Message> = (0..count).map(|_| message(run, &queue, &mut rng)).collect();
+            let outcomes = client.enqueue_all(&messages);
             (messages, outcomes)
         } else {
-            let message = message(&queue, &mut rng, gossip);
-            let outcome = api.enqueue(&message);
+            let message = message(run, &queue, &mut rng);
+            let outcome = client.enqueue(&message);
             (vec![message], vec![outcome])
         };
         for (message, outcome) in messages.into_iter().zip(outcomes) {
@@ -152,61 +172,72 @@ pub(crate) fn produce(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rn
 }
 
 /// Changes its mind: cancels, postpones, fires; by id and by key; often in the very moment a message comes due.
-pub(crate) fn change_mind(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rng) {
-    let mut api = Api::new(shared, number);
-    while shared.stage() == Stage::Work {
+pub fn change_mind(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
+    let mut client = Client::new(run, number);
+    while run.stage() == Stage::Work {
         pause(&mut rng, 8_000);
-        if !api.connect() {
+        if !client.connect() {
             continue;
         }
+        let keys = client.can(Ability::Keys);
         let target = match rng.below(10) {
             0..4 => match gossip.soon(&mut rng) {
                 Some((id, due)) => {
                     let shift = Duration::from_micros(rng.below(4_000));
                     let at = due + shift - Duration::from_micros(1_000);
                     std::thread::sleep(at.saturating_duration_since(Instant::now()));
-                    Target::Id(id)
+                    Some(Target::Id(id))
                 }
-                None => by_key(&mut rng),
+                None => keys.then(|| by_key(&mut rng)),
             },
-            4..6 => match gossip.some(&mut rng) {
-                Some((id, _)) => Target::Id(id),
-                None => by_key(&mut rng),
-            },
-            _ => by_key(&mut rng),
+            n @ 4..10 if n < 6 || !keys => gossip.some(&mut rng).map(|(id, _)| Target::Id(id)),
+            _ => Some(by_key(&mut rng)),
         };
+        let Some(target) = target else { continue };
         match rng.below(10) {
-            0..6 => {
-                api.cancel(target);
+            6..9 if client.can(Ability::Postpone) => {
+                let fresh = (matches!(target, Target::Id(_)) && rng.percent(40)).then(|| run.tag());
+                let bytes = fresh.map(|tag| body(tag, 60).into_bytes());
+                let payload = fresh.zip(bytes.as_ref()).map(|(tag, bytes)| Payload::of(tag, bytes));
+                let call = Call::Postpone { target, when: when(run.system, &mut rng), body: payload };
+                client.one(Asked { call, bytes: bytes.unwrap_or_default(), delay: None });
             }
-            6..9 => {
-                let fresh = (matches!(target, Target::Id(_)) && rng.percent(40)).then(|| gossip.tag());
-                api.postpone(target, when(&mut rng), fresh);
+            9 if client.can(Ability::Fire) => {
+                client.one(Call::Fire(target));
             }
             _ => {
-                api.fire(target);
+                client.cancel(target);
             }
         }
     }
 }
 
 /// Takes messages, and does with them whatever a consumer may do. When all is drained it only acks.
-pub(crate) fn consume(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rng) {
-    let mut api = Api::new(shared, number);
+pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
+    let mut client = Client::new(run, number);
     let mut later: Vec<(Instant, Proof)> = Vec::new();
-    while shared.stage() != Stage::Stop {
-        if !api.connect() {
+    let of_connections = run.system.rules().leases == Leases::OfConnections;
+    // What takes so long with leases of 400 ms.
+    let stretch = run.system.rules().lease_ms.div_ceil(400);
+    let some_time = |rng: &mut Rng, ms: u64| Duration::from_millis(rng.below(ms) * stretch);
+    let delay = |rng: &mut Rng, ms: u64| whole(run.system, rng.below(ms));
+    while run.stage() != Stage::Stop {
+        if !client.connect() {
             pause(&mut rng, 2_000);
             continue;
         }
-        let draining = shared.stage() == Stage::Drain;
+        if of_connections && rng.percent(1) {
+            client.hang_up();
+            continue;
+        }
+        let draining = run.stage() == Stage::Drain;
         let now = Instant::now();
         while let Some(n) = later.iter().position(|(at, _)| *at <= now) {
             let (_, proof) = later.swap_remove(n);
             match rng.below(10) {
-                0..7 => api.ack(proof),
-                7..9 => api.nack(proof, Some(rng.below(300))),
-                _ => api.extend(proof, rng.range(50, 300)),
+                0..7 => client.ack(proof),
+                7..9 => client.nack(proof, Some(delay(&mut rng, 300))),
+                _ => client.extend(proof, rng.range(50, 300)),
             };
         }
         if rng.percent(10) {
@@ -219,13 +250,13 @@ pub(crate) fn consume(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rn
             };
             match (old, rng.below(3)) {
                 (Some(proof), 0) => {
-                    api.extend(proof, 200);
+                    client.extend(proof, 200);
                 }
                 (Some(proof), 1) => {
-                    api.nack(proof, Some(0));
+                    client.nack(proof, Some(0));
                 }
                 (Some(proof), _) => {
-                    api.ack(proof);
+                    client.ack(proof);
                 }
                 (None, _) => {}
             }
@@ -235,10 +266,11 @@ pub(crate) fn consume(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rn
         let lease = rng.range(60, 700);
         let lease_ms = rng.percent(85).then_some(lease);
         let max = if draining { 50 } else { rng.range(1, 12) };
-        let grants = api.reserve(&queue, max, wait, lease_ms);
+        let grants = client.reserve(&queue, max, wait, lease_ms);
         let mut together = Vec::new();
         for grant in grants {
             let proof = Proof { id: grant.id, token: grant.token };
+            gossip.granted(proof.id);
             if draining {
                 together.push(proof);
                 continue;
@@ -246,51 +278,57 @@ pub(crate) fn consume(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rn
             match rng.below(100) {
                 0..30 => together.push(proof),
                 30..66 => {
-                    api.ack(proof);
+                    client.ack(proof);
                 }
                 66..74 => {
-                    let delay = rng.percent(70).then(|| rng.below(400));
-                    api.nack(proof, delay);
+                    let backoff = rng.percent(30) && client.can(Ability::Backoff);
+                    let delay = delay(&mut rng, 400);
+                    client.nack(proof, (!backoff).then_some(delay));
                 }
                 74..78 => {
-                    if let Some(Ok(_)) = api.extend(proof.clone(), rng.range(30, 800)) {
-                        later.push((now + Duration::from_millis(rng.below(900)), proof));
+                    if let Some(Ok(_)) = client.extend(proof.clone(), rng.range(30, 800)) {
+                        later.push((now + some_time(&mut rng, 900), proof));
                     }
                 }
                 // Held for a while, perhaps over a kill, perhaps for too long.
-                78..90 => later.push((now + Duration::from_millis(rng.below(1_200)), proof)),
+                78..90 => later.push((now + some_time(&mut rng, 1_200), proof)),
+                90..97 if of_connections => later.push((now + some_time(&mut rng, 2_400), proof)),
                 90..97 => lock(&gossip.old).push(proof),
                 _ => {}
             }
         }
         if !together.is_empty() {
-            api.ack_batch(together);
+            client.ack_all(together);
         }
     }
 }
 
 /// Looks at messages by id and by key.
-pub(crate) fn look(shared: &Shared, number: u32, gossip: &Gossip, mut rng: Rng) {
-    let mut api = Api::new(shared, number);
-    while shared.stage() == Stage::Work {
+pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
+    let mut client = Client::new(run, number);
+    while run.stage() == Stage::Work {
         pause(&mut rng, 12_000);
-        if !api.connect() {
+        if !client.connect() {
+            continue;
+        }
+        if !client.can(Ability::Get) {
             continue;
         }
         let target = match gossip.some(&mut rng) {
             Some((id, _)) if rng.percent(60) => Target::Id(id),
             _ => by_key(&mut rng),
         };
-        if let Some(Err(refusal)) = api.get(target)
+        if let Some(Err(refusal)) = client.one(Call::Get(target))
             && refusal != Refusal::NotFound
         {
-            shared.complain(format!("a get was refused with {refusal:?}"));
+            run.complain(format!("a get was refused with {refusal:?}"));
         }
         if rng.percent(5) {
             // Pages and queues must be served at any time; what they say is judged at the end.
             let queue = queue(&mut rng);
-            let name = duewheel_sim::http::escape(&queue);
-            let _ = api.plain("GET", format!("/v1/queues/{name}"), &serde_json::Value::Null);
+            if let Ok(peer) = client.peer() {
+                let _ = peer.waiting(&queue);
+            }
         }
     }
 }

@@ -1,0 +1,336 @@
+//! A client of any system: writes down what it asks and what it saw, as the judge needs it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_judge::history::{
+    Answer, Call, Enqueue, Fault, Grant, Leases, OpId, Payload, Proof, Recorder, Refusal, Tag, Target, What,
+    When, body,
+};
+
+use super::{Ability, Asked, Heard, Peer, Reply, System};
+use crate::http::Soundness;
+
+/// What all clients of a run share.
+#[derive(Debug)]
+pub struct Run<'s> {
+    /// What is tested.
+    pub system: &'s dyn System,
+    /// The history.
+    pub recorder: Recorder,
+    /// Where the server listens, and how often it had been started then.
+    address: Mutex<Option<(SocketAddr, u64)>>,
+    stage: AtomicU64,
+    tags: AtomicU64,
+    /// Answers that no client should ever get.
+    complaints: Mutex<Vec<String>>,
+}
+
+/// What the clients are to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Everything.
+    Work,
+    /// Take and ack.
+    Drain,
+    /// Go home.
+    Stop,
+}
+
+impl<'s> Run<'s> {
+    /// Nothing has happened yet.
+    pub fn new(system: &'s dyn System) -> Self {
+        Run {
+            system,
+            recorder: Recorder::new(),
+            address: Mutex::default(),
+            stage: AtomicU64::new(0),
+            tags: AtomicU64::new(0),
+            complaints: Mutex::default(),
+        }
+    }
+
+    /// What the clients are to do now.
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::SeqCst) {
+            0 => Stage::Work,
+            1 => Stage::Drain,
+            _ => Stage::Stop,
+        }
+    }
+
+    /// Tells the clients what to do.
+    pub fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u64, Ordering::SeqCst);
+    }
+
+    /// Tells the clients where to connect to.
+    pub fn set_address(&self, address: Option<(SocketAddr, u64)>) {
+        *lock(&self.address) = address;
+    }
+
+    pub(super) fn address(&self) -> Option<(SocketAddr, u64)> {
+        *lock(&self.address)
+    }
+
+    /// A tag that no other request of the run has.
+    pub fn tag(&self) -> Tag {
+        Tag(self.tags.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Writes a fault down.
+    pub fn fault(&self, fault: Fault) {
+        self.recorder.note(self.recorder.stamp(), 0, What::Fault(fault));
+    }
+
+    /// Says what the run does from here on.
+    pub fn phase(&self, name: &str) {
+        self.recorder.note(self.recorder.stamp(), 0, What::Phase(name.to_owned()));
+    }
+
+    /// Something is wrong that the history does not show.
+    pub fn complain(&self, what: String) {
+        let mut all = lock(&self.complaints);
+        if all.len() < 20 {
+            all.push(what);
+        }
+    }
+
+    /// All complaints.
+    pub fn complaints(&self) -> Vec<String> {
+        lock(&self.complaints).clone()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What became of an operation; `None`: nobody knows.
+pub type Outcome = Option<Result<Answer, Refusal>>;
+
+/// A message to be enqueued: what the history keeps of it, and its bytes.
+#[derive(Clone, Debug)]
+pub struct Message {
+    /// As the history has it.
+    pub call: Enqueue,
+    /// The body.
+    pub bytes: Vec<u8>,
+}
+
+impl Message {
+    /// A plain message with a short body.
+    pub fn new(run: &Run<'_>, queue: &str, when: When) -> Self {
+        let tag = run.tag();
+        let bytes = body(tag, 60).into_bytes();
+        let call = Enqueue {
+            queue: queue.to_owned(),
+            key: None,
+            body: Payload::of(tag, &bytes),
+            when,
+            if_exists: duewheel_judge::history::IfExists::Reject,
+            dedupe_id: None,
+            max_attempts: None,
+            lease_ms: None,
+        };
+        Message { call, bytes }
+    }
+}
+
+/// A client of its own connection.
+#[derive(Debug)]
+pub struct Client<'r> {
+    /// What it shares with the others.
+    pub run: &'r Run<'r>,
+    number: u32,
+    peer: Option<(Box<dyn Peer>, u64)>,
+    /// What the last reserve brought.
+    last: Crop,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crop {
+    Nothing,
+    Something,
+}
+
+impl<'r> Client<'r> {
+    /// Not connected yet.
+    pub fn new(run: &'r Run<'r>, number: u32) -> Self {
+        Client { run, number, peer: None, last: Crop::Nothing }
+    }
+
+    /// Whether the system can do this.
+    pub fn can(&self, ability: Ability) -> bool {
+        self.run.system.can(ability)
+    }
+
+    /// Connects if need be. An invocation is written down only when the connection is open: it then belongs to that one
+    /// process and can have no effect in a later one.
+    pub fn connect(&mut self) -> bool {
+        let Some((address, reign)) = self.run.address() else {
+            self.hang_up();
+            return false;
+        };
+        let usable = |(p, r): &(Box<dyn Peer>, u64)| *r == reign && p.soundness() == Soundness::Open;
+        if !self.peer.as_ref().is_some_and(usable) {
+            self.hang_up();
+            self.peer = self.run.system.connect(address, reign).ok().map(|p| (p, reign));
+        }
+        self.peer.is_some()
+    }
+
+    /// Closes the connection. Leases may end with it, so that is written down first.
+    pub fn hang_up(&mut self) {
+        if let Some(peer) = self.peer.take() {
+            if self.run.system.rules().leases == Leases::OfConnections {
+                self.run.recorder.note(self.run.recorder.stamp(), self.number, What::Closing);
+            }
+            drop(peer);
+        }
+    }
+
+    /// Asks for several operations of one kind.
+    pub fn ask(&mut self, asked: Vec<Asked>) -> Vec<Outcome> {
+        let count = asked.len();
+        if count == 0 || !self.connect() {
+            return vec![None; count];
+        }
+        let Some((peer, _)) = &mut self.peer else { return vec![None; count] };
+        let ops = self.run.recorder.invoke(self.number, asked.iter().map(|a| a.call.clone()).collect());
+        let replies = peer.ask(&asked, &self.run.recorder);
+        if replies.len() != count {
+            self.run.complain(format!("{} replies to {count} questions", replies.len()));
+        }
+        let outcomes: Vec<Outcome> = ops.into_iter().zip(replies).map(|(op, r)| self.note(op, r)).collect();
+        outcomes.into_iter().chain(std::iter::repeat(None)).take(count).collect()
+    }
+
+    fn note(&self, op: OpId, reply: Reply) -> Outcome {
+        let (what, outcome) = match reply.heard {
+            Heard::Done(answer) => (What::Ok { op, answer: answer.clone() }, Some(Ok(answer))),
+            Heard::Refused(refusal) => (What::Fail { op, refusal: refusal.clone() }, Some(Err(refusal))),
+            Heard::Unknown(why) => (What::Info { op, why }, None),
+            Heard::Absurd(why) => {
+                self.run.complain(why.clone());
+                (What::Info { op, why }, None)
+            }
+        };
+        self.run.recorder.note(reply.at, self.number, what);
+        outcome
+    }
+
+    /// One operation.
+    pub fn one(&mut self, asked: impl Into<Asked>) -> Outcome {
+        self.ask(vec![asked.into()]).pop().flatten()
+    }
+
+    /// Enqueues one message.
+    pub fn enqueue(&mut self, message: &Message) -> Outcome {
+        self.enqueue_all(std::slice::from_ref(message)).pop().flatten()
+    }
+
+    /// Enqueues messages of one queue together.
+    pub fn enqueue_all(&mut self, messages: &[Message]) -> Vec<Outcome> {
+        let asked = messages.iter().map(|m| Asked {
+            call: Call::Enqueue(m.call.clone()),
+            bytes: m.bytes.clone(),
+            delay: None,
+        });
+        self.ask(asked.collect())
+    }
+
+    /// Takes a message back.
+    pub fn cancel(&mut self, target: Target) -> Outcome {
+        self.one(Call::Cancel(target))
+    }
+
+    /// Takes messages. A system that gives one at a time is asked several times at once, unless there was nothing the last
+    /// time. A wait is cut to the system's unit; if nothing is left of it and nothing comes, the client waits for a
+    /// moment instead.
+    pub fn reserve(&mut self, queue: &str, max: u64, wait_ms: u64, lease_ms: Option<u64>) -> Vec<Grant> {
+        let unit = self.run.system.unit_ms();
+        let wait = if self.can(Ability::Wait) { wait_ms / unit * unit } else { 0 };
+        let lease_ms = lease_ms.filter(|_| self.can(Ability::LeaseLength));
+        let (calls, each) = match self.last {
+            _ if self.can(Ability::ReserveMany) => (1, max),
+            Crop::Nothing => (1, 1),
+            Crop::Something => (max, 1),
+        };
+        let calls = (0..calls).map(|n| {
+            let wait_ms = if n == 0 { wait } else { 0 };
+            Asked::from(Call::Reserve { queue: queue.to_owned(), max: each, wait_ms, lease_ms })
+        });
+        let outcomes = self.ask(calls.collect());
+        let mut grants = Vec::new();
+        for outcome in outcomes {
+            if let Some(Ok(Answer::Grants(some))) = outcome {
+                grants.extend(some);
+            }
+        }
+        self.last = if grants.is_empty() { Crop::Nothing } else { Crop::Something };
+        if grants.is_empty() && (wait < wait_ms || !self.can(Ability::Wait) || unit > 1) {
+            std::thread::sleep(Duration::from_millis(wait_ms.clamp(1, 5)));
+        }
+        grants
+    }
+
+    /// Settles, if this client can show the proof.
+    fn settle(&mut self, proof: &Proof, call: Call) -> Outcome {
+        // Before it is looked at whether the connection still is the one that took the lease.
+        if !self.connect() || !self.holds(proof) {
+            return None;
+        }
+        self.one(call)
+    }
+
+    /// Whether this client can show the proof.
+    pub fn holds(&self, proof: &Proof) -> bool {
+        self.peer.as_ref().is_some_and(|(peer, _)| peer.may_settle(proof))
+    }
+
+    /// Done.
+    pub fn ack(&mut self, proof: Proof) -> Outcome {
+        self.settle(&proof.clone(), Call::Ack(proof))
+    }
+
+    /// Done, several.
+    pub fn ack_all(&mut self, mut proofs: Vec<Proof>) -> Vec<Outcome> {
+        if !self.connect() {
+            return vec![None; proofs.len()];
+        }
+        proofs.retain(|p| self.holds(p));
+        self.ask(proofs.into_iter().map(|p| Asked::from(Call::Ack(p))).collect())
+    }
+
+    /// Not done.
+    pub fn nack(&mut self, proof: Proof, delay_ms: Option<u64>) -> Outcome {
+        self.settle(&proof.clone(), Call::Nack { proof, delay_ms })
+    }
+
+    /// Longer. A system whose leases have one length extends by that.
+    pub fn extend(&mut self, proof: Proof, lease_ms: u64) -> Outcome {
+        let usual = self.run.system.rules().lease_ms;
+        let lease_ms = if self.can(Ability::LeaseLength) { lease_ms } else { usual };
+        self.settle(&proof.clone(), Call::Extend { proof, lease_ms })
+    }
+
+    /// The connection itself, for what is no operation of the history.
+    pub fn peer(&mut self) -> Result<&mut dyn Peer, String> {
+        if !self.connect() {
+            return Err("not connected".to_owned());
+        }
+        match &mut self.peer {
+            Some((peer, _)) => Ok(&mut **peer),
+            None => Err("not connected".to_owned()),
+        }
+    }
+}
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
+}

@@ -1,0 +1,249 @@
+//! What is done to a system, and what must provably have happened when it is over.
+
+mod burst;
+mod extremes;
+mod kill9;
+mod race;
+mod restart;
+mod stale;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duewheel_judge::checker::{Fact, Report};
+use duewheel_judge::history::{Answer, Fault, Grant, Moment, MsgId, Proof, What};
+use duewheel_judge::rng::Rng;
+
+use super::Ability;
+use super::client::{Client, Outcome, Run};
+use crate::process::{Listens, Server};
+
+/// A scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// As the table calls it.
+    pub name: &'static str,
+    /// The variable that says how much.
+    pub knob: &'static str,
+    /// How much, if nobody says.
+    pub usual: u64,
+    /// Without these there is nothing to test.
+    pub needs: &'static [Ability],
+    pub(super) act: fn(&Trial<'_>) -> Result<Done, String>,
+}
+
+/// One run of a scenario.
+#[derive(Debug)]
+pub struct Trial<'a> {
+    pub(super) run: &'a Run<'a>,
+    pub(super) folder: &'a Path,
+    pub(super) seed: u64,
+    pub(super) size: u64,
+}
+
+/// A scenario that came to its end.
+#[derive(Debug)]
+pub struct Done {
+    /// What must provably have happened.
+    pub(super) require: Vec<(Fact, u64)>,
+    /// What is worth saying besides.
+    pub(super) figures: Figures,
+}
+
+/// Words from a report and what the scenario itself knows.
+pub(super) struct Figures(Box<dyn Fn(&Report) -> String + Send>);
+
+impl std::fmt::Debug for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Figures")
+    }
+}
+
+impl Figures {
+    pub(super) fn new(say: impl Fn(&Report) -> String + Send + 'static) -> Self {
+        Figures(Box::new(say))
+    }
+
+    pub(super) fn say(&self, report: &Report) -> String {
+        (self.0)(report)
+    }
+}
+
+/// SIGKILL under load, a fifth of them while the system recovers.
+pub const KILL9: Scenario = Scenario {
+    name: "kill -9 under load",
+    knob: "DUEWHEEL_KILLS",
+    usual: 20,
+    needs: &[Ability::Durable],
+    act: kill9::act,
+};
+
+/// Due times across SIGKILL and SIGTERM.
+pub const RESTART: Scenario = Scenario {
+    name: "restart keeps due times",
+    knob: "DUEWHEEL_MESSAGES",
+    usual: 200,
+    needs: &[Ability::Durable],
+    act: restart::act,
+};
+
+/// Very many messages at one instant.
+pub const BURST: Scenario = Scenario {
+    name: "many due at one instant",
+    knob: "DUEWHEEL_BURST",
+    usual: 50_000,
+    needs: &[],
+    act: burst::act,
+};
+
+/// Delays at the edges of number types.
+pub const EXTREMES: Scenario = Scenario {
+    name: "extreme delays",
+    knob: "DUEWHEEL_ROUNDS",
+    usual: 1,
+    needs: &[Ability::Durable],
+    act: extremes::act,
+};
+
+/// A consumer that is too late.
+pub const STALE: Scenario =
+    Scenario { name: "stale settles", knob: "DUEWHEEL_STALE", usual: 200, needs: &[], act: stale::act };
+
+/// A cancel at the due instant.
+pub const RACE: Scenario = Scenario {
+    name: "cancel against grant",
+    knob: "DUEWHEEL_RACES",
+    usual: 2_000,
+    needs: &[Ability::Cancel],
+    act: race::act,
+};
+
+/// All of them, the short ones first.
+pub const ALL: [Scenario; 6] = [RESTART, EXTREMES, STALE, RACE, KILL9, BURST];
+
+const START: Duration = Duration::from_secs(20);
+
+/// Starts and ends the system's process, and writes it down.
+#[derive(Debug)]
+struct Host<'a> {
+    run: &'a Run<'a>,
+    folder: &'a Path,
+    server: Option<Server>,
+    reign: u64,
+    /// How long the last start took.
+    start_up: Duration,
+}
+
+impl<'a> Host<'a> {
+    fn new(trial: &Trial<'a>) -> Self {
+        let start_up = Duration::from_millis(20);
+        Host { run: trial.run, folder: trial.folder, server: None, reign: 0, start_up }
+    }
+
+    /// The first start, and what the queues are set to.
+    fn begin(&mut self, queues: &[&str]) -> Result<(), String> {
+        self.start()?;
+        let Some((address, _)) = self.run.address() else { return Err("it does not listen".to_owned()) };
+        queues.iter().try_for_each(|queue| self.run.system.prepare(address, queue))
+    }
+
+    fn spawn(&mut self) -> Result<Server, String> {
+        self.reign += 1;
+        self.run.system.spawn(self.folder).map_err(|e| format!("start {}: {e}", self.reign))
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        for more in (0..3).rev() {
+            let mut server = self.spawn()?;
+            match server.address(START) {
+                Ok(address) => {
+                    self.start_up = server.age();
+                    self.server = Some(server);
+                    self.run.fault(Fault::Started);
+                    self.run.set_address(Some((address, self.reign)));
+                    return Ok(());
+                }
+                // Somebody else may have taken the port that it was told.
+                Err(_) if more > 0 && matches!(server.listens(), Listens::Answers(..)) => {}
+                Err(e) => return Err(format!("start {}: {e}", self.reign)),
+            }
+        }
+        Err(format!("start {}: it does not listen", self.reign))
+    }
+
+    /// The fault is written down when the process is gone: nothing that was asked of it before has an effect after.
+    fn kill(&mut self) -> Result<(), String> {
+        self.run.set_address(None);
+        let server = self.server.take().ok_or("nothing runs")?;
+        server.kill().map_err(|e| format!("kill in reign {}: {e}", self.reign))?;
+        self.run.fault(Fault::Killed(Moment::Serving));
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
+        self.run.set_address(None);
+        let server = self.server.take().ok_or("nothing runs")?;
+        server.stop(START).map_err(|e| format!("SIGTERM in reign {}: {e}", self.reign))?;
+        self.run.fault(Fault::Stopped);
+        Ok(())
+    }
+
+    fn downtime(&self, rng: &mut Rng) {
+        let most = if rng.percent(70) { 100 } else { 1_000 };
+        std::thread::sleep(Duration::from_millis(rng.below(most)));
+    }
+
+    /// Writes down what is in a queue.
+    fn dump(&self, queue: &str, known: &[MsgId]) -> Result<(), String> {
+        let mut client = Client::new(self.run, 0);
+        let peer = client.peer()?;
+        let rows = peer.list(queue, known)?;
+        let totals = peer.totals(queue)?;
+        let at = self.run.recorder.stamp();
+        self.run.recorder.note(at, 0, What::Dump { queue: queue.to_owned(), rows });
+        if let Some(totals) = totals {
+            self.run.recorder.note(at, 0, What::Totals { queue: queue.to_owned(), totals });
+        }
+        Ok(())
+    }
+
+    /// Waits until queues hold no more than so many messages that are not dead.
+    fn until_left(&self, queues: &[&str], least: u64, patience: Duration) -> Result<(), String> {
+        let mut client = Client::new(self.run, 0);
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut left = 0;
+            for queue in queues {
+                left += client.peer()?.waiting(queue)?;
+            }
+            if left <= least {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{left} messages are left after {} s", patience.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// The ids of messages that were enqueued while nothing is wrong.
+fn accepted(outcomes: Vec<Outcome>) -> Result<Vec<MsgId>, String> {
+    let id = |outcome| match outcome {
+        Some(Ok(Answer::Enqueued { id, .. })) => Ok(id),
+        other => Err(format!("an enqueue without a fault came to {other:?}")),
+    };
+    outcomes.into_iter().map(id).collect()
+}
+
+fn proof(grant: &Grant) -> Proof {
+    Proof { id: grant.id, token: grant.token.clone() }
+}
+
+fn wait<T>(clients: Vec<std::thread::ScopedJoinHandle<'_, T>>) -> Result<Vec<T>, String> {
+    clients.into_iter().map(|c| c.join().map_err(|_| "a client panicked".to_owned())).collect()
+}
+
+fn ms(us: u64) -> String {
+    format!("{}.{} ms", us / 1_000, us / 100 % 10)
+}
