@@ -22,6 +22,9 @@ use crate::tls::{Tls, TlsError};
 /// Connections may take this long for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// Open files beside connections: the store's, and what each process has.
+const OTHER_FILES: u64 = 512;
+
 /// Why a server did not start, or ended other than it should.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -89,10 +92,12 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
 
     let wheel = open(&settings).await?;
     let drain = Drain::default();
-    let max_connections = settings.limits.max_connections;
+    let mut limits = settings.limits.clone();
+    limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
+    let max_connections = limits.max_connections;
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
-    let app = App::guarded(wheel.clone(), policy, settings.limits, drain.clone(), guard, settings.hosts);
+    let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts);
     let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
     let mut listeners = Listeners::default();
     if let Some(address) = http {
@@ -228,6 +233,29 @@ async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
         .open()
         .await;
     opened.map_err(|why| ServeError::Open { data: settings.data.display().to_string(), why })
+}
+
+/// How many connections each listener may have. Every one is an open file, and when the process may open no more the store cannot, either:
+/// clients must not be able to bring that about.
+fn places(wanted: usize, listeners: [bool; 2]) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // Nothing of ours uses select(2), for which the lower limit is there.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+    let Some(files) = (if raised { maximum } else { current }) else { return wanted };
+    let listeners = listeners.into_iter().filter(|on| *on).count().max(1);
+    let most = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX) / listeners;
+    if most < wanted {
+        let places = most.max(1);
+        tracing::warn!(
+            files,
+            wanted,
+            places,
+            "this process may open too few files for --max-connections; raise ulimit -n"
+        );
+        return places;
+    }
+    wanted
 }
 
 /// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.

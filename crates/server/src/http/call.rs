@@ -231,6 +231,13 @@ impl Call {
 
     /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come.
     pub(crate) async fn bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
+        // Unpacking would make much of little. What is packed is refused rather than taken for what it is not.
+        let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            self.discard();
+            let why = "the body must come as it is: a Content-Encoding is not taken";
+            return Err(Problem::new(ErrorCode::UnsupportedMediaType, why));
+        }
         let announced = self.announced();
         if announced.is_some_and(|n| n > limit as u64) {
             self.discard();

@@ -158,8 +158,8 @@ async fn talk(
     server
         .timer(TokioTimer::new())
         .header_read_timeout(app.limits.header_timeout)
-        .max_buf_size(READ_BUFFER)
-        .pipeline_flush(true);
+        // Not `pipeline_flush`: with it answers to pipelined requests are lost when what follows them is no request.
+        .max_buf_size(READ_BUFFER);
     let service = TowerToHyperService::new(router);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let stopped = async move {

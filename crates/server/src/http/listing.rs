@@ -6,7 +6,7 @@ use duewheel::core::store::Cursor;
 use duewheel::core::{MessageId, QueueName, State};
 
 use super::call::Call;
-use super::{Answer, App, Json, held, object, queue, view};
+use super::{Answer, App, Json, held, object, queue, view, write_large};
 use crate::error::Problem;
 
 const MESSAGES: usize = 100;
@@ -22,18 +22,21 @@ pub(crate) async fn messages(call: Call) -> Answer {
     match call.app.ask(Op::List { queue, state, after, limit }).await? {
         Reply::Page(page) => {
             let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
-            let mut out = Json::with_capacity(bytes + 128);
-            out.open();
-            out.open_list("messages");
-            for message in &page.views {
+            let write = move || {
+                let mut out = Json::with_capacity(bytes + 128);
                 out.open();
-                view::write(&mut out, message);
+                out.open_list("messages");
+                for message in &page.views {
+                    out.open();
+                    view::write(&mut out, message);
+                    out.close();
+                }
+                out.close_list();
+                out.text_or_null("next", page.next.map(write_cursor).as_deref());
                 out.close();
-            }
-            out.close_list();
-            out.text_or_null("next", page.next.map(write_cursor).as_deref());
-            out.close();
-            Ok(held(StatusCode::OK, room, out))
+                out
+            };
+            Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
         }
         _ => Err(Problem::internal()),
     }

@@ -50,6 +50,9 @@ use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
 
+/// Answers from this size on take long enough to write that others would notice.
+const LARGE_ANSWER: usize = 256 * 1024;
+
 /// What all requests share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct App(Arc<Shared>);
@@ -205,6 +208,14 @@ fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
 /// An answer in JSON that holds its room until it is written.
 fn held(status: StatusCode, room: room::Room, json: Json) -> Response {
     typed(status, "application/json", room.hold(json))
+}
+
+/// Writes an answer of about so many bytes; a large one beside the threads that serve all the others.
+async fn write_large(bytes: usize, write: impl FnOnce() -> Json + Send + 'static) -> Result<Json, Problem> {
+    if bytes < LARGE_ANSWER {
+        return Ok(write());
+    }
+    tokio::task::spawn_blocking(write).await.map_err(|_| Problem::internal())
 }
 
 /// Writes one JSON object as an answer.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::call::Call;
 use super::strict::{Positive, Whole};
-use super::{Answer, Json, held, view};
+use super::{Answer, Json, held, view, write_large};
 use crate::error::{Problem, overloaded};
 
 /// Bytes of a grant beside its body.
@@ -40,16 +40,20 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
     match call.app.client.reserve(demand).await? {
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
-            let mut out = Json::with_capacity(bytes + 32);
-            out.open();
-            out.open_list("messages");
-            for grant in &grants {
+            let write = move || {
+                let mut out = Json::with_capacity(bytes + 32);
                 out.open();
-                write(&mut out, grant);
+                out.open_list("messages");
+                for grant in &grants {
+                    out.open();
+                    write(&mut out, grant);
+                    out.close();
+                }
+                out.close_list();
                 out.close();
-            }
-            out.close_list();
-            out.close();
+                out
+            };
+            let out = write_large(bytes, write).await?;
             let room = call.app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
         }

@@ -36,12 +36,17 @@ impl Process {
         Process::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Process {
+    pub(crate) fn spawn(command: Command) -> Process {
+        Process::spawn_logged(command, Stdio::null())
+    }
+
+    /// With a place for what it logs.
+    pub(crate) fn spawn_logged(mut command: Command, log: Stdio) -> Process {
         // Two servers must not want beanstalkd's port; a flag wins over this.
         if std::env::var_os("DUEWHEEL_BEANSTALK").is_none() {
             command.env("DUEWHEEL_BEANSTALK", "off");
         }
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("spawn");
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("spawn");
         let mut out = BufReader::new(child.stdout.take().expect("stdout"));
         let mut line = String::new();
         out.read_line(&mut line).expect("line");
