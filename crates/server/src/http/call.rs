@@ -28,6 +28,10 @@ const SMALL_BYTES: usize = 16 * 1024;
 /// How much of a body that is too large is read beside its refusal, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
+/// So much is read of a body before others have their turn.
+const TURN_BYTES: usize = 128 * 1024;
+/// Between the turns of a body that is only read to be forgotten: nobody waits for it.
+const DISCARD_REST: Duration = Duration::from_millis(1);
 
 /// One request on its way to its handler.
 #[derive(Debug)]
@@ -331,12 +335,18 @@ async fn collect(
     reading: &Reading,
 ) -> Result<Bytes, Problem> {
     let mut share = Share { of: reading, bytes: 0 };
+    let mut turn = 0;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
+        turn += data.len();
+        if turn >= TURN_BYTES {
+            turn = 0;
+            tokio::task::yield_now().await;
+        }
         let so_far = first.len() + all.len();
         if so_far + data.len() > limit {
             discard(body);
@@ -363,11 +373,17 @@ async fn collect(
 /// refusal back before a client that is still sending has seen it.
 fn discard(mut body: Body) {
     let reading = async move {
-        let mut left = DISCARD_BYTES;
+        let (mut left, mut turn) = (DISCARD_BYTES, 0);
         while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            left = left.saturating_sub(bytes);
             if left == 0 {
                 break;
+            }
+            turn += bytes;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                tokio::time::sleep(DISCARD_REST).await;
             }
         }
     };
