@@ -14,9 +14,11 @@ use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
 
+use crate::auth::Hosts;
 use crate::beanstalk;
 use crate::http::Limits;
 use crate::span::Span;
+use crate::tls;
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
@@ -56,7 +58,19 @@ pub struct Options {
     /// [default: 400000]
     #[arg(long, env = "DUEWHEEL_MEMORY_MESSAGES", value_name = "N")]
     pub memory_messages: Option<usize>,
-    /// Listen on addresses that other machines reach, although nothing asks them who they are
+    /// A TOML file of tokens, made by `duewheel token new`: HTTP asks each request for one; read again on SIGHUP
+    #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+    /// The certificate for HTTPS, in PEM, with those that lead to its authority; read again on SIGHUP
+    #[arg(long, env = "DUEWHEEL_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, in PEM; read again on SIGHUP
+    #[arg(long, env = "DUEWHEEL_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Names by which HTTP clients may call a server without tokens, beside addresses, localhost and names without a dot
+    #[arg(long, env = "DUEWHEEL_HOSTS", value_name = "NAME,...")]
+    pub hosts: Option<Hosts>,
+    /// Listen on addresses that other machines reach, although nothing asks them who they are or hides what they say
     #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub insecure: Option<bool>,
     /// For running requests when told to stop [default: 10s]
@@ -145,6 +159,12 @@ pub struct Settings {
     pub durability: Level,
     /// Bytes of the journal's budget.
     pub journal_bytes: u64,
+    /// The file of tokens.
+    pub tokens: Option<PathBuf>,
+    /// Certificate and key.
+    pub tls: Option<tls::Files>,
+    /// Names of the server.
+    pub hosts: Hosts,
     /// Whether any address may be listened on.
     pub exposure: Exposure,
     /// For running requests when told to stop.
@@ -198,8 +218,8 @@ macro_rules! over {
 impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
-        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, journal_bytes, memory_messages, insecure,
-            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
+        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+            hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout)
     }
 
@@ -275,6 +295,14 @@ impl Options {
             store: self.store.unwrap_or_else(|| "log".into()),
             durability: self.durability.unwrap_or(Level::Fsync),
             journal_bytes,
+            tokens: self.tokens,
+            tls: match (self.tls_cert, self.tls_key) {
+                (Some(cert), Some(key)) => Some(tls::Files { cert, key }),
+                (None, None) => None,
+                (Some(_), None) => return Err(ConfigError::Value("--tls-cert needs --tls-key, too".into())),
+                (None, Some(_)) => return Err(ConfigError::Value("--tls-key needs --tls-cert, too".into())),
+            },
+            hosts: self.hosts.unwrap_or_default(),
             exposure: if self.insecure.unwrap_or(false) { Exposure::Insecure } else { Exposure::Loopback },
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
@@ -299,7 +327,17 @@ impl Settings {
     pub fn http_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         match &self.http {
             Listen::Off => Ok(None),
-            Listen::At(text) => self.address("http", text).map(Some),
+            Listen::At(text) => {
+                let missing = match (&self.tokens, &self.tls) {
+                    (Some(_), Some(_)) => None,
+                    (None, None) => Some("it needs --tokens, and --tls-cert with --tls-key"),
+                    (None, Some(_)) => Some("it needs --tokens: nothing asks clients who they are"),
+                    (Some(_), None) => Some(
+                        "it needs --tls-cert with --tls-key: tokens and messages would cross the network in the clear",
+                    ),
+                };
+                self.address("http", text, missing).map(Some)
+            }
             Listen::Unix(path) => {
                 let what = "HTTP is served at HOST:PORT";
                 Err(ConfigError::Value(format!("--http unix:{}: {what}", path.display())))
@@ -314,19 +352,26 @@ impl Settings {
     pub fn beanstalk_address(&self) -> Result<Option<beanstalk::Address>, ConfigError> {
         Ok(match &self.beanstalk {
             Listen::Off => None,
-            Listen::At(text) => Some(beanstalk::Address::Tcp(self.address("beanstalk", text)?)),
+            Listen::At(text) => {
+                let missing = "beanstalkd's protocol asks nobody who they are and hides nothing, with or without --tokens and --tls-cert";
+                Some(beanstalk::Address::Tcp(self.address("beanstalk", text, Some(missing))?))
+            }
             Listen::Unix(path) => Some(beanstalk::Address::Unix(path.clone())),
         })
     }
 
-    fn address(&self, option: &str, text: &str) -> Result<SocketAddr, ConfigError> {
+    /// `missing`: what keeps this listener from addresses that other machines reach.
+    fn address(&self, option: &str, text: &str, missing: Option<&str>) -> Result<SocketAddr, ConfigError> {
         let bad = |what: &dyn fmt::Display| ConfigError::Value(format!("--{option} {text}: {what}"));
         let mut found = text.to_socket_addrs().map_err(|error| bad(&error))?;
         let address = found.next().ok_or_else(|| bad(&"this name has no address"))?;
-        if !address.ip().is_loopback() && self.exposure == Exposure::Loopback {
-            return Err(bad(
-                &"other machines reach this address, and nothing asks them who they are; say --insecure if that is meant",
-            ));
+        if let Some(missing) = missing
+            && !address.ip().is_loopback()
+            && self.exposure == Exposure::Loopback
+        {
+            return Err(bad(&format_args!(
+                "other machines reach this address; {missing}; or say --insecure if that is meant"
+            )));
         }
         Ok(address)
     }
@@ -364,6 +409,10 @@ impl Settings {
             durability: Some(self.durability),
             journal_bytes: Some(self.journal_bytes),
             memory_messages: Some(self.policy.near_messages + self.policy.ready_messages),
+            tokens: self.tokens.clone(),
+            tls_cert: self.tls.as_ref().map(|files| files.cert.clone()),
+            tls_key: self.tls.as_ref().map(|files| files.key.clone()),
+            hosts: Some(self.hosts.clone()),
             insecure: Some(self.exposure == Exposure::Insecure),
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
@@ -461,7 +510,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_max_job_size = 7\nstore = 'log'\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory_messages = 101\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let given = options(all);
@@ -508,6 +557,24 @@ mod tests {
             assert!(at(open, Some(false)).is_err());
             assert!(at(open, Some(true)).unwrap().is_some());
         }
+        let with = |toml: &str| {
+            options(&format!("http = '0.0.0.0:7788'\n{toml}")).settings().unwrap().http_address()
+        };
+        let (tokens, tls) = ("tokens = '/t'\n", "tls_cert = '/c'\ntls_key = '/k'\n");
+        for (toml, says, not) in [
+            (String::new(), "--tokens, and --tls-cert", "the clear"),
+            (tokens.to_owned(), "--tls-cert with --tls-key", "--tokens"),
+            (tls.to_owned(), "--tokens", "--tls-cert"),
+        ] {
+            let why = with(&toml).unwrap_err().to_string();
+            assert!(why.contains(says) && !why.contains(not) && why.contains("--insecure"), "{toml}: {why}");
+        }
+        assert!(with(&format!("{tokens}{tls}")).unwrap().is_some());
+        let both = format!("{tokens}{tls}beanstalk = '0.0.0.0:11300'");
+        let why = options(&both).settings().unwrap().beanstalk_address().unwrap_err().to_string();
+        assert!(why.contains("asks nobody") && why.contains("--insecure"), "{why}");
+        assert!(options("tls_cert = '/c'").settings().unwrap_err().to_string().contains("--tls-key"));
+        assert!(options("tls_key = '/k'").settings().unwrap_err().to_string().contains("--tls-cert"));
         assert!("7788".parse::<Listen>().is_err());
         assert!(":7788".parse::<Listen>().is_err());
     }

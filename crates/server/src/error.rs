@@ -16,6 +16,10 @@ use crate::http::Json;
 pub enum ErrorCode {
     /// Something about the request is not as documented.
     BadRequest,
+    /// Nobody that is known asks.
+    Unauthorized,
+    /// The token does not allow this.
+    Forbidden,
     /// A web page of another origin asks.
     CrossOrigin,
     /// No such path.
@@ -66,8 +70,10 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, by status.
-    pub const ALL: [ErrorCode; 24] = [
+    pub const ALL: [ErrorCode; 26] = [
         ErrorCode::BadRequest,
+        ErrorCode::Unauthorized,
+        ErrorCode::Forbidden,
         ErrorCode::CrossOrigin,
         ErrorCode::NotFound,
         ErrorCode::MessageNotFound,
@@ -97,6 +103,8 @@ impl ErrorCode {
     pub fn as_str(self) -> &'static str {
         match self {
             ErrorCode::BadRequest => "bad_request",
+            ErrorCode::Unauthorized => "unauthorized",
+            ErrorCode::Forbidden => "forbidden",
             ErrorCode::CrossOrigin => "cross_origin",
             ErrorCode::NotFound => "not_found",
             ErrorCode::MessageNotFound => "message_not_found",
@@ -127,7 +135,8 @@ impl ErrorCode {
     pub fn status(self) -> StatusCode {
         match self {
             ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
-            ErrorCode::CrossOrigin => StatusCode::FORBIDDEN,
+            ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
+            ErrorCode::Forbidden | ErrorCode::CrossOrigin => StatusCode::FORBIDDEN,
             ErrorCode::NotFound | ErrorCode::MessageNotFound => StatusCode::NOT_FOUND,
             ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -161,6 +170,8 @@ impl ErrorCode {
             ErrorCode::Overloaded | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
             ErrorCode::MessageNotFound | ErrorCode::LeaseLost => "NOT_FOUND\r\n",
             ErrorCode::BadRequest
+            | ErrorCode::Unauthorized
+            | ErrorCode::Forbidden
             | ErrorCode::CrossOrigin
             | ErrorCode::NotFound
             | ErrorCode::MethodNotAllowed
@@ -414,6 +425,9 @@ impl IntoResponse for Problem {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.code.is_passing() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.code == ErrorCode::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if self.code == ErrorCode::RequestTimeout {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -1,8 +1,9 @@
 //! duewheel's server and command line.
 //!
 //! The engine and its driver live in the library `duewheel`; here is the border to the world: HTTP in [`http`], beanstalkd's
-//! protocol in [`beanstalk`], one list of everything that can go wrong in [`error`], configuration in [`config`], and the command line in [`cli`].
+//! protocol in [`beanstalk`], who may do what in [`auth`], TLS in [`tls`], one list of everything that can go wrong in [`error`], configuration in [`config`], and the command line in [`cli`].
 
+pub mod auth;
 pub mod beanstalk;
 pub mod cli;
 pub mod config;
@@ -14,3 +15,4 @@ pub mod rfc3339;
 pub mod serve;
 pub mod span;
 pub mod stop;
+pub mod tls;

@@ -2,7 +2,9 @@
 
 use std::future::Future;
 use std::io::Write;
+use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::Duewheel;
@@ -10,13 +12,18 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use crate::auth::{Guard, TokensError};
 use crate::beanstalk;
 use crate::config::{ConfigError, Level, Settings};
 use crate::drain::Drain;
 use crate::http::{App, Listener};
+use crate::tls::{Tls, TlsError};
 
 /// Connections may take this long for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Open files beside connections: the store's, and what each process has.
+const OTHER_FILES: u64 = 512;
 
 /// Why a server did not start, or ended other than it should.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +47,12 @@ pub enum ServeError {
         /// Why.
         why: duewheel::OpenError,
     },
+    /// The tokens could not be read.
+    #[error("{0}")]
+    Tokens(#[from] TokensError),
+    /// Certificate or key could not be read.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
     /// An address could not be taken.
     #[error("cannot listen on {address}: {why}")]
     Bind {
@@ -71,22 +84,37 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
     if http.is_none() && beanstalk.is_none() {
         return Err(ServeError::NoListener);
     }
+    let guard = Arc::new(settings.tokens.clone().map_or_else(|| Ok(Guard::open()), Guard::of)?);
+    let tls = settings.tls.clone().map(Tls::of).transpose()?.map(Arc::new);
     // Before anything that takes time, so that no signal is missed.
-    let mut stop = Signals::new()?;
+    let mut stop = Signals::new(Secrets { guard: Arc::clone(&guard), tls: tls.clone() })?;
+    warn_of_open_folder(&settings.data);
 
     let wheel = open(&settings).await?;
     let drain = Drain::default();
-    let max_connections = settings.limits.max_connections;
-    let app = App::new(wheel.clone(), settings.engine_policy(), settings.limits, drain.clone());
+    let mut limits = settings.limits.clone();
+    limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
+    let max_connections = limits.max_connections;
+    let asks = !guard.is_open();
+    let policy = settings.engine_policy();
+    let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts);
     let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
     let mut listeners = Listeners::default();
     if let Some(address) = http {
         let bound = Listener::bind(address, app.clone()).await;
         let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
-        let (shown, stopper) = (format!("http://{}", listener.address()?), listener.stopper());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let listener = listener.with_tls(tls);
+        let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
         listeners.add(shown, listener.run(LINGER), move || stopper.stop());
     }
     if let (Some(address), Some(lean)) = (beanstalk, &lean) {
+        if asks {
+            tracing::warn!(
+                %address,
+                "beanstalkd's protocol asks for no token: whoever reaches this address may do what it can"
+            );
+        }
         let max_body = settings.beanstalk_max_job_size;
         let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
         let shown = address.to_string();
@@ -207,16 +235,81 @@ async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
     opened.map_err(|why| ServeError::Open { data: settings.data.display().to_string(), why })
 }
 
-/// SIGTERM and SIGINT, which end the server, and SIGUSR1, which begins drain mode.
+/// How many connections each listener may have. Every one is an open file, and when the process may open no more the store cannot, either:
+/// clients must not be able to bring that about.
+fn places(wanted: usize, listeners: [bool; 2]) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    // Nothing of ours uses select(2), for which the lower limit is there.
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+    let Some(files) = (if raised { maximum } else { current }) else { return wanted };
+    let listeners = listeners.into_iter().filter(|on| *on).count().max(1);
+    let most = usize::try_from(files.saturating_sub(OTHER_FILES)).unwrap_or(usize::MAX) / listeners;
+    if most < wanted {
+        let places = most.max(1);
+        tracing::warn!(
+            files,
+            wanted,
+            places,
+            "this process may open too few files for --max-connections; raise ulimit -n"
+        );
+        return places;
+    }
+    wanted
+}
+
+/// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.
+fn warn_of_open_folder(data: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = std::fs::metadata(data) else { return };
+    let mode = meta.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        tracing::warn!(data = %data.display(), mode = format!("{mode:03o}"), "others may look into the data folder; chmod 700 it");
+    }
+}
+
+/// What is read again at SIGHUP.
+struct Secrets {
+    guard: Arc<Guard>,
+    tls: Option<Arc<Tls>>,
+}
+
+impl Secrets {
+    fn is_empty(&self) -> bool {
+        self.guard.is_open() && self.tls.is_none()
+    }
+
+    /// What cannot be read stays as it was.
+    fn reload(&self) {
+        match self.guard.reload() {
+            Ok(Some(tokens)) => tracing::info!(tokens, "the tokens were read again"),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "the tokens stay as they were"),
+        }
+        match self.tls.as_ref().map(|tls| tls.reload()) {
+            Some(Ok(())) => tracing::info!("certificate and key were read again"),
+            None => {}
+            Some(Err(error)) => tracing::error!(%error, "certificate and key stay as they were"),
+        }
+    }
+}
+
+/// SIGTERM and SIGINT, which end the server, SIGUSR1, which begins drain mode, and SIGHUP.
 struct Signals {
+    secrets: Secrets,
+    /// Without secrets it does what it does to everybody: the end of a terminal is the end of the server in it.
+    hang_up: Option<Signal>,
     drain: Signal,
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new(secrets: Secrets) -> std::io::Result<Self> {
+        let hang_up = if secrets.is_empty() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Signals {
+            secrets,
+            hang_up,
             drain: signal(SignalKind::user_defined1())?,
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -229,11 +322,19 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
+                () = received(&mut self.hang_up) => self.secrets.reload(),
                 _ = self.drain.recv() => {
                     tracing::info!("drain mode: new messages are refused");
                     drain.turn_on();
                 }
             }
         }
+    }
+}
+
+async fn received(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
     }
 }

@@ -438,6 +438,16 @@ impl Engine {
         slots.sort_unstable();
         let more = slots.len() > limit;
         slots.truncate(limit);
+        // As a page from the store: a few large bodies fill it, and at least one is there.
+        let mut bytes = 0;
+        let fits = slots.iter().take_while(|&&(_, _, slot)| {
+            let before = bytes;
+            bytes += self.rows.get(slot).message.weight();
+            before < self.policy.load_bytes
+        });
+        let fits = fits.count();
+        let more = more || fits < slots.len();
+        slots.truncate(fits);
         let mut next = seen;
         for &(_, id, slot) in &slots {
             let due = self.rows.get(slot).life.due;

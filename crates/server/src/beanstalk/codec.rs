@@ -422,7 +422,19 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     if let Some(rest) = line.strip_prefix(PEEK_KEY) {
         return (Kind::Other, Words(rest).only_key().map(Command::PeekKey));
     }
+    if is_http(line) {
+        return (Kind::Other, Some(Command::Quit));
+    }
     (Kind::Other, None)
+}
+
+/// A web page can have its visitor's browser send a request here, whose body would then be commands. Every such request has lines like these
+/// before its body, and no client of this protocol sends them; they end the connection.
+fn is_http(line: &[u8]) -> bool {
+    const METHODS: [&[u8]; 7] =
+        [b"GET /", b"POST /", b"PUT /", b"PATCH /", b"DELETE /", b"HEAD /", b"OPTIONS /"];
+    let starts = |word: &&[u8]| line.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
+    METHODS.iter().any(starts) || starts(&b"host:".as_slice())
 }
 
 fn parse_put(mut words: Words<'_>, key: Option<(Key, IfTaken)>, max_body: usize) -> Parsed {

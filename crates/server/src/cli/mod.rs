@@ -2,9 +2,11 @@
 //!
 //! Exit codes: 0 done, 1 refused or failed, 2 used wrongly, 3 done as far as it was possible (`import`).
 
+use std::convert::Infallible;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -20,6 +22,7 @@ mod remote;
 mod restore;
 mod serve;
 mod table;
+mod token;
 mod verify;
 mod work;
 
@@ -59,6 +62,8 @@ enum Command {
     Backup(backup::Backup),
     /// Make a data folder out of a copy
     Restore(restore::Restore),
+    /// Make tokens for a server that asks for them
+    Token(token::TokenArgs),
 }
 
 /// Options of `serve`: the flags, and the file below them.
@@ -74,12 +79,43 @@ struct Serve {
     options: Options,
 }
 
-/// Which server a client command talks to.
+/// Which server a client command talks to, and what it shows there.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Server")]
 struct Server {
     /// The server's address
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
     server: String,
+    /// The token, where the server asks for one. Other users of this machine see options, so rather say it in DUEWHEEL_TOKEN or a file
+    #[arg(long, env = "DUEWHEEL_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    token: Option<Secret>,
+    /// A file with the token in it
+    #[arg(long, env = "DUEWHEEL_TOKEN_FILE", value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// Certificates of authorities (PEM) for https, instead of those that browsers trust
+    #[arg(long, env = "DUEWHEEL_CA_CERT", value_name = "FILE")]
+    ca_cert: Option<PathBuf>,
+    /// Send the token to another machine even without https
+    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    insecure: Option<bool>,
+}
+
+/// Text that is shown nowhere, not even when it is wrong.
+#[derive(Clone)]
+struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(s: &str) -> Result<Self, Infallible> {
+        Ok(Secret(s.to_owned()))
+    }
 }
 
 /// How a command did not succeed.
@@ -131,6 +167,7 @@ pub fn main() -> ExitCode {
         Command::Import(args) => args.run(),
         Command::Backup(args) => args.run(),
         Command::Restore(args) => args.run(),
+        Command::Token(args) => args.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

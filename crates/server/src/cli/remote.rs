@@ -1,13 +1,20 @@
 //! The server, seen from a client command.
 
 use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
-use ureq::http::Request;
+use ureq::http::header::AUTHORIZATION;
+use ureq::http::{HeaderValue, Request};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::{Failure, Server};
+use crate::auth::Token;
 
 /// What a segment of a path need not escape (RFC 3986, "unreserved").
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -22,6 +29,7 @@ const MAX_ANSWER: u64 = 1 << 30;
 pub(super) struct Remote {
     agent: ureq::Agent,
     base: String,
+    token: Option<Token>,
 }
 
 /// A request that got no good answer.
@@ -86,22 +94,30 @@ impl Refusal {
 impl Remote {
     pub(super) fn new(server: &Server) -> Result<Remote, Failure> {
         let base = server.server.trim_end_matches('/').to_owned();
-        if !base.starts_with("http://") {
-            let what = if base.starts_with("https://") {
-                "https is not in this version"
-            } else {
-                "must be http://HOST:PORT"
-            };
-            return Err(Failure::Usage(format!("--server {base}: {what}")));
+        let usage = |what: &str| Failure::Usage(format!("--server {base}: {what}"));
+        let token = token(server)?;
+        if let Some(authority) = base.strip_prefix("http://") {
+            if token.is_some() && server.insecure != Some(true) && !is_this_machine(authority) {
+                return Err(usage(
+                    "the token would cross the network in the clear; say https://, or --insecure if that is meant",
+                ));
+            }
+        } else if !base.starts_with("https://") {
+            return Err(usage("must be http://HOST:PORT or https://HOST:PORT"));
         }
+        let roots = match &server.ca_cert {
+            Some(file) => authorities(file)?,
+            None => RootCerts::WebPki,
+        };
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .proxy(None)
             .timeout_connect(Some(CONNECT))
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent(concat!("duewheel/", env!("CARGO_PKG_VERSION")))
             .build();
-        Ok(Remote { agent: config.new_agent(), base })
+        Ok(Remote { agent: config.new_agent(), base, token })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, Trouble> {
@@ -153,8 +169,14 @@ impl Remote {
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
     ) -> Result<Vec<u8>, Trouble> {
-        let request =
+        let mut request =
             request.map_err(|error| Trouble::Unreachable(format!("--server {}: {error}", self.base)))?;
+        if let Some(token) = &self.token
+            && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.reveal()))
+        {
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
         let request = self.agent.configure_request(request).timeout_global(Some(time)).build();
         let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
         let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
@@ -188,6 +210,42 @@ impl Remote {
     }
 }
 
+fn token(server: &Server) -> Result<Option<Token>, Failure> {
+    let Some(file) = &server.token_file else {
+        let token = server.token.as_ref().map(|secret| secret.0.trim().parse());
+        return token.transpose().map_err(|what: String| Failure::Usage(format!("--token: {what}")));
+    };
+    let bad = |what: &dyn fmt::Display| Failure::Usage(format!("--token-file {}: {what}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
+    text.trim().parse().map(Some).map_err(|what: String| bad(&what))
+}
+
+/// Whether nothing leaves this machine on the way to `HOST:PORT`.
+fn is_this_machine(authority: &str) -> bool {
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+    // In front of an @ could be anything.
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = match host.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+        Some(_) | None => host,
+    };
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+}
+
+fn authorities(file: &Path) -> Result<RootCerts, Failure> {
+    let bad = |what: &dyn fmt::Display| Failure::Usage(format!("--ca-cert {}: {what}", file.display()));
+    let text = std::fs::read(file).map_err(|error| bad(&error))?;
+    let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text)
+        .map(|cert| cert.map(|der| Certificate::from_der(&der).to_owned()))
+        .collect();
+    match certs {
+        Ok(certs) if certs.is_empty() => Err(bad(&"there is no certificate in it (PEM)")),
+        Ok(certs) => Ok(RootCerts::new_with_certs(&certs)),
+        Err(error) => Err(bad(&error)),
+    }
+}
+
 /// A segment of a path.
 pub(super) fn segment(text: &str) -> String {
     // A path of dots would be understood as one level up on the way.
@@ -201,6 +259,26 @@ pub(super) fn segment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loopback_is_told_from_what_only_looks_like_it() {
+        for here in ["127.0.0.1:7788", "127.9.9.9", "[::1]:7788", "localhost:1", "LOCALHOST", "localhost/x"] {
+            assert!(is_this_machine(here), "{here}");
+        }
+        for there in [
+            "192.0.2.1:7788",
+            "[2001:db8::1]:1",
+            "localhost.example:1",
+            "localhost@192.0.2.1:1",
+            "127.0.0.1.example",
+            "",
+            "duewheel:7788",
+            "192.0.2.1:1#@localhost",
+            "127.0.0.1@x.example",
+        ] {
+            assert!(!is_this_machine(there), "{there}");
+        }
+    }
 
     #[test]
     fn segments_are_escaped() {

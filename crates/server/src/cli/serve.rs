@@ -24,6 +24,8 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
     result.map_err(|error| match error {
         ServeError::UnknownStore(_) | ServeError::NoListener => Failure::Usage(error.to_string()),
         ServeError::Config(_)
+        | ServeError::Tokens(_)
+        | ServeError::Tls(_)
         | ServeError::Open { .. }
         | ServeError::Bind { .. }
         | ServeError::System(_)

@@ -14,38 +14,80 @@ use duewheel::core::{Key, MessageId, QueueName};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use super::App;
+use super::routes::{About, Access};
 use super::strict;
+use super::{App, cancel};
+use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem, body_too_large, overloaded};
 
 /// Bytes that are set aside before any of the body has arrived.
 const FIRST_BYTES: usize = 64 * 1024;
+/// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up by a few that
+/// are large and slow.
+const SMALL_BYTES: usize = 16 * 1024;
 /// How much of a body that is too large is read beside its refusal, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
+/// So much is read of a body before others have their turn.
+const TURN_BYTES: usize = 128 * 1024;
+/// Between the turns of a body that is only read to be forgotten: nobody waits for it.
+const DISCARD_REST: Duration = Duration::from_millis(1);
 
 /// One request on its way to its handler.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) app: App,
+    pub(crate) caller: Caller,
     parts: Parts,
     body: Body,
 }
 
 impl Call {
-    pub(crate) fn new(
+    /// Refuses what may be refused before any of the body is read; who may not make this call learns nothing else.
+    pub(crate) async fn new(
         app: App,
         request: axum::extract::Request,
         query: &'static [&'static str],
+        access: Access,
     ) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
-        let call = Call { app, parts, body };
-        call.check_headers()?;
-        call.check_query(query)?;
+        let caller = app.guard.caller(&parts.headers, app.client.now().wall);
+        let mut call = Call { app, caller, parts, body };
+        let checked = match call.check(query, access) {
+            Ok(None) => Ok(()),
+            Ok(Some(id)) => within_reach(call.app.clone(), call.caller.clone(), id).await,
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = checked {
+            call.discard();
+            return Err(problem);
+        }
         Ok(call)
     }
 
-    fn check_headers(&self) -> Result<(), Problem> {
+    /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
+    fn check(&self, query: &'static [&'static str], access: Access) -> Result<Option<MessageId>, Problem> {
+        self.check_headers(access)?;
+        let id = self.check_access(access)?;
+        self.check_query(query)?;
+        Ok(id)
+    }
+
+    fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
+        let Access::Needs(scope, about) = access else { return Ok(None) };
+        self.caller.need(scope)?;
+        match about {
+            About::Queue => self.caller.need_queue(&self.queue()?)?,
+            About::Message if self.caller.limits().is_some() => return Ok(Some(self.id()?)),
+            About::Message => {}
+            // The handler leaves out what is out of reach.
+            About::Several => {}
+            About::Server => self.caller.need_all_queues()?,
+        }
+        Ok(None)
+    }
+
+    fn check_headers(&self, access: Access) -> Result<(), Problem> {
         let headers = &self.parts.headers;
         let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         if bytes > self.app.limits.max_header_bytes {
@@ -53,11 +95,25 @@ impl Call {
                 format!("a request may have at most {} bytes of headers", self.app.limits.max_header_bytes);
             return Err(Problem::new(ErrorCode::HeadersTooLarge, detail));
         }
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let host = hosts.next();
+        if hosts.next().is_some() {
+            return Err(Problem::new(ErrorCode::BadRequest, "there is more than one Host header"));
+        }
+        if let Some(host) = host
+            && access != Access::Open
+            && self.app.guard.is_open()
+            && !self.app.hosts.knows(host.as_bytes())
+        {
+            return Err(Problem::new(
+                ErrorCode::CrossOrigin,
+                "this server does not go by the name in the Host header; its operator may say --hosts",
+            ));
+        }
         // A web page elsewhere must not use its visitor's browser to reach a server that trusts this machine.
         if let Some(origin) = headers.get(header::ORIGIN) {
-            let host = headers.get(header::HOST).map(|h| h.as_bytes());
             let authority = origin.as_bytes().split(|b| *b == b'/').nth(2);
-            if authority.is_none() || authority != host {
+            if authority.is_none() || authority != host.map(|h| h.as_bytes()) {
                 return Err(Problem::new(
                     ErrorCode::CrossOrigin,
                     "a web page of another origin must not call this server",
@@ -179,23 +235,49 @@ impl Call {
 
     /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come.
     pub(crate) async fn bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
-        let body = std::mem::take(&mut self.body);
-        let announced =
-            self.parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-        if let Some(n) = announced
-            && n > limit as u64
-        {
-            // A client that expects to be asked for the body sends none; one that announces far too much gets no help.
-            if n <= DISCARD_BYTES as u64 && !self.parts.headers.contains_key(header::EXPECT) {
-                discard(body);
-            }
+        // Unpacking would make much of little. What is packed is refused rather than taken for what it is not.
+        let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+            self.discard();
+            let why = "the body must come as it is: a Content-Encoding is not taken";
+            return Err(Problem::new(ErrorCode::UnsupportedMediaType, why));
+        }
+        let announced = self.announced();
+        if announced.is_some_and(|n| n > limit as u64) {
+            self.discard();
             return Err(body_too_large(limit));
         }
+        let body = std::mem::take(&mut self.body);
         if body.is_end_stream() {
             return Ok(Bytes::new());
         }
         let reading = collect(body, limit, announced, &self.app.reading);
         within(self.app.limits.body_timeout, reading).await
+    }
+
+    /// How many bytes the request says that its body has.
+    fn announced(&self) -> Option<u64> {
+        self.parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok())
+    }
+
+    /// Lets the body of a refused request go by.
+    fn discard(&mut self) {
+        let body = std::mem::take(&mut self.body);
+        // A client that expects to be asked for the body sends none; one that announces far too much gets no help.
+        let small = self.announced().is_none_or(|n| n <= DISCARD_BYTES as u64);
+        if small && !body.is_end_stream() && !self.parts.headers.contains_key(header::EXPECT) {
+            discard(body);
+        }
+    }
+}
+
+/// An id that is out of reach looks like one under which nothing is pending. A message never changes its queue and an id is never used
+/// again, so what is found out here holds for the operation that follows.
+async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Problem> {
+    match cancel::within(&app, &[id], |queue| caller.reaches(queue)).await?.pop() {
+        Some(Ok(true)) => Ok(()),
+        Some(Ok(false)) | None => Err(Problem::message_not_found()),
+        Some(Err(problem)) => Err(problem),
     }
 }
 
@@ -232,7 +314,8 @@ struct Share<'a> {
 impl Share<'_> {
     fn grow(&mut self, by: usize) -> Result<(), Problem> {
         self.bytes += by;
-        if self.of.bytes.fetch_add(by, Ordering::Relaxed) + by > self.of.max {
+        let all = self.of.bytes.fetch_add(by, Ordering::Relaxed) + by;
+        if all > self.of.max && self.bytes > SMALL_BYTES.min(self.of.max / 64) {
             return Err(overloaded("too many bytes of requests are being read"));
         }
         Ok(())
@@ -252,12 +335,18 @@ async fn collect(
     reading: &Reading,
 ) -> Result<Bytes, Problem> {
     let mut share = Share { of: reading, bytes: 0 };
+    let mut turn = 0;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
+        turn += data.len();
+        if turn >= TURN_BYTES {
+            turn = 0;
+            tokio::task::yield_now().await;
+        }
         let so_far = first.len() + all.len();
         if so_far + data.len() > limit {
             discard(body);
@@ -284,11 +373,17 @@ async fn collect(
 /// refusal back before a client that is still sending has seen it.
 fn discard(mut body: Body) {
     let reading = async move {
-        let mut left = DISCARD_BYTES;
+        let (mut left, mut turn) = (DISCARD_BYTES, 0);
         while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            left = left.saturating_sub(bytes);
             if left == 0 {
                 break;
+            }
+            turn += bytes;
+            if turn >= TURN_BYTES {
+                turn = 0;
+                tokio::time::sleep(DISCARD_REST).await;
             }
         }
     };

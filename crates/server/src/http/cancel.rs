@@ -10,6 +10,9 @@ use super::strict::{self, Id, Text};
 use super::{Answer, App, Json, check_batch, object};
 use crate::error::Problem;
 
+/// Messages that are looked at together.
+const LOOKS: usize = 64;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CancelMany<'a> {
@@ -67,21 +70,47 @@ pub(crate) async fn of_queue(
     ids: &[MessageId],
     op: impl Fn(MessageId) -> Op,
 ) -> Result<Vec<Result<Reply, Problem>>, Problem> {
-    let looks = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
-    let mut results = app.ask_many(looks).await?;
-    let mut ops = Vec::new();
-    for (id, result) in ids.iter().zip(&mut results) {
-        match result {
-            Ok(Reply::View(Some(view))) if view.message.queue == *queue => ops.push(op(*id)),
-            Ok(_) => *result = Err(Problem::message_not_found()),
-            Err(_) => {}
-        }
-    }
+    let ops = ids.iter().map(|id| (*id, op(*id))).collect();
+    apply_within(app, ops, |found| found == queue).await
+}
+
+/// Applies those operations whose message is in a queue within reach; under the other ids nothing is found.
+pub(crate) async fn apply_within(
+    app: &App,
+    ops: Vec<(MessageId, Op)>,
+    reaches: impl Fn(&QueueName) -> bool,
+) -> Result<Vec<Result<Reply, Problem>>, Problem> {
+    let ids: Vec<MessageId> = ops.iter().map(|(id, _)| *id).collect();
+    let within = within(app, &ids, reaches).await?;
+    let reached = |((_, op), within): ((MessageId, Op), &Result<bool, Problem>)| {
+        matches!(within, Ok(true)).then_some(op)
+    };
+    let ops = ops.into_iter().zip(&within).filter_map(reached).collect();
     let mut done = app.ask_many(ops).await?.into_iter();
-    for result in results.iter_mut().filter(|r| r.is_ok()) {
-        *result = done.next().unwrap_or(Err(Problem::internal()));
+    let result = |within| match within {
+        Ok(true) => done.next().unwrap_or(Err(Problem::internal())),
+        Ok(false) => Err(Problem::message_not_found()),
+        Err(problem) => Err(problem),
+    };
+    Ok(within.into_iter().map(result).collect())
+}
+
+/// Of each id, whether a message is pending under it in a queue within reach.
+pub(crate) async fn within(
+    app: &App,
+    ids: &[MessageId],
+    reaches: impl Fn(&QueueName) -> bool,
+) -> Result<Vec<Result<bool, Problem>>, Problem> {
+    let mut within = Vec::with_capacity(ids.len());
+    // A look brings the body along, so not all are taken at a time.
+    for ids in ids.chunks(LOOKS) {
+        let looks = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
+        within.extend(app.ask_many(looks).await?.into_iter().map(|view| match view? {
+            Reply::View(view) => Ok(view.is_some_and(|view| reaches(&view.message.queue))),
+            _ => Err(Problem::internal()),
+        }));
     }
-    Ok(results)
+    Ok(within)
 }
 
 fn write(out: &mut Json, result: Result<Reply, Problem>) {

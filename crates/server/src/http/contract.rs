@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::routes::{About, Access};
 use super::{home, routes};
 use crate::error::ErrorCode;
 
@@ -46,6 +47,35 @@ fn routes_and_description_are_the_same_both_ways() {
         .map(|r| (r.path.to_owned(), r.method.to_string(), r.query.iter().map(|q| (*q).to_owned()).collect()))
         .collect();
     assert_eq!(routed, described);
+}
+
+#[test]
+fn each_operation_says_the_scope_that_its_route_needs() {
+    let spec = spec();
+    for route in routes::table() {
+        let operation = &spec["paths"][route.path][route.method.as_str().to_lowercase()];
+        let described = match route.access {
+            Access::Open => serde_json::json!([]),
+            Access::Needs(scope, _) => serde_json::json!([{"bearer": [scope.as_str()]}]),
+        };
+        assert_eq!(operation["security"], described, "{} {}", route.method, route.path);
+    }
+    assert_eq!(spec["components"]["securitySchemes"]["bearer"]["scheme"], "bearer");
+}
+
+#[test]
+fn what_a_route_is_about_is_what_stands_in_its_path() {
+    for route in routes::table() {
+        let (queue, id) = (route.path.contains("{queue}"), route.path.contains("{id}"));
+        let about = match route.access {
+            Access::Open | Access::Needs(_, About::Several | About::Server) => (false, false),
+            Access::Needs(_, About::Queue) => (true, false),
+            Access::Needs(_, About::Message) => (false, true),
+        };
+        assert_eq!(about, (queue, id), "{} {}", route.method, route.path);
+    }
+    let open = routes::table().into_iter().filter(|route| route.access == Access::Open);
+    assert_eq!(open.map(|route| route.path).collect::<Vec<_>>(), ["/healthz", "/openapi.json", "/"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 
 use super::call::Call;
 use super::{Answer, object};
+use crate::auth::Caller;
 
 /// The driver comes round at least every second; five of them without it are a fault.
 const MAX_TICK_AGE_MS: u64 = 5_000;
@@ -23,7 +24,10 @@ pub(crate) async fn health(call: Call) -> Answer {
         out.plain("status", word);
         out.number("tick_age_ms", health.tick_age_ms);
         out.plain("durability", call.app.client.level().as_str());
-        if let Some(trouble) = &health.trouble {
+        // It may name files; a stranger learns that there is trouble, and no more.
+        if let Some(trouble) = &health.trouble
+            && !matches!(call.caller, Caller::Stranger(_))
+        {
             out.text("trouble", trouble);
         }
     }))

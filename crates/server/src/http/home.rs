@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use axum::http::StatusCode;
 
 use super::call::Call;
+use super::routes::Access;
 use super::{Answer, routes, typed};
 
 /// The description that the routes are compared with.
@@ -15,7 +16,8 @@ const BEGINNING: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "</h1>\n<p>Durable delayed messages. Schedule one:</p>\n",
     "<pre>curl http://HOST:PORT/v1/queues/greetings/messages -d '{\"body\": \"hello\", \"delay\": \"10s\"}'</pre>\n",
-    "<p>Every call, also in <a href=\"/openapi.json\">/openapi.json</a>:</p>\n<pre>\n",
+    "<p>Every call, with the scope that a token needs where tokens are asked for; also in ",
+    "<a href=\"/openapi.json\">/openapi.json</a>:</p>\n<pre>\n",
 );
 
 pub(crate) async fn home(_: Call) -> Answer {
@@ -23,7 +25,11 @@ pub(crate) async fn home(_: Call) -> Answer {
     for route in routes::table() {
         let query =
             if route.query.is_empty() { String::new() } else { format!("?{}=", route.query.join("=&")) };
-        let _ = writeln!(page, "{:7}{}{query}", route.method, route.path);
+        let scope = match route.access {
+            Access::Open => "",
+            Access::Needs(scope, _) => scope.as_str(),
+        };
+        let _ = writeln!(page, "{scope:9}{:7}{}{query}", route.method, route.path);
     }
     page.push_str("</pre>\n");
     Ok(typed(StatusCode::OK, "text/html; charset=utf-8", page))

@@ -11,12 +11,15 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::server::TlsStream;
 
+use super::stall::Stall;
 use super::{App, routes};
 use crate::stop::Stop;
+use crate::tls::Tls;
 
 /// What a connection may hold of a request that has not been taken apart yet. Above the limit of headers, so that too
 /// many of them are mostly answered by us, with a code.
@@ -35,6 +38,7 @@ pub struct Listener {
     socket: TcpListener,
     router: Router,
     app: App,
+    tls: Option<Arc<Tls>>,
     stop: watch::Receiver<bool>,
     stopper: Stop,
 }
@@ -47,7 +51,13 @@ impl Listener {
     pub async fn bind(address: SocketAddr, app: App) -> io::Result<Listener> {
         let socket = TcpListener::bind(address).await?;
         let (stopper, stop) = Stop::new();
-        Ok(Listener { socket, router: routes::router(app.clone()), app, stop, stopper })
+        Ok(Listener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper })
+    }
+
+    /// The same for TLS alone.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Arc<Tls>>) -> Listener {
+        Listener { tls, ..self }
     }
 
     /// Where it listens; the real port if port 0 was asked for.
@@ -84,6 +94,8 @@ impl Listener {
             };
             match Arc::clone(&free).try_acquire_owned() {
                 Ok(place) => self.serve(stream, place),
+                // Telling it would take a handshake.
+                Err(_) if self.tls.is_some() => drop(stream),
                 Err(_) => turn_away(stream, &turned_away),
             }
         }
@@ -97,34 +109,71 @@ impl Listener {
     fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
         // Answers are written whole; waiting for more to send would only make them late.
         let _ = stream.set_nodelay(true);
-        let app = self.app.clone();
-        let service = TowerToHyperService::new(self.router.clone());
-        let mut stop = self.stop.clone();
+        let (app, tls, stop) = (self.app.clone(), self.tls.clone(), self.stop.clone());
+        let router = self.router.clone();
         tokio::spawn(async move {
             let _place = place;
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
-            let mut server = http1::Builder::new();
-            server
-                .timer(TokioTimer::new())
-                .header_read_timeout(app.limits.header_timeout)
-                .max_buf_size(READ_BUFFER)
-                .pipeline_flush(true);
-            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
-            let stopped = async move {
-                let _ = stop.wait_for(|stop| *stop).await;
-            };
-            let ended = tokio::select! {
-                ended = connection.as_mut() => ended,
-                () = stopped => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
+            let stream = Stall::new(stream, app.limits.body_timeout);
+            match tls {
+                None => talk(stream, router, &app, stop).await,
+                Some(tls) => {
+                    if let Some(stream) = shake_hands(stream, &tls, &app, stop.clone()).await {
+                        talk(stream, router, &app, stop).await;
+                    }
                 }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(%error, "connection ended");
             }
             app.counters.connections.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+}
+
+/// Gives nothing when the client is no good, too slow, or the server stops.
+async fn shake_hands(
+    stream: Stall<TcpStream>,
+    tls: &Tls,
+    app: &App,
+    mut stop: watch::Receiver<bool>,
+) -> Option<TlsStream<Stall<TcpStream>>> {
+    let shaking = tokio::time::timeout(app.limits.header_timeout, tls.acceptor().accept(stream));
+    tokio::select! {
+        shaken = shaking => match shaken {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => tracing::debug!(%error, "no TLS connection"),
+            Err(_) => tracing::debug!("no TLS connection: the handshake took too long"),
+        },
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    None
+}
+
+/// Serves one connection from its first request to its last.
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    app: &App,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut server = http1::Builder::new();
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(app.limits.header_timeout)
+        // Not `pipeline_flush`: with it answers to pipelined requests are lost when what follows them is no request.
+        .max_buf_size(READ_BUFFER);
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let stopped = async move {
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
     }
 }
 

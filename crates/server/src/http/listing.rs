@@ -1,12 +1,12 @@
 //! Pages: the messages of a queue in due order, and all queues by name.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{ListCursor, Op, Reply};
+use duewheel::core::engine::{ListCursor, Op, QueueView, Reply};
 use duewheel::core::store::Cursor;
 use duewheel::core::{MessageId, QueueName, State};
 
 use super::call::Call;
-use super::{Answer, Json, json, object, queue, view};
+use super::{Answer, App, Json, held, object, queue, view, write_large};
 use crate::error::Problem;
 
 const MESSAGES: usize = 100;
@@ -18,21 +18,25 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let bad = || Problem::field("after", "must be the `next` of an earlier page");
     let after = call.param("after")?.map(|text| read_cursor(&text).ok_or_else(bad)).transpose()?;
     let limit = call.count_param("limit", MESSAGES, call.app.policy.max_page)?;
+    let room = call.app.rooms.take(call.app.policy.load_bytes.saturating_mul(2)).await?;
     match call.app.ask(Op::List { queue, state, after, limit }).await? {
         Reply::Page(page) => {
             let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
-            let mut out = Json::with_capacity(bytes + 128);
-            out.open();
-            out.open_list("messages");
-            for message in &page.views {
+            let write = move || {
+                let mut out = Json::with_capacity(bytes + 128);
                 out.open();
-                view::write(&mut out, message);
+                out.open_list("messages");
+                for message in &page.views {
+                    out.open();
+                    view::write(&mut out, message);
+                    out.close();
+                }
+                out.close_list();
+                out.text_or_null("next", page.next.map(write_cursor).as_deref());
                 out.close();
-            }
-            out.close_list();
-            out.text_or_null("next", page.next.map(write_cursor).as_deref());
-            out.close();
-            Ok(json(StatusCode::OK, out))
+                out
+            };
+            Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
         }
         _ => Err(Problem::internal()),
     }
@@ -42,21 +46,68 @@ pub(crate) async fn queues(call: Call) -> Answer {
     let after = call.param("after")?.map(|name| QueueName::new(&name)).transpose();
     let after = after.map_err(|what| Problem::field("after", what))?;
     let limit = call.count_param("limit", QUEUES, call.app.policy.max_page)?;
-    match call.app.ask(Op::Queues { after, limit }).await? {
-        Reply::Queues(queues) => Ok(object(StatusCode::OK, |out| {
-            // A full page may be the last one; then the next is empty.
-            let next = if queues.len() < limit { None } else { queues.last().map(|q| q.name.as_str()) };
-            out.open_list("queues");
-            for one in &queues {
-                out.open();
-                queue::write(out, one, call.app.client.now().wall);
-                out.close();
-            }
-            out.close_list();
-            out.text_or_null("next", next);
-        })),
+    let queues = match call.caller.limits() {
+        None => page(&call.app, after, limit).await?,
+        Some(prefixes) => page_within(&call.app, prefixes, after, limit).await?,
+    };
+    Ok(object(StatusCode::OK, |out| {
+        // A full page may be the last one; then the next is empty.
+        let next = if queues.len() < limit { None } else { queues.last().map(|q| q.name.as_str()) };
+        out.open_list("queues");
+        for one in &queues {
+            out.open();
+            queue::write(out, one, call.app.client.now().wall);
+            out.close();
+        }
+        out.close_list();
+        out.text_or_null("next", next);
+    }))
+}
+
+async fn page(app: &App, after: Option<QueueName>, limit: usize) -> Result<Vec<QueueView>, Problem> {
+    match app.ask(Op::Queues { after, limit }).await? {
+        Reply::Queues(queues) => Ok(queues),
         _ => Err(Problem::internal()),
     }
+}
+
+/// A page of those queues whose names begin as a token says. They are looked for where they are, so the others cost nothing.
+async fn page_within(
+    app: &App,
+    prefixes: &[QueueName],
+    after: Option<QueueName>,
+    limit: usize,
+) -> Result<Vec<QueueView>, Problem> {
+    let mut prefixes: Vec<&QueueName> = prefixes.iter().collect();
+    prefixes.sort_unstable();
+    // One that begins with another one stands right behind it, or behind its like.
+    prefixes.dedup_by(|longer, shorter| longer.as_str().starts_with(shorter.as_str()));
+    let mut found = Vec::new();
+    for prefix in prefixes {
+        let begins = |name: &QueueName| name.as_str().starts_with(prefix.as_str());
+        let from = match &after {
+            Some(after) if after > prefix && !begins(after) => continue,
+            Some(after) if begins(after) => after.clone(),
+            Some(_) | None => {
+                // Names behind the prefix leave out the queue that is named like it.
+                match app.ask(Op::Queue { queue: prefix.clone() }).await? {
+                    Reply::Queues(same) => found.extend(same),
+                    _ => return Err(Problem::internal()),
+                }
+                prefix.clone()
+            }
+        };
+        let wanted = limit.saturating_sub(found.len());
+        if wanted > 0 {
+            let more = page(app, Some(from), wanted).await?;
+            found.extend(more.into_iter().take_while(|queue| begins(&queue.name)));
+        }
+        found.truncate(limit);
+        if found.len() == limit {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 fn state(word: &str) -> Result<State, Problem> {

@@ -1,13 +1,15 @@
 //! One message by its id or its key: look, cancel, postpone, fire.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Op, Reply, Target};
+use axum::response::Response;
+use duewheel::core::engine::{Op, Reply, Target, View};
 use serde::Deserialize;
 
 use super::call::Call;
 use super::line::{PastWord, body, when};
+use super::room::Room;
 use super::strict::{self, Text, U32_MAX, Whole};
-use super::{Answer, object, view};
+use super::{Answer, App, Json, held, object, view};
 use crate::error::Problem;
 
 pub(crate) async fn get_by_id(call: Call) -> Answer {
@@ -51,8 +53,9 @@ pub(crate) async fn fire_by_key(call: Call) -> Answer {
 }
 
 async fn get(call: Call, target: Target) -> Answer {
+    let room = room(&call.app).await?;
     match call.app.ask(Op::Get { target }).await? {
-        Reply::View(Some(found)) => Ok(object(StatusCode::OK, |out| view::write(out, &found))),
+        Reply::View(Some(found)) => Ok(shown(room, &found)),
         Reply::View(None) => Err(Problem::message_not_found()),
         _ => Err(Problem::internal()),
     }
@@ -93,12 +96,14 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?;
         (Op::Postpone { target, when, body, if_generation: asked.if_generation.map(Whole::get) }, time)
     };
-    changed(call.app.ask(op).await?, time)
+    let room = room(&call.app).await?;
+    changed(room, call.app.ask(op).await?, time)
 }
 
 async fn fire(mut call: Call, target: Target) -> Answer {
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    changed(call.app.ask(Op::Fire { target }).await?, "due_at")
+    let room = room(&call.app).await?;
+    changed(room, call.app.ask(Op::Fire { target }).await?, "due_at")
 }
 
 /// A body that may be empty, and says nothing if it is not.
@@ -106,9 +111,22 @@ async fn fire(mut call: Call, target: Target) -> Answer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-fn changed(reply: Reply, time: &'static str) -> Answer {
+/// For an answer with one message in it.
+async fn room(app: &App) -> Result<Room, Problem> {
+    app.rooms.take(app.policy.max_body + app.policy.max_headers).await
+}
+
+fn shown(room: Room, view: &View) -> Response {
+    let mut out = Json::with_capacity(view.message.weight() + 512);
+    out.open();
+    view::write(&mut out, view);
+    out.close();
+    held(StatusCode::OK, room, out)
+}
+
+fn changed(room: Room, reply: Reply, time: &'static str) -> Answer {
     match reply {
-        Reply::Change(Ok(now)) => Ok(object(StatusCode::OK, |out| view::write(out, &now))),
+        Reply::Change(Ok(now)) => Ok(shown(room, &now)),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, time)),
         _ => Err(Problem::internal()),
     }

@@ -32,18 +32,26 @@ mod metrics;
 mod ndjson;
 mod queue;
 mod reserve;
+mod room;
 mod routes;
 mod settle;
+mod stall;
 mod strict;
 mod view;
+#[cfg(test)]
+mod walk;
 mod wheel;
 mod write;
 
 pub use listener::Listener;
 pub(crate) use write::Json;
 
+use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
+
+/// Answers from this size on take long enough to write that others would notice.
+const LARGE_ANSWER: usize = 256 * 1024;
 
 /// What all requests share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -56,7 +64,10 @@ pub struct Shared {
     client: Client,
     policy: Policy,
     limits: Limits,
+    guard: Arc<Guard>,
+    hosts: Hosts,
     reading: call::Reading,
+    rooms: room::Rooms,
     draining: AtomicBool,
     drain: Drain,
     counters: Counters,
@@ -71,9 +82,11 @@ pub struct Limits {
     pub max_header_bytes: usize,
     /// Bytes of bodies that are being read, all connections together.
     pub max_reading_bytes: usize,
-    /// For the headers of a request, idle time before it included.
+    /// Bytes of answers that have not been written yet, all connections together.
+    pub max_writing_bytes: usize,
+    /// For the headers of a request, idle time before it included; and for a handshake.
     pub header_timeout: Duration,
-    /// For the body of a request.
+    /// For the body of a request; and for a client that takes nothing of its answer.
     pub body_timeout: Duration,
 }
 
@@ -83,6 +96,7 @@ impl Default for Limits {
             max_connections: 10_000,
             max_header_bytes: 16 * 1024,
             max_reading_bytes: 256 * 1024 * 1024,
+            max_writing_bytes: 256 * 1024 * 1024,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
         }
@@ -98,15 +112,31 @@ struct Counters {
 }
 
 impl App {
-    /// Over a wheel. `policy` must be the wheel's: what it allows is checked here too.
+    /// Over a wheel, for whoever reaches it. `policy` must be the wheel's: what it allows is checked here too.
     pub fn new(wheel: Duewheel, policy: Policy, limits: Limits, drain: Drain) -> Self {
+        App::guarded(wheel, policy, limits, drain, Arc::default(), Hosts::default())
+    }
+
+    /// The same, for those whom `guard` knows. Without tokens only requests for one of `hosts` are taken.
+    pub fn guarded(
+        wheel: Duewheel,
+        policy: Policy,
+        limits: Limits,
+        drain: Drain,
+        guard: Arc<Guard>,
+        hosts: Hosts,
+    ) -> Self {
         let reading = call::Reading::new(limits.max_reading_bytes);
+        let rooms = room::Rooms::new(limits.max_writing_bytes);
         App(Arc::new(Shared {
             client: wheel.client().clone(),
             wheel,
             policy,
             limits,
+            guard,
+            hosts,
             reading,
+            rooms,
             draining: AtomicBool::new(false),
             drain,
             counters: Counters::default(),
@@ -173,6 +203,19 @@ fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
     let mut response = (status, body.into()).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
+}
+
+/// An answer in JSON that holds its room until it is written.
+fn held(status: StatusCode, room: room::Room, json: Json) -> Response {
+    typed(status, "application/json", room.hold(json))
+}
+
+/// Writes an answer of about so many bytes; a large one beside the threads that serve all the others.
+async fn write_large(bytes: usize, write: impl FnOnce() -> Json + Send + 'static) -> Result<Json, Problem> {
+    if bytes < LARGE_ANSWER {
+        return Ok(write());
+    }
+    tokio::task::spawn_blocking(write).await.map_err(|_| Problem::internal())
 }
 
 /// Writes one JSON object as an answer.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::call::Call;
 use super::strict::{Positive, Whole};
-use super::{Answer, Json, json, view};
+use super::{Answer, Json, held, view, write_large};
 use crate::error::{Problem, overloaded};
 
 /// Bytes of a grant beside its body.
@@ -26,13 +26,12 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: Asked = call.json(call.app.max_single_bytes()).await?;
     let policy = &call.app.policy;
+    let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
+    // While others do not take what they have reserved, each gets one at a time.
+    let max = if call.app.rooms.has(policy.max_reserve_bytes) { max.try_into().unwrap_or(1) } else { 1 };
     let demand = Demand {
         queues: vec![queue],
-        max: asked
-            .max
-            .map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?
-            .try_into()
-            .unwrap_or(1),
+        max,
         wait_ms: asked.wait_ms.map_or(Ok(0), |n| at_most("wait_ms", n.0, policy.max_wait_ms))?,
         lease_ms: asked.lease_ms.map(|n| at_most("lease_ms", n.0, policy.max_lease_ms)).transpose()?,
         session: SessionId::NONE,
@@ -41,17 +40,22 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
     match call.app.client.reserve(demand).await? {
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
-            let mut out = Json::with_capacity(bytes + 32);
-            out.open();
-            out.open_list("messages");
-            for grant in &grants {
+            let write = move || {
+                let mut out = Json::with_capacity(bytes + 32);
                 out.open();
-                write(&mut out, grant);
+                out.open_list("messages");
+                for grant in &grants {
+                    out.open();
+                    write(&mut out, grant);
+                    out.close();
+                }
+                out.close_list();
                 out.close();
-            }
-            out.close_list();
-            out.close();
-            Ok(json(StatusCode::OK, out))
+                out
+            };
+            let out = write_large(bytes, write).await?;
+            let room = call.app.rooms.take_left(out.len());
+            Ok(held(StatusCode::OK, room, out))
         }
         Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
         Reserved::DeadlineSoon => Err(Problem::internal()),

@@ -1,4 +1,6 @@
-//! The table of all paths: method, path, query parameters, handler. `openapi.json` is compared with it.
+//! The table of all paths: method, path, query parameters, who may call it, handler. `openapi.json` is compared with it.
+//!
+//! A route cannot be written without its access, and access is checked before its handler is called: [`Call::new`].
 
 use std::future::Future;
 
@@ -10,9 +12,10 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::call::Call;
 use super::{
-    Answer, App, backup, cancel, enqueue, health, histogram, home, listing, message, metrics, queue, reserve,
-    settle, wheel,
+    Answer, App, backup, cancel, enqueue, health, histogram, home, listing, message as messages, metrics,
+    queue as queues, reserve, settle, wheel,
 };
+use crate::auth::Scope;
 use crate::error::{ErrorCode, Problem};
 
 /// One line of the table.
@@ -20,48 +23,88 @@ pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     pub(crate) query: &'static [&'static str],
+    pub(crate) access: Access,
     handler: MethodRouter<App>,
+}
+
+/// Who may make a call, where tokens are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Everybody: it tells nothing of queues and messages.
+    Open,
+    /// A token with this scope, that is for what the call is about.
+    Needs(Scope, About),
+}
+
+/// What a call is about, and so which tokens that are limited to queues may make it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum About {
+    /// The queue in the path: it must be within reach.
+    Queue,
+    /// The message whose id is in the path: out of reach, it is not found.
+    Message,
+    /// Several queues or messages: the handler leaves out what is out of reach.
+    Several,
+    /// The whole server: no limited token may.
+    Server,
+}
+
+const fn queue(scope: Scope) -> Access {
+    Access::Needs(scope, About::Queue)
+}
+
+const fn message(scope: Scope) -> Access {
+    Access::Needs(scope, About::Message)
+}
+
+const fn several(scope: Scope) -> Access {
+    Access::Needs(scope, About::Several)
+}
+
+const fn server(scope: Scope) -> Access {
+    Access::Needs(scope, About::Server)
 }
 
 /// All of them.
 #[rustfmt::skip]
 pub(crate) fn table() -> Vec<Route> {
+    use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
     const NO: &[&str] = &[];
     vec![
-        post("/v1/queues/{queue}/messages", NO, enqueue::enqueue),
-        get("/v1/queues/{queue}/messages", &["state", "after", "limit"], listing::messages),
-        post("/v1/queues/{queue}/reserve", NO, reserve::reserve),
-        post("/v1/queues/{queue}/cancel", NO, cancel::cancel_many),
+        post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue),
+        get("/v1/queues/{queue}/messages", &["state", "after", "limit"], queue(Admin), listing::messages),
+        post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve),
+        post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many),
 
-        get("/v1/messages/{id}", NO, message::get_by_id),
-        delete("/v1/messages/{id}", NO, message::cancel_by_id),
-        patch("/v1/messages/{id}", NO, message::postpone_by_id),
-        post("/v1/messages/{id}/fire", NO, message::fire_by_id),
-        get("/v1/queues/{queue}/keys/{key}", NO, message::get_by_key),
-        delete("/v1/queues/{queue}/keys/{key}", NO, message::cancel_by_key),
-        patch("/v1/queues/{queue}/keys/{key}", NO, message::postpone_by_key),
-        post("/v1/queues/{queue}/keys/{key}/fire", NO, message::fire_by_key),
+        get("/v1/messages/{id}", NO, message(Cancel), messages::get_by_id),
+        delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel_by_id),
+        patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone_by_id),
+        post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire_by_id),
+        get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get_by_key),
+        delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel_by_key),
+        patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key),
+        post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire_by_key),
 
-        post("/v1/messages/{id}/ack", NO, settle::ack),
-        post("/v1/messages/{id}/nack", NO, settle::nack),
-        post("/v1/messages/{id}/extend", NO, settle::extend),
-        post("/v1/ack", NO, settle::ack_many),
+        post("/v1/messages/{id}/ack", NO, message(Consume), settle::ack),
+        post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack),
+        post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend),
+        post("/v1/ack", NO, several(Consume), settle::ack_many),
 
-        get("/v1/queues", &["after", "limit"], listing::queues),
-        get("/v1/queues/{queue}", NO, queue::show),
-        get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], histogram::histogram),
-        put("/v1/queues/{queue}/config", NO, queue::configure),
-        post("/v1/queues/{queue}/pause", NO, queue::pause),
-        post("/v1/queues/{queue}/resume", NO, queue::resume),
-        post("/v1/queues/{queue}/purge", NO, queue::purge),
-        post("/v1/queues/{queue}/redrive", NO, queue::redrive),
-        get("/v1/wheel", NO, wheel::wheel),
-        post("/v1/backup", NO, backup::backup),
+        get("/v1/queues", &["after", "limit"], several(Metrics), listing::queues),
+        get("/v1/queues/{queue}", NO, queue(Metrics), queues::show),
+        get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], queue(Metrics), histogram::histogram),
+        put("/v1/queues/{queue}/config", NO, queue(Admin), queues::configure),
+        post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause),
+        post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume),
+        post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge),
+        post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive),
+        get("/v1/wheel", NO, server(Metrics), wheel::wheel),
+        post("/v1/backup", NO, server(Admin), backup::backup),
 
-        get("/healthz", NO, health::health),
-        get("/metrics", NO, metrics::metrics),
-        get("/openapi.json", NO, home::openapi),
-        get("/", NO, home::home),
+        get("/healthz", NO, Access::Open, health::health),
+        get("/metrics", NO, server(Metrics), metrics::metrics),
+        get("/openapi.json", NO, Access::Open, home::openapi),
+        get("/", NO, Access::Open, home::home),
     ]
 }
 
@@ -84,7 +127,12 @@ pub(crate) fn router(app: App) -> Router {
 
 macro_rules! methods {
     ($($name:ident $method:ident),*) => {$(
-        fn $name<H, F>(path: &'static str, query: &'static [&'static str], handler: H) -> Route
+        fn $name<H, F>(
+            path: &'static str,
+            query: &'static [&'static str],
+            access: Access,
+            handler: H,
+        ) -> Route
         where
             H: Fn(Call) -> F + Clone + Send + Sync + 'static,
             F: Future<Output = Answer> + Send + 'static,
@@ -92,14 +140,14 @@ macro_rules! methods {
             let serve = move |State(app): State<App>, request: Request| {
                 let handler = handler.clone();
                 async move {
-                    let result = match Call::new(app.clone(), request, query) {
+                    let result = match Call::new(app.clone(), request, query, access).await {
                         Ok(call) => handler(call).await,
                         Err(problem) => Err(problem),
                     };
                     answer(&app, result)
                 }
             };
-            Route { method: Method::$method, path, query, handler: on(MethodFilter::$method, serve) }
+            Route { method: Method::$method, path, query, access, handler: on(MethodFilter::$method, serve) }
         }
     )*};
 }

@@ -8,6 +8,7 @@ use duewheel::core::{LeaseToken, MessageId};
 use serde::Deserialize;
 
 use super::call::Call;
+use super::cancel::apply_within;
 use super::reserve::at_most;
 use super::strict::{self, Id, Object, Positive, Text, Whole};
 use super::{Answer, Json, check_batch, object};
@@ -110,8 +111,13 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
             .collect::<Result<Vec<(MessageId, LeaseToken)>, Problem>>()?
     };
     drop(bytes);
-    let ops = leases.iter().map(|(id, token)| Op::Ack { id: *id, proof: (*token).into() }).collect();
-    let results = call.app.ask_many(ops).await?;
+    let op = |(id, token): &(MessageId, LeaseToken)| Op::Ack { id: *id, proof: (*token).into() };
+    let results = if call.caller.limits().is_none() {
+        call.app.ask_many(leases.iter().map(op).collect()).await?
+    } else {
+        let ops = leases.iter().map(|lease| (lease.0, op(lease))).collect();
+        apply_within(&call.app, ops, |queue| call.caller.reaches(queue)).await?
+    };
     Ok(object(StatusCode::OK, |out| {
         out.open_list("results");
         for ((id, _), result) in leases.iter().zip(results) {

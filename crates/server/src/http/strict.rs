@@ -20,6 +20,7 @@ const MAX_DEPTH: usize = 32;
 pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Problem> {
     // Only `{`: serde would take an array for a struct, member by member.
     if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        check_depth(bytes)?;
         return Err(Problem::new(ErrorCode::BadRequest, "a JSON object is expected"));
     }
     serde_json::from_slice(bytes).map_err(|_| explain::<T>(bytes))
@@ -37,9 +38,8 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         let detail = format!("the JSON text is not valid UTF-8 (byte {})", e.valid_up_to());
         return Problem::new(ErrorCode::BadRequest, detail);
     }
-    if depth(bytes) > MAX_DEPTH {
-        let detail = format!("the JSON text is nested deeper than {MAX_DEPTH} levels");
-        return Problem::new(ErrorCode::BadRequest, detail);
+    if let Err(problem) = check_depth(bytes) {
+        return problem;
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let error = match serde_path_to_error::deserialize::<_, T>(&mut json) {
@@ -66,6 +66,14 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         (path, None) => path.to_owned(),
     };
     Problem::field(field, what)
+}
+
+fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
+    if depth(bytes) > MAX_DEPTH {
+        let detail = format!("the JSON text is nested deeper than {MAX_DEPTH} levels");
+        return Err(Problem::new(ErrorCode::BadRequest, detail));
+    }
+    Ok(())
 }
 
 /// How deep arrays and objects are nested.

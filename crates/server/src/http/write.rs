@@ -21,6 +21,11 @@ impl Json {
         self.out.into()
     }
 
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
     fn comma(&mut self) {
         if !matches!(self.out.last(), None | Some(b'{' | b'[' | b'\n')) {
             self.out.push(b',');

@@ -193,7 +193,7 @@ fn wrong_use_exits_2_and_a_missing_server_1_with_a_hint() {
         &["backup"],
         &["restore", "one"],
         &["unknown"],
-        &["get", "1", "--server", "https://localhost"],
+        &["get", "1", "--server", "ftp://localhost"],
         &["get", "1", "--server", "localhost:7788"],
     ] {
         shell.fails(args, 2);

@@ -1,9 +1,11 @@
 //! A server in this process, with virtual time and everything in memory, and a small HTTP client.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::{Duewheel, Policy, VirtualClock};
+use duewheel_server::auth::{Guard, Hosts};
 use duewheel_server::drain::Drain;
 use duewheel_server::http::{App, Limits, Listener};
 use duewheel_server::stop::Stop;
@@ -40,11 +42,20 @@ impl Server {
     }
 
     pub(crate) async fn start_with(policy: Policy, limits: Limits) -> Server {
+        Server::start_guarded(policy, limits, Arc::default(), Hosts::default()).await
+    }
+
+    pub(crate) async fn start_guarded(
+        policy: Policy,
+        limits: Limits,
+        guard: Arc<Guard>,
+        hosts: Hosts,
+    ) -> Server {
         let clock = VirtualClock::at_2026();
         let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
         let wheel = open.await.expect("wheel");
         let drain = Drain::default();
-        let app = App::new(wheel.clone(), policy, limits, drain.clone());
+        let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, hosts);
         let listener = Listener::bind("127.0.0.1:0".parse().expect("address"), app).await.expect("bind");
         let (address, stop) = (listener.address().expect("address"), listener.stopper());
         let running = tokio::spawn(listener.run(PATIENCE));

@@ -881,7 +881,7 @@ fn wrong_uses_are_one_clear_line() {
     for (from, more, code, says) in [
         (&*nobody, &[][..], 1, "cannot reach a beanstalkd"),
         ("unix:/nowhere", &[], 1, "cannot reach a beanstalkd"),
-        (target.server.url.trim_start_matches("http://"), &[], 1, "the source has closed the connection"),
+        (target.server.url.trim_start_matches("http://"), &[], 1, "this is no beanstalkd"),
         (&*source.address, &["--tube", "a b"], 2, "--tube"),
         (&*source.address, &["--wait", "soon"], 2, "--wait"),
     ] {

@@ -182,3 +182,27 @@ async fn a_connection_serves_many_requests_also_pipelined() {
     let queue = server.ok("GET", "/v1/queues/q", "").await;
     assert_eq!(queue["counts"]["ready"], 10);
 }
+
+/// A page of leased messages is cut by its bytes, as those of the others are, and no message is left out between two pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_leased_messages_is_bounded_by_bytes_and_the_next_goes_on() {
+    let policy = Policy { load_bytes: 1_000, ..Policy::default() };
+    let server = Server::start_with(policy, Limits::default()).await;
+    let body = json!({"body": "a".repeat(300), "delay_ms": 0}).to_string();
+    for _ in 0..10 {
+        server.enqueue("q", &body).await;
+    }
+    assert_eq!(server.reserve("q", r#"{"max": 10}"#).await.len(), 10);
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = server.ok("GET", &format!("/v1/queues/q/messages?state=leased{after}"), "").await;
+        let messages = page["messages"].as_array().expect("messages");
+        assert!((1..=4).contains(&messages.len()), "{} messages", messages.len());
+        seen.extend(messages.iter().map(|m| m["id"].as_str().expect("id").to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(seen, (1..=10).map(|n| n.to_string()).collect::<Vec<_>>());
+}

@@ -15,3 +15,4 @@ mod peer;
 mod process;
 mod queues;
 mod schema;
+mod security;

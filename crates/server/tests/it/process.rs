@@ -36,12 +36,17 @@ impl Process {
         Process::spawn(command)
     }
 
-    fn spawn(mut command: Command) -> Process {
+    pub(crate) fn spawn(command: Command) -> Process {
+        Process::spawn_logged(command, Stdio::null())
+    }
+
+    /// With a place for what it logs.
+    pub(crate) fn spawn_logged(mut command: Command, log: Stdio) -> Process {
         // Two servers must not want beanstalkd's port; a flag wins over this.
         if std::env::var_os("DUEWHEEL_BEANSTALK").is_none() {
             command.env("DUEWHEEL_BEANSTALK", "off");
         }
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("spawn");
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("spawn");
         let mut out = BufReader::new(child.stdout.take().expect("stdout"));
         let mut line = String::new();
         out.read_line(&mut line).expect("line");
@@ -180,6 +185,10 @@ fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
         ("durability", "\"buffered\"", "memory", "fsync"),
         ("journal_bytes", "2097152", "3145728", "4194304"),
         ("memory_messages", "200", "300", "400"),
+        ("tokens", "\"f\"", "e", "a"),
+        ("tls_cert", "\"f\"", "e", "a"),
+        ("tls_key", "\"f\"", "e", "a"),
+        ("hosts", "\"f.example\"", "e.example", "a.example,b.example"),
         ("insecure", "true", "false", "true"),
         ("drain_timeout", "\"1s\"", "2s", "3s"),
         ("log", "\"warn\"", "error", "debug"),
@@ -209,12 +218,14 @@ fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
     let defaults = settings(&mut serve());
     assert_eq!(defaults["http"].as_str(), Some("127.0.0.1:7788"));
     assert_eq!(defaults["durability"].as_str(), Some("fsync"));
-    assert_eq!(defaults.len(), options.len(), "an option without a row above");
+    // Tokens, certificate and key have no default.
+    assert_eq!(defaults.len() + 3, options.len(), "an option without a row above");
     let from_file = settings(serve().arg("--config").arg(&file));
     for (name, in_file, in_env, as_flag) in options {
         let flag = format!("--{}", name.replace('_', "-"));
         let variable = format!("DUEWHEEL_{}", name.to_uppercase());
         assert_eq!(from_file[name], value(in_file), "{name} from the file");
+        assert_eq!(defaults.contains_key(name), !["tokens", "tls_cert", "tls_key"].contains(&name), "{name}");
         let got = settings(serve().env("DUEWHEEL_CONFIG", &file).env(&variable, in_env));
         assert_eq!(got[name], value(in_env), "{name} from the environment");
         let got = settings(serve().arg("--config").arg(&file).env(&variable, in_env).args([&flag, as_flag]));

@@ -1,0 +1,172 @@
+//! Asks each request who it is from.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::http::{HeaderMap, header};
+use duewheel::core::{QueueName, WallMs};
+
+use super::{Entry, Hash, Scope, Table, TokensError};
+use crate::error::{ErrorCode, Problem};
+
+/// The tokens of a running server; they may be exchanged while it runs.
+#[derive(Debug, Default)]
+pub struct Guard(Option<Tokens>);
+
+#[derive(Debug)]
+struct Tokens {
+    file: PathBuf,
+    table: RwLock<Arc<Table>>,
+}
+
+/// Who a request is from.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// There are no tokens: whoever reaches the listener may do everything.
+    Trusted,
+    /// The holder of a token that counts.
+    Holder(Arc<Entry>),
+    /// Nobody that is known, and why.
+    Stranger(&'static str),
+}
+
+impl Guard {
+    /// Asks nobody.
+    pub fn open() -> Guard {
+        Guard(None)
+    }
+
+    /// Asks everybody for a token of this file.
+    ///
+    /// # Errors
+    /// See [`Table::read`].
+    pub fn of(file: PathBuf) -> Result<Guard, TokensError> {
+        let table = RwLock::new(Arc::new(Table::read(&file)?));
+        Ok(Guard(Some(Tokens { file, table })))
+    }
+
+    /// Reads the file again; gives the number of its tokens, if there is a file. After an error everything is as before.
+    ///
+    /// # Errors
+    /// See [`Table::read`].
+    pub fn reload(&self) -> Result<Option<usize>, TokensError> {
+        let Some(tokens) = &self.0 else { return Ok(None) };
+        let table = Table::read(&tokens.file)?;
+        let count = table.len();
+        *tokens.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
+        Ok(Some(count))
+    }
+
+    /// Whether nobody is asked.
+    pub fn is_open(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Who a request is from, by its headers.
+    pub fn caller(&self, headers: &HeaderMap, now: WallMs) -> Caller {
+        let Some(tokens) = &self.0 else { return Caller::Trusted };
+        let mut sent = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(first), None) = (sent.next(), sent.next()) else {
+            return Caller::Stranger("this server asks for a token: Authorization: Bearer dw_...");
+        };
+        let Some(token) = bearer(first.as_bytes()) else {
+            return Caller::Stranger("the Authorization header must be: Bearer dw_...");
+        };
+        let table = Arc::clone(&tokens.table.read().unwrap_or_else(PoisonError::into_inner));
+        match table.find(&Hash::of(token)) {
+            None => Caller::Stranger("this token is not known"),
+            Some(entry) if entry.expires.is_some_and(|end| end <= now) => {
+                Caller::Stranger("this token has expired")
+            }
+            Some(entry) => Caller::Holder(entry),
+        }
+    }
+}
+
+/// What follows `Bearer`, in any case (RFC 9110, 11.1).
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = value.split_at_checked(6)?;
+    let token = rest.strip_prefix(b" ")?.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer") && !token.is_empty()).then_some(token)
+}
+
+impl Caller {
+    /// Refuses who may not make calls of this kind.
+    ///
+    /// # Errors
+    /// `unauthorized` for a stranger, `forbidden` for a token without the scope.
+    pub fn need(&self, scope: Scope) -> Result<(), Problem> {
+        match self {
+            Caller::Trusted => Ok(()),
+            Caller::Stranger(why) => Err(Problem::new(ErrorCode::Unauthorized, *why)),
+            Caller::Holder(entry) if entry.scopes.contains(&scope) => Ok(()),
+            Caller::Holder(_) => {
+                Err(Problem::new(ErrorCode::Forbidden, format!("this token has not the scope {scope}")))
+            }
+        }
+    }
+
+    /// Whether this queue is within reach.
+    pub fn reaches(&self, queue: &QueueName) -> bool {
+        match self {
+            Caller::Trusted => true,
+            Caller::Holder(entry) => entry.reaches(queue),
+            Caller::Stranger(_) => false,
+        }
+    }
+
+    /// How the names of the queues within reach begin; `None` when all are.
+    pub fn limits(&self) -> Option<&[QueueName]> {
+        match self {
+            Caller::Trusted => None,
+            Caller::Holder(entry) => entry.queues.as_deref(),
+            Caller::Stranger(_) => Some(&[]),
+        }
+    }
+
+    /// Refuses a queue that is out of reach.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn need_queue(&self, queue: &QueueName) -> Result<(), Problem> {
+        if self.reaches(queue) {
+            return Ok(());
+        }
+        Err(Problem::new(ErrorCode::Forbidden, format!("this token is not for the queue {queue}")))
+    }
+
+    /// Refuses a token that is limited to queues.
+    ///
+    /// # Errors
+    /// `forbidden`.
+    pub fn need_all_queues(&self) -> Result<(), Problem> {
+        if self.limits().is_none() {
+            return Ok(());
+        }
+        let why = "this call is about the whole server, and this token is for some queues only";
+        Err(Problem::new(ErrorCode::Forbidden, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bearer_token_is_what_follows_the_word() {
+        for (value, token) in [
+            ("Bearer dw_x", Some("dw_x")),
+            ("bearer dw_x", Some("dw_x")),
+            ("BEARER   dw_x  ", Some("dw_x")),
+            ("Bearer", None),
+            ("Bearer ", None),
+            ("Bearer\tdw_x", None),
+            ("Bearerdw_x", None),
+            ("Basic dw_x", None),
+            ("dw_x", None),
+            ("", None),
+        ] {
+            assert_eq!(bearer(value.as_bytes()), token.map(str::as_bytes), "{value:?}");
+        }
+    }
+}

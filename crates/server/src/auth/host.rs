@@ -1,0 +1,112 @@
+//! By which names a server that trusts its callers may be called.
+//!
+//! A web page can have its own name stand for 127.0.0.1 (DNS rebinding). For the browser it then talks to its own server, sends the
+//! page's name as `Host` and as `Origin`, and lets the page read the answers. So where no token is asked for, the name must be one
+//! that no stranger can have: an address, `localhost`, a name without a dot (a container's, which is in no public DNS), or one
+//! that the operator has said.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Names of a server, beside those that no stranger can have.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(from = "String", into = "String")]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// Whether a request with this `Host` header was meant for this server.
+    pub fn knows(&self, header: &[u8]) -> bool {
+        let Ok(header) = std::str::from_utf8(header) else { return false };
+        let name = without_port(header).trim_end_matches('.').to_ascii_lowercase();
+        let address = name.parse::<Ipv4Addr>().is_ok()
+            || name
+                .strip_prefix('[')
+                .and_then(|n| n.strip_suffix(']'))
+                .is_some_and(|n| n.parse::<Ipv6Addr>().is_ok());
+        address || !name.contains('.') || name.ends_with(".localhost") || self.0.contains(&name)
+    }
+}
+
+fn without_port(header: &str) -> &str {
+    match header.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        Some(_) | None => header,
+    }
+}
+
+impl FromStr for Hosts {
+    type Err = Infallible;
+
+    fn from_str(s: &str) -> Result<Self, Infallible> {
+        let names = s.split(',').map(|name| name.trim().trim_end_matches('.').to_ascii_lowercase());
+        Ok(Hosts(names.filter(|name| !name.is_empty()).collect()))
+    }
+}
+
+impl From<String> for Hosts {
+    fn from(s: String) -> Self {
+        let Ok(hosts) = s.parse();
+        hosts
+    }
+}
+
+impl From<Hosts> for String {
+    fn from(hosts: Hosts) -> String {
+        hosts.to_string()
+    }
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_no_stranger_can_have() {
+        let hosts: Hosts = " Queue.Example. , other.example".parse().unwrap();
+        assert_eq!(hosts.to_string(), "queue.example,other.example");
+        for good in [
+            "127.0.0.1",
+            "127.0.0.1:7788",
+            "[::1]",
+            "[::1]:7788",
+            "192.0.2.1:1",
+            "localhost",
+            "LOCALHOST:7788",
+            "localhost.",
+            "a.localhost:1",
+            "duewheel:7788",
+            "x",
+            "queue.example",
+            "QUEUE.example.:7788",
+            "",
+        ] {
+            assert!(hosts.knows(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "evil.example:7788",
+            "127.0.0.1.evil.example",
+            "queue.example.evil.example",
+            "localhost.evil.example",
+            "evil.localhost.example",
+            "a.queue.example",
+            "127.0.0.1.",
+            "1.2.3",
+            "\u{fc}.example",
+        ] {
+            // A dot at the end of an address changes nothing: it is none of the DNS.
+            assert!(bad == "127.0.0.1." || !hosts.knows(bad.as_bytes()), "{bad}");
+        }
+        assert!(!hosts.knows(b"\xff.example"));
+    }
+}

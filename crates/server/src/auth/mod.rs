@@ -1,0 +1,19 @@
+//! Who may do what over HTTP: bearer tokens with scopes, queues and an end, kept as hashes in a file.
+//!
+//! ```text
+//!   tokens.toml ──read at the start and at SIGHUP──▶ Table ──▶ Guard ── who is this? ──▶ Caller ── may it? ──▶ the handler
+//! ```
+//!
+//! Without a file everybody who reaches the listener is trusted; then it must be on loopback, or `--insecure` be spelled out.
+
+mod guard;
+mod host;
+mod scope;
+mod table;
+mod token;
+
+pub use guard::{Caller, Guard};
+pub use host::Hosts;
+pub use scope::Scope;
+pub use table::{Entry, Table, TokensError, block, check_rights};
+pub use token::{Hash, Token};

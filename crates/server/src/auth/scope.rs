@@ -1,0 +1,54 @@
+//! What a token allows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A kind of calls. None implies another; a token may have several.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// New messages. Shows no body
+    Enqueue,
+    /// Reserve, ack, nack, extend
+    Consume,
+    /// One message by id or key: look, cancel, postpone, fire
+    Cancel,
+    /// Lists of messages, settings, pause, purge, redrive, backup
+    Admin,
+    /// Figures: /metrics, queues, histograms, the wheel. Shows no body
+    Metrics,
+}
+
+impl Scope {
+    /// All of them.
+    pub const ALL: [Scope; 5] = [Scope::Enqueue, Scope::Consume, Scope::Cancel, Scope::Admin, Scope::Metrics];
+
+    /// The word in files and answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Enqueue => "enqueue",
+            Scope::Consume => "consume",
+            Scope::Cancel => "cancel",
+            Scope::Admin => "admin",
+            Scope::Metrics => "metrics",
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Scope {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let found = Scope::ALL.into_iter().find(|scope| scope.as_str() == s);
+        found.ok_or_else(|| format!("{s:?} is none of enqueue, consume, cancel, admin, metrics"))
+    }
+}

@@ -1,0 +1,323 @@
+//! The file of tokens.
+//!
+//! ```toml
+//! [[token]]
+//! name = "shop"                            # for people and messages
+//! hash = "sha256:5f3c…"                    # `duewheel token new` makes it
+//! scopes = ["enqueue", "cancel"]
+//! queues = ["shop/"]                       # only queues that begin so; left out: all
+//! expires = "2027-01-01T00:00:00.000Z"     # left out: never
+//! ```
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::Metadata;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duewheel::core::{QueueName, WallMs};
+use serde::Deserialize;
+use subtle::{ConditionallySelectable, ConstantTimeEq};
+
+use super::{Hash, Scope};
+use crate::rfc3339;
+
+/// Each request is compared with all of them.
+const MAX_TOKENS: usize = 1_000;
+const MAX_BYTES: u64 = 1024 * 1024;
+const MAX_NAME: usize = 100;
+
+/// All tokens of a server.
+#[derive(Debug, Default)]
+pub struct Table(Vec<Arc<Entry>>);
+
+/// One token, without the token.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// For people.
+    pub name: String,
+    /// What is kept of it.
+    pub hash: Hash,
+    /// What it allows.
+    pub scopes: BTreeSet<Scope>,
+    /// How the names of its queues begin; `None` for all queues.
+    pub queues: Option<Vec<QueueName>>,
+    /// From then on it allows nothing.
+    pub expires: Option<WallMs>,
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// The file cannot be read.
+    #[error("cannot read the tokens in {}: {why}", .file.display())]
+    Unreadable {
+        /// Which file.
+        file: PathBuf,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// Others than its owner may read or change it.
+    #[error(
+        "the tokens in {} may be read or changed by others than the owner (mode {mode:03o}); chmod 600 it",
+        .file.display()
+    )]
+    Exposed {
+        /// Which file.
+        file: PathBuf,
+        /// Its rights.
+        mode: u32,
+    },
+    /// It is not as it should be.
+    #[error("the tokens in {}: {what}", .file.display())]
+    Wrong {
+        /// Which file.
+        file: PathBuf,
+        /// What is wrong, with the line or the token's name.
+        what: String,
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    token: Vec<Written>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    hash: String,
+    scopes: Vec<String>,
+    queues: Option<Vec<String>>,
+    expires: Option<String>,
+}
+
+impl Table {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is open to others, or is not as it should be.
+    pub fn read(file: &Path) -> Result<Table, TokensError> {
+        let unreadable = |why| TokensError::Unreadable { file: file.to_owned(), why };
+        let opened = std::fs::File::open(file).map_err(unreadable)?;
+        // Of what was opened, whatever the name stands for by now.
+        check_rights(file, &opened.metadata().map_err(unreadable)?)?;
+        let mut text = String::new();
+        opened.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+        if text.len() as u64 > MAX_BYTES {
+            let what = format!("must have at most {MAX_BYTES} bytes");
+            return Err(TokensError::Wrong { file: file.to_owned(), what });
+        }
+        Table::parse(&text).map_err(|what| TokensError::Wrong { file: file.to_owned(), what })
+    }
+
+    /// Takes the file's text apart.
+    ///
+    /// # Errors
+    /// What is wrong, with the line or the token's name. Nothing of a hash is repeated.
+    pub fn parse(text: &str) -> Result<Table, String> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let line = text.get(..at).map_or(0, |before| before.matches('\n').count()) + 1;
+            format!("line {line}: {}", error.message().replace('\n', " "))
+        })?;
+        if file.token.len() > MAX_TOKENS {
+            return Err(format!("there may be at most {MAX_TOKENS} tokens"));
+        }
+        let mut table = Table::default();
+        for (n, written) in file.token.into_iter().enumerate() {
+            let named = if written.name.is_empty() {
+                format!("token {}", n + 1)
+            } else {
+                format!("token {:?}", written.name)
+            };
+            let entry = Entry::check(written).map_err(|what| format!("{named}: {what}"))?;
+            if table.0.iter().any(|other| other.name == entry.name) {
+                return Err(format!("{named}: name: another token has it"));
+            }
+            if table.0.iter().any(|other| other.hash.same(&entry.hash).into()) {
+                return Err(format!("{named}: hash: another token has it"));
+            }
+            table.0.push(Arc::new(entry));
+        }
+        Ok(table)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none, so that nobody may do anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The token with this hash. It is compared with all of them, and how long that takes tells nothing of where it differs.
+    pub fn find(&self, hash: &Hash) -> Option<Arc<Entry>> {
+        const NONE: u32 = u32::MAX;
+        let mut found = NONE;
+        for (n, entry) in (0_u32..).zip(&self.0) {
+            found.conditional_assign(&n, entry.hash.same(hash));
+        }
+        if found.ct_eq(&NONE).into() {
+            return None;
+        }
+        self.0.get(usize::try_from(found).ok()?).cloned()
+    }
+}
+
+/// Only the owner may read or change a file of tokens: with the right to write somebody else's hash in comes everything.
+///
+/// # Errors
+/// When others may.
+pub fn check_rights(file: &Path, meta: &Metadata) -> Result<(), TokensError> {
+    let mode = meta.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(TokensError::Exposed { file: file.to_owned(), mode });
+    }
+    Ok(())
+}
+
+impl Entry {
+    fn check(written: Written) -> Result<Entry, String> {
+        let Written { name, hash, scopes, queues, expires } = written;
+        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+            return Err(format!("name: must be 1 to {MAX_NAME} bytes of text"));
+        }
+        let hash = hash.parse().map_err(|what| format!("hash: {what}"))?;
+        if scopes.is_empty() {
+            return Err("scopes: at least one is needed".to_owned());
+        }
+        let scopes = scopes.iter().map(|word| word.parse()).collect::<Result<_, _>>();
+        let scopes = scopes.map_err(|what| format!("scopes: {what}"))?;
+        let prefix = |text: &String| QueueName::new(text).map_err(|what| format!("queues: {text:?} {what}"));
+        let queues = queues.map(|all| all.iter().map(prefix).collect::<Result<Vec<_>, _>>()).transpose()?;
+        if queues.as_ref().is_some_and(Vec::is_empty) {
+            return Err("queues: say how their names begin, or leave it out for all queues".to_owned());
+        }
+        let expires = expires.map(|text| rfc3339::parse(&text)).transpose();
+        let expires = expires.map_err(|what| format!("expires: {what}"))?;
+        Ok(Entry { name, hash, scopes, queues, expires })
+    }
+
+    /// Whether it may touch this queue.
+    pub fn reaches(&self, queue: &QueueName) -> bool {
+        match &self.queues {
+            None => true,
+            Some(prefixes) => prefixes.iter().any(|p| queue.as_str().starts_with(p.as_str())),
+        }
+    }
+}
+
+/// The token as its file has it.
+pub fn block(entry: &Entry) -> impl fmt::Display + '_ {
+    struct Block<'a>(&'a Entry);
+    impl fmt::Display for Block<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let Entry { name, hash, scopes, queues, expires } = self.0;
+            let list = |words: Vec<&str>| toml::Value::from(words);
+            writeln!(f, "[[token]]")?;
+            writeln!(f, "name = {}", toml::Value::from(name.as_str()))?;
+            writeln!(f, "hash = \"{hash}\"")?;
+            writeln!(f, "scopes = {}", list(scopes.iter().map(|scope| scope.as_str()).collect()))?;
+            if let Some(queues) = queues {
+                writeln!(f, "queues = {}", list(queues.iter().map(QueueName::as_str).collect()))?;
+            }
+            if let Some(expires) = expires {
+                writeln!(f, "expires = \"{}\"", rfc3339::string(*expires))?;
+            }
+            Ok(())
+        }
+    }
+    Block(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, n: u8) -> Entry {
+        Entry {
+            name: name.to_owned(),
+            hash: Hash::of(&[n]),
+            scopes: BTreeSet::from([Scope::Consume, Scope::Enqueue]),
+            queues: Some(vec![QueueName::new("shop/").unwrap(), QueueName::new("sms").unwrap()]),
+            expires: Some(WallMs(1_800_000_000_000)),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let one = entry("a \"b\" \\ ü", 1);
+        let two = Entry { queues: None, expires: None, ..entry("two", 2) };
+        let table = Table::parse(&format!("# mine\n{}\n{}", block(&one), block(&two))).unwrap();
+        assert_eq!(table.len(), 2);
+        let found = table.find(&one.hash).unwrap();
+        assert_eq!((&found.name, &found.scopes, &found.queues), (&one.name, &one.scopes, &one.queues));
+        assert_eq!(found.expires, one.expires);
+        let found = table.find(&two.hash).unwrap();
+        assert_eq!((found.name.as_str(), &found.queues, found.expires), ("two", &None, None));
+        assert!(table.find(&Hash::of(&[3])).is_none());
+        assert!(Table::parse("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn queues_are_told_by_how_they_begin() {
+        let reaches = |name: &str| entry("x", 1).reaches(&QueueName::new(name).unwrap());
+        assert!(reaches("shop/") && reaches("shop/orders") && reaches("sms") && reaches("sms-2"));
+        assert!(!reaches("shop") && !reaches("other/shop/") && !reaches("sm") && !reaches("SMS"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_no_hash_is_repeated() {
+        let good = block(&entry("x", 1)).to_string();
+        let hash = entry("x", 1).hash.to_string();
+        for (text, says) in [
+            (good.replace("consume", "eat"), "token \"x\": scopes: \"eat\" is none of enqueue"),
+            (good.replace("name = \"x\"", "name = \"\""), "token 1: name"),
+            (good.replace("[\"enqueue\", \"consume\"]", "[]"), "scopes: at least one"),
+            (good.replace("[\"shop/\", \"sms\"]", "[]"), "queues: say how"),
+            (good.replace("shop/", ""), "queues: \"\" must not be empty"),
+            (good.replace("shop/", "shop/*"), "queues: \"shop/*\" may hold only"),
+            (good.replace("2027", "soon"), "expires: "),
+            (good.replace(&hash, &hash[..20]), "hash: a hash is sha256:"),
+            (good.replace("hash", "token"), "line 3: unknown field `token`"),
+            (good.replace("scopes", "scope"), "line 4: unknown field `scope`"),
+            (good.replace("[[token]]", "[token]"), "line 1: "),
+            (format!("{good}{good}"), "name: another token has it"),
+            (format!("{good}{}", good.replace("\"x\"", "\"y\"")), "token \"y\": hash: another"),
+            (format!("{good}[["), "line 7: "),
+        ] {
+            let why = Table::parse(&text).unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+            assert!(!why.contains(&hash[..20]), "{why}");
+        }
+        let many: String = (0..=MAX_TOKENS).map(|n| block(&entry(&n.to_string(), 1)).to_string()).collect();
+        assert!(Table::parse(&many).unwrap_err().contains("at most 1000"));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_or_change_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens.toml");
+        std::fs::write(&file, block(&entry("x", 1)).to_string()).unwrap();
+        for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+            let read = Table::read(&file);
+            assert_eq!(read.is_ok(), good, "{mode:o}: {read:?}");
+            if let Err(why) = read {
+                let text = why.to_string();
+                assert!(text.contains("chmod 600") && text.contains(&format!("{mode:03o}")), "{text}");
+            }
+        }
+        let none = Table::read(&dir.path().join("none")).unwrap_err().to_string();
+        assert!(none.contains("cannot read the tokens in"), "{none}");
+    }
+}

@@ -1,0 +1,132 @@
+//! `duewheel token`: makes tokens, and what the server keeps of them.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+use duewheel::core::{QueueName, WallMs};
+
+use super::Failure;
+use crate::auth::{Entry, Scope, Table, Token, block, check_rights};
+use crate::span::Span;
+
+const OWNER_ONLY: u32 = 0o600;
+
+#[derive(Args, Debug)]
+pub(super) struct TokenArgs {
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Make a token: prints it, once, and what belongs into the server's file of tokens
+    New(New),
+    /// Read a token from standard input and print the hash that the server keeps
+    Hash,
+}
+
+#[derive(Args, Debug)]
+struct New {
+    /// For people: whose token it is
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// What it allows; may be given several times, or with commas
+    #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
+    scopes: Vec<Scope>,
+    /// Only for queues whose names begin so; may be given several times [default: all queues]
+    #[arg(long = "queue", value_name = "PREFIX")]
+    queues: Vec<String>,
+    /// For so long, such as 90d [default: without end]
+    #[arg(long, value_name = "TIME")]
+    expires: Option<Span>,
+    /// The server's file of tokens: the new one is written behind the others, and only the token is printed
+    #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
+    tokens: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        match self.command {
+            What::New(new) => new.run(),
+            What::Hash => hash(),
+        }
+    }
+}
+
+impl New {
+    fn run(self) -> Result<(), Failure> {
+        let token = Token::generate().map_err(Failure::Failed)?;
+        let queue = |text: &String| {
+            QueueName::new(text).map_err(|what| Failure::Usage(format!("--queue {text:?}: {what}")))
+        };
+        let queues = self.queues.iter().map(queue).collect::<Result<Vec<_>, _>>()?;
+        let entry = Entry {
+            name: self.name,
+            hash: token.hash(),
+            scopes: self.scopes.into_iter().collect::<BTreeSet<_>>(),
+            queues: (!queues.is_empty()).then_some(queues),
+            expires: self.expires.map(end).transpose()?,
+        };
+        let block = block(&entry).to_string();
+        // It must be readable as it is, name and all.
+        Table::parse(&block).map_err(|what| Failure::Usage(what.replacen("token ", "--name ", 1)))?;
+        let mut out = io::stdout().lock();
+        match &self.tokens {
+            Some(file) => {
+                append(file, &block)?;
+                writeln!(out, "{}", token.reveal())?;
+                eprintln!("written to {}; kill -HUP the server, and it counts", file.display());
+            }
+            None => {
+                writeln!(out, "{}\n\n{block}", token.reveal())?;
+                eprintln!(
+                    "the first line is the token, which is nowhere else; the rest belongs into the server's --tokens file"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn end(after: Span) -> Result<WallMs, Failure> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(Failure::failed)?;
+    let end = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_add(after.0);
+    // RFC 3339 ends with the year 9999.
+    if end > 253_402_300_799_999 {
+        return Err(Failure::Usage("--expires: is too long; leave it out for a token without end".into()));
+    }
+    Ok(WallMs(end))
+}
+
+/// Writes behind what is there, so that the file stays its owner's, and a server that reads it meanwhile finds all of the others.
+fn append(file: &Path, block: &str) -> Result<(), Failure> {
+    let failed = |why: io::Error| Failure::Failed(format!("{}: {why}", file.display()));
+    let opened = OpenOptions::new().read(true).append(true).create(true).mode(OWNER_ONLY).open(file);
+    let mut opened = opened.map_err(failed)?;
+    check_rights(file, &opened.metadata().map_err(failed)?).map_err(Failure::failed)?;
+    let mut text = String::new();
+    opened.read_to_string(&mut text).map_err(failed)?;
+    let gap = match text.as_bytes() {
+        [] => "",
+        [.., b'\n'] => "\n",
+        [..] => "\n\n",
+    };
+    let more = format!("{gap}{block}");
+    text.push_str(&more);
+    Table::parse(&text).map_err(|what| Failure::Failed(format!("{}: {what}", file.display())))?;
+    opened.write_all(more.as_bytes()).map_err(failed)?;
+    opened.sync_all().map_err(failed)
+}
+
+fn hash() -> Result<(), Failure> {
+    let mut text = String::new();
+    io::stdin().take(1_024).read_to_string(&mut text)?;
+    let token: Token = text.trim().parse().map_err(Failure::Usage)?;
+    writeln!(io::stdout(), "{}", token.hash())?;
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! A socket whose other end must take bytes, or lose the connection: who asks and never reads must not hold answers for ever.
+//!
+//! And one that is closed so that the last answer arrives: a socket that is closed with unread bytes in it resets the connection, which takes
+//! back what the client has not read yet. So what has come is read and forgotten first, within limits.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+/// How much is read and forgotten at the end of a connection, and for how long.
+const UNREAD_BYTES: usize = 1024 * 1024;
+const UNREAD_TIME: Duration = Duration::from_millis(500);
+
+/// Ends with an error when nothing can be written for so long.
+#[derive(Debug)]
+pub(super) struct Stall<S> {
+    socket: S,
+    patience: Duration,
+    /// Runs while a write waits.
+    waits: Option<Pin<Box<Sleep>>>,
+    end: End,
+}
+
+/// How far the end of a connection has come.
+#[derive(Debug)]
+enum End {
+    Open,
+    /// Nothing more is written. If something unread is there, it goes away until then.
+    Written,
+    Reading {
+        until: Pin<Box<Sleep>>,
+        left: usize,
+    },
+}
+
+impl<S> Stall<S> {
+    pub(super) fn new(socket: S, patience: Duration) -> Self {
+        Stall { socket, patience, waits: None, end: End::Open }
+    }
+
+    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = None;
+            return written;
+        }
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(self.patience)));
+        ready!(waits.as_mut().poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Stall<S> {
+    /// Reads on as long as there is something. Ready when there is nothing, or enough was read.
+    fn forget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut unread = [0; 4_096];
+        loop {
+            let mut read = ReadBuf::new(&mut unread);
+            let polled = Pin::new(&mut self.socket).poll_read(cx, &mut read);
+            let n = read.filled().len();
+            match (&mut self.end, polled) {
+                (_, Poll::Ready(Err(_))) | (End::Open, _) => return Poll::Ready(()),
+                (_, Poll::Ready(Ok(()))) if n == 0 => return Poll::Ready(()),
+                (End::Written, Poll::Ready(Ok(()))) => {
+                    self.end = End::Reading { until: Box::pin(sleep(UNREAD_TIME)), left: UNREAD_BYTES };
+                }
+                (End::Written, Poll::Pending) => return Poll::Ready(()),
+                (End::Reading { left, .. }, Poll::Ready(Ok(()))) => match left.checked_sub(n) {
+                    Some(less) => *left = less,
+                    None => return Poll::Ready(()),
+                },
+                (End::Reading { until, .. }, Poll::Pending) => return until.as_mut().poll(cx),
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stall<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.watch(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.watch(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.socket).poll_flush(cx);
+        self.watch(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if matches!(self.end, End::Open) {
+            let ended = Pin::new(&mut self.socket).poll_shutdown(cx);
+            ready!(self.watch(cx, ended))?;
+            self.end = End::Written;
+        }
+        self.forget(cx).map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn who_does_not_read_is_given_up_and_who_reads_slowly_is_not() {
+        let (ours, mut theirs) = tokio::io::duplex(4);
+        let mut ours = Stall::new(ours, Duration::from_millis(100));
+        let reader = tokio::spawn(async move {
+            let mut read = [0; 2];
+            for _ in 0..6 {
+                tokio::time::sleep(Duration::from_millis(25)).await;
+                theirs.read_exact(&mut read).await.unwrap();
+            }
+            // Then no more.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(theirs);
+        });
+        ours.write_all(&[0; 16]).await.unwrap();
+        let why = ours.write_all(&[0; 16]).await.unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::TimedOut);
+        reader.abort();
+    }
+
+    #[tokio::test]
+    async fn what_is_unread_goes_away_before_the_end_and_not_for_ever() {
+        // Nothing is unread: the end is at once. (An end that waited would wait for the other side, which never ends.)
+        let (ours, theirs) = tokio::io::duplex(64);
+        Stall::new(ours, Duration::from_secs(60)).shutdown().await.unwrap();
+        drop(theirs);
+        // Something is: it is read, and so is what comes behind it, until the other side ends.
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        theirs.write_all(&[1; 64]).await.unwrap();
+        let ending = tokio::spawn(async move {
+            let mut ours = Stall::new(ours, Duration::from_secs(60));
+            ours.shutdown().await.unwrap();
+            ours
+        });
+        theirs.write_all(&[2; 640]).await.unwrap();
+        theirs.shutdown().await.unwrap();
+        let mut ours = ending.await.unwrap();
+        let mut rest = Vec::new();
+        assert_eq!(ours.read_to_end(&mut rest).await.unwrap(), 0);
+        // Somebody who never ends.
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        let endless = tokio::spawn(async move { while theirs.write_all(&[3; 64]).await.is_ok() {} });
+        tokio::task::yield_now().await;
+        Stall::new(ours, Duration::from_secs(60)).shutdown().await.unwrap();
+        endless.await.unwrap();
+    }
+}

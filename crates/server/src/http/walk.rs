@@ -1,0 +1,204 @@
+//! Every route of the table, called by everybody who may not, and by one who may.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::OpenOptionsExt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, HttpBody};
+use axum::http::{Request, header};
+use axum::response::Response;
+use bytes::Bytes;
+use duewheel::core::engine::{Enqueue, Op, Reply, Stats};
+use duewheel::core::{Key, QueueName, WallMs};
+use duewheel::{Client, Duewheel, Policy, VirtualClock};
+use http_body_util::BodyExt;
+use hyper::body::Frame;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+
+use super::routes::{About, Access, Route, router, table};
+use super::{App, Limits};
+use crate::auth::{Entry, Guard, Hosts, Scope, Token, block};
+use crate::drain::Drain;
+
+const MINE: &str = "mine/q";
+const ELSEWHERE: &str = "elsewhere/";
+
+/// Longer than any answer takes that does not wait for a body.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Server {
+    router: TowerToHyperService<Router>,
+    client: Client,
+    guard: Arc<Guard>,
+    file: tempfile::NamedTempFile,
+    entries: Vec<Entry>,
+    _wheel: Duewheel,
+}
+
+impl Server {
+    /// With one message, id 1 and key `k`, in [`MINE`].
+    async fn start() -> Server {
+        let clock = VirtualClock::at_2026();
+        let wheel = Duewheel::builder().in_memory().clock(clock).seed(1).open().await.unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let guard = Arc::new(Guard::of(file.path().to_owned()).unwrap());
+        let client = wheel.client().clone();
+        let app = App::guarded(
+            wheel.clone(),
+            Policy::default(),
+            // A handler that reads the body would wait for it until the test gives up.
+            Limits { body_timeout: Duration::from_secs(3_600), ..Limits::default() },
+            Drain::default(),
+            Arc::clone(&guard),
+            Hosts::default(),
+        );
+        let queue = QueueName::new(MINE).unwrap();
+        let message = Enqueue { key: Some(Key::new("k").unwrap()), ..Enqueue::new(queue, b"body".to_vec()) };
+        client.call(Op::Enqueue(Box::new(message))).await.unwrap();
+        let router = TowerToHyperService::new(router(app));
+        Server { router, client, guard, file, entries: Vec::new(), _wheel: wheel }
+    }
+
+    /// A new token, which counts at once.
+    fn token(&mut self, scopes: &[Scope], queues: Option<&str>, expires: Option<WallMs>) -> String {
+        let token = Token::generate().unwrap();
+        self.entries.push(Entry {
+            name: format!("t{}", self.entries.len()),
+            hash: token.hash(),
+            scopes: scopes.iter().copied().collect::<BTreeSet<_>>(),
+            queues: queues.map(|prefix| vec![QueueName::new(prefix).unwrap()]),
+            expires,
+        });
+        let text: String = self.entries.iter().map(|entry| block(entry).to_string()).collect();
+        let mut write = std::fs::OpenOptions::new();
+        let mut file = write.write(true).truncate(true).mode(0o600).open(self.file.path()).unwrap();
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        self.guard.reload().unwrap();
+        token.reveal().to_owned()
+    }
+
+    async fn call(&self, route: &Route, tokens: &[&str], body: Body) -> Response {
+        let path = route.path.replace("{queue}", "mine%2Fq").replace("{id}", "1").replace("{key}", "k");
+        let mut request = Request::builder().method(route.method.clone()).uri(path);
+        for token in tokens {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let answer = self.router.call(request.body(body).unwrap());
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        answer.unwrap_or_else(|_| panic!("{} {} waits for the body", route.method, route.path)).unwrap()
+    }
+
+    /// Everything that a call could have changed.
+    async fn state(&self) -> (Stats, String) {
+        let Reply::Stats(stats) = self.client.call(Op::Stats).await.unwrap() else { panic!("stats") };
+        let queues = self.client.call(Op::Queues { after: None, limit: 100 }).await.unwrap();
+        (*stats, format!("{queues:?}"))
+    }
+}
+
+/// A body that never comes.
+struct Never;
+
+impl HttpBody for Never {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Pending
+    }
+}
+
+async fn problem(answer: Response) -> (u16, String, String) {
+    let status = answer.status().as_u16();
+    let challenge = answer.headers().get(header::WWW_AUTHENTICATE).map(|v| v.to_str().unwrap().to_owned());
+    assert_eq!(challenge.as_deref(), (status == 401).then_some("Bearer"));
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    let json: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    let text = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
+    (status, text("code"), text("detail"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_route_is_open_but_those_that_say_so() {
+    let mut server = Server::start().await;
+    let wrong = Token::generate().unwrap().reveal().to_owned();
+    let expired = server.token(&Scope::ALL, None, Some(WallMs(1)));
+    let before = server.state().await;
+    let mut refused = 0;
+    for route in table() {
+        let at = format!("{} {}", route.method, route.path);
+        let strangers: [&[&str]; 5] = [&[], &[&wrong], &[&expired], &["dw_"], &[&wrong, &wrong]];
+        for tokens in strangers {
+            let answer = server.call(&route, tokens, Body::new(Never)).await;
+            if route.access == Access::Open {
+                assert_eq!(answer.status(), 200, "{at}");
+                continue;
+            }
+            let (status, code, detail) = problem(answer).await;
+            assert_eq!((status, code.as_str()), (401, "unauthorized"), "{at}: {detail}");
+            assert!(!detail.contains(&wrong), "{at}: {detail}");
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, (table().len() - 3) * 5);
+    assert_eq!(server.state().await, before, "nothing was applied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
+    let mut server = Server::start().await;
+    let without = Scope::ALL.map(|scope| {
+        let others: Vec<Scope> = Scope::ALL.into_iter().filter(|other| *other != scope).collect();
+        (scope, server.token(&others, None, None))
+    });
+    let elsewhere = server.token(&Scope::ALL, Some(ELSEWHERE), None);
+    let before = server.state().await;
+    for route in table() {
+        let at = format!("{} {}", route.method, route.path);
+        let Access::Needs(scope, about) = route.access else { continue };
+        let token = &without.iter().find(|(without, _)| *without == scope).unwrap().1;
+        let (status, code, detail) = problem(server.call(&route, &[token], Body::new(Never)).await).await;
+        assert_eq!((status, code.as_str()), (403, "forbidden"), "{at}: {detail}");
+        assert!(detail.ends_with(&format!("scope {scope}")), "{at}: {detail}");
+
+        if about == About::Several {
+            // What is out of reach is left out; see `queues_and_ids_out_of_reach` in the tests of the server.
+            continue;
+        }
+        let answer = server.call(&route, &[&elsewhere], Body::new(Never)).await;
+        let (status, code, detail) = problem(answer).await;
+        let (expected, says) = match about {
+            About::Queue => ((403, "forbidden"), MINE),
+            About::Message => ((404, "message_not_found"), "nothing is pending"),
+            About::Server | About::Several => ((403, "forbidden"), "whole server"),
+        };
+        assert_eq!((status, code.as_str()), expected, "{at}: {detail}");
+        assert!(detail.contains(says), "{at}: {detail}");
+    }
+    assert_eq!(server.state().await, before, "nothing was applied");
+}
+
+/// One scope each, and where it can be for the one queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_right_token_is_let_through() {
+    for route in table() {
+        let mut server = Server::start().await;
+        let at = format!("{} {}", route.method, route.path);
+        let Access::Needs(scope, about) = route.access else { continue };
+        let queues = (about != About::Server).then_some("mine/");
+        let token = server.token(&[scope], queues, Some(WallMs(u64::MAX)));
+        let (status, code, detail) = problem(server.call(&route, &[&token], Body::from("{}")).await).await;
+        // An empty object is no good message; but it was read.
+        let through = status == 200 || (status == 400 && code == "bad_request");
+        assert!(through, "{at}: {status} {code} {detail}");
+    }
+}

@@ -1,0 +1,224 @@
+//! What a token that is limited to queues sees of the others: nothing, not even that it is there.
+
+use std::sync::Arc;
+
+use duewheel::Policy;
+use duewheel_server::auth::Guard;
+use duewheel_server::http::Limits;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{bearer, new_token};
+use crate::fixture::{Answer, Server};
+
+const EVERYTHING: [&str; 2] = ["--scope", "enqueue,consume,cancel,admin,metrics"];
+
+struct Shop {
+    server: Server,
+    /// For queues that begin with `mine/` or `me`.
+    tenant: String,
+    /// For all.
+    operator: String,
+    _dir: TempDir,
+}
+
+impl Shop {
+    async fn open() -> Shop {
+        let dir = TempDir::new().expect("dir");
+        let file = dir.path().join("tokens.toml");
+        let tenant = new_token(
+            &file,
+            &[&["--name", "tenant"][..], &EVERYTHING, &["--queue", "mine/", "--queue", "me"]].concat(),
+        );
+        let operator = new_token(&file, &[&["--name", "operator"][..], &EVERYTHING].concat());
+        let guard = Arc::new(Guard::of(file).expect("tokens"));
+        let server =
+            Server::start_guarded(Policy::default(), Limits::default(), guard, "".parse().expect("none"))
+                .await;
+        Shop { server, tenant, operator, _dir: dir }
+    }
+
+    async fn call(&self, token: &str, method: &str, path: &str, body: &str) -> Answer {
+        let head = format!("{}content-length: {}\r\n", bearer(token), body.len());
+        self.server.raw(method, path, &head, body.as_bytes()).await
+    }
+
+    async fn ok(&self, token: &str, method: &str, path: &str, body: &str) -> Value {
+        let answer = self.call(token, method, path, body).await;
+        assert!((200..300).contains(&answer.status), "{method} {path}: {answer:?}");
+        answer.json()
+    }
+
+    async fn enqueue(&self, queue: &str) -> String {
+        let path = format!("/v1/queues/{}/messages", queue.replace('/', "%2F"));
+        let done = self.ok(&self.operator, "POST", &path, r#"{"body": "a", "delay_ms": 0}"#).await;
+        done["id"].as_str().expect("id").to_owned()
+    }
+
+    /// Leases one; id and lease token.
+    async fn lease(&self, queue: &str) -> (String, String) {
+        let path = format!("/v1/queues/{}/reserve", queue.replace('/', "%2F"));
+        let done = self.ok(&self.operator, "POST", &path, "").await;
+        let text = |name: &str| done["messages"][0][name].as_str().expect("granted").to_owned();
+        (text("id"), text("lease_token"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_out_of_reach_looks_like_one_that_never_was() {
+    let shop = Shop::open().await;
+    shop.enqueue("theirs").await;
+    let (leased, lease_token) = shop.lease("theirs").await;
+    let ready = shop.enqueue("theirs").await;
+    shop.enqueue("theirs/2").await;
+    let (settled, settled_token) = shop.lease("theirs/2").await;
+    let ack = format!("/v1/messages/{settled}/ack");
+    shop.ok(&shop.operator, "POST", &ack, &json!({"lease_token": settled_token}).to_string()).await;
+
+    let with_token = json!({"lease_token": lease_token}).to_string();
+    for (method, what, body) in [
+        ("GET", "", ""),
+        ("DELETE", "", ""),
+        ("PATCH", "", r#"{"delay_ms": 0, "body": "mine now"}"#),
+        ("POST", "/fire", ""),
+        ("POST", "/ack", with_token.as_str()),
+        ("POST", "/nack", with_token.as_str()),
+        ("POST", "/extend", with_token.as_str()),
+    ] {
+        let never = shop.call(&shop.tenant, method, &format!("/v1/messages/999999{what}"), body).await;
+        assert_eq!(
+            (never.status, &never.json()["code"]),
+            (404, &json!("message_not_found")),
+            "{method} {what}"
+        );
+        for id in [&leased, &ready, &settled] {
+            let theirs = shop.call(&shop.tenant, method, &format!("/v1/messages/{id}{what}"), body).await;
+            assert_eq!((theirs.status, theirs.body), (404, never.body.clone()), "{method} {id}{what}");
+        }
+    }
+    let batch = json!({"messages": [
+        {"id": leased, "lease_token": lease_token}, {"id": settled, "lease_token": settled_token},
+        {"id": "999999", "lease_token": lease_token},
+    ]});
+    let done = shop.ok(&shop.tenant, "POST", "/v1/ack", &batch.to_string()).await;
+    for (n, result) in done["results"].as_array().expect("results").iter().enumerate() {
+        assert_eq!(
+            (&result["status"], &result["code"]),
+            (&json!(404), &json!("message_not_found")),
+            "{n}: {done}"
+        );
+        assert_eq!(result["detail"], done["results"][2]["detail"]);
+    }
+    let ids = json!({"ids": [leased, ready, settled]}).to_string();
+    for what in ["cancel", "redrive"] {
+        let done = shop.ok(&shop.tenant, "POST", &format!("/v1/queues/mine%2Fq/{what}"), &ids).await;
+        let results = done["results"].as_array().expect("results");
+        assert!(results.len() == 3 && results.iter().all(|r| r["code"] == "message_not_found"), "{done}");
+    }
+
+    // Nothing of that was applied: the lease still counts, and the other message is as it was.
+    let seen = shop.ok(&shop.operator, "GET", &format!("/v1/messages/{ready}"), "").await;
+    assert_eq!(
+        (&seen["state"], &seen["body"], &seen["generation"]),
+        (&json!("ready"), &json!("a"), &json!(1))
+    );
+    let seen = shop.ok(&shop.operator, "GET", &format!("/v1/messages/{leased}"), "").await;
+    assert_eq!((&seen["state"], &seen["attempt"]), (&json!("leased"), &json!(1)));
+    let done = shop.ok(&shop.operator, "POST", "/v1/ack", &batch.to_string()).await;
+    assert_eq!(done["results"][0]["result"], "acked", "{done}");
+    assert_eq!(done["results"][1]["code"], "lease_lost", "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn within_reach_everything_is_as_without_limits() {
+    let shop = Shop::open().await;
+    shop.enqueue("theirs").await;
+    let (foreign, foreign_token) = shop.lease("theirs").await;
+    for n in 0..3 {
+        shop.enqueue("mine/q").await;
+        let (id, token) = shop.lease("mine/q").await;
+        let batch = json!({"messages": [
+            {"id": foreign, "lease_token": foreign_token}, {"id": id, "lease_token": token}, {"id": id, "lease_token": token},
+        ]});
+        let done = shop.ok(&shop.tenant, "POST", "/v1/ack", &batch.to_string()).await;
+        let results: Vec<&Value> = done["results"].as_array().expect("results").iter().collect();
+        assert_eq!((&results[0]["id"], &results[0]["status"]), (&json!(foreign), &json!(404)), "{n}: {done}");
+        assert_eq!((&results[1]["id"], &results[1]["result"]), (&json!(id), &json!("acked")), "{done}");
+        assert_eq!(results[2]["code"], "lease_lost", "the same one again: {done}");
+    }
+    shop.enqueue("mine/q").await;
+    let (id, token) = shop.lease("mine/q").await;
+    let body = json!({"lease_token": token}).to_string();
+    let call = |what: &'static str| {
+        shop.ok(
+            &shop.tenant,
+            "POST",
+            Box::leak(format!("/v1/messages/{id}/{what}").into()),
+            Box::leak(body.clone().into()),
+        )
+    };
+    assert_eq!(call("extend").await["result"], "extended");
+    assert_eq!(call("nack").await["result"], "again");
+    assert_eq!(shop.ok(&shop.tenant, "GET", &format!("/v1/messages/{id}"), "").await["attempt"], 1);
+    assert_eq!(
+        shop.ok(&shop.tenant, "DELETE", &format!("/v1/messages/{id}"), "").await["result"],
+        "cancelled"
+    );
+}
+
+/// `me` is a queue, and the beginning of others; `mf` comes behind them, `mine` and `a` are not within reach.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_queues_within_reach_are_listed_page_by_page() {
+    let shop = Shop::open().await;
+    for queue in ["a", "me", "me-2", "mf", "mine", "mine/1", "mine/2", "mine0", "z"] {
+        shop.enqueue(queue).await;
+    }
+    let wanted = ["me", "me-2", "mine/1", "mine/2"];
+    for limit in 1..=5 {
+        let (mut seen, mut after) = (Vec::new(), String::new());
+        loop {
+            let page = shop.ok(&shop.tenant, "GET", &format!("/v1/queues?limit={limit}{after}"), "").await;
+            let names = page["queues"].as_array().expect("queues").iter();
+            let names: Vec<String> = names.map(|q| q["queue"].as_str().expect("name").to_owned()).collect();
+            assert!(names.len() <= limit);
+            seen.extend(names);
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={}", next.replace('/', "%2F")),
+                None => break,
+            }
+        }
+        assert_eq!(seen, wanted, "pages of {limit}");
+    }
+    for (after, first) in [("a", "me"), ("mf", "mine/1"), ("mine", "mine/1"), ("mine/15", "mine/2")] {
+        let path = format!("/v1/queues?limit=1&after={}", after.replace('/', "%2F"));
+        let page = shop.ok(&shop.tenant, "GET", &path, "").await;
+        assert_eq!(page["queues"][0]["queue"], first, "after {after}");
+    }
+    let page = shop.ok(&shop.tenant, "GET", "/v1/queues?after=z", "").await;
+    assert_eq!(page["queues"], json!([]));
+    let all = shop.ok(&shop.operator, "GET", "/v1/queues", "").await;
+    assert_eq!(all["queues"].as_array().map(Vec::len), Some(9));
+}
+
+/// Percent-encoding must not lead around the check, nor a path that a proxy would understand otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_spelling_of_a_path_leads_out_of_reach() {
+    let shop = Shop::open().await;
+    shop.enqueue("theirs").await;
+    for (path, status) in [
+        ("/v1/queues/theirs/messages", 403),
+        ("/v1/queues/%74heirs/messages", 403),
+        ("/v1/queues/mine%2F..%2F..%2Ftheirs/messages", 200),
+        ("/v1/queues/mine/../theirs/messages", 404),
+        ("/v1/queues/mine%2F../theirs/messages", 404),
+        ("/v1/queues/mine%2Fq%00theirs/messages", 400),
+        ("//v1/queues/theirs/messages", 404),
+        ("/v1/queues/theirs/messages?state=ready", 403),
+        ("/v1/queues/theirs%3Fmine%2F/messages", 400),
+        ("/v1//queues/theirs/messages", 404),
+    ] {
+        let answer = shop.call(&shop.tenant, "GET", path, "").await;
+        assert_eq!(answer.status, status, "{path}: {answer:?}");
+        assert!(!String::from_utf8_lossy(&answer.body).contains("\"body\""), "{path}");
+    }
+}
