@@ -398,6 +398,10 @@ pub enum Fault {
         /// What it showed just after.
         after_ms: u64,
     },
+    /// Its process was stopped (SIGSTOP), and has stopped by now.
+    Paused,
+    /// It is about to go on. Between the two it does nothing, and its clocks run.
+    Resumed,
     /// Anything else that the checker need not know about.
     Other(String),
 }

@@ -150,6 +150,8 @@ pub(super) struct World<'h> {
     pub(super) faults: Vec<(Point, &'h Fault)>,
     /// From a kill until it listened again.
     pub(super) downs: Vec<(Point, Point)>,
+    /// From stopped to about to go on.
+    pub(super) pauses: Vec<(Point, Point)>,
     pub(super) phases: Vec<(Point, &'h str)>,
 }
 
@@ -167,6 +169,7 @@ impl<'h> World<'h> {
             totals: Vec::new(),
             faults: Vec::new(),
             downs: Vec::new(),
+            pauses: Vec::new(),
             phases: Vec::new(),
         };
         world.read_events();
@@ -181,6 +184,7 @@ impl<'h> World<'h> {
         let mut by_id: BTreeMap<OpId, usize> = BTreeMap::new();
         let mut open: Vec<usize> = Vec::new();
         let mut down = Some(Point { idx: 0, ns: 0, wall: 0 });
+        let mut paused = None;
         for (idx, event) in self.events.iter().enumerate() {
             let at = Point::new(idx, event.at);
             match &event.what {
@@ -214,6 +218,8 @@ impl<'h> World<'h> {
                                 }
                             }
                         }
+                        Fault::Paused => paused = Some(at),
+                        Fault::Resumed => self.pauses.extend(paused.take().map(|since| (since, at))),
                         Fault::ClockStep { .. } | Fault::Other(_) => {}
                     }
                 }

@@ -640,7 +640,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// Whether nothing excuses this empty reserve: no end, death, lost lease, restart or stepped clock shortly before.
+    /// Whether nothing excuses this empty reserve: no end, death, lost lease, restart, pause or stepped clock shortly before.
     fn in_vain(&self, e: &Op<'_>, patience: u64) -> bool {
         let (life, world) = (self.life, self.world);
         let born = life.born(world);
@@ -654,6 +654,7 @@ impl<'h> Judge<'_, 'h> {
             .downs
             .iter()
             .filter(|(_, up)| up.idx < e.inv.idx)
+            .chain(world.pauses.iter().filter(|(paused, _)| paused.idx < e.latest.idx))
             .all(|(_, up)| up.ns + patience < e.inv.ns);
         let leased = world
             .lost_reserves(&life.queue, born, e.latest.idx)

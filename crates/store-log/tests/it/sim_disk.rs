@@ -38,7 +38,11 @@ struct Inner {
     next: u64,
     /// Calls so far that change something.
     calls: u64,
+    /// Calls so far that only look: opens, reads, lists, lengths.
+    looks: u64,
     plan: Plan,
+    /// The calls that were made to fail.
+    failed: BTreeSet<&'static str>,
     free: u64,
     /// Somebody else takes whatever becomes free.
     crowded: bool,
@@ -76,6 +80,10 @@ pub(crate) enum Plan {
     HaltAt(u64),
     /// This call only. A write that fails has written a part.
     FailAt(u64),
+    /// The same, for want of room.
+    FullAt(u64),
+    /// This one of the calls that only look.
+    BlindAt(u64),
     /// The next write or sync of a file in this folder.
     FailNext(&'static str),
     /// Every write or sync of a file in this folder, until another plan is made. (The next one alone may be a background
@@ -111,7 +119,9 @@ impl SimDisk {
                 locks: BTreeMap::new(),
                 next: 1,
                 calls: 0,
+                looks: 0,
                 plan: Plan::Fine,
+                failed: BTreeSet::new(),
                 free: u64::MAX,
                 crowded: false,
                 power: Power::On,
@@ -134,6 +144,15 @@ impl SimDisk {
 
     pub(crate) fn calls(&self) -> u64 {
         self.inner().calls
+    }
+
+    pub(crate) fn looks(&self) -> u64 {
+        self.inner().looks
+    }
+
+    /// Which kinds of calls have been made to fail, by their names.
+    pub(crate) fn failed(&self) -> BTreeSet<&'static str> {
+        self.inner().failed.clone()
     }
 
     /// So many bytes may still be allocated or reported free.
@@ -298,26 +317,52 @@ enum Call {
 
 impl Inner {
     /// Counts a call that changes something.
-    fn call(&mut self, name: &str) -> Call {
+    fn call(&mut self, what: &'static str, name: &str) -> Call {
         if self.power == Power::Off {
             return Call::Breaks(io::Error::other("the machine has stopped"));
         }
         self.calls += 1;
+        let call = self.outcome(name);
+        if matches!(call, Call::Breaks(_)) {
+            self.failed.insert(what);
+        }
+        call
+    }
+
+    fn outcome(&mut self, name: &str) -> Call {
         match self.plan {
             Plan::HaltAt(n) if n <= self.calls => {
                 self.power = Power::Off;
                 Call::Breaks(io::Error::other("the machine stops"))
             }
             Plan::FailAt(n) if n == self.calls => Call::Breaks(io::Error::from_raw_os_error(5)),
+            Plan::FullAt(n) if n == self.calls => Call::Breaks(io::ErrorKind::StorageFull.into()),
             Plan::FailAll(dir) if name.starts_with(dir) => Call::Breaks(io::Error::from_raw_os_error(5)),
             Plan::FailNext(dir) if name.starts_with(dir) => {
                 self.plan = Plan::Fine;
                 Call::Breaks(io::Error::from_raw_os_error(5))
             }
-            Plan::Fine | Plan::HaltAt(_) | Plan::FailAt(_) | Plan::FailNext(_) | Plan::FailAll(_) => {
-                Call::Works
-            }
+            Plan::Fine
+            | Plan::HaltAt(_)
+            | Plan::FailAt(_)
+            | Plan::FullAt(_)
+            | Plan::BlindAt(_)
+            | Plan::FailNext(_)
+            | Plan::FailAll(_) => Call::Works,
         }
+    }
+
+    /// Counts a call that only looks.
+    fn look(&mut self, what: &'static str) -> io::Result<()> {
+        if self.power == Power::Off {
+            return Err(io::Error::other("the machine has stopped"));
+        }
+        self.looks += 1;
+        if self.plan == Plan::BlindAt(self.looks) {
+            self.failed.insert(what);
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        Ok(())
     }
 
     /// A file becomes longer by so much.
@@ -335,8 +380,8 @@ impl Inner {
         }
     }
 
-    fn checked(&mut self, name: &str) -> io::Result<()> {
-        match self.call(name) {
+    fn checked(&mut self, what: &'static str, name: &str) -> io::Result<()> {
+        match self.call(what, name) {
             Call::Works => Ok(()),
             Call::Breaks(error) => Err(error),
         }
@@ -357,13 +402,15 @@ impl Disk for SimDisk {
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        let inner = self.inner();
+        let mut inner = self.inner();
+        inner.look("list")?;
         let names = inner.names.keys().filter(|name| dir_of(name) == dir);
         Ok(names.map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect())
     }
 
     fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
         let mut inner = self.inner();
+        inner.look("lock")?;
         let locks = inner.locks.entry(name.into()).or_default();
         if locks.exclusive > 0 || (hold == Hold::Exclusive && locks.shared > 0) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -376,6 +423,7 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        self.inner().look("open")?;
         let inode = *self.inner().names.get(name).ok_or_else(not_found)?;
         Ok(Arc::new(SimFile { disk: self.clone(), inode, name: name.into(), access }))
     }
@@ -383,7 +431,7 @@ impl Disk for SimDisk {
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let inode = {
             let mut inner = self.inner();
-            inner.checked(name)?;
+            inner.checked("create", name)?;
             let inode = inner.next;
             inner.next += 1;
             inner.inodes.insert(inode, Inode::default());
@@ -395,7 +443,7 @@ impl Disk for SimDisk {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         assert_eq!(dir_of(from), dir_of(to));
-        self.inner().checked(from)?;
+        self.inner().checked("rename", from)?;
         let inode = *self.inner().names.get(from).ok_or_else(not_found)?;
         let replaced = self.inner().names.get(to).copied();
         if let Some(replaced) = replaced {
@@ -406,7 +454,7 @@ impl Disk for SimDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner().checked(name)?;
+        self.inner().checked("remove", name)?;
         let inode = *self.inner().names.get(name).ok_or_else(not_found)?;
         self.change_name(dir_of(name), Some(name), None);
         self.inner().give_back(inode);
@@ -415,7 +463,7 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let mut inner = self.inner();
-        inner.checked(dir)?;
+        inner.checked("sync_dir", dir)?;
         let (synced, rest) =
             std::mem::take(&mut inner.unsynced_names).into_iter().partition(|c| c.dir == dir);
         inner.unsynced_names = rest;
@@ -427,6 +475,7 @@ impl Disk for SimDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
+        self.inner().look("free_bytes")?;
         Ok(self.inner().free)
     }
 
@@ -480,11 +529,13 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn size(&self) -> io::Result<u64> {
+        self.disk.inner().look("size")?;
         Ok(self.disk.inner().inodes[&self.inode].cached.len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
-        let inner = self.disk.inner();
+        let mut inner = self.disk.inner();
+        inner.look("read")?;
         let at = usize::try_from(at).expect("small");
         let bytes = inner.inodes[&self.inode].cached.get(at..at + buffer.len());
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -495,7 +546,7 @@ impl DiskFile for SimFile {
         assert_eq!(self.access, Access::Write, "{} was opened for reading", self.name);
         let at = usize::try_from(at).expect("small");
         let mut inner = self.disk.inner();
-        match inner.call(&self.name) {
+        match inner.call("write", &self.name) {
             Call::Works => {
                 let grows = (at + bytes.len()).saturating_sub(inner.inodes[&self.inode].cached.len());
                 inner.take(grows as u64)?;
@@ -514,7 +565,7 @@ impl DiskFile for SimFile {
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         let mut inner = self.disk.inner();
-        inner.checked(&self.name)?;
+        inner.checked("allocate", &self.name)?;
         let grows = bytes.saturating_sub(inner.inodes[&self.inode].cached.len() as u64);
         inner.take(grows)?;
         let inode = inner.inodes.get_mut(&self.inode).expect("inodes stay");
@@ -526,7 +577,7 @@ impl DiskFile for SimFile {
         // What is written while a sync runs may or may not be covered by it: here it is not.
         {
             let mut inner = self.disk.inner();
-            inner.checked(&self.name)?;
+            inner.checked("sync", &self.name)?;
             let inode = inner.inodes.get_mut(&self.inode).expect("inodes stay");
             inode.durable.resize(inode.cached.len(), 0);
             for sector in std::mem::take(&mut inode.dirty) {
