@@ -1,5 +1,6 @@
 //! The real server as a child process: found, started, awaited, killed.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -47,19 +48,27 @@ pub struct Server {
 impl Server {
     /// Starts a server on a data folder, with a port of its own choice. What it prints goes to the log as well.
     pub fn spawn(binary: &Path, data: &Path, log: &Path) -> io::Result<Self> {
+        let mut command = Command::new(binary);
+        command.args(Self::arguments(data));
+        Self::run(command, log)
+    }
+
+    /// What the binary is told. So little memory that runs are written and merged all the time, and most messages are on the
+    /// disk alone.
+    pub fn arguments(data: &Path) -> Vec<OsString> {
+        let fixed = ["--http", "127.0.0.1:0", "--beanstalk", "off"];
+        let little = ["--journal-bytes", "1048576", "--memory-messages", "100"];
+        let mut all: Vec<OsString> = vec!["serve".into(), "--data".into(), data.into()];
+        all.extend(fixed.iter().chain(&little).map(OsString::from));
+        all
+    }
+
+    /// Starts a server with a command line of the caller's own.
+    pub fn run(mut command: Command, log: &Path) -> io::Result<Self> {
         let mut log = OpenOptions::new().create(true).append(true).open(log)?;
         writeln!(log, "--- start")?;
-        let mut child = Command::new(binary)
-            .arg("serve")
-            .arg("--data")
-            .arg(data)
-            .args(["--http", "127.0.0.1:0", "--beanstalk", "off"])
-            // So little that runs are written and merged all the time, and most messages are on the disk alone.
-            .args(["--journal-bytes", "1048576", "--memory-messages", "100"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log.try_clone()?)
-            .spawn()?;
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
         let (sender, lines) = channel();
         if let Some(out) = child.stdout.take() {
             std::thread::spawn(move || forward(out, log, &sender));

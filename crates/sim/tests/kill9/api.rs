@@ -111,10 +111,14 @@ impl<'s> Api<'s> {
     }
 
     fn exchange(&mut self, request: &Request) -> std::io::Result<Response> {
-        match &mut self.connection {
-            Some((c, _)) => c.request(request.method, &request.path, request.kind, &request.body),
-            None => Err(std::io::ErrorKind::NotConnected.into()),
+        let Some((connection, _)) = &mut self.connection else {
+            return Err(std::io::ErrorKind::NotConnected.into());
+        };
+        let answer = connection.request(request.method, &request.path, request.kind, &request.body)?;
+        if answer.status == 429 && answer.retry_after.is_none() {
+            self.shared.complain(format!("{} {}: 429 without Retry-After", request.method, request.path));
         }
+        Ok(answer)
     }
 
     /// One operation with one answer.

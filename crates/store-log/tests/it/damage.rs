@@ -7,9 +7,7 @@ use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_store_log::{Options, Worked};
 
-use crate::rig::{
-    Rig, assert_is, by_hand, is_corrupt, open, read_all, test_bytes, times, work, work_all,
-};
+use crate::rig::{Rig, assert_is, by_hand, is_corrupt, open, read_all, test_bytes, times, work, work_all};
 use crate::sim_disk::{SimDisk, Survivors};
 
 /// A folder, the history in it, and what was durable.
