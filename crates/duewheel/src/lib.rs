@@ -44,6 +44,8 @@ mod message;
 mod queue;
 mod restore;
 mod shard;
+#[doc(hidden)]
+pub mod testing;
 mod waiting;
 mod wheel;
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::QueueName;
@@ -17,6 +17,7 @@ use crate::clock::{Clock, Reading};
 use crate::driver::Driver;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Door, Inbox, Submission};
+use crate::testing;
 use crate::waiting::{Gate, Waiting};
 
 /// Opens the shard's store; called at the start, and after each failure.
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     trouble: Mutex<Option<String>>,
     figures: Mutex<Vec<(&'static str, u64)>>,
     wish: AtomicU64,
+    /// A bug elsewhere than in the driver; it ends the driver, too.
+    bug: OnceLock<String>,
     ended: watch::Sender<Option<End>>,
 }
 
@@ -109,7 +112,7 @@ impl Shared {
         let trouble = match &*self.ended.borrow() {
             Some(End::Stopped) => Some("shut down".to_owned()),
             Some(End::Failed(why)) => Some(why.clone()),
-            None => lock(&self.trouble).clone(),
+            None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
         Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
     }
@@ -120,6 +123,13 @@ impl Shared {
 
     pub(crate) fn wish(&self, wish: Wish, inbox: &Inbox) {
         self.wish.fetch_max(wish as u64, Ordering::SeqCst);
+        inbox.wake();
+    }
+
+    /// Something of ours has panicked: nothing is trusted any more, and the driver ends.
+    fn end(&self, bug: String, inbox: &Inbox) {
+        tracing::error!(%bug, "closing");
+        let _ = self.bug.set(bug); // the first one counts
         inbox.wake();
     }
 
@@ -184,6 +194,7 @@ impl Shard {
             trouble: Mutex::new(None),
             figures: Mutex::new(Vec::new()),
             wish: AtomicU64::new(Wish::Run as u64),
+            bug: OnceLock::new(),
             ended: watch::Sender::new(None),
             clock,
         });
@@ -262,7 +273,7 @@ impl Thread {
     fn run(mut self, driver: ShardDriver) {
         let end = match catch_unwind(AssertUnwindSafe(|| self.drive(driver))) {
             Ok(end) => end,
-            Err(panic) => End::Failed(format!("a bug in duewheel: {}", panic_text(&*panic))),
+            Err(panic) => End::Failed(bug("the driver", panic_text(&*panic))),
         };
         let refusal = match &end {
             End::Stopped => CallError::Draining,
@@ -306,6 +317,13 @@ impl Thread {
                     Err(end) => return end,
                 };
                 continue;
+            }
+            testing::place("driver");
+            if let Some(bug) = self.shared.bug.get() {
+                driver.end_waits();
+                // What was accepted becomes durable if it can; the bug is the news in any case.
+                let _ = driver.close(now);
+                return End::Failed(bug.clone());
             }
             if waits_ended && self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
                 driver.end_waits();
@@ -363,6 +381,9 @@ impl Thread {
         let mut pause = Duration::from_millis(50);
         loop {
             *lock(&self.shared.trouble) = Some(error.to_string());
+            if let Some(bug) = self.shared.bug.get() {
+                return Err(End::Failed(bug.clone()));
+            }
             if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed)
                 || self.shared.wished(Wish::Stop)
             {
@@ -415,6 +436,32 @@ fn waker(inbox: &Arc<Inbox>) -> Waker {
             inbox.wake();
         }
     })
+}
+
+fn bug(place: &str, what: &str) -> String {
+    format!("a bug in duewheel: {place} has panicked: {what}")
+}
+
+/// Kept by a task of ours while it runs: if it panics, the handle closes with an error. A panic that nobody sees would leave
+/// messages that are never handed out, or a copy that is never made.
+pub(crate) struct EndOnPanic {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    place: &'static str,
+}
+
+impl EndOnPanic {
+    pub(crate) fn new(shared: &Arc<Shared>, inbox: &Arc<Inbox>, place: &'static str) -> Self {
+        EndOnPanic { shared: shared.clone(), inbox: inbox.clone(), place }
+    }
+}
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.end(bug(self.place, "see the standard error"), &self.inbox);
+        }
+    }
 }
 
 /// What a panic said.

@@ -4,6 +4,7 @@
 //! protocol in [`beanstalk`], one list of everything that can go wrong in [`error`], configuration in [`config`], and the command line in [`cli`].
 
 pub mod beanstalk;
+pub mod bug;
 pub mod cli;
 pub mod config;
 mod decimal;

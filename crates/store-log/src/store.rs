@@ -483,13 +483,13 @@ impl Hands {
     }
 }
 
-/// A worker that panics must not leave its owner waiting.
+/// A worker that panics must not leave its owner waiting. The store has ended for good: what has panicked once would panic again.
 struct PoisonOnPanic<'a>(&'a Shared, &'a str);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            let error = StoreError::new(ErrorKind::Unavailable, format_args!("{} has panicked", self.1));
+            let error = StoreError::new(ErrorKind::Closed, format_args!("a bug: {} has panicked", self.1));
             // It may be the waker that panics: a second time here would take the process down.
             let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));
         }

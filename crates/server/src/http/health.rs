@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
+use duewheel::testing;
 
 use super::call::Call;
 use super::{Answer, object};
@@ -11,9 +12,11 @@ use super::{Answer, object};
 const MAX_TICK_AGE_MS: u64 = 5_000;
 
 pub(crate) async fn health(call: Call) -> Answer {
+    testing::place("http request");
     let health = call.app.client.health();
     let draining = call.app.draining.load(Ordering::Relaxed);
-    let (status, word) = match &health.trouble {
+    let trouble = call.app.failing.get().or(health.trouble.as_ref());
+    let (status, word) = match trouble {
         Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
         None if health.tick_age_ms > MAX_TICK_AGE_MS => (StatusCode::SERVICE_UNAVAILABLE, "stalled"),
         None if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
@@ -23,7 +26,7 @@ pub(crate) async fn health(call: Call) -> Answer {
         out.plain("status", word);
         out.number("tick_age_ms", health.tick_age_ms);
         out.plain("durability", call.app.client.level().as_str());
-        if let Some(trouble) = &health.trouble {
+        if let Some(trouble) = trouble {
             out.text("trouble", trouble);
         }
     }))

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use duewheel::testing;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -82,6 +83,7 @@ impl Listener {
                     continue;
                 }
             };
+            testing::place("http accept");
             match Arc::clone(&free).try_acquire_owned() {
                 Ok(place) => self.serve(stream, place),
                 Err(_) => turn_away(stream, &turned_away),
@@ -102,6 +104,7 @@ impl Listener {
         let mut stop = self.stop.clone();
         tokio::spawn(async move {
             let _place = place;
+            testing::place("http connection");
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
             let mut server = http1::Builder::new();
             server

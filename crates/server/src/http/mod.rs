@@ -4,8 +4,8 @@
 //! buffer. Every path stands in one table, [`routes`].
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -58,6 +58,8 @@ pub struct Shared {
     limits: Limits,
     reading: call::Reading,
     draining: AtomicBool,
+    /// Why nothing is trusted any more.
+    failing: OnceLock<String>,
     drain: Drain,
     counters: Counters,
 }
@@ -108,6 +110,7 @@ impl App {
             limits,
             reading,
             draining: AtomicBool::new(false),
+            failing: OnceLock::new(),
             drain,
             counters: Counters::default(),
         }))
@@ -139,6 +142,11 @@ impl App {
     /// From now on `/healthz` says that the server drains.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on `/healthz` says that the server has failed, and why.
+    pub fn set_failing(&self, why: &str) {
+        let _ = self.failing.set(why.to_owned()); // the first reason counts
     }
 
     /// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.
