@@ -3,6 +3,7 @@
 //! Without the feature `testing`, which only tests turn on, there is nothing here but a function that does nothing.
 
 /// A place that a test may have panic: if the environment says `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file is there.
+/// With `place,stuck` the driver hangs from then on, too.
 #[cfg(feature = "testing")]
 pub fn place(name: &str) {
     use std::sync::OnceLock;
@@ -12,10 +13,14 @@ pub fn place(name: &str) {
         let (place, file) = said.split_once(':')?;
         Some((place.to_owned(), file.into()))
     });
-    if let Some((place, file)) = wanted
-        && place == name
-        && file.exists()
-    {
+    let Some((places, file)) = wanted else { return };
+    let mut places = places.split(',');
+    let is_here = places.next() == Some(name);
+    let is_stuck = name == "driver" && places.next() == Some("stuck");
+    if (is_here || is_stuck) && file.exists() {
+        while is_stuck {
+            std::thread::park();
+        }
         panic!("the test wants it");
     }
 }
