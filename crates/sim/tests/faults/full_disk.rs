@@ -7,6 +7,7 @@ use std::process::Command;
 
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
+use duewheel_sim::http::Connection;
 use duewheel_sim::process::Server;
 use serde_json::{Value, json};
 
@@ -256,16 +257,32 @@ fn until_refused(
     })
 }
 
+/// The files of the data folder and the store's figures, for people.
+fn what_takes_room(stage: &Stage<'_>) -> String {
+    let listed = run(Command::new("ls").arg("-lR").arg(stage.data.parent().unwrap_or(&stage.data)));
+    let metrics = stage.address.ok_or_else(|| "no server".to_owned()).and_then(|address| {
+        let mut connection = Connection::open(address, PATIENCE).map_err(|e| e.to_string())?;
+        connection.request("GET", "/metrics", "text/plain", b"").map_err(|e| e.to_string())
+    });
+    let metrics = metrics.map(|answer| String::from_utf8_lossy(&answer.body).into_owned());
+    let is_store = |line: &&str| line.starts_with("duewheel_store");
+    let figures: Vec<String> =
+        metrics.unwrap_or_default().lines().filter(is_store).map(str::to_owned).collect();
+    format!("{}\n{}", listed.unwrap_or_default(), figures.join("\n"))
+}
+
 fn until_accepted(stage: &Stage<'_>, seen: &mut Seen) -> Result<(), String> {
-    stage.until("new messages are taken again", |stage| {
-        let (status, said) =
-            stage.call("POST", "/v1/queues/bulk/messages", &json!({"body": "x", "delay_ms": 0}))?;
-        match status {
-            201 => Ok(Some(())),
-            429 | 507 => Ok(None),
-            _ => Err(format!("an enqueue after the disk was full: {status} {said}")),
-        }
-    })?;
+    stage
+        .until("new messages are taken again", |stage| {
+            let (status, said) =
+                stage.call("POST", "/v1/queues/bulk/messages", &json!({"body": "x", "delay_ms": 0}))?;
+            match status {
+                201 => Ok(Some(())),
+                429 | 507 => Ok(None),
+                _ => Err(format!("an enqueue after the disk was full: {status} {said}")),
+            }
+        })
+        .map_err(|e| format!("{e}; {}", what_takes_room(stage)))?;
     seen.resumed += 1;
     stage.done("POST", "/v1/queues/bulk/purge", &json!({}))?;
     stage.until_healthy()

@@ -33,6 +33,9 @@ pub(crate) enum Plan {
 /// What is merged becomes at least so many times as large as the largest part of it.
 const GROWTH: u64 = 4;
 
+/// What a run takes besides its rows, at most, and the state that lists it.
+const SQUEEZED: u64 = 64 * 1024;
+
 /// How large a run may become, and how many small ones there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -100,6 +103,17 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
     cheapest(runs, limits, growth).map_or(Plan::Nothing, Plan::Merge)
 }
 
+/// What can be done on a full disk: the run that gives most back is written anew, of those whose rest fits into a half of what
+/// is free. One that was tried `tries` times in vain (rows are not all of one size) lets others go first.
+pub(crate) fn squeeze(runs: &[Size], free: u64, tries: u64) -> Plan {
+    let fits = |run: &Size| run.live_bytes().saturating_mul(2).saturating_add(SQUEEZED) <= free;
+    let gives = |run: &Size| run.bytes.saturating_sub(run.live_bytes().saturating_mul(2)) > SQUEEZED;
+    let mut all: Vec<usize> = (0..runs.len()).filter(|i| fits(&runs[*i]) && gives(&runs[*i])).collect();
+    all.sort_by_key(|i| std::cmp::Reverse(runs[*i].bytes - runs[*i].live_bytes()));
+    let turn = tries.checked_rem(all.len() as u64).and_then(|turn| usize::try_from(turn).ok());
+    turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
+}
+
 /// A run, and those beside it that cost no more than it does.
 fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
     let mut window = i..i + 1;
@@ -165,6 +179,17 @@ mod tests {
     fn what_counts_no_more_goes_without_being_read() {
         let gone = Size { live: 0, ..full(100) };
         assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), Plan::Drop(1));
+    }
+
+    #[test]
+    fn on_a_full_disk_the_run_goes_first_that_gives_most_back_and_fits() {
+        let run = |live: u64| Size { rows: 1_000, live, bytes: 1_000_000 };
+        let runs = [run(1_000), run(20), run(300), run(10)];
+        assert_eq!(squeeze(&runs, 80_000, 0), Plan::Nothing, "nothing fits");
+        assert_eq!(squeeze(&runs, 90_000, 0), Plan::Merge(3..4));
+        assert_eq!(squeeze(&runs, 200_000, 1), Plan::Merge(1..2), "the other one failed");
+        assert_eq!(squeeze(&runs, 200_000, 2), Plan::Merge(3..4), "in turn");
+        assert_eq!(squeeze(&runs[..1], u64::MAX, 0), Plan::Nothing, "nothing to give back");
     }
 
     #[test]
