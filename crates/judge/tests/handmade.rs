@@ -659,6 +659,20 @@ fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_m
     });
 }
 
+/// Story: an enqueue was never answered; its message was first named by another one that kept it, and then looked at by its id.
+/// The checker knew no queue for that look, and took none for a wrong one.
+#[test]
+fn a_look_by_id_at_a_message_whose_enqueue_was_not_answered_is_no_wrong_queue() {
+    let mut s = Script::new(false);
+    s.unknown(enqueue(1, Some("k"), 0));
+    s.done(
+        Call::Get(Target::Id(MsgId(1))),
+        Answer::Found(Held { key: Some("k".to_owned()), ..row(1, State::Ready, 0) }),
+    );
+    s.dump(vec![Held { key: Some("k".to_owned()), ..row(1, State::Ready, 0) }]);
+    assert_eq!(check(&s.history).failed(), []);
+}
+
 /// A pause counts only for what certainly happened in it: a lease of 100 ms and a delay that both end between the two marks.
 #[test]
 fn what_a_pause_did_is_counted() {

@@ -67,7 +67,7 @@ pub(crate) struct Merging {
 enum Why {
     /// Fewer and fuller runs. It keeps off the room of the flushes to come.
     Order,
-    /// The disk is full, and this makes room: it takes less than it gives back. A flush that finds no room ends it.
+    /// The disk is full, and this makes room: it takes less than it gives back, or finds no room itself.
     Room,
 }
 
@@ -354,8 +354,7 @@ fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
     if shared.journal().space == Space::Enough {
         return Plan::Nothing;
     }
-    let Ok(free) = shared.disk.free_bytes() else { return Plan::Nothing };
-    policy::squeeze(sizes, free, shared.counters.merge_failures.load(Relaxed))
+    policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
 }
 
 /// Whether so much may be written for a merge: the flushes to come must find their room.

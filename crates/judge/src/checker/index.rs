@@ -416,7 +416,8 @@ impl<'h> World<'h> {
                 self.blame(report, Check::WrongBody, life, what);
             }
         }
-        if s.queue != l.queue || s.key != l.key.as_deref() {
+        // A look by id does not say the queue, and nothing may have named the message before.
+        if (!s.queue.is_empty() && s.queue != l.queue) || s.key != l.key.as_deref() {
             let what = format!("came back under queue {:?} and key {:?}", s.queue, s.key);
             self.blame(report, Check::WrongBody, life, what);
         }

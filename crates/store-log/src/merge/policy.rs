@@ -33,9 +33,6 @@ pub(crate) enum Plan {
 /// What is merged becomes at least so many times as large as the largest part of it.
 const GROWTH: u64 = 4;
 
-/// What a run takes besides its rows, at most, and the state that lists it.
-const SQUEEZED: u64 = 64 * 1024;
-
 /// How large a run may become, and how many small ones there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -57,6 +54,11 @@ impl Size {
         let share =
             u128::from(self.bytes) * u128::from(self.live.min(self.rows)) / u128::from(self.rows.max(1));
         u64::try_from(share).unwrap_or(self.bytes)
+    }
+
+    /// Whether less than half of it counts.
+    fn is_mostly_gone(&self) -> bool {
+        self.live < self.rows.div_ceil(2)
     }
 
     /// Two small neighbours can always be merged.
@@ -88,9 +90,7 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
         return Plan::Drop(i);
     }
     let garbage = |run: &Size| run.bytes - run.live_bytes();
-    let worst = (0..runs.len())
-        .filter(|i| runs[*i].live < runs[*i].rows.div_ceil(2))
-        .max_by_key(|i| garbage(&runs[*i]));
+    let worst = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).max_by_key(|i| garbage(&runs[*i]));
     if let Some(i) = worst {
         return Plan::Merge(with_neighbours(runs, i, limits));
     }
@@ -103,13 +103,11 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
     cheapest(runs, limits, growth).map_or(Plan::Nothing, Plan::Merge)
 }
 
-/// What can be done on a full disk: the run that gives most back is written anew, of those whose rest fits into a half of what
-/// is free. One that was tried `tries` times in vain (rows are not all of one size) lets others go first.
-pub(crate) fn squeeze(runs: &[Size], free: u64, tries: u64) -> Plan {
-    let fits = |run: &Size| run.live_bytes().saturating_mul(2).saturating_add(SQUEEZED) <= free;
-    let gives = |run: &Size| run.bytes.saturating_sub(run.live_bytes().saturating_mul(2)) > SQUEEZED;
-    let mut all: Vec<usize> = (0..runs.len()).filter(|i| fits(&runs[*i]) && gives(&runs[*i])).collect();
-    all.sort_by_key(|i| std::cmp::Reverse(runs[*i].bytes - runs[*i].live_bytes()));
+/// What can be done on a full disk: a run of which less than half counts is written anew by itself, the one with the least left
+/// first. That is an estimate (rows are not all of one size), so after `tries` in vain others have their turn.
+pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
+    let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
+    all.sort_by_key(|i| runs[*i].live_bytes());
     let turn = tries.checked_rem(all.len() as u64).and_then(|turn| usize::try_from(turn).ok());
     turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
 }
@@ -182,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn on_a_full_disk_the_run_goes_first_that_gives_most_back_and_fits() {
+    fn on_a_full_disk_the_run_goes_first_of_which_the_least_is_left() {
         let run = |live: u64| Size { rows: 1_000, live, bytes: 1_000_000 };
         let runs = [run(1_000), run(20), run(300), run(10)];
-        assert_eq!(squeeze(&runs, 80_000, 0), Plan::Nothing, "nothing fits");
-        assert_eq!(squeeze(&runs, 90_000, 0), Plan::Merge(3..4));
-        assert_eq!(squeeze(&runs, 200_000, 1), Plan::Merge(1..2), "the other one failed");
-        assert_eq!(squeeze(&runs, 200_000, 2), Plan::Merge(3..4), "in turn");
-        assert_eq!(squeeze(&runs[..1], u64::MAX, 0), Plan::Nothing, "nothing to give back");
+        assert_eq!(squeeze(&runs, 0), Plan::Merge(3..4));
+        assert_eq!(squeeze(&runs, 1), Plan::Merge(1..2), "the other one failed");
+        assert_eq!(squeeze(&runs, 2), Plan::Merge(2..3));
+        assert_eq!(squeeze(&runs, 3), Plan::Merge(3..4), "in turn");
+        assert_eq!(squeeze(&runs[..1], 0), Plan::Nothing, "nothing to give back");
     }
 
     #[test]

@@ -139,11 +139,13 @@ fn a_full_disk_is_helped_by_a_flush() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while figure(&rig.store, "flushes_total") == 0 || rig.store.room() == Room::SettleOnly {
         assert!(Instant::now() < deadline, "{:?}", rig.store.figures());
+        // Until the store has noticed; new messages would make the run larger than what is free.
         if rig.store.room() == Room::Enough {
-            rig.append(9);
+            settle(&mut rig);
         }
     }
     assert_eq!(rig.store.room(), Room::Enough);
+    rig.append(9);
     drop(rig.store);
     let mut rig = Rig::open(&disk, lazy(), rig.history);
     assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
@@ -320,9 +322,6 @@ fn a_disk_that_is_full_of_what_counts_no_more_is_emptied() {
     }
     assert_eq!(rig.store.room(), Room::Enough, "{:?}", rig.store.figures());
     assert!(figure(&rig.store, "run_bytes") < before);
-    disk.set_free(100_000_000);
-    work_all(&hands);
-    assert!(figure(&rig.store, "run_bytes") * 4 < before, "{before} before: {:?}", rig.store.figures());
     drop(rig.store);
     let mut rig = Rig::open(&disk, options, rig.history);
     assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");

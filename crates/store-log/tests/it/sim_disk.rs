@@ -432,6 +432,9 @@ impl Disk for SimDisk {
         let inode = {
             let mut inner = self.inner();
             inner.checked("create", name)?;
+            if let Some(replaced) = inner.names.get(name).copied() {
+                inner.give_back(replaced);
+            }
             let inode = inner.next;
             inner.next += 1;
             inner.inodes.insert(inode, Inode::default());
