@@ -82,6 +82,8 @@ pub(crate) fn run(shared: &Shared) {
     loop {
         let worked = match flush(shared) {
             Worked::Nothing => merge(shared),
+            // A merge may make the room that the flush has not found.
+            Worked::Later if merge(shared) == Worked::Done => Worked::Done,
             other => other,
         };
         if shared.is_stopping() {
@@ -101,6 +103,11 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     let Some(frozen) = shared.view().frozen.clone() else { return Worked::Nothing };
     if shared.is_stopping() {
         return Worked::Nothing;
+    }
+    // Once begun, it is the next thing to be done: while it would not fit, runs that are mostly gone make room first.
+    let is_begun = work.ledger.applied() >= frozen.last();
+    if !is_begun && !is_free_for_flush(shared, &frozen) && squeeze_next(shared, work) != Plan::Nothing {
+        return Worked::Later;
     }
     let began = Instant::now();
     let (run, state) = (shared.new_file(), shared.new_file());
@@ -347,6 +354,16 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
             }
         }
     }
+}
+
+fn is_free_for_flush(shared: &Shared, frozen: &Mem) -> bool {
+    // A disk that cannot say how much is free says so when it is full.
+    shared.disk.free_bytes().map_or(true, |free| free >= frozen.newest_bytes())
+}
+
+fn squeeze_next(shared: &Shared, work: &Work) -> Plan {
+    let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
+    squeeze(shared, &sizes(&shared.view().parts, now))
 }
 
 /// What helps when there is no room for the merge that is due.
