@@ -102,6 +102,9 @@ enum Habit {
     Gathers,
 }
 
+/// On a full disk a memtable of so many records is cut off if its run fits.
+const TOLD: u64 = 500;
+
 /// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`].
 ///
 /// A hand may outlive its store; it then does nothing.
@@ -238,7 +241,13 @@ impl LogStore {
         let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
         match journal.space {
             // What it gives back must be worth it, or a full disk would be kept busy for nothing.
-            Space::Short => files.saturating_sub(self.active.newest_bytes()) >= options.segment_bytes,
+            Space::Short => {
+                let newest = self.active.newest_bytes();
+                // What it says of older messages may be what empties runs: told, if it is not said at once.
+                let tells = self.active.records() >= TOLD
+                    && newest.saturating_mul(2) <= self.shared.free.load(Relaxed);
+                tells || files.saturating_sub(newest) >= options.segment_bytes
+            }
             // Segments that crashes have cut short hold little, and take a file each.
             Space::Enough => files > options.journal_bytes.saturating_mul(2),
         }

@@ -104,13 +104,12 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
 }
 
 /// What can be done on a full disk: a run of which less than half counts is written anew by itself, the one with the least left
-/// first. That is an estimate (rows are not all of one size), so after `tries` in vain others have their turn, and at the end
-/// of each round nothing does: whatever waits for room may try by itself.
+/// first. That is an estimate (rows are not all of one size), so after `tries` in vain others have their turn.
 pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
     let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
     all.sort_by_key(|i| runs[*i].live_bytes());
-    let turn = usize::try_from(tries % (all.len() as u64 + 1)).unwrap_or(0);
-    all.get(turn).map_or(Plan::Nothing, |i| Plan::Merge(*i..i + 1))
+    let turn = tries.checked_rem(all.len() as u64).and_then(|turn| usize::try_from(turn).ok());
+    turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
 }
 
 /// A run, and those beside it that cost no more than it does.
@@ -187,8 +186,7 @@ mod tests {
         assert_eq!(squeeze(&runs, 0), Plan::Merge(3..4));
         assert_eq!(squeeze(&runs, 1), Plan::Merge(1..2), "the other one failed");
         assert_eq!(squeeze(&runs, 2), Plan::Merge(2..3));
-        assert_eq!(squeeze(&runs, 3), Plan::Nothing, "once in a round");
-        assert_eq!(squeeze(&runs, 4), Plan::Merge(3..4), "in turn");
+        assert_eq!(squeeze(&runs, 3), Plan::Merge(3..4), "in turn");
         assert_eq!(squeeze(&runs[..1], 0), Plan::Nothing, "nothing to give back");
     }
 
