@@ -205,15 +205,23 @@ fn is_affordable(shared: &Shared) -> bool {
     let is_free =
         journal.prepared.len() < BALLAST || journal.spares.iter().any(|spare| spare.bytes == segment);
     drop(journal);
-    let needed = shared.mem_bytes.load(Relaxed).saturating_add(segment);
+    let needed = wanted_by_flushes(shared).saturating_add(segment);
     is_free || shared.disk.free_bytes().map_or(true, |free| free >= needed)
+}
+
+/// What the memtables may take as runs, and what may come into them before the owner asks for room again.
+fn wanted_by_flushes(shared: &Shared) -> u64 {
+    let options = &shared.options;
+    let group = options.max_group_bytes.min(options.journal_bytes / 4);
+    let bytes = shared.mem_bytes.load(Relaxed);
+    if bytes < group { bytes } else { bytes.saturating_add(group) }
 }
 
 fn room_for_flush(shared: &Shared) -> bool {
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| {
         shared.free.store(free, Relaxed);
-        free >= shared.mem_bytes.load(Relaxed)
+        free >= wanted_by_flushes(shared)
     })
 }
 
