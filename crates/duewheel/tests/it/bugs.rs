@@ -113,7 +113,7 @@ fn in_a_process_of_its_own() {
         let data = dir.path().join("data");
         let wheel = Duewheel::open(&data).await.unwrap();
         wheel.queue("q").handler(|_| async { Ok(()) }).unwrap();
-        wheel.queue("q").body("x").delay(HOUR).enqueue().await.unwrap();
+        wheel.queue("q").body("x").key("k").delay(HOUR).enqueue().await.unwrap();
         // A message is run while all is well, so that the loop is waiting for the next one.
         wheel.queue("q").body("x").enqueue().await.unwrap();
         wheel.idle().await.unwrap();
@@ -128,7 +128,7 @@ fn in_a_process_of_its_own() {
         // Beside the handle that was closed another one may be opened; for the driver's loop the test still wants a panic.
         if says != "the driver" {
             let wheel = Duewheel::open(&data).await.unwrap();
-            assert_eq!(wheel.stats().await.unwrap().counts.scheduled, 1, "nothing accepted is lost");
+            assert!(wheel.queue("q").get_key("k").await.unwrap().is_some(), "nothing accepted is lost");
             wheel.shutdown(SECOND).await.unwrap();
         }
         println!("the host lives on");

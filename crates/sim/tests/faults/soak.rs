@@ -10,7 +10,7 @@ use duewheel_judge::rng::Rng;
 
 use crate::api::{Api, Message, Shared, lock};
 use crate::crew::QUEUES;
-use crate::stage::{Crew, PATIENCE, Play, Stage, env, perform, read};
+use crate::stage::{Crew, PATIENCE, Play, RULES, env, perform, read};
 
 /// What consumers take in a second: the rate that the server is meant for.
 const RATE: u64 = 200;
@@ -37,6 +37,7 @@ fn twice_the_rated_load_is_refused_and_never_lost() {
         count: ("DUEWHEEL_SOAK_SECONDS", seconds),
         data: None,
         more: &["--max-messages", HELD],
+        slack_ms: RULES.slack_ms,
         facts: vec![(Fact::Redeliveries, 1), (Fact::NackedAndGrantedAgain, 1)],
         crew: Crew::None,
     };
@@ -63,7 +64,7 @@ fn twice_the_rated_load_is_refused_and_never_lost() {
                 std::thread::sleep(Duration::from_millis(100));
             }
             let ended = producers.into_iter().all(|producer| producer.join().is_ok());
-            let drained = drain(stage);
+            let drained = stage.until_left(0, PATIENCE * 2);
             stop.store(1, Ordering::SeqCst);
             if ended { drained } else { Err("a producer panicked".into()) }
         });
@@ -148,23 +149,6 @@ fn consume(shared: &Shared, number: u64, mut rng: Rng, end: Instant, stop: &Atom
             let done = api.ack_batch(acks).into_iter().filter(|ack| matches!(ack, Some(Ok(_)))).count();
             counts.acked.fetch_add(done as u64, Ordering::SeqCst);
         }
-    }
-}
-
-fn drain(stage: &Stage<'_>) -> Result<(), String> {
-    let deadline = Instant::now() + PATIENCE * 2;
-    loop {
-        let mut left = 0;
-        for queue in QUEUES {
-            left += stage.waiting(queue)?;
-        }
-        if left == 0 {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            return Err(format!("{left} messages are left"));
-        }
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

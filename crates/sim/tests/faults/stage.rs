@@ -30,6 +30,9 @@ pub(crate) const RULES: Rules = Rules {
 /// Whatever the server must do by itself, it has done after so long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// For working off what has piled up.
+const DRAIN: Duration = Duration::from_secs(120);
+
 /// What a run works with.
 pub(crate) struct Stage<'a> {
     pub(crate) shared: &'a Shared,
@@ -53,6 +56,8 @@ pub(crate) struct Play {
     /// Where the data lies; in the run's own folder if not given.
     pub(crate) data: Option<PathBuf>,
     pub(crate) more: &'static [&'static str],
+    /// For rounding and scheduling, wherever the server must not be too late.
+    pub(crate) slack_ms: u64,
     /// What must provably have happened.
     pub(crate) facts: Vec<(Fact, u64)>,
     pub(crate) crew: Crew,
@@ -103,7 +108,8 @@ pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>, Server) -> Re
         reign: 0,
     };
     let result = stage.play(play.crew, seed, act);
-    let history = shared.recorder.history(&format!("{name}, {variable}={count}, seed {seed}"), RULES);
+    let rules = Rules { slack_ms: play.slack_ms, ..RULES };
+    let history = shared.recorder.history(&format!("{name}, {variable}={count}, seed {seed}"), rules);
     let report = check(&history);
     println!("{report}in {:.1} s", started.elapsed().as_secs_f32());
 
@@ -296,15 +302,27 @@ impl Stage<'_> {
 
     /// Waits until nothing is left but dead messages.
     fn drain(&self) -> Result<(), String> {
-        let drained = self.until("drained", |stage| {
-            let mut left = 0;
-            for queue in QUEUES {
-                left += stage.waiting(queue)?;
-            }
-            Ok((left == 0).then_some(()))
-        });
+        let drained = self.until_left(0, DRAIN);
         // The dump and the checker will say more.
         drained.or_else(|e| self.dump(&QUEUES).and(Err(e)))
+    }
+
+    /// Waits until so few messages are left that are not dead.
+    pub(crate) fn until_left(&self, most: u64, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut left = 0;
+            for queue in QUEUES {
+                left += self.waiting(queue)?;
+            }
+            if left <= most {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{left} messages are left"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub(crate) fn dump(&self, queues: &[&str]) -> Result<(), String> {
