@@ -12,6 +12,9 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_log::disk::{Disk, RealDisk};
 use duewheel_store_log::{Backup, BackupReport};
 
+use crate::shared::EndOnPanic;
+use crate::testing;
+
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
@@ -99,12 +102,17 @@ impl Copier {
         Copier::Of { newest: Arc::downgrade(newest), data: data.to_owned() }
     }
 
-    pub(crate) async fn copy_to(&self, dir: PathBuf) -> Result<BackupReport, BackupError> {
+    /// Copies; `end` is told if that panics.
+    pub(crate) async fn copy_to(&self, dir: PathBuf, end: EndOnPanic) -> Result<BackupReport, BackupError> {
         let Copier::Of { newest, data } = self else { return Err(BackupError::InMemory) };
         let turn = Turn::take(newest.upgrade().ok_or(BackupError::Closed)?)?;
         let data = data.clone();
         // The turn is the copying's, not the caller's, who may go away.
-        let copying = tokio::task::spawn_blocking(move || copy(&turn.0, &data, &dir));
+        let copying = tokio::task::spawn_blocking(move || {
+            let _end = end;
+            testing::place("backup");
+            copy(&turn.0, &data, &dir)
+        });
         copying.await.unwrap_or(Err(BackupError::Closed))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use duewheel_core::engine::{Config, GeometryError};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{MemoryStore, Store, StoreError};
+use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 
 use crate::Duewheel;
@@ -42,6 +43,7 @@ pub struct Builder {
     durability: Durability,
     policy: Policy,
     log: LogOptions,
+    disk: Option<Arc<dyn Disk>>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
 }
@@ -70,6 +72,7 @@ impl Default for Builder {
             durability: Durability::Fsync,
             policy: Policy::default(),
             log: LogOptions::default(),
+            disk: None,
             clock: Arc::new(SystemClock),
             seed: None,
         }
@@ -106,6 +109,13 @@ impl Builder {
         self
     }
 
+    /// Another disk under the log store than the folder's own: one that fails, for tests.
+    #[doc(hidden)]
+    pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = Some(disk);
+        self
+    }
+
     /// Where time comes from; a [`crate::VirtualClock`] in tests.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -134,7 +144,7 @@ impl Builder {
                 Copier::None,
             ),
             Durability::Fsync | Durability::Buffered => {
-                let (data, mut log) = (self.data, self.log);
+                let (data, disk, mut log) = (self.data, self.disk, self.log);
                 log.sync = match self.durability {
                     Durability::Buffered => SyncMode::Buffered,
                     Durability::Fsync | Durability::Memory => SyncMode::Fsync,
@@ -144,7 +154,10 @@ impl Builder {
                 let opener = move |waker| {
                     // The store before is gone, and what its handle keeps in memory should be, too.
                     newest.set(None);
-                    let store = LogStore::open(&data, log.clone(), waker)?;
+                    let store = match &disk {
+                        None => LogStore::open(&data, log.clone(), waker)?,
+                        Some(disk) => LogStore::open_on(disk.clone(), log.clone(), waker)?,
+                    };
                     newest.set(Some(store.backup_handle()));
                     Ok(Box::new(store) as Box<dyn Store>)
                 };

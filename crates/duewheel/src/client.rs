@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, Submission};
-use crate::shared::Shared;
+use crate::shared::{EndOnPanic, Shared};
 
 /// Takes operations to the engine. Cheap to clone; all clones talk to the same engine.
 #[derive(Clone, Debug)]
@@ -171,6 +171,11 @@ impl Client {
     /// The store's own figures, as of the driver's last step.
     pub fn store_figures(&self) -> Vec<(&'static str, u64)> {
         self.shared.figures()
+    }
+
+    /// For a task of ours: a panic in it closes the handle.
+    pub(crate) fn end_on_panic(&self, place: &'static str) -> EndOnPanic {
+        EndOnPanic::new(&self.shared, &self.inbox, place)
     }
 
     fn put_back(&self, op: Op) {

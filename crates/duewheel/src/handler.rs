@@ -21,6 +21,7 @@ use crate::error::CallError;
 use crate::message::Message;
 use crate::queue::Queue;
 use crate::shard::panic_text;
+use crate::testing;
 
 /// What a handler returns: `Ok(())` acks, an error makes the attempt fail.
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
@@ -218,9 +219,11 @@ where
 {
     async fn work(self) {
         let this = Arc::new(self);
+        let _end = this.client.end_on_panic("the loop of a queue's handler");
         let mut stop = this.stop.clone();
         let mut pause = Duration::from_millis(10);
         loop {
+            testing::place("handler loop");
             let Ok(hand) = this.hands.clone().acquire_owned().await else { return };
             let free = this.hands.available_permits();
             let mut hands = vec![hand];
@@ -249,6 +252,7 @@ where
                         let (this, message) = (this.clone(), Message::new(grant));
                         tokio::spawn(async move {
                             let _running = Running(this.activity.clone());
+                            let _end = this.client.end_on_panic("the task around a handler's run");
                             this.run_one(message).await;
                             drop(hand);
                         });
@@ -283,6 +287,7 @@ where
     /// Runs one message and settles it.
     async fn run_one(&self, message: Message) {
         let (id, token) = (message.id(), message.lease_token());
+        testing::place("handler run");
         let op = match self.outcome(message).await {
             Some(Ok(())) => Op::Ack { id, proof: token.into() },
             Some(Err(note)) => nack(id, token, &note),
@@ -322,6 +327,7 @@ where
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
                     let (client, queue) = (self.client.clone(), self.queue.clone());
                     tokio::spawn(async move {
+                        let _end = client.end_on_panic("the task that extends a lease");
                         let extend = Op::Extend { id, proof: token.into(), lease_ms: None };
                         if let Ok(Reply::Extend(Err(_))) = client.call(extend).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");

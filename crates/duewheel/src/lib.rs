@@ -46,6 +46,8 @@ mod restore;
 mod runner;
 mod shard;
 mod shared;
+#[doc(hidden)]
+pub mod testing;
 mod timekeeper;
 mod waiting;
 mod wheel;

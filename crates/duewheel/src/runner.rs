@@ -20,6 +20,7 @@ use crate::error::{CallError, Outcome};
 use crate::inbox::{Door, Inbox, Submission};
 pub use crate::shared::End;
 use crate::shared::{Shared, Wish};
+use crate::testing;
 use crate::timekeeper::Timekeeper;
 use crate::waiting::{Gate, Waiting};
 
@@ -285,6 +286,13 @@ impl Runner {
             self.waiting.give_back(&mut self.submissions);
             return self.failed(*driver, error);
         }
+        testing::place("driver");
+        if let Some(bug) = self.shared.bug() {
+            driver.end_waits();
+            // What was accepted becomes durable if it can; the bug is the news in any case.
+            let _ = driver.close(now);
+            return Turn::Ended(End::Failed(bug.clone()));
+        }
         if waits_ended && self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
             driver.end_waits();
             return Turn::Ended(match driver.close(now) {
@@ -336,6 +344,9 @@ impl Runner {
     /// Opens the store again, if the time has come.
     fn reopen(&mut self, error: StoreError, pause: Pause) -> Turn {
         self.shared.set_trouble(Some(error.to_string()));
+        if let Some(bug) = self.shared.bug() {
+            return Turn::Ended(End::Failed(bug.clone()));
+        }
         if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed) || self.shared.wished(Wish::Stop) {
             return Turn::Ended(End::Failed(error.to_string()));
         }

@@ -8,7 +8,7 @@ use duewheel_core::engine::Config;
 use crate::clock::Clock;
 use crate::inbox::Inbox;
 use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn};
-use crate::shared::{End, Shared, Wish};
+use crate::shared::{End, Shared, Wish, bug};
 
 /// A shard that runs: its driver's thread, and what is shared with it.
 ///
@@ -53,7 +53,7 @@ impl Shard {
 fn run(mut runner: Runner) {
     let end = match catch_unwind(AssertUnwindSafe(|| drive(&mut runner))) {
         Ok(end) => end,
-        Err(panic) => End::Failed(format!("a bug in duewheel: {}", panic_text(&*panic))),
+        Err(panic) => End::Failed(bug("the driver", panic_text(&*panic))),
     };
     runner.end(end);
 }

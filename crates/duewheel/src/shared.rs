@@ -1,7 +1,7 @@
 //! What a runner shares with its clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::Level;
@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     trouble: Mutex<Option<String>>,
     figures: Mutex<Vec<(&'static str, u64)>>,
     wish: AtomicU64,
+    /// A bug elsewhere than in the driver; it ends the driver, too.
+    bug: OnceLock<String>,
     ended: watch::Sender<Option<End>>,
 }
 
@@ -37,6 +39,7 @@ impl Shared {
             trouble: Mutex::new(None),
             figures: Mutex::new(Vec::new()),
             wish: AtomicU64::new(Wish::Run as u64),
+            bug: OnceLock::new(),
             ended: watch::Sender::new(None),
             clock,
         }
@@ -103,7 +106,7 @@ impl Shared {
         let trouble = match &*self.ended.borrow() {
             Some(End::Stopped) => Some("shut down".to_owned()),
             Some(End::Failed(why)) => Some(why.clone()),
-            None => lock(&self.trouble).clone(),
+            None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
         Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
     }
@@ -115,6 +118,18 @@ impl Shared {
     pub(crate) fn wish(&self, wish: Wish, inbox: &Inbox) {
         self.wish.fetch_max(wish as u64, Ordering::SeqCst);
         inbox.wake();
+    }
+
+    /// Something of ours has panicked: nothing is trusted any more, and the driver ends.
+    fn end(&self, bug: String, inbox: &Inbox) {
+        tracing::error!(%bug, "closing");
+        let _ = self.bug.set(bug); // the first one counts
+        inbox.wake();
+    }
+
+    /// The bug for which the driver must end, if there is one.
+    pub(crate) fn bug(&self) -> Option<&String> {
+        self.bug.get()
     }
 
     pub(crate) async fn ended(&self) -> End {
@@ -136,4 +151,31 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is said of a panic.
+pub(crate) fn bug(place: &str, what: &str) -> String {
+    format!("a bug in duewheel: {place} has panicked: {what}")
+}
+
+/// Kept by a task of ours while it runs: if it panics, the handle closes with an error. A panic that nobody sees would leave
+/// messages that are never handed out, or a copy that is never made.
+pub(crate) struct EndOnPanic {
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    place: &'static str,
+}
+
+impl EndOnPanic {
+    pub(crate) fn new(shared: &Arc<Shared>, inbox: &Arc<Inbox>, place: &'static str) -> Self {
+        EndOnPanic { shared: shared.clone(), inbox: inbox.clone(), place }
+    }
+}
+
+impl Drop for EndOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.end(bug(self.place, "see the standard error"), &self.inbox);
+        }
+    }
 }

@@ -202,7 +202,8 @@ impl Duewheel {
     /// # Cancel safety
     /// When the future is dropped, copying goes on in the background, until it is done or the wheel is closed.
     pub async fn backup(&self, dir: impl Into<PathBuf>) -> Result<BackupReport, BackupError> {
-        self.inner.copier.copy_to(dir.into()).await
+        let end = self.client().end_on_panic("a backup");
+        self.inner.copier.copy_to(dir.into(), end).await
     }
 
     /// Takes nothing new, lets running handlers finish up to `deadline`, and closes. Calling it again is harmless.

@@ -407,8 +407,12 @@ pub enum Fault {
         /// What it showed just after.
         after_ms: u64,
     },
-    /// It could do nothing for a while, which ends here: its process was stopped, or its disk had failed.
+    /// It could do nothing for a while, which ends here: its disk had failed.
     Stalled,
+    /// Its process was stopped (SIGSTOP), and has stopped by now.
+    Paused,
+    /// It is about to go on. Between the two it does nothing, and its clocks run.
+    Resumed,
     /// Anything else that the checker need not know about.
     Other(String),
 }

@@ -583,6 +583,15 @@ fn not_offered() {
         s.wait(if s.bad { 6_000 } else { 1_000 });
         s.empty();
     });
+    // And from the end of the last pause.
+    case(Check::NotOffered, |s| {
+        s.enqueue(1, None, 100);
+        s.fault(Fault::Paused);
+        s.wait(20_000);
+        s.fault(Fault::Resumed);
+        s.wait(if s.bad { 6_000 } else { 1_000 });
+        s.empty();
+    });
 }
 
 #[test]
@@ -648,6 +657,52 @@ fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_m
         s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
         s.grant(1, None, 1, 1);
     });
+}
+
+/// Story: an enqueue was never answered; its message was first named by another one that kept it, and then looked at by its id.
+/// The checker knew no queue for that look, and took none for a wrong one.
+#[test]
+fn a_look_by_id_at_a_message_whose_enqueue_was_not_answered_is_no_wrong_queue() {
+    let mut s = Script::new(false);
+    s.unknown(enqueue(1, Some("k"), 0));
+    s.done(
+        Call::Get(Target::Id(MsgId(1))),
+        Answer::Found(Held { key: Some("k".to_owned()), ..row(1, State::Ready, 0) }),
+    );
+    s.dump(vec![Held { key: Some("k".to_owned()), ..row(1, State::Ready, 0) }]);
+    assert_eq!(check(&s.history).failed(), []);
+}
+
+/// A pause counts only for what certainly happened in it: a lease of 100 ms and a delay that both end between the two marks.
+#[test]
+fn what_a_pause_did_is_counted() {
+    let facts = |before: u64, paused: u64| {
+        let mut s = Script::new(false);
+        s.enqueue(1, None, 0);
+        s.enqueue(2, None, 200);
+        s.grant(1, None, 1, 1);
+        s.wait(before);
+        s.fault(Fault::Paused);
+        s.wait(paused);
+        s.fault(Fault::Resumed);
+        s.wait(300);
+        let late = |ms: u64| ms + before + paused;
+        s.done(
+            reserve(),
+            Answer::Grants(vec![
+                Grant { lateness_ms: late(200), ..grant(1, None, 2, 2) },
+                Grant { lateness_ms: late(101), ..grant(2, None, 1, 3) },
+            ]),
+        );
+        let report = check(&s.history);
+        assert_eq!(report.failed(), [], "{before} {paused}");
+        [Fact::Pauses, Fact::LeasesEndedInAPause, Fact::OverdueFromPauses]
+            .map(|fact| report.evidence.count(fact))
+    };
+    assert_eq!(facts(10, 1_000), [1, 1, 1]);
+    assert_eq!(facts(10, 50), [1, 0, 0], "both end after it");
+    assert_eq!(facts(150, 1_000), [1, 0, 1], "the lease has ended before it");
+    assert_eq!(facts(250, 1_000), [1, 0, 0], "both have");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub mod auth;
 pub mod beanstalk;
+pub mod bug;
 pub mod cli;
 pub mod config;
 mod decimal;

@@ -2,18 +2,20 @@
 
 use std::future::Future;
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel::Duewheel;
+use duewheel::{Duewheel, testing};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::auth::{Guard, TokensError};
 use crate::beanstalk;
+use crate::bug::Bugs;
 use crate::config::{ConfigError, Level, Settings};
 use crate::drain::Drain;
 use crate::http::{App, Listener};
@@ -72,11 +74,11 @@ pub enum ServeError {
     Shutdown(#[from] duewheel::ShutdownError),
 }
 
-/// Serves until a signal. Writes a line for each listener to `out` when it is ready.
+/// Serves until a signal, or a bug. Writes a line for each listener to `out` when it is ready.
 ///
 /// # Errors
 /// See [`ServeError`]. A clean stop is none.
-pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), ServeError> {
+pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> Result<(), ServeError> {
     if !matches!(settings.store.as_str(), "log" | "log:") {
         return Err(ServeError::UnknownStore(settings.store));
     }
@@ -123,7 +125,13 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
         let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
         let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
         let running = lean.spawn(async move { listener.run(LINGER).await });
-        let run = async move { drop(running.await) };
+        let run = async move {
+            if let Err(failed) = running.await
+                && let Ok(panic) = failed.try_into_panic()
+            {
+                resume_unwind(panic);
+            }
+        };
         listeners.add(shown, run, move || stopper.stop());
     }
     for address in listeners.start() {
@@ -141,8 +149,14 @@ pub async fn serve(settings: Settings, out: &mut impl Write) -> Result<(), Serve
             }
         }
         why = wheel.ended() => Err(ServeError::Ended(why)),
+        bug = async { tokio::select! { bug = bugs.first() => bug, bug = listeners.failed() => bug } } => {
+            tracing::error!(%bug, "stopping");
+            app.set_failing(&bug);
+            // What was accepted becomes durable if that is still possible; the bug is the news in any case.
+            let _ = wheel.shutdown(settings.drain_timeout).await;
+            Err(ServeError::Ended(bug))
+        }
     };
-    // The listeners' own tasks do not panic; and if they did, there is nothing left to wait for.
     tokio::select! {
         () = listeners.stop() => {}
         () = stop.next(&drain) => {}
@@ -184,7 +198,7 @@ impl Drop for Lean {
 #[derive(Default)]
 struct Listeners {
     bound: Vec<(String, Run)>,
-    running: Vec<JoinHandle<()>>,
+    running: JoinSet<()>,
     stoppers: Vec<Box<dyn Fn() + Send>>,
 }
 
@@ -205,19 +219,27 @@ impl Listeners {
     fn start(&mut self) -> Vec<String> {
         let mut addresses = Vec::new();
         for (address, run) in self.bound.drain(..) {
-            self.running.push(tokio::spawn(run));
+            self.running.spawn(run);
             addresses.push(address);
         }
         addresses
+    }
+
+    /// Waits until one has ended that nobody has stopped. Cancel safe.
+    async fn failed(&mut self) -> String {
+        match self.running.join_next().await {
+            Some(Err(failed)) => format!("a bug in duewheel: a listener has ended: {failed}"),
+            Some(Ok(())) => "a bug in duewheel: a listener has ended".to_owned(),
+            None => std::future::pending().await,
+        }
     }
 
     async fn stop(&mut self) {
         for stop in &self.stoppers {
             stop();
         }
-        for running in &mut self.running {
-            let _ = running.await;
-        }
+        // What has failed is known by now, or does not matter any more.
+        while self.running.join_next().await.is_some() {}
     }
 }
 
@@ -324,6 +346,7 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 () = received(&mut self.hang_up) => self.secrets.reload(),
                 _ = self.drain.recv() => {
+                    testing::place("signals");
                     tracing::info!("drain mode: new messages are refused");
                     drain.turn_on();
                 }

@@ -5,7 +5,7 @@
 //! not, of each change of a name the change or not ([`SimDisk::restart`]). Nothing is random but by the seed: the same calls give
 //! the same results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,6 +46,10 @@ struct Inner {
     next: u64,
     /// Calls so far that change something.
     calls: u64,
+    /// Calls so far that only look: opens, reads, lists, lengths.
+    looks: u64,
+    /// The calls that were made to fail.
+    failed: BTreeSet<&'static str>,
     plan: Plan,
     lie: Option<Lie>,
     panic: Panic,
@@ -81,6 +85,10 @@ pub enum Plan {
     HaltAt(u64),
     /// This call only. A write that fails has written a part.
     FailAt(u64),
+    /// The same, for want of room.
+    FullAt(u64),
+    /// This one of the calls that only look.
+    BlindAt(u64),
     /// The next write or sync of a file in this folder.
     FailNext(&'static str),
     /// Every write or sync of a file in this folder, until another plan is made. (The next one alone may be a background
@@ -186,6 +194,8 @@ impl SimDisk {
                 locks: BTreeMap::new(),
                 next: 1,
                 calls: 0,
+                looks: 0,
+                failed: BTreeSet::new(),
                 plan: Plan::Fine,
                 lie: None,
                 panic: Panic::No,
@@ -231,6 +241,16 @@ impl SimDisk {
     /// Calls so far that change something.
     pub fn calls(&self) -> u64 {
         self.inner().calls
+    }
+
+    /// Calls so far that only look.
+    pub fn looks(&self) -> u64 {
+        self.inner().looks
+    }
+
+    /// Which kinds of calls have been made to fail, by their names.
+    pub fn failed(&self) -> BTreeSet<&'static str> {
+        self.inner().failed.clone()
     }
 
     /// Whether the machine has stopped.
@@ -422,7 +442,15 @@ enum Call {
 
 impl Inner {
     /// Counts a call that changes something.
-    fn call(&mut self, name: &str, kind: Kind) -> Call {
+    fn call(&mut self, what: &'static str, name: &str, kind: Kind) -> Call {
+        let call = self.outcome(name, kind);
+        if matches!(call, Call::Breaks(_)) {
+            self.failed.insert(what);
+        }
+        call
+    }
+
+    fn outcome(&mut self, name: &str, kind: Kind) -> Call {
         if self.power == Power::Off {
             return Call::Breaks(io::Error::other("the machine has stopped"));
         }
@@ -434,6 +462,7 @@ impl Inner {
                 Call::Breaks(io::Error::other("the machine stops"))
             }
             Plan::FailAt(n) if n == self.calls => self.fails(name, kind),
+            Plan::FullAt(n) if n == self.calls => Call::Breaks(io::ErrorKind::StorageFull.into()),
             Plan::FailAll(dir) if name.starts_with(dir) => self.fails(name, kind),
             Plan::FailNext(dir) if name.starts_with(dir) => {
                 self.plan = Plan::Fine;
@@ -443,19 +472,30 @@ impl Inner {
             Plan::Fine
             | Plan::HaltAt(_)
             | Plan::FailAt(_)
+            | Plan::FullAt(_)
+            | Plan::BlindAt(_)
             | Plan::FailNext(_)
             | Plan::FailAll(_)
             | Plan::Sometimes(_) => Call::Works,
         }
     }
 
-    /// A call that changes nothing.
-    fn look(&mut self, name: &str, kind: Kind) -> io::Result<()> {
-        if let Plan::Sometimes(rates) = self.plan
-            && self.happens(rates.of(kind))
-            && let Call::Breaks(error) = self.fails(name, kind)
-        {
-            return Err(error);
+    /// Counts a call that only looks.
+    fn look(&mut self, what: &'static str, name: &str, kind: Kind) -> io::Result<()> {
+        if self.power == Power::Off {
+            return Err(io::Error::other("the machine has stopped"));
+        }
+        self.looks += 1;
+        let fails = match self.plan {
+            Plan::BlindAt(n) => n == self.looks,
+            Plan::Sometimes(rates) => self.happens(rates.of(kind)),
+            _ => false,
+        };
+        if fails {
+            self.failed.insert(what);
+            if let Call::Breaks(error) = self.fails(name, kind) {
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -494,8 +534,8 @@ impl Inner {
         }
     }
 
-    fn checked(&mut self, name: &str, kind: Kind) -> io::Result<()> {
-        match self.call(name, kind) {
+    fn checked(&mut self, what: &'static str, name: &str, kind: Kind) -> io::Result<()> {
+        match self.call(what, name, kind) {
             Call::Works => Ok(()),
             Call::Breaks(error) => Err(error),
         }
@@ -534,13 +574,14 @@ impl Disk for SimDisk {
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         self.may_panic();
         let mut inner = self.inner();
-        inner.look(dir, Kind::Open)?;
+        inner.look("list", dir, Kind::Open)?;
         let names = inner.names.keys().filter(|name| dir_of(name) == dir);
         Ok(names.map(|name| name.rsplit('/').next().unwrap_or(name).to_owned()).collect())
     }
 
     fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
         let mut inner = self.inner();
+        inner.look("lock", name, Kind::Open)?;
         let locks = inner.locks.entry(name.into()).or_default();
         if locks.exclusive > 0 || (hold == Hold::Exclusive && locks.shared > 0) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -556,7 +597,7 @@ impl Disk for SimDisk {
         self.may_panic();
         let mut inner = self.inner();
         let inode = *inner.names.get(name).ok_or_else(not_found)?;
-        inner.look(name, Kind::Open)?;
+        inner.look("open", name, Kind::Open)?;
         Ok(Arc::new(SimFile { disk: self.clone(), inode, name: name.into(), access }))
     }
 
@@ -564,8 +605,11 @@ impl Disk for SimDisk {
         self.may_panic();
         let inode = {
             let mut inner = self.inner();
-            inner.checked(name, Kind::Name)?;
+            inner.checked("create", name, Kind::Name)?;
             inner.note(format_args!("create {name}"));
+            if let Some(replaced) = inner.names.get(name).copied() {
+                inner.give_back(replaced);
+            }
             let inode = inner.next;
             inner.next += 1;
             inner.inodes.insert(inode, Inode::default());
@@ -580,7 +624,7 @@ impl Disk for SimDisk {
         assert_eq!(dir_of(from), dir_of(to));
         let inode = {
             let mut inner = self.inner();
-            inner.checked(from, Kind::Name)?;
+            inner.checked("rename", from, Kind::Name)?;
             inner.note(format_args!("rename {from} to {to}"));
             let inode = *inner.names.get(from).ok_or_else(not_found)?;
             if let Some(replaced) = inner.names.get(to).copied() {
@@ -596,7 +640,7 @@ impl Disk for SimDisk {
         self.may_panic();
         let inode = {
             let mut inner = self.inner();
-            inner.checked(name, Kind::Name)?;
+            inner.checked("remove", name, Kind::Name)?;
             inner.note(format_args!("remove {name}"));
             *inner.names.get(name).ok_or_else(not_found)?
         };
@@ -608,7 +652,7 @@ impl Disk for SimDisk {
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         self.may_panic();
         let mut inner = self.inner();
-        inner.checked(dir, Kind::Name)?;
+        inner.checked("sync_dir", dir, Kind::Name)?;
         inner.note(format_args!("sync the names of {dir:?}"));
         if inner.lie == Some(Lie::NoDirSync) {
             return Ok(());
@@ -623,7 +667,9 @@ impl Disk for SimDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        Ok(self.inner().free)
+        let mut inner = self.inner();
+        inner.look("free_bytes", "", Kind::Open)?;
+        Ok(inner.free)
     }
 
     fn unique(&self) -> u64 {
@@ -662,13 +708,15 @@ struct SimFile {
 
 impl DiskFile for SimFile {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.disk.inner().inode(self.inode).len() as u64)
+        let mut inner = self.disk.inner();
+        inner.look("size", &self.name, Kind::Read)?;
+        Ok(inner.inode(self.inode).len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
         self.disk.may_panic();
         let mut inner = self.disk.inner();
-        inner.look(&self.name, Kind::Read)?;
+        inner.look("read", &self.name, Kind::Read)?;
         let at = usize::try_from(at).expect("small");
         let bytes = inner.inode(self.inode).bytes().get(at..at + buffer.len());
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -680,7 +728,7 @@ impl DiskFile for SimFile {
         self.disk.may_panic();
         let at = usize::try_from(at).expect("small");
         let mut inner = self.disk.inner();
-        match inner.call(&self.name, Kind::Write) {
+        match inner.call("write", &self.name, Kind::Write) {
             Call::Works => {
                 inner.note(format_args!("write {} bytes at {at} of {}", bytes.len(), self.name));
                 let grows = (at + bytes.len()).saturating_sub(inner.inode(self.inode).len());
@@ -711,7 +759,7 @@ impl DiskFile for SimFile {
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         self.disk.may_panic();
         let mut inner = self.disk.inner();
-        inner.checked(&self.name, Kind::Name)?;
+        inner.checked("allocate", &self.name, Kind::Name)?;
         inner.note(format_args!("allocate {bytes} bytes for {}", self.name));
         let grows = bytes.saturating_sub(inner.inode(self.inode).len() as u64);
         inner.take(grows)?;
@@ -725,7 +773,7 @@ impl DiskFile for SimFile {
         {
             let mut guard = self.disk.inner();
             let inner = &mut *guard;
-            if let Err(error) = inner.checked(&self.name, Kind::Sync) {
+            if let Err(error) = inner.checked("sync", &self.name, Kind::Sync) {
                 if inner.power == Power::Off {
                     return Err(error);
                 }

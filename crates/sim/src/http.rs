@@ -26,6 +26,8 @@ pub enum Soundness {
 pub struct Response {
     /// The status code.
     pub status: u16,
+    /// The header `Retry-After`.
+    pub retry_after: Option<String>,
     /// The body, as far as it came.
     pub body: Vec<u8>,
     /// Whether that was all.
@@ -80,6 +82,7 @@ impl Connection {
         let status = status.ok_or_else(|| bad(format!("not a status line: {line:?}")))?;
         let mut length = None;
         let mut chunked = false;
+        let mut retry_after = None;
         loop {
             let line = self.line()?;
             if line.is_empty() {
@@ -89,6 +92,7 @@ impl Connection {
             let value = value.trim();
             match name.to_ascii_lowercase().as_str() {
                 "content-length" => length = value.parse::<u64>().ok(),
+                "retry-after" => retry_after = Some(value.to_owned()),
                 "transfer-encoding" => chunked = value.eq_ignore_ascii_case("chunked"),
                 "connection" if value.eq_ignore_ascii_case("close") => self.sound = Soundness::Closed,
                 _ => {}
@@ -97,7 +101,7 @@ impl Connection {
         let mut body = Vec::new();
         let whole = if chunked { self.chunks(&mut body) } else { self.bytes(length.unwrap_or(0), &mut body) };
         let end = if whole.is_ok() { Completeness::Whole } else { Completeness::Cut };
-        Ok(Response { status, body, end })
+        Ok(Response { status, retry_after, body, end })
     }
 
     fn line(&mut self) -> io::Result<String> {
@@ -183,7 +187,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let answers: [&[u8]; 3] = [
-                b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok",
+                b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\nRetry-After: 3\r\n\r\nok",
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n",
                 b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf",
             ];
@@ -195,9 +199,11 @@ mod tests {
         });
         let mut connection = Connection::open(host, Duration::from_secs(5)).unwrap();
         let mut ask = || connection.request("GET", "/", "text/plain", b"x").unwrap();
-        assert_eq!(ask(), Response { status: 201, body: b"ok".to_vec(), end: Completeness::Whole });
+        let (retry_after, end) = (Some("3".to_owned()), Completeness::Whole);
+        assert_eq!(ask(), Response { status: 201, retry_after, body: b"ok".to_vec(), end });
         assert_eq!(ask().body, b"abcd");
-        assert_eq!(ask(), Response { status: 200, body: b"half".to_vec(), end: Completeness::Cut });
+        let (retry_after, end) = (None, Completeness::Cut);
+        assert_eq!(ask(), Response { status: 200, retry_after, body: b"half".to_vec(), end });
         assert_eq!(connection.soundness(), Soundness::Closed);
         server.join().unwrap();
     }

@@ -1,5 +1,6 @@
 //! A real server as a child process: found, started, awaited, killed or asked to end.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -63,6 +64,16 @@ pub struct Server {
 }
 
 impl Server {
+    /// What our binary is told. So little memory that runs are written and merged all the time, and most messages are on the
+    /// disk alone.
+    pub fn arguments(data: &Path) -> Vec<OsString> {
+        let fixed = ["--http", "127.0.0.1:0", "--beanstalk", "off"];
+        let little = ["--journal-bytes", "1048576", "--memory-messages", "100"];
+        let mut all: Vec<OsString> = vec!["serve".into(), "--data".into(), data.into()];
+        all.extend(fixed.iter().chain(&little).map(OsString::from));
+        all
+    }
+
     /// Starts a server. What it prints goes to the log as well.
     pub fn spawn(mut command: Command, log: &Path, listens: Listens) -> io::Result<Self> {
         let mut log = OpenOptions::new().create(true).append(true).open(log)?;

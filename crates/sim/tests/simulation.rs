@@ -176,7 +176,9 @@ fn every_mutant_is_caught_within_200_seeds() {
     let only = std::env::var("DUEWHEEL_MUTANT").ok();
     let table = for_each(0..BUGS.len() as u64, |i| {
         let (name, bug) = BUGS[usize::try_from(i).expect("few")];
-        only.as_deref().is_none_or(|only| only == name).then(|| caught(bug, 200))
+        only.as_deref()
+            .is_none_or(|only| only == name)
+            .then(|| caught(bug, env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(200)))
     });
     println!("| mutant | seeds | caught by |\n|---|--:|---|");
     for (i, row) in &table {

@@ -34,7 +34,7 @@ use crate::merge::policy::{self, Limits, Plan, Size};
 use crate::merge::{self, Merge};
 use crate::names::Interner;
 use crate::run::{Live, Mask, Run, RunWriter, hash};
-use crate::shared::{Shared, Worked, lock};
+use crate::shared::{Shared, Space, Worked, lock};
 use crate::state;
 use crate::view::{Part, View};
 
@@ -58,7 +58,17 @@ pub(crate) struct Work {
 pub(crate) struct Merging {
     no: FileNo,
     merge: Merge,
+    why: Why,
     began: Instant,
+}
+
+/// What a merge is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Fewer and fuller runs. It keeps off the room of the flushes to come.
+    Order,
+    /// The disk is full, and this makes room: it takes less than it gives back, or finds no room itself.
+    Room,
 }
 
 impl fmt::Debug for Work {
@@ -72,6 +82,8 @@ pub(crate) fn run(shared: &Shared) {
     loop {
         let worked = match flush(shared) {
             Worked::Nothing => merge(shared),
+            // A merge may make the room that the flush has not found.
+            Worked::Later if merge(shared) == Worked::Done => Worked::Done,
             other => other,
         };
         if shared.is_stopping() {
@@ -91,6 +103,11 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     let Some(frozen) = shared.view().frozen.clone() else { return Worked::Nothing };
     if shared.is_stopping() {
         return Worked::Nothing;
+    }
+    // Once begun, it is the next thing to be done: while it would not fit, runs that are mostly gone make room first.
+    let is_begun = work.ledger.applied() >= frozen.last();
+    if !is_begun && !is_free_for_flush(shared, &frozen) && squeeze_next(shared, work) != Plan::Nothing {
+        return Worked::Later;
     }
     let began = Instant::now();
     let (run, state) = (shared.new_file(), shared.new_file());
@@ -272,7 +289,7 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
     let no = work.merging.as_ref().map(|merging| merging.no);
     let worked = match &mut work.merging {
         None => begin(shared, work),
-        Some(_) if !is_free(shared, SLICE) => {
+        Some(merging) if merging.why == Why::Order && !is_free(shared, SLICE) => {
             drop_merge(shared, work);
             Ok(Worked::Later)
         }
@@ -311,9 +328,13 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
         }
         Plan::Merge(range) => {
             let bytes = sizes[range.clone()].iter().map(|run| run.bytes).sum();
-            if !is_free(shared, bytes) {
-                return Ok(Worked::Later);
-            }
+            let (range, why) = match is_free(shared, bytes) {
+                true => (range, Why::Order),
+                false => match squeeze(shared, &sizes) {
+                    Plan::Merge(range) => (range, Why::Room),
+                    Plan::Nothing | Plan::Drop(_) => return Ok(Worked::Later),
+                },
+            };
             let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
             let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
             let inputs: Vec<_> = inputs.collect();
@@ -321,7 +342,7 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
             let incarnation = Incarnation(shared.disk.unique());
             match Merge::new(&shared.disk, no, incarnation, inputs, older, now) {
                 Ok(merge) => {
-                    work.merging = Some(Merging { no, merge, began: Instant::now() });
+                    work.merging = Some(Merging { no, merge, why, began: Instant::now() });
                     Ok(Worked::Done)
                 }
                 Err(trouble) => {
@@ -333,6 +354,24 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
             }
         }
     }
+}
+
+fn is_free_for_flush(shared: &Shared, frozen: &Mem) -> bool {
+    // A disk that cannot say how much is free says so when it is full.
+    shared.disk.free_bytes().map_or(true, |free| free >= frozen.newest_bytes())
+}
+
+fn squeeze_next(shared: &Shared, work: &Work) -> Plan {
+    let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
+    squeeze(shared, &sizes(&shared.view().parts, now))
+}
+
+/// What helps when there is no room for the merge that is due.
+fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
+    if shared.journal().space == Space::Enough {
+        return Plan::Nothing;
+    }
+    policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
 }
 
 /// Whether so much may be written for a merge: the flushes to come must find their room.

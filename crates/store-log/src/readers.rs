@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -57,19 +56,18 @@ impl Readers {
             all.push(result?);
         }
         if all.len() < count {
-            return Err(StoreError::new(ErrorKind::Unavailable, "a reader has panicked").into());
+            return Err(StoreError::new(ErrorKind::Closed, "a bug: a reader has panicked").into());
         }
         Ok(all)
     }
 
-    /// A reader's life.
+    /// A reader's life. A panic ends the reader, and with it the store; whoever waits hears that there is no answer.
     pub(crate) fn run(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 drop(jobs);
-                // Whoever waits for it hears that there is no answer.
-                let _ = catch_unwind(AssertUnwindSafe(job));
+                job();
                 jobs = lock(&self.jobs);
             } else if jobs.closed {
                 return;

@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Bytes of the memtables: what the next flush will take at most.
     pub(crate) mem_bytes: AtomicU64,
+    /// Free bytes of the disk when the preparer looked last.
+    pub(crate) free: AtomicU64,
     pub(crate) preparer_bell: Bell,
     pub(crate) background_bell: Bell,
     pub(crate) loader: Loader,
@@ -122,6 +124,7 @@ impl Shared {
             syncer,
             counters: Counters::default(),
             mem_bytes: AtomicU64::new(0),
+            free: AtomicU64::new(u64::MAX),
             preparer_bell: Bell::default(),
             background_bell: Bell::default(),
             loader: Loader::default(),

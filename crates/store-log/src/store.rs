@@ -103,6 +103,9 @@ enum Habit {
     Gathers,
 }
 
+/// On a full disk a memtable of so many records is cut off if its run fits.
+const TOLD: u64 = 500;
+
 /// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`].
 ///
 /// A hand may outlive its store; it then does nothing.
@@ -239,7 +242,13 @@ impl LogStore {
         let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
         match journal.space {
             // What it gives back must be worth it, or a full disk would be kept busy for nothing.
-            Space::Short => files.saturating_sub(self.active.newest_bytes()) >= options.segment_bytes,
+            Space::Short => {
+                let newest = self.active.newest_bytes();
+                // What it says of older messages may be what empties runs: told, if it is not said at once.
+                let tells = self.active.records() >= TOLD
+                    && newest.saturating_mul(2) <= self.shared.free.load(Relaxed);
+                tells || files.saturating_sub(newest) >= options.segment_bytes
+            }
             // Segments that crashes have cut short hold little, and take a file each.
             Space::Enough => files > options.journal_bytes.saturating_mul(2),
         }
@@ -490,13 +499,13 @@ impl Hands {
     }
 }
 
-/// A worker that panics must not leave its owner waiting.
+/// A worker that panics must not leave its owner waiting. The store has ended for good: what has panicked once would panic again.
 struct PoisonOnPanic<'a>(&'a Shared, &'a str);
 
 impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() && !mutant::is(Mutant::PanicSwallowed) {
-            let error = StoreError::new(ErrorKind::Unavailable, format_args!("{} has panicked", self.1));
+            let error = StoreError::new(ErrorKind::Closed, format_args!("a bug: {} has panicked", self.1));
             // It may be the waker that panics: a second time here would take the process down.
             let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));
         }

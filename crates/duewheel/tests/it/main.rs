@@ -4,9 +4,13 @@
 
 mod backlog;
 mod backup;
+mod bugs;
+mod delays;
 mod driver;
 mod handlers;
+mod herd;
 mod lifecycle;
+mod races;
 mod shapes;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,4 +37,10 @@ pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// What a counter shows.
 pub fn count(of: &AtomicUsize) -> usize {
     of.load(Ordering::SeqCst)
+}
+
+/// How much of a long test is done: what the variable says, or `default`.
+pub fn size(variable: &str, default: usize) -> usize {
+    let Ok(text) = std::env::var(variable) else { return default };
+    text.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {text}"))
 }

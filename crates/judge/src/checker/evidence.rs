@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::history::{Answer, Call, Moment, Refusal, State};
 
-use super::index::{End, How, NS, World, proof};
+use super::index::{End, How, NS, Point, World, proof};
 
 /// Something that a run may be required to have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +26,12 @@ pub enum Fact {
     ExpiredLeasesGrantedAgain,
     /// A settle was refused because of a newer grant.
     StaleSettlesRefused,
+    /// The process was stopped for a while.
+    Pauses,
+    /// A lease ran out while the process was stopped, and the message was granted again afterwards.
+    LeasesEndedInAPause,
+    /// A message came due while the process was stopped, and was granted afterwards.
+    OverdueFromPauses,
     /// A lease was given before a kill and acked after it.
     LeasesAckedAcrossAKill,
     /// A message was cancelled.
@@ -103,6 +109,7 @@ impl fmt::Display for Evidence {
 pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
     evidence.add(Fact::KillsServing, world.kills(Moment::Serving));
     evidence.add(Fact::KillsRecovering, world.kills(Moment::Recovering));
+    evidence.add(Fact::Pauses, world.pauses.len() as u64);
     for op in &world.ops {
         let fact = match (op.call, op.end) {
             (Call::Reserve { .. }, End::Unknown) => {
@@ -152,6 +159,17 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
         let back = life.may_be_given_back(world, &pair[0], pair[1].ret.idx);
         let fact = if back { Fact::NackedAndGrantedAgain } else { Fact::ExpiredLeasesGrantedAgain };
         evidence.add(fact, 1);
+        let given = &pair[0];
+        // Not before the pause began, and not after it ended.
+        let inside = |(paused, resumed): &(Point, Point)| {
+            given.ret.idx < paused.idx
+                && given.inv.ns.saturating_add(given.lease_ns) > paused.ns
+                && given.ret.ns.saturating_add(given.lease_ns) < resumed.ns
+                && resumed.idx < pair[1].ret.idx
+        };
+        let extended = life.settles.iter().any(|&s| matches!(world.ops[s].call, Call::Extend { .. }));
+        let ended = !back && !extended && world.pauses.iter().any(inside);
+        evidence.add(Fact::LeasesEndedInAPause, u64::from(ended));
     }
     for &c in &life.changes {
         // Gone or leased: leased, if nothing can have ended it before.
@@ -183,9 +201,10 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
         && let Some(due) = super::lateness::due(world, send)
     {
         // Down before the earliest and still down at the latest moment at which it can have come due.
-        let inside = |(down, up): &(super::index::Point, super::index::Point)| {
+        let inside = |(down, up): &(Point, Point)| {
             down.ns <= due.earliest && due.latest.saturating_add(NS) <= up.ns && up.idx < first.ret.idx
         };
         evidence.add(Fact::OverdueFromDowntime, u64::from(world.downs.iter().any(inside)));
+        evidence.add(Fact::OverdueFromPauses, u64::from(world.pauses.iter().any(inside)));
     }
 }

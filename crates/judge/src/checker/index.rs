@@ -156,6 +156,8 @@ pub(super) struct World<'h> {
     pub(super) downs: Vec<(Point, Point)>,
     /// Where it could do nothing for a while, which ended here.
     pub(super) stalls: Vec<Point>,
+    /// From stopped to about to go on.
+    pub(super) pauses: Vec<(Point, Point)>,
     /// A kill after which it has not listened again.
     down_since: Option<Point>,
     pub(super) phases: Vec<(Point, &'h str)>,
@@ -178,6 +180,7 @@ impl<'h> World<'h> {
             closings: BTreeMap::new(),
             downs: Vec::new(),
             stalls: Vec::new(),
+            pauses: Vec::new(),
             down_since: None,
             phases: Vec::new(),
         };
@@ -193,6 +196,7 @@ impl<'h> World<'h> {
         let mut by_id: BTreeMap<OpId, usize> = BTreeMap::new();
         let mut open: Vec<usize> = Vec::new();
         let mut down = Some(Point { idx: 0, ns: 0, wall: 0 });
+        let mut paused = None;
         for (idx, event) in self.events.iter().enumerate() {
             let at = Point::new(idx, event.at);
             match &event.what {
@@ -227,6 +231,8 @@ impl<'h> World<'h> {
                             }
                         }
                         Fault::Stalled => self.stalls.push(at),
+                        Fault::Paused => paused = Some(at),
+                        Fault::Resumed => self.pauses.extend(paused.take().map(|since| (since, at))),
                         Fault::ClockStep { .. } | Fault::Other(_) => {}
                     }
                 }

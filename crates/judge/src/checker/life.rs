@@ -724,7 +724,8 @@ impl<'h> Judge<'_, 'h> {
             return false;
         }
         let ups = world.downs.iter().map(|(_, up)| up).chain(&world.stalls);
-        let up = ups.filter(|up| up.idx < r.latest.idx).all(|up| up.ns + patience < at);
+        let pauses = world.pauses.iter().filter(|(paused, _)| paused.idx < r.latest.idx).map(|(_, up)| up);
+        let up = ups.filter(|up| up.idx < r.latest.idx).chain(pauses).all(|up| up.ns + patience < at);
         let leased = world
             .lost_reserves(&life.queue, born, r.latest.idx)
             .any(|lost| world.lost_lease_ends(life, lost).saturating_add(patience) >= r.inv.ns);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use duewheel::core::engine::{Hold, Op, WaiterId};
-use duewheel::{Answers, CallError, Patience, Pending};
+use duewheel::{Answers, CallError, Patience, Pending, testing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
@@ -125,6 +125,7 @@ impl Listener {
                     continue;
                 }
             };
+            testing::place("beanstalk accept");
             // The protocol has no word for "too many connections": it is closed.
             let Ok(place) = Arc::clone(&free).try_acquire_owned() else { continue };
             let (app, stop) = (self.app.clone(), self.stop.clone());
@@ -195,6 +196,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 /// One connection, from the first byte to the last.
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watch::Receiver<bool>) {
     let shared = &*app.0;
+    testing::place("beanstalk connection");
     shared.counters.connections.fetch_add(1, Relaxed);
     shared.counters.total_connections.fetch_add(1, Relaxed);
     let mut connection = Connection {

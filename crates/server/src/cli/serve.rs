@@ -1,10 +1,12 @@
 //! `duewheel serve`.
 
 use std::io::{Write as _, stderr, stdout};
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, Serve};
+use crate::bug::Bugs;
 use crate::config::{LogFormat, Options, Settings};
 use crate::serve::{ServeError, serve};
 
@@ -18,7 +20,9 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
     }
     log(&settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(serve(settings, &mut stdout()));
+    // After a bug it stops as after a signal; if even that is not possible any more, it ends.
+    let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
+    let result = runtime.block_on(serve(settings, bugs, &mut stdout()));
     // A request that hangs must not keep the process.
     runtime.shutdown_background();
     result.map_err(|error| match error {

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
+use duewheel::testing;
 
 use super::call::Call;
 use super::{Answer, object};
@@ -12,9 +13,11 @@ use crate::auth::Caller;
 const MAX_TICK_AGE_MS: u64 = 5_000;
 
 pub(crate) async fn health(call: Call) -> Answer {
+    testing::place("http request");
     let health = call.app.client.health();
     let draining = call.app.draining.load(Ordering::Relaxed);
-    let (status, word) = match &health.trouble {
+    let trouble = call.app.failing.get().or(health.trouble.as_ref());
+    let (status, word) = match trouble {
         Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
         None if health.tick_age_ms > MAX_TICK_AGE_MS => (StatusCode::SERVICE_UNAVAILABLE, "stalled"),
         None if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
@@ -25,7 +28,7 @@ pub(crate) async fn health(call: Call) -> Answer {
         out.number("tick_age_ms", health.tick_age_ms);
         out.plain("durability", call.app.client.level().as_str());
         // It may name files; a stranger learns that there is trouble, and no more.
-        if let Some(trouble) = &health.trouble
+        if let Some(trouble) = trouble
             && !matches!(call.caller, Caller::Stranger(_))
         {
             out.text("trouble", trouble);

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use duewheel::testing;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -92,6 +93,7 @@ impl Listener {
                     continue;
                 }
             };
+            testing::place("http accept");
             match Arc::clone(&free).try_acquire_owned() {
                 Ok(place) => self.serve(stream, place),
                 // Telling it would take a handshake.
@@ -113,6 +115,7 @@ impl Listener {
         let router = self.router.clone();
         tokio::spawn(async move {
             let _place = place;
+            testing::place("http connection");
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
             let stream = Stall::new(stream, app.limits.body_timeout);
             match tls {

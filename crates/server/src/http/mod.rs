@@ -4,8 +4,8 @@
 //! buffer. Every path stands in one table, [`routes`].
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -69,6 +69,8 @@ pub struct Shared {
     reading: call::Reading,
     rooms: room::Rooms,
     draining: AtomicBool,
+    /// Why nothing is trusted any more.
+    failing: OnceLock<String>,
     drain: Drain,
     counters: Counters,
 }
@@ -138,6 +140,7 @@ impl App {
             reading,
             rooms,
             draining: AtomicBool::new(false),
+            failing: OnceLock::new(),
             drain,
             counters: Counters::default(),
         }))
@@ -169,6 +172,11 @@ impl App {
     /// From now on `/healthz` says that the server drains.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on `/healthz` says that the server has failed, and why.
+    pub fn set_failing(&self, why: &str) {
+        let _ = self.failing.set(why.to_owned()); // the first reason counts
     }
 
     /// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.

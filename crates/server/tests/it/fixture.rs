@@ -23,6 +23,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) clock: VirtualClock,
     pub(crate) wheel: Duewheel,
+    pub(crate) app: App,
     pub(crate) drain: Drain,
     pub(crate) stop: Stop,
     pub(crate) running: JoinHandle<()>,
@@ -56,10 +57,22 @@ impl Server {
         let wheel = open.await.expect("wheel");
         let drain = Drain::default();
         let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, hosts);
-        let listener = Listener::bind("127.0.0.1:0".parse().expect("address"), app).await.expect("bind");
+        Server::listen(wheel, clock, app, drain).await
+    }
+
+    /// Over a wheel that was opened otherwise.
+    pub(crate) async fn over(wheel: Duewheel, clock: VirtualClock, policy: Policy, limits: Limits) -> Server {
+        let drain = Drain::default();
+        let app = App::new(wheel.clone(), policy, limits, drain.clone());
+        Server::listen(wheel, clock, app, drain).await
+    }
+
+    async fn listen(wheel: Duewheel, clock: VirtualClock, app: App, drain: Drain) -> Server {
+        let at = "127.0.0.1:0".parse().expect("address");
+        let listener = Listener::bind(at, app.clone()).await.expect("bind");
         let (address, stop) = (listener.address().expect("address"), listener.stopper());
         let running = tokio::spawn(listener.run(PATIENCE));
-        Server { address, clock, wheel, drain, stop, running }
+        Server { address, clock, wheel, app, drain, stop, running }
     }
 
     pub(crate) async fn connect(&self) -> TcpStream {

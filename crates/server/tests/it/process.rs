@@ -142,7 +142,7 @@ fn read(stream: &mut TcpStream) -> (u16, Value) {
     (status, serde_json::from_str(body).unwrap_or(Value::Null))
 }
 
-fn wait(child: &mut Child) -> ExitStatus {
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("wait") {

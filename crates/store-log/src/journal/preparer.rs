@@ -50,9 +50,14 @@ pub(crate) fn step(shared: &Shared) -> Worked {
         return Worked::Nothing;
     }
     let missing = shared.journal().prepared.len() < TARGET;
-    let made = if missing { prepare_one(shared) } else { Ok(()) };
+    let made = match missing {
+        true if is_affordable(shared) => prepare_one(shared),
+        true => Err(StoreError::new(ErrorKind::Full, "a segment would take the room of the next flush")),
+        false => Ok(()),
+    };
     let upkeep = made.as_ref().map_or(Ok(()), |()| keep_reserve(&*shared.disk));
-    let short = made.is_err() || upkeep.is_err() || !room_for_flush(shared);
+    let fits = room_for_flush(shared);
+    let short = made.is_err() || upkeep.is_err() || !fits;
     let space = if short { Space::Short } else { Space::Enough };
     let before = shared.change_journal(|journal| std::mem::replace(&mut journal.space, space));
     remove_surplus(shared, space);
@@ -192,9 +197,32 @@ fn keep_reserve(disk: &dyn Disk) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Whether a new segment leaves the memtables their room as runs. The ballast is made in any case, and what is there already costs
+/// nothing.
+fn is_affordable(shared: &Shared) -> bool {
+    let segment = shared.options.segment_bytes;
+    let journal = shared.journal();
+    let is_free =
+        journal.prepared.len() < BALLAST || journal.spares.iter().any(|spare| spare.bytes == segment);
+    drop(journal);
+    let needed = wanted_by_flushes(shared).saturating_add(segment);
+    is_free || shared.disk.free_bytes().map_or(true, |free| free >= needed)
+}
+
+/// What the memtables may take as runs, and what may come into them before the owner asks for room again.
+fn wanted_by_flushes(shared: &Shared) -> u64 {
+    let options = &shared.options;
+    let group = options.max_group_bytes.min(options.journal_bytes / 4);
+    let bytes = shared.mem_bytes.load(Relaxed);
+    if bytes < group { bytes } else { bytes.saturating_add(group) }
+}
+
 fn room_for_flush(shared: &Shared) -> bool {
     // A disk that cannot say how much is free says so when it is full.
-    shared.disk.free_bytes().is_ok_and(|free| free >= shared.mem_bytes.load(Relaxed))
+    shared.disk.free_bytes().is_ok_and(|free| {
+        shared.free.store(free, Relaxed);
+        free >= wanted_by_flushes(shared)
+    })
 }
 
 /// Removes files that will not be needed: as many spares are kept as the journal's budget takes.

@@ -56,6 +56,11 @@ impl Size {
         u64::try_from(share).unwrap_or(self.bytes)
     }
 
+    /// Whether less than half of it counts.
+    fn is_mostly_gone(&self) -> bool {
+        self.live < self.rows.div_ceil(2)
+    }
+
     /// Two small neighbours can always be merged.
     fn is_small(&self, limits: &Limits) -> bool {
         self.live <= limits.rows / 2 && self.live_bytes() <= limits.bytes / 2
@@ -85,9 +90,7 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
         return Plan::Drop(i);
     }
     let garbage = |run: &Size| run.bytes - run.live_bytes();
-    let worst = (0..runs.len())
-        .filter(|i| runs[*i].live < runs[*i].rows.div_ceil(2))
-        .max_by_key(|i| garbage(&runs[*i]));
+    let worst = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).max_by_key(|i| garbage(&runs[*i]));
     if let Some(i) = worst {
         return Plan::Merge(with_neighbours(runs, i, limits));
     }
@@ -98,6 +101,15 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
         _ => 1,
     };
     cheapest(runs, limits, growth).map_or(Plan::Nothing, Plan::Merge)
+}
+
+/// What can be done on a full disk: a run of which less than half counts is written anew by itself, the one with the least left
+/// first. That is an estimate (rows are not all of one size), so after `tries` in vain others have their turn.
+pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
+    let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
+    all.sort_by_key(|i| runs[*i].live_bytes());
+    let turn = tries.checked_rem(all.len() as u64).and_then(|turn| usize::try_from(turn).ok());
+    turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
 }
 
 /// A run, and those beside it that cost no more than it does.
@@ -165,6 +177,17 @@ mod tests {
     fn what_counts_no_more_goes_without_being_read() {
         let gone = Size { live: 0, ..full(100) };
         assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), Plan::Drop(1));
+    }
+
+    #[test]
+    fn on_a_full_disk_the_run_goes_first_of_which_the_least_is_left() {
+        let run = |live: u64| Size { rows: 1_000, live, bytes: 1_000_000 };
+        let runs = [run(1_000), run(20), run(300), run(10)];
+        assert_eq!(squeeze(&runs, 0), Plan::Merge(3..4));
+        assert_eq!(squeeze(&runs, 1), Plan::Merge(1..2), "the other one failed");
+        assert_eq!(squeeze(&runs, 2), Plan::Merge(2..3));
+        assert_eq!(squeeze(&runs, 3), Plan::Merge(3..4), "in turn");
+        assert_eq!(squeeze(&runs[..1], 0), Plan::Nothing, "nothing to give back");
     }
 
     #[test]

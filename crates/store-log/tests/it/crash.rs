@@ -181,7 +181,7 @@ fn the_machine_may_stop_at_every_call() {
 #[test]
 fn crashes_follow_each_other() {
     let mut seen = Seen::default();
-    for seed in 0..times(100) {
+    for seed in 0..times(200) {
         let mut dice = Dice::new(seed);
         let disk = SimDisk::new(seed);
         let mut history = History::new(seed);

@@ -7,8 +7,9 @@ use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_store_log::{Options, Worked};
 
-use crate::rig::{Rig, assert_is, by_hand, is_corrupt, open, read_all, times, work, work_all};
 use duewheel_sim_disk::{SimDisk, Survivors};
+
+use crate::rig::{Rig, assert_is, by_hand, is_corrupt, open, read_all, test_bytes, times, work, work_all};
 
 /// A folder, the history in it, and what was durable.
 struct Healthy {
@@ -25,12 +26,19 @@ enum End {
     Killed,
 }
 
-/// About 8 KiB of frames in one segment.
+/// So many bytes of frames in one segment, with nothing else in the folder: no run, and what is kept in memory is not cut.
 fn one_segment(end: End) -> Healthy {
+    let bytes = test_bytes();
+    let options = Options {
+        segment_bytes: 4_096 + bytes + bytes / 8 + 4_096,
+        journal_bytes: u64::MAX / 4,
+        journal_records: u64::MAX,
+        ..by_hand()
+    };
     let disk = SimDisk::new(5);
-    let mut rig = Rig::open(&disk, by_hand(), History::new(5));
+    let mut rig = Rig::open(&disk, options, History::new(5));
     let before = rig.store.figures();
-    while figure(&rig, "journal_bytes") < 7_000 {
+    while figure(&rig, "journal_bytes") < bytes {
         rig.append(6);
         if rig.history.dice().once_in(3) {
             rig.sync();
@@ -39,19 +47,22 @@ fn one_segment(end: End) -> Healthy {
     rig.sync();
     assert_eq!(before.len(), rig.store.figures().len());
     assert_eq!(figure(&rig, "segment_rotations_total"), 0, "all in one segment");
-    finish(disk, rig, end)
+    let healthy = finish(disk, rig, end);
+    assert!(frames_end(&healthy.disk.read(&used(&healthy))) as u64 >= 4_096 + bytes);
+    healthy
 }
 
-/// Runs, a state, sealed segments, one in use, and prepared ones that were used before.
+/// Runs, a state, sealed segments, one in use, and prepared ones that were used before; together so many bytes at least.
 fn many_files(end: End) -> Healthy {
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, by_hand(), History::new(6));
     let hands = rig.store.hands();
-    while figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 || figure(&rig, "journal_segments") < 5
-    {
+    let is_small = |rig: &Rig| figure(rig, "run_bytes") + figure(rig, "journal_bytes") < test_bytes();
+    let lacks_runs = |rig: &Rig| figure(rig, "merges_total") < 1 || figure(rig, "runs") < 2 || is_small(rig);
+    while lacks_runs(&rig) || figure(&rig, "journal_segments") < 5 {
         rig.append(9);
         rig.sync();
-        if figure(&rig, "merges_total") < 1 || figure(&rig, "runs") < 2 {
+        if lacks_runs(&rig) {
             work_all(&hands);
         }
         while hands.prepare() == Worked::Done {}

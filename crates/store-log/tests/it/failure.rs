@@ -1,5 +1,6 @@
 //! Writes and syncs that fail: the store ends, and the next one starts from what is certain.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,9 @@ use duewheel_core::store::{
 };
 use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
 
-use crate::rig::{Rig, assert_is, by_hand, figure, open, small, work, work_all};
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
+
+use crate::rig::{Rig, assert_is, by_hand, figure, open, read_all, small, work, work_all};
 
 /// Every call of the store, after it was poisoned.
 fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), StoreError>> {
@@ -98,61 +100,107 @@ fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
     assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
 }
 
-/// Each call that changes the disk fails once. The store goes on or ends; nothing durable is ever missing.
+/// Each call of the disk fails once: those that change it as if it were broken and as if it were full, and those that only
+/// look. The store goes on or ends; nothing durable is ever missing.
 #[test]
 fn every_call_may_fail() {
-    let (mut poisoned, mut refused, mut survived) = (0, 0, 0);
-    for n in 1.. {
-        let disk = SimDisk::new(3);
-        let mut history = History::new(3);
-        let mut dice = Dice::new(3);
-        disk.plan(Plan::FailAt(n));
-        let mut durable = Lsn(0);
-        for _owner in 0..3 {
-            let mut store = match open(&disk, by_hand()) {
-                Ok(store) => store,
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Unavailable, "call {n}: {error:?}");
-                    refused += 1;
-                    continue;
-                }
-            };
-            let recovered = store.recovered();
-            assert!(recovered.next_lsn > durable, "call {n}");
-            history.forget_after(Lsn(recovered.next_lsn.0 - 1));
-            let hands = store.hands();
-            for _ in 0..30 {
-                if store.append(&history.group(9)).is_err() {
-                    poisoned += 1;
-                    break;
-                }
-                if dice.once_in(2) {
-                    let _ = store.sync();
-                    hands.sync();
-                    hands.prepare();
-                    work_all(&hands);
-                }
-                if let Ok(progress) = store.progress() {
-                    durable = progress.durable;
-                }
-            }
-            drop(store);
-            disk.restart(Survivors::Some);
-            disk.plan(if disk.calls() < n { Plan::FailAt(n) } else { Plan::Fine });
+    for (plan, all) in [
+        (Plan::FailAt as fn(u64) -> Plan, CHANGES),
+        (Plan::FullAt as fn(u64) -> Plan, CHANGES),
+        (Plan::BlindAt as fn(u64) -> Plan, LOOKS),
+    ] {
+        let mut seen = Failures::default();
+        let mut n = 1;
+        while fail(plan, n, &mut seen) == Reached::Yes {
+            n += 1;
         }
-        let calls = disk.calls();
-        disk.plan(Plan::Fine);
-        let mut rig = Rig::open(&disk, by_hand(), history);
-        assert!(rig.recovered.next_lsn > durable, "call {n}: lost");
-        assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("call {n}"));
-        rig.history.forget_after(Lsn(rig.recovered.next_lsn.0 - 1));
-        rig.append(3);
-        survived += 1;
-        if calls < n {
-            break;
-        }
+        assert_eq!(seen.calls, BTreeSet::from_iter(all.iter().copied()), "each kind of call has failed");
+        assert!(seen.poisoned > 10 && seen.refused > 20 && seen.cases > 100, "{:?}: {seen:?}", plan(n));
     }
-    assert!(poisoned > 20 && refused > 20 && survived > 100, "{poisoned} {refused} {survived}");
+}
+
+/// What the store asks of a disk.
+const CHANGES: &[&str] = &["allocate", "create", "remove", "rename", "sync", "sync_dir", "write"];
+const LOOKS: &[&str] = &["free_bytes", "list", "lock", "open", "read", "size"];
+
+/// What failing calls have led to.
+#[derive(Debug, Default)]
+struct Failures {
+    calls: BTreeSet<&'static str>,
+    poisoned: u64,
+    refused: u64,
+    cases: u64,
+}
+
+/// Whether a run makes so many calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reached {
+    Yes,
+    No,
+}
+
+/// Three owners one after the other, the power lost between them, and call `n` fails.
+fn fail(plan: fn(u64) -> Plan, n: u64, seen: &mut Failures) -> Reached {
+    let failing = plan(n);
+    let kind = if matches!(failing, Plan::FullAt(_)) { ErrorKind::Full } else { ErrorKind::Unavailable };
+    let disk = SimDisk::new(3);
+    let made = |disk: &SimDisk| match failing {
+        Plan::BlindAt(_) => disk.looks(),
+        _ => disk.calls(),
+    };
+    let mut history = History::new(3);
+    let mut dice = Dice::new(3);
+    disk.plan(failing);
+    let mut durable = Lsn(0);
+    for _owner in 0..3 {
+        let mut store = match open(&disk, by_hand()) {
+            Ok(store) => store,
+            Err(error) => {
+                assert_eq!(error.kind(), kind, "{failing:?}: {error:?}");
+                seen.refused += 1;
+                continue;
+            }
+        };
+        let recovered = store.recovered();
+        assert!(recovered.next_lsn > durable, "{failing:?}");
+        history.forget_after(Lsn(recovered.next_lsn.0 - 1));
+        let hands = store.hands();
+        for _ in 0..16 {
+            let appended = store.append(&history.group(9));
+            let asked = appended.and_then(|()| match dice.below(8) {
+                0 => store.find_many(&history.lookups(), &mut Found::default()),
+                1 => read_all(&mut store, &history),
+                _ => Ok(()),
+            });
+            if let Err(error) = asked {
+                assert_eq!(error.kind(), kind, "{failing:?}: {error:?}");
+                seen.poisoned += 1;
+                break;
+            }
+            if dice.once_in(2) {
+                let _ = store.sync();
+                hands.sync();
+                hands.prepare();
+                work_all(&hands);
+            }
+            if let Ok(progress) = store.progress() {
+                durable = progress.durable;
+            }
+        }
+        drop(store);
+        disk.restart(Survivors::Some);
+        disk.plan(if made(&disk) < n { failing } else { Plan::Fine });
+    }
+    let reached = if made(&disk) < n { Reached::No } else { Reached::Yes };
+    disk.plan(Plan::Fine);
+    seen.calls.extend(disk.failed());
+    let mut rig = Rig::open(&disk, by_hand(), history);
+    assert!(rig.recovered.next_lsn > durable, "{failing:?}: lost");
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("{failing:?}"));
+    rig.history.forget_after(Lsn(rig.recovered.next_lsn.0 - 1));
+    rig.append(3);
+    seen.cases += 1;
+    reached
 }
 
 /// A merge that finds damage must not make it final: the store ends, and the damaged run stays.

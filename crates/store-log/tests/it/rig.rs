@@ -32,6 +32,12 @@ pub(crate) fn times(often: u64) -> u64 {
     often * factor.unwrap_or(1)
 }
 
+/// Bytes of journal that are damaged one after the other: `DUEWHEEL_TEST_BYTES=262144` is the full test.
+pub(crate) fn test_bytes() -> u64 {
+    let bytes = std::env::var("DUEWHEEL_TEST_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    bytes.unwrap_or(8 * 1024)
+}
+
 pub(crate) fn by_hand() -> Options {
     Options { workers: Workers::ByHand, ..small() }
 }

@@ -1,15 +1,17 @@
 //! A full disk shows in `room()`, never inside an append; and room comes back by itself.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use duewheel_core::record::{Gone, Group, Record};
+use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Room, Store};
 use duewheel_core::{Due, EngineMs, Lsn, MessageId};
 use duewheel_store_log::{Options, Worked, Workers};
 
-use crate::rig::{Rig, assert_is, by_hand, figure, open, was, work_all};
 use duewheel_sim_disk::SimDisk;
+
+use crate::rig::{Rig, assert_is, by_hand, figure, open, was, work, work_all};
 
 /// No flush gets in the way.
 fn lazy() -> Options {
@@ -138,11 +140,13 @@ fn a_full_disk_is_helped_by_a_flush() {
     let deadline = Instant::now() + Duration::from_secs(20);
     while figure(&rig.store, "flushes_total") == 0 || rig.store.room() == Room::SettleOnly {
         assert!(Instant::now() < deadline, "{:?}", rig.store.figures());
+        // Until the store has noticed; new messages would make the run larger than what is free.
         if rig.store.room() == Room::Enough {
-            rig.append(9);
+            settle(&mut rig);
         }
     }
     assert_eq!(rig.store.room(), Room::Enough);
+    rig.append(9);
     drop(rig.store);
     let mut rig = Rig::open(&disk, lazy(), rig.history);
     assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
@@ -237,4 +241,85 @@ fn a_merge_never_keeps_a_flush_from_its_room() {
         assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("{free} bytes free, reopened"));
     }
     assert!(full > 3 && under_way > 3, "{full} flushes found no room, {under_way} merges were under way");
+}
+
+/// Story: a disk was full of runs in which nearly nothing counted any more, and stayed full: a merge was begun only with room for
+/// all that it would read, and on top of what the next flushes were promised. Found by the test that fills a small tmpfs with
+/// messages and removes them.
+#[test]
+fn a_disk_that_is_full_of_what_counts_no_more_is_emptied() {
+    let options = Options {
+        segment_bytes: 4 << 20,
+        journal_bytes: 600_000,
+        journal_records: u64::MAX / 4,
+        small_runs: 100,
+        ..by_hand()
+    };
+    let disk = SimDisk::new(9);
+    let mut rig = Rig::open(&disk, options.clone(), History::new(9));
+    let hands = rig.store.hands();
+    // New messages only: an answer that is remembered counts as long as it is.
+    let mut others = History::new(10);
+    while figure(&rig.store, "run_bytes") < 1_500_000 {
+        let mut group = others.group(40);
+        group.records.retain_mut(|record| match record {
+            Record::Put { message, was: None, .. } => {
+                Arc::make_mut(message).key = None;
+                true
+            }
+            _ => false,
+        });
+        if group.records.is_empty() {
+            continue;
+        }
+        group.first = rig.history.model().applied().next();
+        group.clock = rig.history.tick();
+        rig.store.append(&group).expect("append");
+        rig.history.adopt(group);
+        while hands.prepare() == Worked::Done {}
+        hands.flush();
+    }
+    // All but a few are acked; what is left of each run is little.
+    let rows = rig.history.model().rows();
+    let gone: Vec<_> = rows.iter().enumerate().filter(|(n, _)| n % 20 != 0).map(|(_, row)| row).collect();
+    for some in gone.chunks(50) {
+        let first = rig.history.model().applied().next();
+        let clock = rig.history.tick();
+        let records = some.iter().map(|row| Record::Removed {
+            id: row.message.id,
+            why: Gone::Acked,
+            was: Was {
+                queue: row.message.queue.clone(),
+                kind: row.life.stage.kind(),
+                due: row.life.due,
+                weight: row.message.weight() as u64,
+            },
+        });
+        let group = Group { first, clock, records: records.collect() };
+        rig.store.append(&group).expect("acks go on");
+        rig.history.adopt(group);
+        while hands.prepare() == Worked::Done {}
+        while hands.flush() == Worked::Done {}
+    }
+    let before = figure(&rig.store, "run_bytes");
+    // Less is free than the memtable may take as a run.
+    let mut short = 0;
+    while short < 3 {
+        settle(&mut rig);
+        disk.set_free(150_000); // segments that are kept for later are given back first
+        hands.prepare();
+        short = if rig.store.room() == Room::SettleOnly { short + 1 } else { 0 };
+    }
+    for _ in 0..1_000 {
+        if rig.store.room() == Room::Enough && figure(&rig.store, "run_bytes") * 2 < before {
+            break;
+        }
+        work(&hands);
+        hands.merge();
+        hands.prepare();
+    }
+    assert_eq!(rig.store.room(), Room::Enough, "{:?}", rig.store.figures());
+    drop(rig.store);
+    let mut rig = Rig::open(&disk, options, rig.history);
+    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
 }

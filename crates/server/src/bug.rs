@@ -1,0 +1,68 @@
+//! A panic anywhere ends the server.
+//!
+//! No code of a user runs in it, so a panic is a bug of ours, and nobody knows what it has left undone: a listener that accepts
+//! no more, a store without its worker. What was accepted is on the disk; a server that starts again is better than one that is
+//! half there.
+
+use std::panic::{PanicHookInfo, set_hook, take_hook};
+use std::process::exit;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// Tells of the first panic of this process.
+#[derive(Clone, Debug)]
+pub struct Bugs(watch::Receiver<Option<String>>);
+
+impl Bugs {
+    /// Watches every thread from now on. After a panic the process ends by itself within `grace`, whatever state it is in.
+    pub fn watch(grace: Duration) -> Bugs {
+        let (sender, receiver) = watch::channel(None);
+        let print = take_hook();
+        set_hook(Box::new(move |info| {
+            print(info);
+            let is_first = sender.send_if_modified(|first| {
+                let is_first = first.is_none();
+                if is_first {
+                    *first = Some(sentence(info));
+                }
+                is_first
+            });
+            if is_first {
+                let ending = thread::Builder::new().name("duewheel-end".into()).spawn(move || {
+                    thread::sleep(grace);
+                    eprintln!("duewheel: ended at once: after a bug it did not stop in time");
+                    exit(1);
+                });
+                if ending.is_err() {
+                    exit(1);
+                }
+            }
+        }));
+        Bugs(receiver)
+    }
+
+    /// Nobody watches: panics are the business of whoever has this process.
+    pub fn unwatched() -> Bugs {
+        Bugs(watch::channel(None).1)
+    }
+
+    /// Waits for the first one, and says where it was. Cancel safe.
+    pub(crate) async fn first(&mut self) -> String {
+        match self.0.wait_for(Option::is_some).await {
+            Ok(first) => first.clone().unwrap_or_default(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+fn sentence(info: &PanicHookInfo<'_>) -> String {
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    let place = info.location().map(|at| format!(" at {}:{}", at.file(), at.line())).unwrap_or_default();
+    let payload = info.payload();
+    let what = payload.downcast_ref::<&str>().copied();
+    let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    format!("a bug in duewheel: thread {name} has panicked{place}: {what}")
+}

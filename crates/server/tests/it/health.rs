@@ -1,0 +1,194 @@
+//! What `/healthz` says when something is wrong, and that it says so only as long as it is.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use duewheel::store_log::disk::{Access, Disk, DiskFile, Held, Hold, RealDisk};
+use duewheel::{Duewheel, Policy, VirtualClock};
+use duewheel_server::http::Limits;
+use serde_json::Value;
+
+use crate::fixture::{PATIENCE, Server};
+
+/// Asks until it is so; what was said then.
+async fn until(server: &Server, status: u16, word: &str) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = server.call("GET", "/healthz", "").await;
+        if (answer.status, &answer.json()["status"]) == (status, &word.into()) {
+            return answer.json();
+        }
+        assert!(Instant::now() < deadline, "never {status} {word}: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_red_after_a_bug_and_says_which() {
+    let server = Server::start().await;
+    until(&server, 200, "ok").await;
+    server.app.set_failing("a bug in duewheel: a thread has panicked");
+    server.app.set_failing("and what came of it");
+    let said = until(&server, 503, "failing").await;
+    assert_eq!(said["trouble"], "a bug in duewheel: a thread has panicked", "the first reason counts");
+}
+
+/// A driver that does not come round any more is found out by the age of its last round; when it goes on, all is well again.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
+    let dir = tempfile::tempdir().expect("dir");
+    let disk = Arc::new(SlowDisk { real: RealDisk::new(&dir.path().join("data")), gate: Arc::default() });
+    let open = Duewheel::builder().disk(disk.clone()).open();
+    let wheel = open.await.expect("wheel");
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    until(&server, 200, "ok").await;
+    disk.gate.close();
+    let request = r#"{"body": "a", "delay": "1h"}"#;
+    let (stuck, said) = tokio::join!(server.call("POST", "/v1/queues/q/messages", request), async {
+        let said = until(&server, 503, "stalled").await;
+        disk.gate.open();
+        said
+    });
+    assert!(said["tick_age_ms"].as_u64() > Some(5_000), "{said}");
+    assert_eq!(stuck.status, 201, "{stuck:?}");
+    until(&server, 200, "ok").await;
+}
+
+/// A store that cannot be opened again keeps health red until it can.
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
+    let dir = tempfile::tempdir().expect("dir");
+    let disk = Arc::new(SlowDisk { real: RealDisk::new(&dir.path().join("data")), gate: Arc::default() });
+    let wheel = Duewheel::builder().disk(disk.clone()).open().await.expect("wheel");
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    until(&server, 200, "ok").await;
+    disk.gate.take_away();
+    let request = r#"{"body": "a", "delay": "1h"}"#;
+    let answer = server.call("POST", "/v1/queues/q/messages", request).await;
+    assert_eq!((answer.status, &answer.json()["code"]), (503, &"storage_unavailable".into()));
+    let said = until(&server, 503, "failing").await;
+    assert!(said["trouble"].as_str().is_some_and(|why| why.contains("os error 5")), "{said}");
+    disk.gate.open();
+    until(&server, 200, "ok").await;
+    assert_eq!(server.call("POST", "/v1/queues/q/messages", request).await.status, 201);
+}
+
+/// A disk whose writes can be made to wait, or to fail.
+#[derive(Debug)]
+struct SlowDisk {
+    real: RealDisk,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<Way>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Way {
+    #[default]
+    Open,
+    Closed,
+    Gone,
+}
+
+impl Gate {
+    fn set(&self, way: Way) {
+        *self.state.lock().expect("gate") = way;
+        self.changed.notify_all();
+    }
+
+    fn close(&self) {
+        self.set(Way::Closed);
+    }
+
+    fn take_away(&self) {
+        self.set(Way::Gone);
+    }
+
+    fn open(&self) {
+        self.set(Way::Open);
+    }
+
+    fn pass(&self) -> io::Result<()> {
+        let state = self.state.lock().expect("gate");
+        match *self.changed.wait_while(state, |way| *way == Way::Closed).expect("gate") {
+            Way::Gone => Err(io::Error::from_raw_os_error(5)),
+            Way::Open | Way::Closed => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SlowFile {
+    real: Arc<dyn DiskFile>,
+    gate: Arc<Gate>,
+}
+
+impl Disk for SlowDisk {
+    fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.real.make_dir(dir)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.real.list(dir)
+    }
+
+    fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
+        self.real.lock(name, hold)
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(SlowFile { real: self.real.open(name, access)?, gate: self.gate.clone() }))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(SlowFile { real: self.real.create(name)?, gate: self.gate.clone() }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.real.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.real.remove(name)
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.real.sync_dir(dir)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.real.free_bytes()
+    }
+
+    fn unique(&self) -> u64 {
+        self.real.unique()
+    }
+}
+
+impl DiskFile for SlowFile {
+    fn size(&self) -> io::Result<u64> {
+        self.real.size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        self.real.read_at(buffer, at)
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
+        self.gate.pass()?;
+        self.real.write_at(bytes, at)
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.real.allocate(bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.real.sync_data()
+    }
+}

@@ -1,0 +1,372 @@
+//! A run: a server, the clients of the kill -9 test, and a judge at the end.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use duewheel_judge::checker::{Fact, check};
+use duewheel_judge::history::{Fault, Leases, Moment, Rules, Shards, Told, Totals, What};
+use duewheel_judge::rng::Rng;
+use duewheel_sim::http::{Completeness, Connection, escape};
+use duewheel_sim::process::{Listens, Server, binary};
+use serde_json::{Value, json};
+
+use crate::api::{Api, Shared, Stage as Work};
+use crate::crew::{self, Gossip, QUEUES};
+
+pub(crate) const RULES: Rules = Rules {
+    lease_ms: 400,
+    max_attempts: 20,
+    backoff_min_ms: 100,
+    backoff_max_ms: 1_000,
+    offer_ms: 5_000,
+    slack_ms: 50,
+    shards: Shards::One,
+    attempts: Told::Yes,
+    keys: Told::Yes,
+    lateness: Told::Yes,
+    leases: Leases::OfTokens,
+};
+
+/// Whatever the server must do by itself, it has done after so long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For working off what has piled up.
+const DRAIN: Duration = Duration::from_secs(120);
+
+/// What a run works with.
+pub(crate) struct Stage<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) binary: PathBuf,
+    /// For logs and what else is kept.
+    pub(crate) folder: PathBuf,
+    pub(crate) data: PathBuf,
+    pub(crate) rng: Rng,
+    /// Options beside the usual ones.
+    pub(crate) more: Vec<String>,
+    pub(crate) address: Option<SocketAddr>,
+    reign: u64,
+}
+
+/// What a run is.
+pub(crate) struct Play {
+    /// The test, as cargo takes it.
+    pub(crate) name: &'static str,
+    /// The variable that says how often, and how often it is.
+    pub(crate) count: (&'static str, u64),
+    /// Where the data lies; in the run's own folder if not given.
+    pub(crate) data: Option<PathBuf>,
+    pub(crate) more: &'static [&'static str],
+    /// For rounding and scheduling, wherever the server must not be too late.
+    pub(crate) slack_ms: u64,
+    /// What must provably have happened.
+    pub(crate) facts: Vec<(Fact, u64)>,
+    pub(crate) crew: Crew,
+}
+
+/// Who works meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crew {
+    /// The clients of the kill -9 test.
+    All,
+    /// Nobody but what the act hires.
+    None,
+}
+
+/// A number from the environment.
+pub(crate) fn env(name: &str, default: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return default };
+    text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
+}
+
+/// Says that a test could not be run here.
+pub(crate) fn not_run(what: &str, why: &str) {
+    println!("\n########\nNOT RUN: {what}: {why}\n########\n");
+}
+
+/// Performs a run and judges it. `act` is given the running server and gives the last one back.
+pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>, Server) -> Result<Server, String>) {
+    let random = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    let seed = env("DUEWHEEL_SEED", u64::from(random));
+    let (name, (variable, count)) = (play.name, play.count);
+    let folder = tempfile::Builder::new().prefix("duewheel-faults-").tempdir().expect("a temporary folder");
+    let binary = binary().expect("the server's binary");
+    println!(
+        "{name}: {variable}={count}, seed {seed}, binary {}, folder {}",
+        binary.display(),
+        folder.path().display()
+    );
+    let started = Instant::now();
+    let shared = Shared::default();
+    let mut stage = Stage {
+        shared: &shared,
+        binary,
+        data: play.data.unwrap_or_else(|| folder.path().join("data")),
+        folder: folder.path().to_owned(),
+        rng: Rng::new(seed),
+        more: play.more.iter().map(|&option| option.to_owned()).collect(),
+        address: None,
+        reign: 0,
+    };
+    let result = stage.play(play.crew, seed, act);
+    let rules = Rules { slack_ms: play.slack_ms, ..RULES };
+    let history = shared.recorder.history(&format!("{name}, {variable}={count}, seed {seed}"), rules);
+    let report = check(&history);
+    println!("{report}in {:.1} s", started.elapsed().as_secs_f32());
+
+    let mut faults: Vec<String> = result.err().into_iter().collect();
+    // A store that has failed is not there for questions either, until it is open again.
+    let expected = |complaint: &String| complaint.starts_with("a get was refused with Other(");
+    faults.extend(shared.complaints().into_iter().filter(|complaint| !expected(complaint)));
+    faults.extend(report.violations.iter().take(10).map(ToString::to_string));
+    if faults.is_empty()
+        && let Err(missing) = report.evidence.require(&play.facts)
+    {
+        faults.push(format!("the run proves too little: {missing}"));
+    }
+    if faults.is_empty() && std::env::var_os("DUEWHEEL_KEEP").is_none() {
+        return;
+    }
+    let kept = folder.keep();
+    let file = kept.join("history.jsonl");
+    let mut out = BufWriter::new(File::create(&file).expect("the history's file"));
+    history.save(&mut out).expect("the history is written");
+    if faults.is_empty() {
+        println!("history {}", file.display());
+        return;
+    }
+    panic!(
+        "{}\n\n{} violations. History {}, server's log and data beside it.\n\
+         judge it again: cargo run -p duewheel-judge --example judge -- {}\n\
+         same decisions: DUEWHEEL_SEED={seed} {variable}={count} cargo test -p duewheel-sim --test faults -- --nocapture {name}",
+        faults.join("\n"),
+        report.violations.len(),
+        file.display(),
+        file.display()
+    );
+}
+
+impl Stage<'_> {
+    fn play(
+        &mut self,
+        crew: Crew,
+        seed: u64,
+        act: impl FnOnce(&mut Stage<'_>, Server) -> Result<Server, String>,
+    ) -> Result<(), String> {
+        let (shared, gossip) = (self.shared, Gossip::default());
+        std::thread::scope(|scope| {
+            let (mut producers, mut consumers) = (Vec::new(), Vec::new());
+            if crew == Crew::All {
+                let mut number = 0;
+                let mut hire = |role: fn(&Shared, u32, &Gossip, Rng)| {
+                    number += 1;
+                    let (number, gossip, rng) = (number, &gossip, Rng::new(seed ^ (u64::from(number) << 32)));
+                    scope.spawn(move || role(shared, number, gossip, rng))
+                };
+                producers.extend((0..3).map(|_| hire(crew::produce)));
+                producers.extend((0..2).map(|_| hire(crew::change_mind)));
+                producers.push(hire(crew::look));
+                consumers.extend((0..3).map(|_| hire(crew::consume)));
+            }
+            let result = self.start().and_then(|server| {
+                self.phase("load");
+                let server = act(self, server)?;
+                self.phase("drain");
+                shared.set_stage(Work::Drain);
+                wait(producers)?;
+                if crew == Crew::All {
+                    self.drain()?;
+                }
+                shared.set_stage(Work::Stop);
+                wait(consumers)?;
+                self.dump(&QUEUES)?;
+                server.kill().map_err(|e| format!("at the end: {e}"))
+            });
+            // Whatever happened, let the clients go.
+            shared.set_stage(Work::Stop);
+            shared.set_address(None);
+            result
+        })
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder.join("server.log")
+    }
+
+    /// Starts the server, and tells the clients where it is.
+    pub(crate) fn start(&mut self) -> Result<Server, String> {
+        self.reign += 1;
+        let mut command = Command::new(&self.binary);
+        command.args(Server::arguments(&self.data)).args(&self.more);
+        let mut server =
+            Server::spawn(command, &self.log(), Listens::Says("listening on")).map_err(|e| e.to_string())?;
+        let address = server.address(PATIENCE).map_err(|e| format!("start {}: {e}", self.reign))?;
+        self.fault(Fault::Started);
+        self.address = Some(address);
+        if self.reign == 1 {
+            self.shared.set_address(Some((address, self.reign)));
+            self.configure()?;
+        }
+        self.shared.set_address(Some((address, self.reign)));
+        Ok(server)
+    }
+
+    /// Kills it; the fault is written down when it is gone.
+    pub(crate) fn kill(&mut self, server: Server) -> Result<(), String> {
+        self.shared.set_address(None);
+        self.address = None;
+        server.kill().map_err(|e| format!("kill in reign {}: {e}", self.reign))?;
+        self.fault(Fault::Killed(Moment::Serving));
+        Ok(())
+    }
+
+    pub(crate) fn fault(&self, fault: Fault) {
+        self.shared.recorder.note(self.shared.recorder.stamp(), 0, What::Fault(fault));
+    }
+
+    pub(crate) fn other(&self, what: impl Into<String>) {
+        self.fault(Fault::Other(what.into()));
+    }
+
+    fn phase(&self, name: &str) {
+        self.shared.recorder.note(self.shared.recorder.stamp(), 0, What::Phase(name.to_owned()));
+    }
+
+    /// A request that is no operation of the history: its status and JSON.
+    pub(crate) fn call(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value), String> {
+        let address = self.address.ok_or("no server")?;
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let answer = Connection::open(address, PATIENCE)
+            .and_then(|mut connection| connection.request(method, path, "application/json", &body))
+            .map_err(|e| format!("{method} {path}: {e}"))?;
+        if answer.end == Completeness::Cut {
+            return Err(format!("{method} {path}: the answer was cut"));
+        }
+        Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+    }
+
+    /// As [`Stage::call`], and it must be answered with success.
+    pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+        match self.call(method, path, body)? {
+            (200..=299, value) => Ok(value),
+            (status, value) => Err(format!("{method} {path} {body}: {status} {value}")),
+        }
+    }
+
+    /// Asks until it is so.
+    pub(crate) fn until(
+        &self,
+        what: &str,
+        mut so: impl FnMut(&Self) -> Result<Option<()>, String>,
+    ) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        while so(self)?.is_none() {
+            if Instant::now() > deadline {
+                return Err(format!("never: {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Waits until the server says that all is well.
+    pub(crate) fn until_healthy(&self) -> Result<(), String> {
+        let mut last = Value::Null;
+        self.until("healthy", |stage| {
+            let (status, said) = stage.call("GET", "/healthz", &Value::Null)?;
+            last = said;
+            Ok((status == 200).then_some(()))
+        })
+        .map_err(|e| format!("{e}: {last}"))
+    }
+
+    /// Short leases and retries for all.
+    fn configure(&self) -> Result<(), String> {
+        for queue in QUEUES {
+            let settings = json!({
+                "lease_ms": RULES.lease_ms,
+                "backoff": {"min_ms": RULES.backoff_min_ms, "max_ms": RULES.backoff_max_ms},
+            });
+            self.done("PUT", &format!("/v1/queues/{}/config", escape(queue)), &settings)?;
+        }
+        Ok(())
+    }
+
+    fn queue(&self, name: &str) -> Result<Value, String> {
+        self.done("GET", &format!("/v1/queues/{}", escape(name)), &Value::Null)
+    }
+
+    /// Messages of a queue that are not dead.
+    pub(crate) fn waiting(&self, queue: &str) -> Result<u64, String> {
+        let counts = &self.queue(queue)?["counts"];
+        Ok(["scheduled", "ready", "leased"].iter().filter_map(|state| counts[state].as_u64()).sum())
+    }
+
+    /// Waits until nothing is left but dead messages.
+    fn drain(&self) -> Result<(), String> {
+        let drained = self.until_left(0, DRAIN);
+        // The dump and the checker will say more.
+        drained.or_else(|e| self.dump(&QUEUES).and(Err(e)))
+    }
+
+    /// Waits until so few messages are left that are not dead.
+    pub(crate) fn until_left(&self, most: u64, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut left = 0;
+            for queue in QUEUES {
+                left += self.waiting(queue)?;
+            }
+            if left <= most {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{left} messages are left"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn dump(&self, queues: &[&str]) -> Result<(), String> {
+        let mut api = Api::new(self.shared, 0);
+        for &queue in queues {
+            let rows = api.list(queue)?;
+            let figures = self.queue(queue)?;
+            let at = self.shared.recorder.stamp();
+            self.shared.recorder.note(at, 0, What::Dump { queue: queue.to_owned(), rows });
+            let figure = |name: &str| figures["totals"][name].as_u64().ok_or_else(|| figures.to_string());
+            let totals = Totals {
+                enqueued: figure("enqueued")?,
+                acked: figure("acked")?,
+                cancelled: figure("cancelled")?,
+                replaced: figure("replaced")?,
+                purged: figure("purged")?,
+            };
+            self.shared.recorder.note(at, 0, What::Totals { queue: queue.to_owned(), totals });
+        }
+        Ok(())
+    }
+}
+
+fn wait(clients: Vec<std::thread::ScopedJoinHandle<'_, ()>>) -> Result<(), String> {
+    for client in clients {
+        client.join().map_err(|_| "a client panicked".to_owned())?;
+    }
+    Ok(())
+}
+
+/// Runs a program to its end; what it said, if it succeeded.
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|e| format!("{command:?}: {e}"))?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(said) } else { Err(format!("{command:?}: {}: {said}", output.status)) }
+}
+
+/// What the server has logged so far.
+pub(crate) fn read(path: &Path) -> String {
+    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
