@@ -271,7 +271,10 @@ impl DueCounts {
 /// A number of messages, and the sum with those before. There are never more than ids.
 fn counted(r: &mut Reader, sum: &mut u64) -> Result<u64, DecodeError> {
     let count = r.varint()?;
-    *sum = sum.checked_add(count).filter(|sum| *sum <= MOST).ok_or(DecodeError::Unknown("number of messages"))?;
+    *sum = sum
+        .checked_add(count)
+        .filter(|sum| *sum <= MOST)
+        .ok_or(DecodeError::Unknown("number of messages"))?;
     Ok(count)
 }
 

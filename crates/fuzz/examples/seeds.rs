@@ -173,7 +173,9 @@ fn transcripts(root: &Path) -> io::Result<Vec<Vec<u8>>> {
             seeds.push([&stream[..1], part].concat());
         }
     }
-    for own in ["put-key k%20 1 0 60 1\r\nx\r\n", "replace-key k 1 0 60 1\r\nx\r\npeek-key k\r\ndelete-key k\r\n"] {
+    for own in
+        ["put-key k%20 1 0 60 1\r\nx\r\n", "replace-key k 1 0 60 1\r\nx\r\npeek-key k\r\ndelete-key k\r\n"]
+    {
         seeds.push([b"\x02", own.as_bytes()].concat());
     }
     Ok(seeds)

@@ -196,7 +196,11 @@ impl Base {
             let mut found = Found::default();
             model.find_many(&self.lookups, &mut found);
             self.sort(&mut found);
-            Some(Arc::new(Everything { recovered: model.recovered(recovered.epoch), found, rows: model.rows() }))
+            Some(Arc::new(Everything {
+                recovered: model.recovered(recovered.epoch),
+                found,
+                rows: model.rows(),
+            }))
         });
         expected.clone()
     }

@@ -166,14 +166,15 @@ fn group(name: &str, bytes: &mut Vec<u8>, walk: &[Piece], c: &mut Choices<'_>) {
         return;
     }
     let last = &walk[walk.len() - 1];
-    let records = 1 + c.below(4);
+    let count = 1 + c.below(4);
     let mut payload = Writer::default();
-    (0..records).for_each(|_| payload.record(&wild::record(c)));
+    (0..count).for_each(|_| payload.record(&wild::record(c)));
     let room = last.range.end + 56 + payload.bytes.len() + 8 < bytes.len();
     let piece = if c.once_in(2) || !room {
         c.pick(&walk[1..]).clone()
     } else {
-        let next = u64_at(bytes, last.range.start + 24) + u64::from(u32_at(bytes, last.range.start + 12));
+        let records = u64::from(u32_at(bytes, last.range.start + 12));
+        let next = u64_at(bytes, last.range.start + 24).wrapping_add(records);
         let mut head = bytes[last.range.start..last.range.start + 56].to_vec();
         head[8] = 1;
         head[24..32].copy_from_slice(&next.to_le_bytes());
@@ -182,7 +183,7 @@ fn group(name: &str, bytes: &mut Vec<u8>, walk: &[Piece], c: &mut Choices<'_>) {
         Piece { range: from..from + 56, head: 56 }
     };
     let start = piece.range.start;
-    bytes[start + 12..start + 16].copy_from_slice(&u32::try_from(records).unwrap_or(1).to_le_bytes());
+    bytes[start + 12..start + 16].copy_from_slice(&u32::try_from(count).unwrap_or(1).to_le_bytes());
     put(bytes, &piece, &payload.bytes);
 }
 

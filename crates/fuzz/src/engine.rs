@@ -36,7 +36,8 @@ struct Seen {
 }
 
 fn wild(c: &mut Choices<'_>) {
-    let mut policy = Policy { wheel_slots: 8, wheel_tick_ms: 10, max_step: 3, load_rows: 3, ..Policy::default() };
+    let mut policy =
+        Policy { wheel_slots: 8, wheel_tick_ms: 10, max_step: 3, load_rows: 3, ..Policy::default() };
     if c.once_in(2) {
         policy.near_messages = 1 + c.below(6);
         policy.ready_messages = 1 + c.below(6);
@@ -114,7 +115,11 @@ impl Seen {
                 demand.deadline_margin_ms = c.once_in(4).then(|| c.number());
                 Op::Reserve(demand)
             }
-            15 => Op::ReserveOne { id: self.id(c), session: session(c), lease_ms: c.once_in(2).then(|| c.number()) },
+            15 => Op::ReserveOne {
+                id: self.id(c),
+                session: session(c),
+                lease_ms: c.once_in(2).then(|| c.number()),
+            },
             16 => Op::Undelivered { leases: vec![self.token(c)] },
             17..=18 => {
                 let (id, proof) = self.proof(c);
@@ -192,7 +197,9 @@ impl Seen {
         let n = self.tokens.len();
         match self.tokens.len().checked_sub(1 + c.below(n + 1)) {
             Some(at) => self.tokens[at],
-            None => (self.id(c), LeaseToken { epoch: duewheel_core::Epoch(c.number32()), counter: c.number() }),
+            None => {
+                (self.id(c), LeaseToken { epoch: duewheel_core::Epoch(c.number32()), counter: c.number() })
+            }
         }
     }
 
@@ -266,7 +273,9 @@ impl Seen {
 
     /// The counts are those of the store, which has each message once.
     fn counts(&mut self) {
-        let Reply::Stats(stats) = self.rig.call(Op::Stats) else { panic!("stats have an answer of their own") };
+        let Reply::Stats(stats) = self.rig.call(Op::Stats) else {
+            panic!("stats have an answer of their own")
+        };
         let rows = self.rig.table.rows();
         let of = |kind| rows.iter().filter(|row| row.life.stage.kind() == kind).count() as u64;
         use duewheel_core::message::Kind;
@@ -290,7 +299,8 @@ impl Seen {
             shown += page.views.len();
             for view in &page.views {
                 self.view(view);
-                let row = rows.iter().find(|row| row.message.id == view.message.id).expect("it is in the store");
+                let row =
+                    rows.iter().find(|row| row.message.id == view.message.id).expect("it is in the store");
                 assert_eq!(row.message, view.message);
                 assert_eq!((row.life.attempt, row.life.generation), (view.attempt, view.generation));
             }

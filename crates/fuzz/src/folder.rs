@@ -45,7 +45,8 @@ fn damaged(data: &[u8], scope: &[&str]) {
 /// Checks, and says whether the folder was opened and read as a whole.
 fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
     let forged = base.is_forged(disk);
-    let report = verify_on(&disk.copy()).unwrap_or_else(|error| panic!("damage is no error of verify: {error:?}"));
+    let report =
+        verify_on(&disk.copy()).unwrap_or_else(|error| panic!("damage is no error of verify: {error:?}"));
     let disk = disk.copy();
     let mut store = match open(&disk) {
         Ok(store) => store,
@@ -80,7 +81,10 @@ fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
     let reopened = again.recovered();
     assert!(reopened.epoch > recovered.epoch, "each owner has an epoch of its own");
     let second = base.ask(&mut again, &reopened).expect("read once, read always");
-    let first = Everything { recovered: duewheel_core::store::Recovered { epoch: reopened.epoch, ..recovered }, ..everything };
+    let first = Everything {
+        recovered: duewheel_core::store::Recovered { epoch: reopened.epoch, ..recovered },
+        ..everything
+    };
     assert_eq!(first, second, "another owner finds something else");
 }
 

@@ -109,10 +109,12 @@ fn comes_back(message: &Enqueue, queue: &QueueName) {
     put("max_attempts", message.options.max_attempts.map(|n| n.count().into()));
     put("backoff", message.options.backoff.map(|b| json!({"min_ms": b.min_ms, "max_ms": b.max_ms})));
     put("state", (message.begins == Begins::Dead).then(|| "dead".into()));
-    let headers = message.headers.iter().map(|(name, value)| (name.to_string(), Value::from(value.to_string())));
+    let headers =
+        message.headers.iter().map(|(name, value)| (name.to_string(), Value::from(value.to_string())));
     put("headers", Some(headers.collect::<Map<_, _>>().into()));
     let text = serde_json::to_vec(&all).expect("JSON can be written");
-    let (mut again, _) = parsers::line(&text, queue).unwrap_or_else(|problem| panic!("{message:?} is refused: {problem:?}"));
+    let (mut again, _) =
+        parsers::line(&text, queue).unwrap_or_else(|problem| panic!("{message:?} is refused: {problem:?}"));
     // A JSON object of this library is in another order.
     let mut message = message.clone();
     message.headers.sort();
@@ -125,7 +127,10 @@ fn is_prescriptive(problem: &Problem, bytes: &[u8]) {
     assert!(!problem.detail.is_empty());
     // JSON of the right form is refused for a member of it.
     if matches!(serde_json::from_slice(bytes), Ok(Value::Object(_))) && depth(bytes) <= 32 {
-        assert!(problem.field.as_deref().is_some_and(|field| !field.is_empty()), "{problem:?} names no field");
+        assert!(
+            problem.field.as_deref().is_some_and(|field| !field.is_empty()),
+            "{problem:?} names no field"
+        );
     }
 }
 
@@ -137,34 +142,44 @@ fn depth(bytes: &[u8]) -> usize {
 /// The same requests to a server, one after the other.
 fn routes(requests: &[Asked<'_>]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    runtime.block_on(async {
-        let clock = duewheel::VirtualClock::at_2026();
-        let policy = Policy { max_body: 200, max_batch_messages: 20, max_batch_bytes: 4_096, ..Policy::default() };
-        let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
-        let wheel = open.await.expect("memory opens");
-        let app = App::new(wheel.clone(), policy, Limits::default(), Drain::default());
-        for asked in requests {
-            let Some(method) = &asked.method else { continue };
-            let (status, answer) = call(&app, method, asked.path, asked.lines, asked.body).await;
-            check(status, &answer, asked);
-            if status == StatusCode::CREATED && !asked.lines && *method == Method::POST {
-                is_there(&app, &answer, asked.body).await;
+    runtime
+        .block_on(async {
+            let clock = duewheel::VirtualClock::at_2026();
+            let policy =
+                Policy { max_body: 200, max_batch_messages: 20, max_batch_bytes: 4_096, ..Policy::default() };
+            let open =
+                Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
+            let wheel = open.await.expect("memory opens");
+            let app = App::new(wheel.clone(), policy, Limits::default(), Drain::default());
+            for asked in requests {
+                let Some(method) = &asked.method else { continue };
+                let (status, answer) = call(&app, method, asked.path, asked.lines, asked.body).await;
+                check(status, &answer, asked);
+                if status == StatusCode::CREATED && !asked.lines && *method == Method::POST {
+                    is_there(&app, &answer, asked.body).await;
+                }
+                // What came due meanwhile, and leases that ran out, are a matter of the next request.
+                clock.advance(std::time::Duration::from_millis(asked.body.len() as u64 * 100));
             }
-            // What came due meanwhile, and leases that ran out, are a matter of the next request.
-            clock.advance(std::time::Duration::from_millis(asked.body.len() as u64 * 100));
-        }
-        wheel.shutdown(std::time::Duration::ZERO).await
-    })
-    .expect("memory closes");
+            wheel.shutdown(std::time::Duration::ZERO).await
+        })
+        .expect("memory closes");
 }
 
 async fn call(app: &App, method: &Method, path: &str, lines: bool, body: &[u8]) -> (StatusCode, Bytes) {
     // A wait is not what is tested, and the clock stands still meanwhile.
-    let body = if path.ends_with("/reserve") && String::from_utf8_lossy(body).contains("wait") { b"{}" } else { body };
+    let body = if path.ends_with("/reserve") && String::from_utf8_lossy(body).contains("wait") {
+        b"{}"
+    } else {
+        body
+    };
     let kind = if lines { "application/x-ndjson" } else { "application/json" };
     let request = Request::builder().method(method).uri(path).header("content-type", kind);
     let Ok(request) = request.body(Body::from(body.to_vec())) else {
-        return (StatusCode::BAD_REQUEST, Bytes::from_static(br#"{"code":"bad_request","status":400,"detail":"-","field":"-"}"#));
+        return (
+            StatusCode::BAD_REQUEST,
+            Bytes::from_static(br#"{"code":"bad_request","status":400,"detail":"-","field":"-"}"#),
+        );
     };
     let (response, body) = parsers::call(app, request).await;
     (response.status(), body)
@@ -183,7 +198,11 @@ fn check(status: StatusCode, answer: &Bytes, asked: &Asked<'_>) {
         for line in answer.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
             let line: Value = serde_json::from_slice(line).unwrap_or_else(|e| panic!("{what}: {e}: {shown}"));
             let status = line["status"].as_u64().unwrap_or_else(|| panic!("{what}: {shown}"));
-            if status >= 400 { is_known(&line, status, &what) } else { assert!(line["id"].is_string(), "{what}: {shown}") }
+            if status >= 400 {
+                is_known(&line, status, &what)
+            } else {
+                assert!(line["id"].is_string(), "{what}: {shown}")
+            }
         }
         return;
     }
@@ -217,7 +236,9 @@ async fn is_there(app: &App, answer: &Bytes, sent: &[u8]) {
     let shown: Value = serde_json::from_slice(&shown).expect("an answer is JSON");
     let bytes = |of: &Value| match (of["body"].as_str(), of["body_base64"].as_str()) {
         (Some(text), _) => text.as_bytes().to_vec(),
-        (None, Some(text)) => base64::engine::general_purpose::STANDARD.decode(text).expect("it was accepted"),
+        (None, Some(text)) => {
+            base64::engine::general_purpose::STANDARD.decode(text).expect("it was accepted")
+        }
         (None, None) => panic!("no body: {of}"),
     };
     assert_eq!(bytes(&shown), bytes(&sent), "another body");

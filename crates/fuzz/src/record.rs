@@ -122,7 +122,11 @@ fn any_tally(bytes: &[u8]) {
     let Ok(mut tally) = Tally::decode(&mut reader) else { return };
     let mut writer = Writer::default();
     tally.encode(&mut writer);
-    assert_eq!(Tally::decode(&mut Reader::new(writer.bytes.into())).as_ref(), Ok(&tally), "books do not come back");
+    assert_eq!(
+        Tally::decode(&mut Reader::new(writer.bytes.into())).as_ref(),
+        Ok(&tally),
+        "books do not come back"
+    );
     let mut c = Choices::new(&bytes[reader.position()..]);
     for _ in 0..8 {
         let now = Now::whole(c.number(), c.number());

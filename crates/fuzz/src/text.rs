@@ -51,7 +51,8 @@ fn names(text: &str) {
     if let Ok(key) = Key::new(text) {
         assert_eq!(key.as_str(), text);
         assert!((1..=512).contains(&text.len()));
-        let path = percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
+        let path =
+            percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
         assert_eq!(percent_encoding::percent_decode_str(&path).decode_utf8().as_deref(), Ok(text));
     }
     if let Ok(token) = text.parse::<LeaseToken>() {

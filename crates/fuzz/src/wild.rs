@@ -23,11 +23,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 key: c.once_in(2).then(|| key(c)),
                 body: Bytes::copy_from_slice(c.bytes(40)),
                 headers: (0..c.below(3)).map(|n| (format!("h{n}").into(), "v".into())).collect(),
-                options: Options {
-                    lease_ms: maybe(c),
-                    max_attempts: max_attempts(c),
-                    backoff: backoff(c),
-                },
+                options: Options { lease_ms: maybe(c), max_attempts: max_attempts(c), backoff: backoff(c) },
                 enqueued_at: WallMs(c.number()),
             };
             Record::Put { message: Arc::new(message), life: life(c), was }

@@ -29,7 +29,9 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    std::env::var(name)
+        .ok()
+        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
 fn run(target: &Target, bytes: &[u8]) -> bool {
@@ -39,7 +41,8 @@ fn run(target: &Target, bytes: &[u8]) -> bool {
 
 fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
-    let (corpus, regressions) = (files(&root().join("corpus").join(name)), files(&root().join("regressions").join(name)));
+    let (corpus, regressions) =
+        (files(&root().join("corpus").join(name)), files(&root().join("regressions").join(name)));
     assert!(corpus.len() > 10, "the corpus of {name} is missing, or too small: {} files", corpus.len());
     let one = std::env::var("DUEWHEEL_FUZZ_FILE").ok();
     let mutations = number("DUEWHEEL_FUZZ_MUTATIONS").unwrap_or(4);
@@ -72,7 +75,11 @@ fn replay(name: &str) {
             let changed = change(bytes, other, target.max_len, &mut dice);
             if !run(target, &changed) {
                 fs::create_dir_all(root().join("artifacts").join(name)).unwrap();
-                fs::write(root().join("artifacts").join(name).join(format!("replay-{file}-{seed}")), &changed).unwrap();
+                fs::write(
+                    root().join("artifacts").join(name).join(format!("replay-{file}-{seed}")),
+                    &changed,
+                )
+                .unwrap();
                 repeat(seed);
             }
             ran += 1;

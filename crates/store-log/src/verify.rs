@@ -72,10 +72,10 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
         Err(Trouble::Failed(error)) => return Err(error),
     };
     report.files = 1 + manifest.files().count() as u64;
-    report.bytes = manifest.encode().len() as u64
-        + manifest.segments.iter().map(|s| s.bytes).sum::<u64>()
-        + manifest.runs.iter().map(|run| run.bytes).sum::<u64>()
-        + manifest.state.map_or(0, |state| state.bytes);
+    // A manifest of nonsense may list sizes that no files have.
+    let sizes = manifest.segments.iter().map(|segment| segment.bytes);
+    let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain(manifest.state.map(|s| s.bytes));
+    report.bytes = sizes.fold(manifest.encode().len() as u64, u64::saturating_add);
     for entry in &manifest.runs {
         keep_problem(run::verify(disk, entry).map(drop), &mut report)?;
     }

@@ -1,8 +1,8 @@
 //! A client's bytes through codec and session, without a socket.
 
 use bytes::BytesMut;
-use duewheel::core::engine::{Op, WaiterId};
 use duewheel::core::SessionId;
+use duewheel::core::engine::{Op, WaiterId};
 use duewheel::{Answers, Duewheel};
 
 use super::App;
@@ -143,4 +143,3 @@ impl From<session::Next> for Next {
         }
     }
 }
-
