@@ -79,7 +79,8 @@ struct Told {
 }
 
 fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Told {
-    let mut rig = Rig::new(Policy { max_body: MAX_BODY, ..Policy::default() });
+    let policy = Policy { max_body: MAX_BODY, wheel_slots: 16, ..Policy::default() };
+    let mut rig = Rig::new(policy);
     let mut client = Client::new(wheel(), MAX_BODY);
     for op in client.opening() {
         rig.call(op);

@@ -145,8 +145,13 @@ fn routes(requests: &[Asked<'_>]) {
     runtime
         .block_on(async {
             let clock = duewheel::VirtualClock::at_2026();
-            let policy =
-                Policy { max_body: 200, max_batch_messages: 20, max_batch_bytes: 4_096, ..Policy::default() };
+            let policy = Policy {
+                wheel_slots: 16,
+                max_body: 200,
+                max_batch_messages: 20,
+                max_batch_bytes: 4_096,
+                ..Policy::default()
+            };
             let open =
                 Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
             let wheel = open.await.expect("memory opens");

@@ -50,8 +50,8 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "manifest", run: manifest, max_len: 512 },
     Target { name: "state", run: state, max_len: 1_024 },
     Target { name: "record", run: record, max_len: 1_024 },
-    Target { name: "engine", run: engine, max_len: 2_048 },
-    Target { name: "beanstalk", run: beanstalk, max_len: 4_096 },
-    Target { name: "http", run: http, max_len: 4_096 },
+    Target { name: "engine", run: engine, max_len: 768 },
+    Target { name: "beanstalk", run: beanstalk, max_len: 2_048 },
+    Target { name: "http", run: http, max_len: 2_048 },
     Target { name: "text", run: text, max_len: 1_024 },
 ];

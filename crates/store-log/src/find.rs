@@ -14,7 +14,8 @@ use duewheel_core::message::{Kind, Row};
 use duewheel_core::store::{DEAD_FOUND, Found, Lookups};
 use duewheel_core::{Key, MessageId, QueueName};
 
-use crate::fault::Trouble;
+use crate::fault::{Problem, Trouble};
+use crate::folder::JOURNAL;
 use crate::mem::{Mem, Patch, Told};
 use crate::readers::{Read, Readers};
 use crate::run::{Behind, KeyLookup, Newer, hash};
@@ -132,7 +133,10 @@ impl Finder<'_> {
                 take(i, row);
             }
         }
-        Ok(rows)
+        match patches.into_keys().min() {
+            None => Ok(rows),
+            Some(i) => Err(nowhere(ids[i]).into()),
+        }
     }
 
     /// Reads messages from the runs that have them.
@@ -351,6 +355,15 @@ impl Finder<'_> {
         self.active_has_purged(id, queue)
             || self.view.frozen.as_ref().is_some_and(|frozen| frozen.has_purged(id, queue))
     }
+}
+
+/// What is changed must be somewhere: to leave it out would be to lose it.
+pub(crate) fn nowhere(id: MessageId) -> Problem {
+    Problem::new(
+        JOURNAL,
+        0,
+        format!("a record changes message {id}, which is in no run and in no record before it"),
+    )
 }
 
 /// Looks keys up in one run, as if there were nothing newer.

@@ -1,14 +1,15 @@
 //! Checks every byte of a data folder that counts, and writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use duewheel_core::store::{Sequence, StoreError};
-use duewheel_core::{Lsn, QueueName};
+use duewheel_core::{Lsn, MessageId, QueueName};
 
 use crate::disk::{Disk, Hold, RealDisk};
 use crate::fault::{Problem, Trouble};
+use crate::find::Finder;
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign::{self, Kept};
 use crate::journal::replay::{self, Replayed, Walk};
@@ -16,9 +17,13 @@ use crate::journal::segment::{Header, SegmentReader};
 use crate::load;
 use crate::manifest::Manifest;
 use crate::names::Interner;
+use crate::readers::Readers;
 use crate::run;
 use crate::store::take_lock;
 use crate::view::View;
+
+/// Messages that are looked up at a time.
+const TOGETHER: usize = 1_000;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,6 +131,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
     let mut mem = replayed.mem;
     mem.settle();
     let view = View { frozen: Some(Arc::new(mem)), parts: kept.parts };
+    found(&view)?;
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         load::for_each(&view, sequence, |queue| *left.entry(queue.clone()).or_default() -= 1)?;
     }
@@ -136,6 +142,14 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
             Err(Problem::new(MANIFEST, 0, what).into())
         }
     }
+}
+
+/// What the journal changes is there.
+fn found(view: &View) -> Result<(), Trouble> {
+    let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
+    let readers = Readers::default();
+    let finder = Finder { view, active: None, readers: &readers };
+    ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 
 /// Every segment by itself, also behind a damaged one, so that the report names all that are.

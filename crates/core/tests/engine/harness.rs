@@ -97,7 +97,7 @@ impl Rig {
 
     pub fn pass(&mut self, ms: u64) {
         self.now.engine = EngineMs(self.now.engine.0 + ms);
-        self.now.wall = WallMs(self.now.wall.0 + ms);
+        self.now.wall = WallMs(self.now.wall.0.saturating_add(ms));
     }
 
     fn apply(&mut self, record: Record) {
