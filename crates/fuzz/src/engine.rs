@@ -97,7 +97,7 @@ impl Seen {
             return reply;
         }
         assert!(may_wait, "not answered");
-        self.rig.pass(self.rig.policy.max_load_wait_ms);
+        self.rig.pass(self.rig.policy.max_load_wait_ms + 1); // a clock reading that was cut off is rounded up
         self.rig.settle();
         self.rig.reply(to).expect("answered when the wait is over")
     }

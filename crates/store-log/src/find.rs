@@ -57,7 +57,7 @@ impl Finder<'_> {
         if !named.is_empty() {
             let asked = if lookups.ids.is_sorted() { None } else { Some(sorted(&lookups.ids)) };
             let asked = asked.as_deref().unwrap_or(&lookups.ids);
-            self.drop_unwanted(&ids, asked, &named, &mut rows);
+            self.drop_unwanted(&ids, asked, &lookups.keys, &named, &mut rows);
         }
         found.rows.extend(rows.into_iter().flatten());
         for (queue, id) in &lookups.answers {
@@ -295,6 +295,7 @@ impl Finder<'_> {
         &self,
         ids: &[MessageId],
         asked: &[MessageId],
+        keys: &[(QueueName, Key)],
         named: &[(usize, MessageId)],
         rows: &mut [Option<Row>],
     ) {
@@ -305,7 +306,7 @@ impl Finder<'_> {
         let mut by_key: Vec<(usize, usize)> = named
             .iter()
             .filter_map(|(lookup, id)| ids.binary_search(id).ok().map(|i| (*lookup, i)))
-            .filter(|(_, i)| rows[*i].is_some())
+            .filter(|(lookup, i)| rows[*i].as_ref().is_some_and(|row| has_key(row, &keys[*lookup])))
             .collect();
         by_key.sort_unstable();
         by_key.dedup();
@@ -375,6 +376,11 @@ fn read_keys(part: &Part, wanted: &[Wanted]) -> Result<Vec<(usize, Row)>, Troubl
     let mut rows = Vec::new();
     part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &Behind::NOTHING, &mut rows)?;
     Ok(rows.into_iter().map(|(i, row)| (wanted[i].lookup, row)).collect())
+}
+
+/// A record may name a message by a key that a later one has taken from it; no engine writes that.
+fn has_key(row: &Row, (queue, key): &(QueueName, Key)) -> bool {
+    row.message.queue == *queue && row.message.key.as_ref() == Some(key)
 }
 
 fn sorted(ids: &[MessageId]) -> Vec<MessageId> {

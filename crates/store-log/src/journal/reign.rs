@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use duewheel_core::record::Writer;
-use duewheel_core::store::{ErrorKind, Ledger, StoreError};
+use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{self, Head};
@@ -74,8 +74,8 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let least = BLOCK + rewritten.bytes + frame::HEAD;
     let mut manifest = old;
     let epoch = replayed.epoch.0.checked_add(1);
-    manifest.epoch =
-        Epoch(epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?);
+    let used_up = || Trouble::from(Problem::new(MANIFEST, 16, "all epochs are used up"));
+    manifest.epoch = Epoch(epoch.ok_or_else(used_up)?);
     manifest.proven = replayed.proven;
     let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
