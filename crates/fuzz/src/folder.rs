@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use duewheel_core::Lsn;
-use duewheel_core::store::{Found, Lookups, Store};
-use duewheel_store_log::verify_on;
+use duewheel_core::Epoch;
+use duewheel_core::store::{Found, Lookups, Recovered, Store};
+use duewheel_store_log::{LogStore, verify_on};
 
 use crate::base::{self, Base, Everything, names_a_place, open};
 use crate::choices::Choices;
@@ -42,7 +42,7 @@ fn damaged(data: &[u8], scope: &[&str]) {
     check(base, &disk, scope);
 }
 
-/// Checks, and says whether the folder was opened and read as a whole.
+/// What must hold of a damaged folder, whatever the damage.
 fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
     let forged = base.is_forged(disk);
     let report =
@@ -74,17 +74,20 @@ fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
         is_as_expected(&everything, &expected);
     } else if report.problems.is_empty() && scope != ["journal/"] {
         // Made up, but right in itself: then everything that is shown is found, too.
-        is_consistent(base, &mut store, &everything);
+        is_consistent(&mut store, &everything);
     }
     drop(store);
-    let mut again = open(&disk).expect("opened once, opened always");
+    let mut again = match open(&disk) {
+        // It was given the last one.
+        Err(error) if recovered.epoch == Epoch(u32::MAX) => {
+            return assert!(names_a_place(&error), "{error:?}");
+        }
+        opened => opened.expect("opened once, opened always"),
+    };
     let reopened = again.recovered();
     assert!(reopened.epoch > recovered.epoch, "each owner has an epoch of its own");
     let second = base.ask(&mut again, &reopened).expect("read once, read always");
-    let first = Everything {
-        recovered: duewheel_core::store::Recovered { epoch: reopened.epoch, ..recovered },
-        ..everything
-    };
+    let first = Everything { recovered: Recovered { epoch: reopened.epoch, ..recovered }, ..everything };
     assert_eq!(first, second, "another owner finds something else");
 }
 
@@ -111,7 +114,7 @@ fn answers_what_was_asked(found: &Found, asked: &Lookups) {
 }
 
 /// A message that is loaded is found by its id, and the same.
-fn is_consistent(base: &Base, store: &mut duewheel_store_log::LogStore, everything: &Everything) {
+fn is_consistent(store: &mut LogStore, everything: &Everything) {
     let ids: BTreeSet<_> = everything.rows.iter().map(|row| row.message.id).collect();
     assert_eq!(ids.len(), everything.rows.len(), "a message is there twice");
     let lookups = Lookups { ids: ids.into_iter().collect(), ..Lookups::default() };
@@ -119,5 +122,4 @@ fn is_consistent(base: &Base, store: &mut duewheel_store_log::LogStore, everythi
     store.find_many(&lookups, &mut found).expect("what was loaded can be found");
     found.rows.sort_by_key(|row| row.message.id);
     assert_eq!(found.rows, everything.rows, "what is loaded is found");
-    assert!(everything.recovered.next_lsn > Lsn(0) && !base.lookups().ids.is_empty());
 }

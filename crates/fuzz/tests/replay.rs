@@ -45,7 +45,7 @@ fn replay(name: &str) {
         (files(&root().join("corpus").join(name)), files(&root().join("regressions").join(name)));
     assert!(corpus.len() > 10, "the corpus of {name} is missing, or too small: {} files", corpus.len());
     let one = std::env::var("DUEWHEEL_FUZZ_FILE").ok();
-    let mutations = number("DUEWHEEL_FUZZ_MUTATIONS").unwrap_or(4);
+    let mutations = number("DUEWHEEL_FUZZ_MUTATIONS").unwrap_or(2);
     let seeds = match number("DUEWHEEL_FUZZ_SEED") {
         Some(seed) => seed..seed + 1,
         None => 1..1 + mutations,
