@@ -1,5 +1,7 @@
 //! Requests through the real routes over an engine in memory, and bodies through the real parsers.
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
@@ -61,7 +63,10 @@ fn body(bytes: &[u8]) {
     let queue = QueueName::new("q").expect("a good name");
     let alone = parsers::line(bytes, &queue);
     match &alone {
-        Ok((message, _)) => comes_back(message, &queue),
+        Ok((message, _)) => {
+            says_what_was_sent(message, bytes);
+            comes_back(message, &queue);
+        }
         Err(problem) => is_prescriptive(problem, bytes),
     }
     // On a line of its own it is the same.
@@ -79,6 +84,41 @@ fn body(bytes: &[u8]) {
     }
     let ends = bytes.iter().filter(|b| **b == b'\n').count();
     assert!(lines.len() <= ends + 1, "{} lines of {ends}", lines.len());
+}
+
+/// Each field is what another reader of JSON makes of it.
+fn says_what_was_sent(message: &Enqueue, bytes: &[u8]) {
+    let sent: Value = serde_json::from_slice(bytes).expect("it was taken as JSON");
+    let text = |name: &str| sent[name].as_str();
+    let number = |name: &str| sent[name].as_u64();
+    let options = message.options;
+    assert_eq!(message.priority.map(u64::from), number("priority"), "{sent}");
+    assert_eq!(options.lease_ms, number("lease_ms"), "{sent}");
+    assert_eq!(options.max_attempts.map(|n| u64::from(n.count())), number("max_attempts"), "{sent}");
+    let backoff = options.backoff.map(|b| (Some(b.min_ms), Some(b.max_ms)));
+    let sent_backoff = sent["backoff"].as_object().map(|b| (b["min_ms"].as_u64(), b["max_ms"].as_u64()));
+    assert_eq!(backoff, sent_backoff, "{sent}");
+    assert_eq!(message.key.as_ref().map(|key| key.as_str()), text("key"), "{sent}");
+    assert_eq!(message.dedupe_id.as_deref(), text("dedupe_id"), "{sent}");
+    assert_eq!(message.begins == Begins::Dead, text("state") == Some("dead"), "{sent}");
+    let headers =
+        message.headers.iter().map(|(name, value)| (&**name, Some(&**value))).collect::<BTreeMap<_, _>>();
+    let sent_headers = sent["headers"].as_object().into_iter().flatten();
+    assert_eq!(headers, sent_headers.map(|(name, value)| (&**name, value.as_str())).collect(), "{sent}");
+    let body = match text("body") {
+        Some(text) => text.as_bytes().to_vec(),
+        None => decoded(text("body_base64").expect("one of the two")),
+    };
+    assert_eq!(message.body, body, "{sent}");
+    match message.when {
+        When::After(ms) => assert!(number("delay_ms").is_none_or(|sent| sent == ms), "{sent}"),
+        When::At { .. } => assert!(text("due_at").is_some(), "{sent}"),
+        When::Seconds(_) => panic!("there is no such field"),
+    }
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    base64::engine::general_purpose::STANDARD.decode(text).expect("it was accepted")
 }
 
 /// A message written down as JSON is the same message when it is read again.
@@ -241,9 +281,7 @@ async fn is_there(app: &App, answer: &Bytes, sent: &[u8]) {
     let shown: Value = serde_json::from_slice(&shown).expect("an answer is JSON");
     let bytes = |of: &Value| match (of["body"].as_str(), of["body_base64"].as_str()) {
         (Some(text), _) => text.as_bytes().to_vec(),
-        (None, Some(text)) => {
-            base64::engine::general_purpose::STANDARD.decode(text).expect("it was accepted")
-        }
+        (None, Some(text)) => decoded(text),
         (None, None) => panic!("no body: {of}"),
     };
     assert_eq!(bytes(&shown), bytes(&sent), "another body");
