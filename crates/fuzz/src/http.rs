@@ -91,7 +91,7 @@ fn says_what_was_sent(message: &Enqueue, bytes: &[u8]) {
     let sent: Value = serde_json::from_slice(bytes).expect("it was taken as JSON");
     let text = |name: &str| sent[name].as_str();
     let number = |name: &str| sent[name].as_u64();
-    let options = message.options;
+    let options = &message.options;
     assert_eq!(message.priority.map(u64::from), number("priority"), "{sent}");
     assert_eq!(options.lease_ms, number("lease_ms"), "{sent}");
     assert_eq!(options.max_attempts.map(|n| u64::from(n.count())), number("max_attempts"), "{sent}");
