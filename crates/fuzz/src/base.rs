@@ -187,6 +187,11 @@ impl Base {
         })
     }
 
+    /// Whether any file is not as it was.
+    pub(crate) fn is_changed(&self, disk: &MemDisk) -> bool {
+        self.pieces.keys().any(|name| self.disk.read(name) != disk.read(name))
+    }
+
     /// What a store with the groups up to a position must say; nothing if that is in the middle of a group.
     pub(crate) fn expected(&self, recovered: &Recovered) -> Option<Arc<Everything>> {
         let last = Lsn(recovered.next_lsn.0 - 1);

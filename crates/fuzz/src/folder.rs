@@ -47,6 +47,9 @@ fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
     let forged = base.is_forged(disk);
     let report =
         verify_on(&disk.copy()).unwrap_or_else(|error| panic!("damage is no error of verify: {error:?}"));
+    // Every byte of these two counts; of the others some have no meaning, and some are read when they are needed.
+    let whole = scope == ["MANIFEST"] || scope == ["state/"];
+    let harmless = forged || !whole || !base.is_changed(disk);
     let disk = disk.copy();
     let mut store = match open(&disk) {
         Ok(store) => store,
@@ -58,6 +61,7 @@ fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
             return;
         }
     };
+    assert!(harmless, "damage was not noticed");
     let recovered = store.recovered();
     let everything = match base.ask(&mut store, &recovered) {
         Ok(everything) => everything,
