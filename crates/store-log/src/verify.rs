@@ -92,6 +92,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
     match whole {
         Ok((replayed, kept)) => {
             note(&replayed, &mut report);
+            report.problems.extend(reign::next_epoch(replayed.epoch).err());
             if report.problems.is_empty() {
                 let counted = count(replayed, kept);
                 keep_problem(counted, &mut report)?;
