@@ -235,7 +235,7 @@ fn check(status: StatusCode, answer: &Bytes, asked: &Asked<'_>) {
     let what = format!("{:?} {} {:?}", asked.method, asked.path, String::from_utf8_lossy(asked.body));
     let shown = String::from_utf8_lossy(answer);
     assert!(status != StatusCode::INTERNAL_SERVER_ERROR, "{what}: {shown}");
-    let path = asked.path.split('?').next().unwrap_or_default();
+    let path = asked.path.split(['?', '#']).next().unwrap_or_default();
     if status.is_success() && ["/", "/metrics"].contains(&path) {
         return;
     }
