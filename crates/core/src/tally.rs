@@ -11,6 +11,8 @@ use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
 /// Width of the finest column, in ms.
 pub const FINEST_MS: u64 = 60_000;
+/// Ids stay below this, so there are never as many messages.
+const MOST: u64 = 1 << 53;
 /// Columns of all queues together, roughly: a queue may have its share of them, see [`columns_per_queue`].
 const COLUMNS: usize = 1 << 21;
 
@@ -49,14 +51,14 @@ impl Tally {
 
     /// Weight of all messages.
     pub fn weight(&self) -> u64 {
-        self.parts.iter().map(|p| p.weight).sum()
+        self.parts.iter().fold(0, |sum, p| sum.saturating_add(p.weight))
     }
 
     /// One more; `columns` is how many the histogram may have.
     pub fn add(&mut self, kind: Kind, due: Due, weight: u64, columns: usize) {
         let part = &mut self.parts[kind as usize];
         part.count += 1;
-        part.weight += weight;
+        part.weight = part.weight.saturating_add(weight);
         if kind == Kind::Waiting {
             self.due.add(due, columns);
         }
@@ -104,8 +106,9 @@ impl Tally {
     /// When the bytes are none.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let mut tally = Tally::default();
+        let mut messages = 0;
         for part in &mut tally.parts {
-            *part = Part { count: r.varint()?, weight: r.varint()? };
+            *part = Part { count: counted(r, &mut messages)?, weight: r.varint()? };
         }
         tally.due = DueCounts::decode(r)?;
         Ok(tally)
@@ -244,17 +247,35 @@ impl DueCounts {
     /// When the bytes are none.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let doubled = r.varint()?;
-        let doubled = u32::try_from(doubled).ok().filter(|d| *d < 40).ok_or(DecodeError::Unknown("width"))?;
+        let widest = (u64::MAX / FINEST_MS).ilog2();
+        let doubled =
+            u32::try_from(doubled).ok().filter(|d| *d <= widest).ok_or(DecodeError::Unknown("width"))?;
         let mut counts = DueCounts { doubled, ..DueCounts::default() };
+        let last = u64::MAX / counts.width_ms();
+        let mut messages = 0;
         for map in &mut counts.columns {
             let mut column = 0u64;
             for _ in 0..r.varint()? {
                 column = column.checked_add(r.varint()?).ok_or(DecodeError::Unknown("column"))?;
-                map.insert(column, r.varint()?);
+                let count = counted(r, &mut messages)?;
+                // One that counts nothing, stands twice, or starts behind the end of time was not written.
+                if count == 0 || column > last || map.insert(column, count).is_some() {
+                    return Err(DecodeError::Unknown("column"));
+                }
             }
         }
         Ok(counts)
     }
+}
+
+/// A number of messages, and the sum with those before. There are never more than ids.
+fn counted(r: &mut Reader, sum: &mut u64) -> Result<u64, DecodeError> {
+    let count = r.varint()?;
+    *sum = sum
+        .checked_add(count)
+        .filter(|sum| *sum <= MOST)
+        .ok_or(DecodeError::Unknown("number of messages"))?;
+    Ok(count)
 }
 
 #[cfg(test)]
@@ -287,6 +308,39 @@ mod tests {
             tally.sub(Kind::Waiting, *due, 7);
         }
         assert_eq!(tally, Tally::default());
+    }
+
+    /// Story: the fuzzer wrote books whose counts were near 2^64, and made their checksum right. Adding them up overflowed, and a
+    /// column of zero messages went below zero with the first one that left it.
+    #[test]
+    fn books_that_cannot_be_are_refused() {
+        let read = |numbers: &[u64]| {
+            let mut w = Writer::default();
+            numbers.iter().for_each(|n| w.varint(*n));
+            Tally::decode(&mut Reader::new(w.bytes.into())).map(|tally| (tally.count(), tally.weight()))
+        };
+        assert_eq!(read(&[1, u64::MAX, 0, 0, 1, 7, 0, 0, 1, 5, 1]), Ok((2, u64::MAX)));
+        for (what, numbers) in [
+            ("too many messages", &[MOST, 0, 1, 0, 0, 0, 0, 0, 0][..]),
+            ("a column of none", &[1, 0, 0, 0, 0, 0, 0, 1, 5, 0, 0]),
+            ("a column twice", &[2, 0, 0, 0, 0, 0, 0, 2, 5, 1, 0, 1, 0]),
+            ("a column behind the end of time", &[1, 0, 0, 0, 0, 0, 0, 1, u64::MAX / FINEST_MS + 1, 1, 0]),
+            ("columns that are too wide", &[0, 0, 0, 0, 0, 0, 49, 0, 0]),
+        ] {
+            assert!(read(numbers).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn the_widest_columns_come_back() {
+        let mut tally = Tally::default();
+        for n in 0..100 {
+            tally.add(Kind::Waiting, after(u64::MAX / 100 * n), 1, 32);
+            tally.add(Kind::Waiting, Due::At(WallMs(u64::MAX / 100 * n)), 1, 32);
+        }
+        let mut w = Writer::default();
+        tally.encode(&mut w);
+        assert_eq!(Tally::decode(&mut Reader::new(w.bytes.into())), Ok(tally));
     }
 
     #[test]

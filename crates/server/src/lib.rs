@@ -11,6 +11,9 @@ pub mod config;
 mod decimal;
 pub mod drain;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http;
 pub mod rfc3339;
 pub mod serve;

@@ -36,7 +36,7 @@ use folder::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
 use names::Interner;
-use run::{KeyLookup, Live, Run, RunWriter, hash};
+use run::{Behind, KeyLookup, Live, Run, RunWriter, hash};
 
 const BODY: usize = 150;
 const RUNS: u64 = 16;
@@ -116,7 +116,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
     let ((), keys) = timed_ok(|| {
         wanted.iter().try_for_each(|(queue, key)| {
             let hash = hash::key(queue, key);
-            run.find_keys(&[KeyLookup { hash, queue, key }], &live, 8, &mut by_key)
+            run.find_keys(&[KeyLookup { hash, queue, key }], &live, 8, &Behind::NOTHING, &mut by_key)
         })
     })?;
     assert_eq!(by_key.len(), wanted.len());

@@ -7,25 +7,24 @@
 //! | a key or an answer that is nowhere | a probe of each run's filter, memory only |
 //! | a message in a run | a leaf of an index and a block, which neighbours share |
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use duewheel_core::message::{Kind, Row};
 use duewheel_core::store::{DEAD_FOUND, Found, Lookups};
 use duewheel_core::{Key, MessageId, QueueName};
 
-use crate::fault::Trouble;
+use crate::fault::{Problem, Trouble};
+use crate::folder::JOURNAL;
 use crate::mem::{Mem, Patch, Told};
 use crate::readers::{Read, Readers};
-use crate::run::{KeyLookup, hash};
+use crate::run::{Behind, KeyLookup, Newer, hash};
 use crate::view::{Part, View};
 
 /// So many look-ups in runs are done on the spot; more are shared out.
 const ALONE: usize = 64;
 /// The smallest share.
 const SHARE: usize = 32;
-/// So many dead messages of a key are looked at when newer tables may hide some of the newest.
-const MANY_DEAD: usize = 128;
 /// Shares of one kind at most.
 const SHARES: usize = 16;
 
@@ -58,7 +57,7 @@ impl Finder<'_> {
         if !named.is_empty() {
             let asked = if lookups.ids.is_sorted() { None } else { Some(sorted(&lookups.ids)) };
             let asked = asked.as_deref().unwrap_or(&lookups.ids);
-            self.drop_unwanted(&ids, asked, &named, &mut rows);
+            self.drop_unwanted(&ids, asked, &lookups.keys, &named, &mut rows);
         }
         found.rows.extend(rows.into_iter().flatten());
         for (queue, id) in &lookups.answers {
@@ -134,7 +133,10 @@ impl Finder<'_> {
                 take(i, row);
             }
         }
-        Ok(rows)
+        match patches.into_keys().min() {
+            None => Ok(rows),
+            Some(i) => Err(nowhere(ids[i]).into()),
+        }
     }
 
     /// Reads messages from the runs that have them.
@@ -200,7 +202,7 @@ impl Finder<'_> {
         let mut count = 0;
         for (i, (queue, key)) in keys.iter().enumerate() {
             let hash = hash::key(queue, key);
-            for mem in self.active.into_iter().chain(self.view.frozen.as_deref()) {
+            for mem in self.newer() {
                 mem.find_key(hash, queue, key, &mut ids);
             }
             named.extend(ids.drain(..).map(|id| (i, id)));
@@ -219,21 +221,23 @@ impl Finder<'_> {
         if count == 0 {
             return Ok((named, read));
         }
-        let mut take = |rows: Vec<(usize, Row)>| {
+        let mut take = |no: usize, mut rows: Vec<(usize, Row)>| {
+            self.look_behind(&self.view.parts[no], keys, &hashes, &mut rows)?;
             for (lookup, row) in rows {
                 named.push((lookup, row.message.id));
                 read.insert(row.message.id, row);
             }
+            Ok::<(), Trouble>(())
         };
         let in_parts = in_parts.into_iter().enumerate().filter(|(_, wanted)| !wanted.is_empty());
         if count <= ALONE {
             for (no, wanted) in in_parts {
-                take(read_keys(&self.view.parts[no], self.hiding(), &wanted)?);
+                take(no, read_keys(&self.view.parts[no], &wanted)?)?;
             }
             return Ok((named, read));
         }
         let share = SHARE.max(count.div_ceil(SHARES));
-        let mut reads: Vec<Read<Vec<(usize, Row)>>> = Vec::new();
+        let mut reads: Vec<Read<(usize, Vec<(usize, Row)>)>> = Vec::new();
         for (no, wanted) in in_parts {
             let mut wanted = wanted.into_iter();
             loop {
@@ -241,19 +245,49 @@ impl Finder<'_> {
                 if some.is_empty() {
                     break;
                 }
-                let (part, hiding) = (self.view.parts[no].clone(), self.hiding());
-                reads.push(Box::new(move || read_keys(&part, hiding, &some)));
+                let part = self.view.parts[no].clone();
+                reads.push(Box::new(move || Ok((no, read_keys(&part, &some)?))));
             }
         }
-        self.readers.all(reads)?.into_iter().for_each(take);
+        for (no, rows) in self.readers.all(reads)? {
+            take(no, rows)?;
+        }
         Ok((named, read))
     }
 
-    /// How many dead messages of one key could be hidden in a run by what is newer.
-    fn hiding(&self) -> Hiding {
-        let records = |mem: &Mem| mem.records();
-        let newer = self.active.map_or(0, records) + self.view.frozen.as_deref().map_or(0, records);
-        if newer == 0 { Hiding::Nothing } else { Hiding::Some }
+    /// Where a run has named as many dead messages of a key as are wanted, and newer tables may hide some of them or have revived one
+    /// behind them, the run is asked again: for all that this concerns, and as many of the others. It costs a look at each dead message
+    /// of the key in the index while one is revived in memory.
+    fn look_behind(
+        &self,
+        part: &Part,
+        keys: &[(QueueName, Key)],
+        hashes: &[u64],
+        rows: &mut Vec<(usize, Row)>,
+    ) -> Result<(), Trouble> {
+        if self.newer().all(Mem::is_empty) {
+            return Ok(());
+        }
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for (i, _) in &*rows {
+            *counts.entry(*i).or_default() += 1;
+        }
+        let revived = self.newer().any(Mem::has_revived);
+        for (i, _) in counts.into_iter().filter(|(_, count)| *count >= DEAD_FOUND) {
+            rows.retain(|(of, _)| *of != i);
+            let (queue, key) = &keys[i];
+            let says = |id| self.newer().map(|mem| mem.says(id, queue)).find(|says| *says != Newer::Nothing);
+            let says = |id| says(id).unwrap_or(Newer::Nothing);
+            let behind = Behind { says: &says, revived };
+            let found = part.run.find_key(hashes[i], queue, key, &part.live, DEAD_FOUND, &behind)?;
+            rows.extend(found.into_iter().map(|row| (i, row)));
+        }
+        Ok(())
+    }
+
+    /// The tables that are newer than all runs, the newest first.
+    fn newer(&self) -> impl Iterator<Item = &Mem> {
+        self.active.into_iter().chain(self.view.frozen.as_deref())
     }
 
     /// Of what was found by key, keeps the holder and the newest dead ones.
@@ -261,6 +295,7 @@ impl Finder<'_> {
         &self,
         ids: &[MessageId],
         asked: &[MessageId],
+        keys: &[(QueueName, Key)],
         named: &[(usize, MessageId)],
         rows: &mut [Option<Row>],
     ) {
@@ -271,7 +306,7 @@ impl Finder<'_> {
         let mut by_key: Vec<(usize, usize)> = named
             .iter()
             .filter_map(|(lookup, id)| ids.binary_search(id).ok().map(|i| (*lookup, i)))
-            .filter(|(_, i)| rows[*i].is_some())
+            .filter(|(lookup, i)| rows[*i].as_ref().is_some_and(|row| has_key(row, &keys[*lookup])))
             .collect();
         by_key.sort_unstable();
         by_key.dedup();
@@ -300,7 +335,7 @@ impl Finder<'_> {
         id: &str,
     ) -> Result<Option<duewheel_core::record::DedupeRow>, Trouble> {
         let hash = hash::answer(queue, id);
-        for mem in self.active.into_iter().chain(self.view.frozen.as_deref()) {
+        for mem in self.newer() {
             if let Some(row) = mem.find_answer(hash, queue, id) {
                 return Ok(Some(row));
             }
@@ -323,35 +358,29 @@ impl Finder<'_> {
     }
 }
 
-/// Whether something newer than the runs may hide rows of theirs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hiding {
-    Nothing,
-    Some,
+/// What is changed must be somewhere: to leave it out would be to lose it.
+pub(crate) fn nowhere(id: MessageId) -> Problem {
+    Problem::new(
+        JOURNAL,
+        0,
+        format!("a record changes message {id}, which is in no run and in no record before it"),
+    )
 }
 
-/// Looks keys up in one run. Where newer tables may hide some of the dead ones that it names, it names many more of them
-/// once there are as many as are wanted.
-fn read_keys(part: &Part, hiding: Hiding, wanted: &[Wanted]) -> Result<Vec<(usize, Row)>, Trouble> {
+/// Looks keys up in one run, as if there were nothing newer.
+fn read_keys(part: &Part, wanted: &[Wanted]) -> Result<Vec<(usize, Row)>, Trouble> {
     let lookups: Vec<KeyLookup<'_>> = wanted
         .iter()
         .map(|wanted| KeyLookup { hash: wanted.hash, queue: &wanted.queue, key: &wanted.key })
         .collect();
     let mut rows = Vec::new();
-    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &mut rows)?;
-    if hiding == Hiding::Some {
-        let mut counts = vec![0; wanted.len()];
-        for (i, _) in &rows {
-            counts[*i] += 1;
-        }
-        for (i, _) in counts.into_iter().enumerate().filter(|(_, count)| *count >= DEAD_FOUND) {
-            rows.retain(|(of, _)| *of != i);
-            let KeyLookup { hash, queue, key } = lookups[i];
-            let all = part.run.find_key(hash, queue, key, &part.live, MANY_DEAD)?;
-            rows.extend(all.into_iter().map(|row| (i, row)));
-        }
-    }
+    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &Behind::NOTHING, &mut rows)?;
     Ok(rows.into_iter().map(|(i, row)| (wanted[i].lookup, row)).collect())
+}
+
+/// A record may name a message by a key that a later one has taken from it; no engine writes that.
+fn has_key(row: &Row, (queue, key): &(QueueName, Key)) -> bool {
+    row.message.queue == *queue && row.message.key.as_ref() == Some(key)
 }
 
 fn sorted(ids: &[MessageId]) -> Vec<MessageId> {

@@ -17,7 +17,7 @@ use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, More, Sequence, Stor
 use duewheel_core::{Lsn, MessageId, QueueName};
 
 use crate::fault::Trouble;
-use crate::find::Finder;
+use crate::find::{self, Finder};
 use crate::mem::{Mem, MemScan, Patch, Step, Told};
 use crate::run::{RawRow, RunScan};
 use crate::shared::{Bell, Shared, Worked, lock};
@@ -269,11 +269,10 @@ impl<'a> Making<'a> {
         let found = finder.rows(&ids, HashMap::new())?;
         for (place, id, patch) in parts {
             let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());
-            if let Some(mut row) = row {
-                patch.apply(&mut row);
-                self.bytes += row.message.weight();
-                self.rows[place] = Some(row);
-            }
+            let mut row = row.ok_or_else(|| find::nowhere(id))?;
+            patch.apply(&mut row);
+            self.bytes += row.message.weight();
+            self.rows[place] = Some(row);
         }
         Ok(())
     }

@@ -19,6 +19,8 @@ const MAGIC: [u8; 8] = *b"dw-manif";
 const HEAD: usize = 48;
 const SEGMENT: usize = 24;
 const RUN: usize = 32;
+/// So many files nobody makes, and nobody so many records.
+const MOST: u64 = 1 << 62;
 
 /// What the store consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +93,11 @@ impl Manifest {
     pub(crate) fn files(&self) -> impl Iterator<Item = String> + '_ {
         let segments = self.segments.iter().map(|s| s.no.segment());
         segments.chain(self.runs.iter().map(|run| run.no.run())).chain(self.state.map(|s| s.no.state()))
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = FileNo> + '_ {
+        let segments = self.segments.iter().map(|segment| segment.no);
+        segments.chain(self.runs.iter().map(|run| run.no)).chain(self.state.map(|state| state.no))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -177,6 +184,20 @@ impl Manifest {
         if !manifest.segments.is_sorted_by(|a, b| a.no < b.no) {
             return bad(HEAD as u64, "the segments are out of order");
         }
+        // Each number is given once: otherwise the next files would take the places of these.
+        if manifest.next_file.0 > MOST || manifest.numbers().any(|no| no >= manifest.next_file) {
+            return bad(32, "the number of the next file cannot be that");
+        }
+        let positions =
+            manifest.runs.iter().map(|run| run.last).chain(manifest.state.map(|state| state.last));
+        if positions.chain([manifest.proven]).any(|lsn| lsn.0 > MOST) {
+            return bad(40, "no record has such a position");
+        }
+        let mut numbers: Vec<FileNo> = manifest.numbers().collect();
+        numbers.sort_unstable();
+        if !numbers.is_sorted_by(|a, b| a < b) {
+            return bad(HEAD as u64, "two files have one number");
+        }
         Ok(manifest)
     }
 
@@ -242,6 +263,32 @@ fn checksum(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Story: a manifest of which everything was right, but that it gave the number of a listed file once more. It was opened, and
+    /// replaced by one that nobody could read.
+    #[test]
+    fn what_would_end_in_a_manifest_that_cannot_be_read_is_refused() {
+        let segment = |no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(1), bytes: 8_192 };
+        let file = |no| StateEntry { no: FileNo(no), incarnation: Incarnation(1), bytes: 100, last: Lsn(1) };
+        let healthy = Manifest {
+            next_file: FileNo(9),
+            segments: vec![segment(3), segment(8)],
+            state: Some(file(7)),
+            ..Manifest::empty()
+        };
+        assert_eq!(Manifest::decode(&healthy.encode()), Ok(healthy.clone()));
+        let far = Some(StateEntry { last: Lsn(u64::MAX), ..file(7) });
+        for (what, bad) in [
+            ("given already", Manifest { next_file: FileNo(8), ..healthy.clone() }),
+            ("given already", Manifest { state: Some(file(9)), ..healthy.clone() }),
+            ("absurd", Manifest { next_file: FileNo(u64::MAX), ..healthy.clone() }),
+            ("twice", Manifest { state: Some(file(3)), ..healthy.clone() }),
+            ("absurd", Manifest { proven: Lsn(u64::MAX), ..healthy.clone() }),
+            ("absurd", Manifest { state: far, ..healthy.clone() }),
+        ] {
+            assert!(Manifest::decode(&bad.encode()).is_err(), "{what}: {bad:?}");
+        }
+    }
 
     #[test]
     fn a_manifest_comes_back_and_every_flipped_bit_shows() {

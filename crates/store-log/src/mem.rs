@@ -33,7 +33,7 @@ use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use hashbrown::HashTable;
 
 use crate::le::{u32_at, u64_at};
-use crate::run::hash;
+use crate::run::{Newer, hash};
 
 mod arena;
 mod ids;
@@ -73,6 +73,8 @@ pub(crate) struct Mem {
     clock: Option<ClockPair>,
     /// Bytes of the records that are the newest of their messages.
     newest_bytes: u64,
+    /// Records that bring a dead message back which is told elsewhere: what has its key is not known here.
+    revived: u64,
 }
 
 /// A purge of a queue.
@@ -175,7 +177,7 @@ impl Mem {
             order.clear();
         }
         self.purges.clear();
-        Mem { before, last: before, clock, newest_bytes: 0, ..self }
+        Mem { before, last: before, clock, newest_bytes: 0, revived: 0, ..self }
     }
 
     /// The last record that it does not hold.
@@ -243,6 +245,7 @@ impl Mem {
                 let put = old.map_or(0, |old| old.put);
                 let stands = Stands::Is(life.stage.kind());
                 let node = self.add(&was.queue, Says::Life { put }, stands, life.due, bytes)?;
+                self.note_revived(was.kind, life.stage.kind(), put);
                 self.turn(*id, old, node);
                 self.place_stage(*id, &life.stage);
             }
@@ -251,6 +254,7 @@ impl Mem {
                 let (life, put) = old.map_or((0, 0), |old| (old.life, old.put));
                 let stands = Stands::Is(Kind::Leased);
                 let node = self.add(&was.queue, Says::Grant { life, put }, stands, was.due, bytes)?;
+                self.note_revived(was.kind, Kind::Leased, put);
                 self.turn(*id, old, node);
                 self.leased.push((lease.until.0, id.0));
             }
@@ -308,6 +312,21 @@ impl Mem {
     /// Whether what older tables and runs say of this message counts no more: it is said here, or its queue was purged.
     pub(crate) fn hides(&self, id: MessageId, queue: &QueueName) -> bool {
         self.ids.get(id.0) != 0 || self.has_purged(id, queue)
+    }
+
+    /// What it says of a message that is told elsewhere.
+    pub(crate) fn says(&self, id: MessageId, queue: &QueueName) -> Newer {
+        match self.node(id) {
+            Some(node) if node.stands == Stands::Gone => Newer::Gone,
+            Some(_) => Newer::Changed,
+            None if self.has_purged(id, queue) => Newer::Gone,
+            None => Newer::Nothing,
+        }
+    }
+
+    /// Whether a message that is dead elsewhere may not be any more.
+    pub(crate) fn has_revived(&self) -> bool {
+        self.revived > 0
     }
 
     /// Whether a purge that is recorded here took this message, if that is older than this table.
@@ -438,6 +457,10 @@ impl Mem {
         if old.is_none_or(|old| old.due != node.due) {
             self.due[node.due.class() as usize].push((node.due.raw(), id.0));
         }
+    }
+
+    fn note_revived(&mut self, was: Kind, is: Kind, put: Place) {
+        self.revived += u64::from(put == 0 && was == Kind::Dead && is != Kind::Dead);
     }
 
     fn place_stage(&mut self, id: MessageId, stage: &Stage) {

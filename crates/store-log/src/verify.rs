@@ -1,14 +1,15 @@
 //! Checks every byte of a data folder that counts, and writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use duewheel_core::store::{Sequence, StoreError};
-use duewheel_core::{Lsn, QueueName};
+use duewheel_core::{Lsn, MessageId, QueueName};
 
 use crate::disk::{Disk, Hold, RealDisk};
 use crate::fault::{Problem, Trouble};
+use crate::find::Finder;
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign::{self, Kept};
 use crate::journal::replay::{self, Replayed, Walk};
@@ -16,9 +17,13 @@ use crate::journal::segment::{Header, SegmentReader};
 use crate::load;
 use crate::manifest::Manifest;
 use crate::names::Interner;
+use crate::readers::Readers;
 use crate::run;
 use crate::store::take_lock;
 use crate::view::View;
+
+/// Messages that are looked up at a time.
+const TOGETHER: usize = 1_000;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,10 +77,10 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
         Err(Trouble::Failed(error)) => return Err(error),
     };
     report.files = 1 + manifest.files().count() as u64;
-    report.bytes = manifest.encode().len() as u64
-        + manifest.segments.iter().map(|s| s.bytes).sum::<u64>()
-        + manifest.runs.iter().map(|run| run.bytes).sum::<u64>()
-        + manifest.state.map_or(0, |state| state.bytes);
+    // A manifest of nonsense may list sizes that no files have.
+    let sizes = manifest.segments.iter().map(|segment| segment.bytes);
+    let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain(manifest.state.map(|s| s.bytes));
+    report.bytes = sizes.fold(manifest.encode().len() as u64, u64::saturating_add);
     for entry in &manifest.runs {
         keep_problem(run::verify(disk, entry).map(drop), &mut report)?;
     }
@@ -87,6 +92,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
     match whole {
         Ok((replayed, kept)) => {
             note(&replayed, &mut report);
+            report.problems.extend(reign::next_epoch(replayed.epoch).err());
             if report.problems.is_empty() {
                 let counted = count(replayed, kept);
                 keep_problem(counted, &mut report)?;
@@ -126,6 +132,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
     let mut mem = replayed.mem;
     mem.settle();
     let view = View { frozen: Some(Arc::new(mem)), parts: kept.parts };
+    found(&view)?;
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         load::for_each(&view, sequence, |queue| *left.entry(queue.clone()).or_default() -= 1)?;
     }
@@ -136,6 +143,14 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
             Err(Problem::new(MANIFEST, 0, what).into())
         }
     }
+}
+
+/// What the journal changes is there.
+fn found(view: &View) -> Result<(), Trouble> {
+    let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
+    let readers = Readers::default();
+    let finder = Finder { view, active: None, readers: &readers };
+    ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 
 /// Every segment by itself, also behind a damaged one, so that the report names all that are.

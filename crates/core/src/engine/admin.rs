@@ -151,7 +151,7 @@ impl Engine {
     fn set_pause(&mut self, idx: QueueIdx, pause: Pause, fx: &mut Effects) {
         let queue = self.queues.get_mut(idx);
         let old = std::mem::replace(&mut queue.pause, pause);
-        queue.totals.paused += u64::from(pause.begins_after(old));
+        queue.totals.count_pause(pause, old);
         if let Pause::Until { end, .. } = old {
             self.pauses.remove(&(end, idx));
         }

@@ -70,7 +70,7 @@ impl Ledger {
             }
             Record::Queue { name, settings, pause } => {
                 let books = self.queues.entry(name.clone()).or_default();
-                books.totals.paused += u64::from(pause.begins_after(books.pause));
+                books.totals.count_pause(*pause, books.pause);
                 books.settings = settings.clone();
                 books.pause = *pause;
                 self.forget_if_empty(name);
@@ -97,7 +97,7 @@ impl Ledger {
         {
             self.applied = lsn;
             self.next_id = self.next_id.max(id.0.saturating_add(1));
-            books.totals.enqueued += 1;
+            books.totals.enqueued = books.totals.enqueued.saturating_add(1);
             books.tally.add(stands.kind, stands.due, stands.weight, columns);
             self.due.add(stands.due, ALL_COLUMNS);
             return Ok(());

@@ -100,7 +100,7 @@ impl Rig {
 
     pub fn pass(&mut self, ms: u64) {
         self.now.engine = EngineMs(self.now.engine.0 + ms);
-        self.now.wall = WallMs(self.now.wall.0 + ms);
+        self.now.wall = WallMs(self.now.wall.0.saturating_add(ms));
     }
 
     fn apply(&mut self, record: Record) {
@@ -161,7 +161,7 @@ impl Rig {
     }
 
     /// One operation with what a driver does around it: time does its work between the look-up and the decision.
-    fn step(&mut self, op: Op) -> ReplyTo {
+    pub fn step(&mut self, op: Op) -> ReplyTo {
         self.next_to += 1;
         let to = ReplyTo(self.next_to);
         self.deliver(); // what has come meanwhile is taken first, and may overfill the wheel
@@ -269,19 +269,45 @@ pub fn message(name: &str, delay: u64) -> Enqueue {
     Enqueue { when: When::After(delay), ..Enqueue::new(queue(name), "body") }
 }
 
-/// xorshift64*: small, and the same everywhere.
-pub struct Rng(pub u64);
+/// Where a random test takes its decisions from.
+pub enum Rng {
+    /// xorshift64*: small, and the same everywhere. Not 0.
+    Seed(u64),
+    /// Bytes that somebody else has thought out, such as a fuzzer; zeros when they are used up.
+    Script { bytes: Vec<u8>, at: usize },
+}
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    pub fn script(bytes: &[u8]) -> Rng {
+        Rng::Script { bytes: bytes.to_vec(), at: 0 }
     }
+
+    /// Whether a script is at its end.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Rng::Script { bytes, at } if *at >= bytes.len())
+    }
+
+    /// A number below `n`. A script is read byte by byte, as many as `n` needs, so that it stays readable.
     pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
+        match self {
+            Rng::Seed(state) => {
+                *state ^= *state >> 12;
+                *state ^= *state << 25;
+                *state ^= *state >> 27;
+                (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % n
+            }
+            Rng::Script { bytes, at } => {
+                let (mut drawn, mut most) = (0u64, 1u64);
+                while most < n {
+                    drawn = drawn << 8 | u64::from(bytes.get(*at).copied().unwrap_or(0));
+                    *at += 1;
+                    most = most.saturating_mul(256);
+                }
+                drawn % n
+            }
+        }
     }
+
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

@@ -7,4 +7,5 @@ mod harness;
 mod literal;
 mod loading;
 mod model;
+mod random;
 mod sessions;

@@ -40,6 +40,12 @@ enum S {
     Dead(u64),
 }
 
+/// Why a due time is none.
+enum BadWhen {
+    InThePast,
+    TooFar,
+}
+
 #[derive(Default)]
 struct Model {
     live: Vec<M>,
@@ -145,6 +151,25 @@ fn delay(rng: &mut Rng) -> u64 {
     }
 }
 
+/// Delays that somebody asks for: the same, and now and then one at the edge of what can be kept, or beyond.
+fn asked(rng: &mut Rng) -> u64 {
+    if rng.below(16) > 0 {
+        return delay(rng);
+    }
+    let edge = [1 << 31, 1 << 32, 1 << 36, 1 << 53, MAX_DELAY, u64::MAX][rng.below(6) as usize];
+    match rng.below(3) {
+        0 => edge - 1,
+        1 => edge,
+        _ => edge.saturating_add(1),
+    }
+}
+
+/// The default policy's.
+const MAX_DELAY: u64 = 36_525 * 86_400_000;
+
+/// What the clock of a machine shows that has none, and that of one that is far ahead.
+const CLOCKS: [u64; 2] = [0, 4_102_444_800_000];
+
 struct Case {
     /// How little there is of it.
     memory: u64,
@@ -155,51 +180,12 @@ struct Case {
     tokens: Vec<(MessageId, LeaseToken)>,
 }
 
-#[test]
-fn ten_thousand_random_histories_agree_with_the_model() {
-    let histories: u64 = std::env::var("DUEWHEEL_HISTORIES").map_or(10_000, |n| n.parse().unwrap());
-    let first: u64 = std::env::var("DUEWHEEL_SEED").map_or(1, |n| n.parse().unwrap());
-    let (mut granted, mut died) = (0, 0);
-    for seed in first..first + histories {
-        let caught = std::panic::catch_unwind(|| history(seed));
-        match caught {
-            Ok((g, d)) => {
-                granted += g;
-                died += d;
-            }
-            Err(panic) => {
-                eprintln!(
-                    "replay: DUEWHEEL_SEED={seed} DUEWHEEL_HISTORIES=1 cargo test -p duewheel-core --test engine model"
-                );
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
-    assert!(granted > histories && died > histories / 20, "the histories did something: {granted} {died}");
-}
-
-fn history(seed: u64) -> (u64, u64) {
-    let mut policy =
-        Policy { wheel_slots: 8, wheel_tick_ms: 10, max_step: 3, load_rows: 2, ..Policy::default() };
-    // Memory for everything; for little; with a window that orders only what is in it; and with pages that come late.
-    let memory = seed % 4;
-    if memory > 0 {
-        policy.near_messages = 1 + (seed as usize / 4) % 5;
-        policy.load_rows = 1 + (seed as usize / 20) % 4;
-    }
-    if memory > 1 {
-        policy.ready_messages = 1 + (seed as usize / 80) % 6;
-        policy.least_window = 1;
-    }
-    let mut case = Case {
-        memory,
-        rig: Rig::new(policy),
-        model: Model::default(),
-        rng: Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-        tokens: vec![],
-    };
-    if memory == 3 {
-        case.rig.slow = Some(Rng(seed | 1));
+/// A history that a seed decides. Returns how many were granted, and how many died.
+pub fn history(seed: u64) -> (u64, u64) {
+    let sizes = [seed / 4, seed / 20, seed / 80].map(|n| n as usize);
+    let mut case = Case::new(seed % 4, sizes, Rng::Seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+    if case.memory == 3 {
+        case.rig.slow = Some(Rng::Seed(seed | 1));
     }
     for _ in 0..40 {
         case.pass_time();
@@ -209,7 +195,50 @@ fn history(seed: u64) -> (u64, u64) {
     (case.model.granted, case.model.died)
 }
 
+/// A history that bytes decide: the first four say how much memory there is, the others what happens.
+#[allow(dead_code)] // only those who have such bytes use it
+pub fn script(bytes: &[u8]) {
+    let Some((setup, rest)) = bytes.split_first_chunk::<4>() else { return };
+    let [memory, near, load, ready] = setup.map(usize::from);
+    let mut case = Case::new(memory as u64 % 4, [near, load, ready], Rng::script(rest));
+    if case.memory == 3 {
+        case.rig.slow = Some(Rng::script(rest));
+    }
+    for step in 1.. {
+        if case.rng.is_over() || step > 400 {
+            break;
+        }
+        case.pass_time();
+        case.operation();
+        if step % 32 == 0 {
+            case.compare_everything();
+        }
+    }
+    case.compare_everything();
+    case.rig.pass(500_000);
+    case.rig.timeout();
+    case.model.tick(case.rig.now);
+    case.restart();
+    case.compare_everything();
+}
+
 impl Case {
+    /// Memory for everything (0); for little (1); with a window that orders only what is in it (2); and with pages that
+    /// come late (3).
+    fn new(memory: u64, [near, load, ready]: [usize; 3], rng: Rng) -> Case {
+        let mut policy =
+            Policy { wheel_slots: 8, wheel_tick_ms: 10, max_step: 3, load_rows: 2, ..Policy::default() };
+        if memory > 0 {
+            policy.near_messages = 1 + near % 5;
+            policy.load_rows = 1 + load % 4;
+        }
+        if memory > 1 {
+            policy.ready_messages = 1 + ready % 6;
+            policy.least_window = 1;
+        }
+        Case { memory, rig: Rig::new(policy), model: Model::default(), rng, tokens: vec![] }
+    }
+
     fn pass_time(&mut self) {
         match self.rng.below(12) {
             0..=5 => {}
@@ -229,7 +258,11 @@ impl Case {
                 // Somebody sets the wall clock.
                 let by = self.rng.below(300);
                 let wall = self.rig.now.wall.0;
-                self.rig.now.wall = WallMs(if self.rng.chance(50) { wall + by } else { wall - by });
+                self.rig.now.wall = WallMs(match self.rng.below(64) {
+                    0 => CLOCKS[self.rng.below(2) as usize],
+                    1..=32 => wall + by,
+                    _ => wall.saturating_sub(by),
+                });
             }
         }
         self.rig.timeout();
@@ -296,7 +329,7 @@ impl Case {
     }
 
     fn when(&mut self) -> When {
-        let ms = delay(&mut self.rng);
+        let ms = asked(&mut self.rng);
         if self.rng.chance(60) {
             return if self.rng.chance(90) {
                 When::After(ms)
@@ -306,18 +339,24 @@ impl Case {
         }
         let wall = self.rig.now.wall.0;
         let past = if self.rng.chance(50) { Past::Fire } else { Past::Refuse };
-        let due_at = WallMs(if self.rng.chance(85) { wall + ms } else { wall - ms - 1 });
+        let due_at = WallMs(if self.rng.chance(85) {
+            wall.saturating_add(ms)
+        } else {
+            wall.saturating_sub(ms).saturating_sub(1)
+        });
         When::At { due_at, past }
     }
 
-    /// The due time that a `when` means; `None`: in the past.
-    fn due(&self, when: When) -> Option<Due> {
+    /// The due time that a `when` means.
+    fn due(&self, when: When) -> Result<Due, BadWhen> {
+        let Now { engine, wall, .. } = self.rig.now;
         match when {
-            When::After(ms) => Some(Due::After(EngineMs(self.rig.now.engine.0 + ms))),
-            When::Seconds(s) => Some(Due::After(EngineMs(self.rig.now.engine.0 + u64::from(s) * 1_000))),
-            When::At { due_at, past } => {
-                (past == Past::Fire || due_at >= self.rig.now.wall).then_some(Due::At(due_at))
-            }
+            When::After(ms) if ms > MAX_DELAY => Err(BadWhen::TooFar),
+            When::After(ms) => Ok(Due::After(EngineMs(engine.0 + ms))),
+            When::Seconds(s) => Ok(Due::After(EngineMs(engine.0 + u64::from(s) * 1_000))),
+            When::At { due_at, .. } if due_at.0 > wall.0 + MAX_DELAY => Err(BadWhen::TooFar),
+            When::At { due_at, past } if past == Past::Fire || due_at >= wall => Ok(Due::At(due_at)),
+            When::At { .. } => Err(BadWhen::InThePast),
         }
     }
 
@@ -343,9 +382,10 @@ impl Case {
             other => panic!("{other:?}"),
         };
         let now = self.rig.now;
-        let Some(due) = self.due(when) else {
-            assert_eq!(reply, Err(EnqueueRefusal::InThePast));
-            return;
+        let due = match self.due(when) {
+            Ok(due) => due,
+            Err(BadWhen::InThePast) => return assert_eq!(reply, Err(EnqueueRefusal::InThePast)),
+            Err(BadWhen::TooFar) => return assert_eq!(reply, Err(EnqueueRefusal::TooFar(MAX_DELAY))),
         };
         let mut generation = 1;
         let mut created = duewheel_core::record::Created::New;
@@ -459,13 +499,18 @@ impl Case {
 
     fn nack(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
-        let delay_ms = self.rng.chance(70).then(|| delay(&mut self.rng));
+        let delay_ms = self.rng.chance(70).then(|| asked(&mut self.rng));
         let op = Op::Nack { id, proof: token.into(), delay_ms, priority: None, note: "why".into() };
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         let Some((at, _)) = self.held(id, token) else {
             return assert_eq!(reply, Err(SettleRefusal::LeaseLost));
         };
         let now = self.rig.now;
+        // As far as beanstalkd's delays go.
+        let longest = MAX_DELAY.max(u64::from(u32::MAX) * 1_000);
+        if delay_ms.is_some_and(|ms| ms > longest) {
+            return assert_eq!(reply, Err(SettleRefusal::TooLong(longest)));
+        }
         let m = &mut self.model.live[at];
         if m.attempt - m.forgiven >= m.max {
             assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts)));
@@ -557,7 +602,11 @@ impl Case {
         if if_generation.is_some_and(|g| g != m.generation) {
             return assert_eq!(reply, Err(ChangeRefusal::GenerationMismatch(m.generation)));
         }
-        let Some(due) = due else { return assert_eq!(reply, Err(ChangeRefusal::InThePast)) };
+        let due = match due {
+            Ok(due) => due,
+            Err(BadWhen::InThePast) => return assert_eq!(reply, Err(ChangeRefusal::InThePast)),
+            Err(BadWhen::TooFar) => return assert_eq!(reply, Err(ChangeRefusal::TooFar(MAX_DELAY))),
+        };
         m.due = due;
         m.generation += 1;
         m.body = body.unwrap_or(m.body);
@@ -700,8 +749,11 @@ impl Case {
         let now = self.rig.now;
         for (q, name) in QUEUES.iter().enumerate() {
             let list = Op::List { queue: queue(name), state: None, after: None, limit: usize::MAX };
-            let Reply::Page(page) = self.rig.call(list) else { panic!() };
+            let Reply::Page(mut page) = self.rig.call(list) else { panic!() };
             assert_eq!(page.next, None);
+            assert!(page.views.is_sorted_by_key(|view| view.due_at), "listed in due order");
+            // Below 1970 all is one to the wall clock.
+            page.views.sort_by_key(|view| (view.due_at, view.message.id));
             let mut wanted: Vec<&M> = self.model.live.iter().filter(|m| m.queue == q).collect();
             wanted.sort_by_key(|m| (now.wall_of(m.due), m.id));
             assert_eq!(page.views.len(), wanted.len());

@@ -9,6 +9,9 @@
 //! message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
 
 mod codec;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod listener;
 mod session;
 mod stats;

@@ -87,7 +87,7 @@ pub(super) fn queue(view: &QueueView) -> String {
     field("current-using", &view.using);
     field("current-watching", &view.watching);
     field("current-waiting", &view.waiters);
-    field("cmd-delete", &(view.totals.acked + view.totals.cancelled));
+    field("cmd-delete", &view.totals.acked.saturating_add(view.totals.cancelled));
     field("cmd-pause-tube", &view.totals.paused);
     field("pause", &(length_ms / 1_000));
     field("pause-time-left", &seconds_left(left_ms));

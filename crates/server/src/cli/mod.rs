@@ -14,7 +14,7 @@ use crate::config::{ConfigError, Options};
 
 mod backup;
 mod enqueue;
-mod import;
+pub(crate) mod import;
 mod list;
 mod message;
 mod queues;

@@ -21,6 +21,9 @@ mod cancel;
 #[cfg(test)]
 mod contract;
 mod enqueue;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod health;
 mod histogram;
 mod home;

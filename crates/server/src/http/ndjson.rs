@@ -70,6 +70,18 @@ fn lines(bytes: &[u8]) -> Vec<&[u8]> {
     bytes.split(|b| *b == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line)).collect()
 }
 
+/// The lines of a body, each as it would be submitted or refused.
+#[cfg(feature = "fuzzing")]
+pub(super) fn parse(bytes: &[u8], queue: &QueueName) -> Vec<Result<Op, Problem>> {
+    let slice = Slice::parse(&lines(bytes), queue);
+    let mut ops = slice.ops.into_iter();
+    let outcome = |outcome| match outcome {
+        Outcomes::Submitted { .. } => Ok(ops.next().expect("an operation for each good line")),
+        Outcomes::Refused(problem) => Err(*problem),
+    };
+    slice.outcomes.into_iter().map(outcome).collect()
+}
+
 /// Some lines on their way.
 #[derive(Debug)]
 struct Slice {

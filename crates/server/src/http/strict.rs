@@ -65,7 +65,8 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         (path, Some(name)) => format!("{path}.{name}"),
         (path, None) => path.to_owned(),
     };
-    Problem::field(field, what)
+    // A name of nothing would not be seen.
+    Problem::field(if field.is_empty() { "\"\"".to_owned() } else { field }, what)
 }
 
 fn check_depth(bytes: &[u8]) -> Result<(), Problem> {
@@ -286,6 +287,7 @@ mod tests {
     fn a_refusal_names_the_field() {
         for (json, field, says) in [
             (r#"{"nope": 1}"#, Some("nope"), "unknown field"),
+            (r#"{"": 1}"#, Some("\"\""), "unknown field"), // found by the fuzzer: the refusal began with a colon
             (r#"{"n": 1, "n": 2}"#, Some("n"), "duplicate field"),
             (r#"{"n": -1}"#, Some("n"), "must not be negative"),
             (r#"{"n": -1.5}"#, Some("n"), "must not be negative"),

@@ -42,7 +42,9 @@ impl Manager {
         matches!(self.configured, Configured::Yes)
     }
 
-    pub(super) fn forget(&mut self) {
+    /// Gives up what it was at. Returns whether that was a list.
+    pub(super) fn forget(&mut self) -> bool {
+        let listing = self.asked.is_some();
         if let Configured::Asked(_) = self.configured {
             self.configured = Configured::No;
         }
@@ -50,6 +52,7 @@ impl Manager {
         self.listed.clear();
         self.rows.clear();
         self.shown = 0;
+        listing
     }
 
     /// How many messages were in the final list.

@@ -810,7 +810,9 @@ impl Sim {
         self.armed = None;
         self.still_until = 0;
         self.note_figures();
-        self.manager.forget();
+        if self.manager.forget() {
+            self.soon(20_000, 40_000, Action::Look);
+        }
         let mut lost = Vec::new();
         for (i, person) in self.people.iter_mut().enumerate() {
             if let Some(flight) = person.flight.take() {

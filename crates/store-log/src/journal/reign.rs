@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use duewheel_core::record::Writer;
-use duewheel_core::store::{ErrorKind, Ledger, StoreError};
+use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use super::frame::{self, Head};
@@ -73,9 +73,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     let rewritten = Rewritten::new(&replayed);
     let least = BLOCK + rewritten.bytes + frame::HEAD;
     let mut manifest = old;
-    let epoch = replayed.epoch.0.checked_add(1);
-    manifest.epoch =
-        Epoch(epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?);
+    manifest.epoch = next_epoch(replayed.epoch).map_err(Trouble::from)?;
     manifest.proven = replayed.proven;
     let Chosen { entry, file, dropped } = choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
@@ -126,6 +124,11 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         applied: replayed.applied,
         manifest,
     })
+}
+
+/// The epoch of the next owner.
+pub(crate) fn next_epoch(last: Epoch) -> Result<Epoch, Problem> {
+    last.0.checked_add(1).map(Epoch).ok_or_else(|| Problem::new(MANIFEST, 16, "all epochs are used up"))
 }
 
 /// What a folder holds up to the last cut.

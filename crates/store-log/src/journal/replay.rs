@@ -221,7 +221,7 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Tro
 /// A segment must start right behind the one before; the first one may reach back behind the cut.
 fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, no: usize) -> Result<(), Problem> {
     let fits = header.first == applied.next() || (no == 0 && header.first <= applied);
-    if fits && header.first.0 <= header.watermark.0.saturating_add(1) {
+    if fits && header.first > Lsn(0) && header.first.0 <= header.watermark.0.saturating_add(1) {
         return Ok(());
     }
     let (is, due) = (header.first.0, applied.0 + 1);

@@ -18,6 +18,30 @@ pub(super) const HOLDER: u64 = 0;
 pub(super) const DEAD: u64 = 1;
 pub(super) const ANSWER: u64 = 2;
 
+/// What tables newer than a run say of one of its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Newer {
+    /// Nothing: it is as the run has it.
+    Nothing,
+    /// That it has changed.
+    Changed,
+    /// That it is no more.
+    Gone,
+}
+
+/// What tables newer than a run say.
+pub(crate) struct Behind<'a> {
+    /// Of one message.
+    pub(crate) says: &'a dyn Fn(MessageId) -> Newer,
+    /// Whether a message that is dead in the run may not be any more.
+    pub(crate) revived: bool,
+}
+
+impl Behind<'_> {
+    /// There is nothing newer.
+    pub(crate) const NOTHING: Behind<'static> = Behind { says: &|_| Newer::Nothing, revived: false };
+}
+
 /// A key that is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
@@ -61,12 +85,14 @@ impl Run {
     }
 
     /// Finds the messages that have exactly these keys and count: of each key those that are not dead, and the newest
-    /// `dead` ones that are. Gives them with the position of their look-up, in no particular order.
+    /// `dead` ones that are and of which nothing newer says anything; but for those that are gone, any that have changed may be among
+    /// them, and all that were revived are. Gives them with the position of their look-up, in no particular order.
     pub(crate) fn find_keys(
         &self,
         lookups: &[KeyLookup<'_>],
         live: &Live,
         dead: usize,
+        behind: &Behind<'_>,
         out: &mut Vec<(usize, Row)>,
     ) -> Result<(), Trouble> {
         let mut order: Vec<(u64, u32, usize)> = Vec::new();
@@ -80,7 +106,8 @@ impl Run {
         let mut candidates = Vec::with_capacity(order.len());
         let mut again = Vec::new();
         for &(hash, queue, lookup) in &order {
-            let cut = self.key_candidates(&mut index, hash, queue, live, dead, lookup, &mut candidates)?;
+            let (most, to) = (dead, &mut candidates);
+            let cut = self.key_candidates(&mut index, hash, queue, live, most, behind, lookup, to)?;
             if cut {
                 again.push((hash, queue, lookup));
             }
@@ -100,7 +127,8 @@ impl Run {
         for (hash, queue, lookup) in again {
             out.retain(|(of, _)| *of != lookup);
             let mut all = Vec::new();
-            self.key_candidates(&mut index, hash, queue, live, usize::MAX, lookup, &mut all)?;
+            let (most, to) = (usize::MAX, &mut all);
+            self.key_candidates(&mut index, hash, queue, live, most, behind, lookup, to)?;
             let mut rows = Vec::new();
             self.read(all, |lookup, row| {
                 if row.has(&lookups[lookup])? {
@@ -108,9 +136,14 @@ impl Run {
                 }
                 Ok(())
             })?;
-            rows.sort_by_key(|(_, row)| (is_dead(row), std::cmp::Reverse(row.message.id)));
-            let holders = rows.iter().filter(|(_, row)| !is_dead(row)).count();
-            rows.truncate(holders.saturating_add(dead));
+            rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.message.id));
+            let mut left = dead;
+            rows.retain(|(_, row)| {
+                let counts = is_dead(row) && (behind.says)(row.message.id) == Newer::Nothing;
+                let wanted = !counts || left > 0;
+                left -= usize::from(counts && wanted);
+                wanted
+            });
             out.append(&mut rows);
         }
         Ok(())
@@ -124,9 +157,10 @@ impl Run {
         key: &Key,
         live: &Live,
         dead: usize,
+        behind: &Behind<'_>,
     ) -> Result<Vec<Row>, Trouble> {
         let mut out = Vec::new();
-        self.find_keys(&[KeyLookup { hash, queue, key }], live, dead, &mut out)?;
+        self.find_keys(&[KeyLookup { hash, queue, key }], live, dead, behind, &mut out)?;
         Ok(out.into_iter().map(|(_, row)| row).collect())
     }
 
@@ -176,10 +210,11 @@ impl Run {
         queue: u32,
         live: &Live,
         dead: usize,
+        behind: &Behind<'_>,
         lookup: usize,
         candidates: &mut Vec<Candidate>,
     ) -> Result<bool, Trouble> {
-        let mut dead_left = dead;
+        let (mut dead_left, mut cut) = (dead, false);
         index.seek(&self.file, &self.by_key, &[hash << 2 | HOLDER, 0, 0])?;
         while let Some([found, not_id, block]) = index.next(&self.file, &self.by_key)? {
             if found > hash << 2 | DEAD {
@@ -190,14 +225,21 @@ impl Run {
                 continue;
             }
             if found == hash << 2 | DEAD {
-                if dead_left == 0 {
-                    return Ok(true);
+                match (behind.says)(id) {
+                    Newer::Gone => continue,
+                    Newer::Changed => {}
+                    Newer::Nothing if dead_left > 0 => dead_left -= 1,
+                    // Behind it may still be one that was revived, and has the key.
+                    Newer::Nothing if behind.revived => {
+                        cut = true;
+                        continue;
+                    }
+                    Newer::Nothing => return Ok(true),
                 }
-                dead_left -= 1;
             }
             candidates.push(Candidate { block: block.wrapping_mul(8), id, lookup });
         }
-        Ok(false)
+        Ok(cut)
     }
 
     /// Reads the rows that an index has named, each block once.

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::hash;
 use super::writer::SPAN;
-use super::{AnswerScan, KeyLookup, Live, Mask, Run, RunWriter, verify};
+use super::{AnswerScan, Behind, KeyLookup, Live, Mask, Run, RunWriter, verify};
 use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};
@@ -121,7 +121,7 @@ fn compare_keys(run: &Arc<Run>, model: &Model, live: &Live, live_ids: &BTreeSet<
         by_key.keys().map(|(queue, key)| KeyLookup { hash: hash::key(queue, key), queue, key }).collect();
     for dead in [0, 2, 8] {
         let mut found = Vec::new();
-        run.find_keys(&lookups, live, dead, &mut found).unwrap();
+        run.find_keys(&lookups, live, dead, &Behind::NOTHING, &mut found).unwrap();
         for (i, rows) in by_key.values().enumerate() {
             let mut rows: Vec<Row> = rows
                 .iter()
@@ -231,7 +231,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
         }
     }
     let key = Key::new("a").unwrap();
-    if let Ok(found) = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 8) {
+    if let Ok(found) = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 8, &Behind::NOTHING) {
         let found: BTreeSet<u64> = found.iter().map(|row| row.message.id.0).collect();
         assert_eq!(found, BTreeSet::from([1, 3]));
     }
@@ -362,7 +362,7 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
     let _ = run.find_ids(&ids, &mut found);
     for key in ["a", "b"] {
         let key = Key::new(key).unwrap();
-        let _ = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 1);
+        let _ = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 1, &Behind::NOTHING);
     }
     let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x");
     for sequence in ALL {
@@ -393,7 +393,9 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
     let run = open(&disk, &entry);
     let before = disk.reads();
     let key = Key::new("job").unwrap();
-    let found = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &Live::all(&run), 8).unwrap();
+    let found = run
+        .find_key(hash::key(&queue(0), &key), &queue(0), &key, &Live::all(&run), 8, &Behind::NOTHING)
+        .unwrap();
     let mut ids: Vec<u64> = found.iter().map(|row| row.message.id.0).collect();
     ids.sort_unstable();
     assert_eq!(ids, [7, 2992, 2993, 2994, 2995, 2996, 2997, 2998, 2999]);

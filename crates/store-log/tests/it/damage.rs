@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use duewheel_core::Lsn;
+use duewheel_core::message::{Kind, Life};
+use duewheel_core::record::{Group, Record, Was};
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_core::store::{ErrorKind, Store};
-use duewheel_store_log::{Options, Worked};
+use duewheel_core::store::{ErrorKind, Found, Lookups, Store};
+use duewheel_core::{Due, EngineMs, Lsn, MessageId, QueueName};
+use duewheel_store_log::{Options, Worked, verify_on};
 
 use duewheel_sim_disk::{SimDisk, Survivors};
 
@@ -373,5 +375,39 @@ fn the_segment_size_may_be_changed() {
             }
         }
         history = rig.history;
+    }
+}
+
+/// Story: a message that a record changes and that no run and no older record has was left out of every answer, and of the run that
+/// the change was flushed to: damage that hides a message in a run would have lost it without a word.
+#[test]
+fn a_change_of_a_message_that_is_nowhere_is_damage() {
+    for flushed in [false, true] {
+        let disk = SimDisk::new(3);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(3));
+        let (due, id) = (Due::After(EngineMs(7)), MessageId(5));
+        let was =
+            Was { queue: QueueName::new("q").expect("a good name"), kind: Kind::Waiting, due, weight: 1 };
+        let record = Record::Changed { id, life: Life::new(due, None), was };
+        let group = Group { first: Lsn(1), clock: rig.history.tick(), records: vec![record] };
+        rig.store.append(&group).expect("a store applies what it is told");
+        rig.sync();
+        if flushed {
+            drop(rig.store);
+            let mut options = by_hand();
+            options.journal_records = 0;
+            let mut store = open(&disk, options).expect("open");
+            store.recovered();
+            work_all(&store.hands());
+            let error = store.progress().expect_err("a flush that would lose a message ends the store");
+            assert!(is_corrupt(&error) && error.to_string().contains("message 5"), "{error}");
+            continue;
+        }
+        let lookups = Lookups { ids: vec![id], ..Lookups::default() };
+        let error = rig.store.find_many(&lookups, &mut Found::default()).expect_err("found nowhere");
+        assert!(is_corrupt(&error) && error.to_string().contains("message 5"), "{error}");
+        drop(rig.store);
+        let report = verify_on(&disk).expect("verify");
+        assert!(report.problems.iter().any(|problem| problem.what.contains("message 5")), "{report:?}");
     }
 }

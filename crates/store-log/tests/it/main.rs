@@ -8,6 +8,7 @@ mod failure;
 mod flush;
 mod folder;
 mod golden;
+mod keys;
 mod rig;
 mod room;
 mod verify;

@@ -4,8 +4,9 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_store_log::{verify, verify_on};
 
-use crate::rig::{Rig, by_hand, figure, work};
 use duewheel_sim_disk::SimDisk;
+
+use crate::rig::{Rig, by_hand, figure, open, work};
 
 /// A run, sealed segments and one in use; closed.
 fn healthy() -> SimDisk {
@@ -154,4 +155,19 @@ fn a_real_folder_is_verified_and_others_are_told_apart() {
         verify(dir.path().join("nowhere")).expect_err("no such folder").kind(),
         ErrorKind::Unavailable
     );
+}
+
+/// Story: the fuzzer gave the last epoch that there is. The folder was refused when it was opened, and `verify` found nothing.
+#[test]
+fn a_folder_that_no_owner_can_open_any_more_is_no_healthy_one() {
+    let disk = healthy();
+    let mut manifest = disk.read("MANIFEST");
+    manifest[16..20].fill(0xff);
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&manifest[..12]), &manifest[16..]);
+    manifest[12..16].copy_from_slice(&crc.to_le_bytes());
+    disk.overwrite("MANIFEST", &manifest);
+    let problems = verify_on(&disk).expect("verify").problems;
+    assert!(problems.iter().any(|p| p.file == "MANIFEST" && p.what.contains("epochs")), "{problems:?}");
+    let error = open(&disk, by_hand()).expect_err("there is no epoch left");
+    assert_eq!((error.kind(), error.to_string().contains("MANIFEST at byte 16")), (ErrorKind::Corrupt, true));
 }

@@ -20,6 +20,9 @@ use super::remote::Remote;
 use super::{Failure, Server};
 use crate::span::Span;
 
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod lineage;
 mod mover;
 mod reply;

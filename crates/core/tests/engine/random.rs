@@ -1,0 +1,26 @@
+//! The model over histories that a seed decides.
+
+use crate::model::history;
+
+#[test]
+fn ten_thousand_random_histories_agree_with_the_model() {
+    let histories: u64 = std::env::var("DUEWHEEL_HISTORIES").map_or(10_000, |n| n.parse().unwrap());
+    let first: u64 = std::env::var("DUEWHEEL_SEED").map_or(1, |n| n.parse().unwrap());
+    let (mut granted, mut died) = (0, 0);
+    for seed in first..first + histories {
+        let caught = std::panic::catch_unwind(|| history(seed));
+        match caught {
+            Ok((g, d)) => {
+                granted += g;
+                died += d;
+            }
+            Err(panic) => {
+                eprintln!(
+                    "replay: DUEWHEEL_SEED={seed} DUEWHEEL_HISTORIES=1 cargo test -p duewheel-core --test engine model"
+                );
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    assert!(granted > histories && died > histories / 20, "the histories did something: {granted} {died}");
+}

@@ -1,0 +1,212 @@
+//! A client of beanstalkd's protocol: bytes through the codec, and through a session over an engine.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use duewheel::Duewheel;
+use duewheel_core::engine::{Op, Reply, Reserve, Reserved};
+use duewheel_core::policy::Policy;
+use duewheel_core::store::conformance::Dice;
+use duewheel_server::fuzzing::beanstalk::{Answer, Client, Heard, Next, commands};
+
+use crate::harness::Rig;
+
+/// Small, so that the fuzzer finds out what is too big.
+const MAX_BODY: usize = 60;
+/// The longest line that may wait for its end, or a body with its own.
+const MAX_WAITING: usize = 2_048;
+/// Nobody waits longer than this for a message.
+const PATIENCE_MS: u64 = 100_000_000;
+/// Words that any command may be answered with.
+const ERRORS: [&str; 7] = [
+    "BAD_FORMAT",
+    "UNKNOWN_COMMAND",
+    "JOB_TOO_BIG",
+    "EXPECTED_CRLF",
+    "OUT_OF_MEMORY",
+    "INTERNAL_ERROR",
+    "DRAINING",
+];
+
+/// The first byte says how the stream is cut, the others are the stream.
+pub fn beanstalk(data: &[u8]) {
+    let Some((first, stream)) = data.split_first() else { return };
+    let whole = commands(std::iter::once(stream), MAX_BODY);
+    let cut = commands(pieces(stream, *first).into_iter(), MAX_BODY);
+    assert_eq!(whole.0, cut.0, "the cuts decide what is heard");
+    let single = commands(stream.chunks(1), MAX_BODY);
+    assert_eq!(whole.0, single.0, "the cuts decide what is heard");
+    assert!(single.1 <= MAX_WAITING, "{} bytes wait for more", single.1);
+
+    let told = talk(std::iter::once(stream));
+    check(&whole.0, &told);
+    let again = talk(pieces(stream, *first).into_iter());
+    assert_eq!(comparable(&told), comparable(&again), "the cuts decide what is answered");
+}
+
+/// A stream in pieces of random lengths.
+fn pieces(mut stream: &[u8], seed: u8) -> Vec<&[u8]> {
+    let mut dice = Dice::new(u64::from(seed));
+    let most = [1, 4, 30, 300][usize::from(seed % 4)];
+    let mut pieces = Vec::new();
+    while !stream.is_empty() {
+        let length = usize::try_from(1 + dice.below(most)).unwrap_or(1).min(stream.len());
+        let (piece, rest) = stream.split_at(length);
+        pieces.push(piece);
+        stream = rest;
+    }
+    pieces
+}
+
+/// Where sessions take the time and the numbers of waiters from; their operations never get there.
+fn wheel() -> &'static Duewheel {
+    static WHEEL: OnceLock<(tokio::runtime::Runtime, Duewheel)> = OnceLock::new();
+    let (_, wheel) = WHEEL.get_or_init(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let clock = duewheel::VirtualClock::at_2026();
+        let opened = runtime.block_on(Duewheel::builder().in_memory().clock(clock).seed(1).open());
+        (runtime, opened.expect("memory opens"))
+    });
+    wheel
+}
+
+/// What the client is told.
+#[derive(Debug)]
+struct Told {
+    bytes: Vec<u8>,
+    /// It waits for a message that does not come, or has said `quit`: what it said behind that is not looked at.
+    ended: bool,
+}
+
+fn talk<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Told {
+    let policy = Policy { max_body: MAX_BODY, wheel_slots: 16, ..Policy::default() };
+    let mut rig = Rig::new(policy);
+    let mut client = Client::new(wheel(), MAX_BODY);
+    for op in client.opening() {
+        rig.call(op);
+    }
+    let mut ended = false;
+    for piece in pieces {
+        if ended {
+            break;
+        }
+        let mut next = client.say(piece);
+        loop {
+            next = match next {
+                Next::Ask(ops) => {
+                    let answers = ops.into_iter().map(|op| Ok(rig.call(op))).collect();
+                    client.answered(answers)
+                }
+                Next::Wait(_, op) => match wait(&mut rig, op) {
+                    Some(reply) => client.answered(vec![Ok(reply)]),
+                    None => {
+                        ended = true;
+                        break;
+                    }
+                },
+                Next::Read => {
+                    // A session reads when it has nothing to do, and looks once more.
+                    match client.say(&[]) {
+                        Next::Read => break,
+                        other => other,
+                    }
+                }
+                Next::Close => {
+                    ended = true;
+                    break;
+                }
+            };
+        }
+    }
+    let bytes = std::mem::take(&mut client.out);
+    for op in client.close() {
+        rig.call(op);
+    }
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!("stats have an answer of their own") };
+    assert_eq!((stats.counts.leased, stats.waiters), (0, 0), "a closed connection leaves nothing behind");
+    Told { bytes, ended }
+}
+
+/// A reserve with all the time that it may take; `None`: it waits for longer than anybody has patience.
+fn wait(rig: &mut Rig, op: Op) -> Option<Reply> {
+    let Op::Reserve(Reserve { wait_ms, .. }) = op else { panic!("only a reserve waits: {op:?}") };
+    let until = rig.now.engine.0.saturating_add(wait_ms.min(PATIENCE_MS));
+    rig.timeout();
+    let to = rig.step(op);
+    loop {
+        rig.settle();
+        if let Some(reply) = rig.reply(to) {
+            let by_time = matches!(&reply, Reply::Reserve(Reserved::Grants(grants)) if grants.is_empty());
+            assert!(!by_time || wait_ms <= PATIENCE_MS && rig.now.engine.0 >= until, "it was not waited for");
+            return Some(reply);
+        }
+        let next = rig.engine.next_wakeup().map_or(u64::MAX, |t| t.0).min(until);
+        if next <= rig.now.engine.0 {
+            return None;
+        }
+        rig.pass(next - rig.now.engine.0);
+    }
+}
+
+/// Every reply is one that the protocol has for what was said, in order, and brings the body that was put.
+fn check(heard: &[Heard], told: &Told) {
+    let mut rest = &told.bytes[..];
+    let mut bodies: BTreeMap<String, String> = BTreeMap::new();
+    for heard in heard {
+        let words = match heard.answer {
+            Answer::Nothing => continue,
+            Answer::End => break,
+            Answer::Words(words) => words,
+        };
+        if rest.is_empty() {
+            assert!(told.ended, "{} has no answer", heard.what);
+            return;
+        }
+        let end = rest.windows(2).position(|two| two == b"\r\n").expect("a reply ends with CRLF");
+        let line = std::str::from_utf8(&rest[..end]).expect("a reply is text");
+        rest = &rest[end + 2..];
+        let mut parts = line.split(' ');
+        let word = parts.next().unwrap_or_default();
+        let numbers: Vec<&str> = parts.collect();
+        assert!(words.contains(&word) || ERRORS.contains(&word), "{} is answered with {line}", heard.what);
+        assert!(word != "INTERNAL_ERROR", "{} is answered with {line}", heard.what);
+        let data = |size: &str| {
+            let size: usize = size.parse().expect("a size");
+            assert!(rest.len() >= size + 2 && rest[size..size + 2] == *b"\r\n", "{line}: another size");
+            rest[..size].to_vec()
+        };
+        match (word, numbers.as_slice()) {
+            ("INSERTED", [id]) => {
+                // The put in words has the body in it: so has every reply that brings it.
+                bodies.insert((*id).to_owned(), heard.what.clone());
+            }
+            ("RESERVED" | "FOUND", [id, size]) => {
+                let data = data(size);
+                rest = &rest[data.len() + 2..];
+                let body = format!("body: {:?}", bytes::Bytes::from(data));
+                let put = bodies.get(*id).unwrap_or_else(|| panic!("{line}: nobody has put it"));
+                assert!(put.contains(&body), "{line}: {body}, and not that of {put}");
+            }
+            ("OK", [size]) => {
+                let data = data(size);
+                rest = &rest[data.len() + 2..];
+                let text = std::str::from_utf8(&data).expect("YAML is text");
+                assert!(text.starts_with("---\n") && text.ends_with('\n'), "{text}");
+            }
+            ("KICKED", [] | [_])
+            | ("KEY_EXISTS" | "KEY_RESERVED", [] | [_])
+            | ("USING" | "WATCHING", [_])
+            | (_, []) => {}
+            _ => panic!("{} is answered with {line}", heard.what),
+        }
+    }
+    assert!(rest.is_empty(), "more is answered than was asked: {:?}", String::from_utf8_lossy(rest));
+}
+
+/// What is told, without what tells of the process.
+fn comparable(told: &Told) -> Vec<String> {
+    let of_the_process = ["rusage-", "uptime: ", "id: ", "OK ", "current-", "total-connections"];
+    let text = String::from_utf8_lossy(&told.bytes);
+    let is_kept = |line: &&str| !of_the_process.iter().any(|start| line.starts_with(start));
+    text.lines().filter(is_kept).map(str::to_owned).collect()
+}

@@ -1,0 +1,290 @@
+//! Requests through the real routes over an engine in memory, and bodies through the real parsers.
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use base64::Engine as _;
+use bytes::Bytes;
+use duewheel::Duewheel;
+use duewheel_core::engine::{Begins, Enqueue, IfExists, Past, When};
+use duewheel_core::policy::Policy;
+use duewheel_core::{QueueName, WallMs};
+use duewheel_server::drain::Drain;
+use duewheel_server::error::{ErrorCode, Problem};
+use duewheel_server::fuzzing::http as parsers;
+use duewheel_server::http::{App, Limits};
+use duewheel_server::rfc3339;
+use serde_json::{Map, Value, json};
+
+/// Requests of one script at most.
+const MOST: usize = 12;
+
+/// The bytes are requests, with a zero byte between two. Each is a line, `POST /v1/queues/q/messages`, and a body behind
+/// it; a line that starts with `>` sends its body as NDJSON. Bytes without such a line are the body of an enqueue.
+pub fn http(data: &[u8]) {
+    let requests: Vec<Asked<'_>> = data.split(|b| *b == 0).take(MOST).map(Asked::read).collect();
+    for asked in &requests {
+        body(asked.body);
+    }
+    if requests.iter().any(|asked| asked.method.is_some()) {
+        routes(&requests);
+    }
+}
+
+struct Asked<'a> {
+    /// `None`: there was no line.
+    method: Option<Method>,
+    path: &'a str,
+    lines: bool,
+    body: &'a [u8],
+}
+
+impl<'a> Asked<'a> {
+    fn read(bytes: &'a [u8]) -> Asked<'a> {
+        let none = Asked { method: None, path: "", lines: false, body: bytes };
+        let end = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
+        let Ok(line) = std::str::from_utf8(&bytes[..end]) else { return none };
+        let (lines, line) = line.strip_prefix('>').map_or((false, line), |line| (true, line));
+        let Some((method, path)) = line.split_once(' ') else { return none };
+        let known = ["GET", "POST", "PUT", "PATCH", "DELETE"].contains(&method);
+        match method.parse() {
+            Ok(method) if known && path.starts_with('/') => {
+                Asked { method: Some(method), path, lines, body: bytes.get(end + 1..).unwrap_or_default() }
+            }
+            Ok(_) | Err(_) => none,
+        }
+    }
+}
+
+/// A body as an enqueue: what is taken comes back, what is refused says where, alone and as a line alike.
+fn body(bytes: &[u8]) {
+    let queue = QueueName::new("q").expect("a good name");
+    let alone = parsers::line(bytes, &queue);
+    match &alone {
+        Ok((message, _)) => {
+            says_what_was_sent(message, bytes);
+            comes_back(message, &queue);
+        }
+        Err(problem) => is_prescriptive(problem, bytes),
+    }
+    // On a line of its own it is the same.
+    let is_one_line = !bytes.is_empty() && !bytes.contains(&b'\n') && !bytes.ends_with(b"\r");
+    let lines = parsers::lines(bytes, &queue);
+    if is_one_line {
+        assert_eq!(lines.len(), 1);
+        match (&alone, &lines[0]) {
+            (Ok((one, _)), Ok(line)) => assert_eq!(one, line),
+            (Err(one), Err(line)) => {
+                assert_eq!((one.code, &one.detail, &one.field), (line.code, &line.detail, &line.field));
+            }
+            (one, line) => panic!("alone {one:?}, as a line {line:?}"),
+        }
+    }
+    let ends = bytes.iter().filter(|b| **b == b'\n').count();
+    assert!(lines.len() <= ends + 1, "{} lines of {ends}", lines.len());
+}
+
+/// Each field is what another reader of JSON makes of it.
+fn says_what_was_sent(message: &Enqueue, bytes: &[u8]) {
+    let sent: Value = serde_json::from_slice(bytes).expect("it was taken as JSON");
+    let text = |name: &str| sent[name].as_str();
+    let number = |name: &str| sent[name].as_u64();
+    let options = &message.options;
+    assert_eq!(message.priority.map(u64::from), number("priority"), "{sent}");
+    assert_eq!(options.lease_ms, number("lease_ms"), "{sent}");
+    assert_eq!(options.max_attempts.map(|n| u64::from(n.count())), number("max_attempts"), "{sent}");
+    let backoff = options.backoff.map(|b| (Some(b.min_ms), Some(b.max_ms)));
+    let sent_backoff = sent["backoff"].as_object().map(|b| (b["min_ms"].as_u64(), b["max_ms"].as_u64()));
+    assert_eq!(backoff, sent_backoff, "{sent}");
+    assert_eq!(message.key.as_ref().map(|key| key.as_str()), text("key"), "{sent}");
+    assert_eq!(message.dedupe_id.as_deref(), text("dedupe_id"), "{sent}");
+    assert_eq!(message.begins == Begins::Dead, text("state") == Some("dead"), "{sent}");
+    let headers =
+        message.headers.iter().map(|(name, value)| (&**name, Some(&**value))).collect::<BTreeMap<_, _>>();
+    let sent_headers = sent["headers"].as_object().into_iter().flatten();
+    assert_eq!(headers, sent_headers.map(|(name, value)| (&**name, value.as_str())).collect(), "{sent}");
+    let body = match text("body") {
+        Some(text) => text.as_bytes().to_vec(),
+        None => decoded(text("body_base64").expect("one of the two")),
+    };
+    assert_eq!(message.body, body, "{sent}");
+    match message.when {
+        When::After(ms) => assert!(number("delay_ms").is_none_or(|sent| sent == ms), "{sent}"),
+        When::At { .. } => assert!(text("due_at").is_some(), "{sent}"),
+        When::Seconds(_) => panic!("there is no such field"),
+    }
+}
+
+fn decoded(text: &str) -> Vec<u8> {
+    base64::engine::general_purpose::STANDARD.decode(text).expect("it was accepted")
+}
+
+/// A message written down as JSON is the same message when it is read again.
+fn comes_back(message: &Enqueue, queue: &QueueName) {
+    let mut all = Map::new();
+    all.insert("body_base64".into(), base64::engine::general_purpose::STANDARD.encode(&message.body).into());
+    match message.when {
+        When::After(ms) => all.insert("delay_ms".into(), ms.into()),
+        When::At { due_at, past } => {
+            assert!(due_at.0 <= 253_402_300_799_999, "beyond the year 9999");
+            let past = if past == Past::Fire { "fire" } else { "refuse" };
+            all.insert("past".into(), past.into());
+            all.insert("due_at".into(), rfc3339::string(WallMs(due_at.0)).into())
+        }
+        When::Seconds(_) => panic!("there is no such field"),
+    };
+    let if_exists = match message.if_exists {
+        IfExists::Reject => "reject",
+        IfExists::Keep => "keep",
+        IfExists::Replace => "replace",
+    };
+    all.insert("if_exists".into(), if_exists.into());
+    let mut put = |name: &str, value: Option<Value>| value.and_then(|value| all.insert(name.into(), value));
+    put("key", message.key.as_ref().map(|key| key.as_str().into()));
+    put("dedupe_id", message.dedupe_id.as_ref().map(|id| id.to_string().into()));
+    put("priority", message.priority.map(Into::into));
+    put("lease_ms", message.options.lease_ms.map(Into::into));
+    put("max_attempts", message.options.max_attempts.map(|n| n.count().into()));
+    put("backoff", message.options.backoff.map(|b| json!({"min_ms": b.min_ms, "max_ms": b.max_ms})));
+    put("state", (message.begins == Begins::Dead).then(|| "dead".into()));
+    let headers =
+        message.headers.iter().map(|(name, value)| (name.to_string(), Value::from(value.to_string())));
+    put("headers", Some(headers.collect::<Map<_, _>>().into()));
+    let text = serde_json::to_vec(&all).expect("JSON can be written");
+    let (mut again, _) =
+        parsers::line(&text, queue).unwrap_or_else(|problem| panic!("{message:?} is refused: {problem:?}"));
+    // A JSON object of this library is in another order.
+    let mut message = message.clone();
+    message.headers.sort();
+    again.headers.sort();
+    assert_eq!(again, message, "it comes back as something else");
+}
+
+fn is_prescriptive(problem: &Problem, bytes: &[u8]) {
+    assert_eq!(problem.code, ErrorCode::BadRequest, "{problem:?}");
+    assert!(!problem.detail.is_empty());
+    // JSON of the right form is refused for a member of it.
+    if matches!(serde_json::from_slice(bytes), Ok(Value::Object(_))) && depth(bytes) <= 32 {
+        assert!(
+            problem.field.as_deref().is_some_and(|field| !field.is_empty()),
+            "{problem:?} names no field"
+        );
+    }
+}
+
+/// An upper bound of how deep it is nested.
+fn depth(bytes: &[u8]) -> usize {
+    bytes.iter().filter(|b| matches!(b, b'[' | b'{')).count()
+}
+
+/// The same requests to a server, one after the other.
+fn routes(requests: &[Asked<'_>]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime
+        .block_on(async {
+            let clock = duewheel::VirtualClock::at_2026();
+            let policy = Policy {
+                wheel_slots: 16,
+                max_body: 200,
+                max_batch_messages: 20,
+                max_batch_bytes: 4_096,
+                ..Policy::default()
+            };
+            let open =
+                Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
+            let wheel = open.await.expect("memory opens");
+            let app = App::new(wheel.clone(), policy, Limits::default(), Drain::default());
+            for asked in requests {
+                let Some(method) = &asked.method else { continue };
+                let (status, answer) = call(&app, method, asked.path, asked.lines, asked.body).await;
+                check(status, &answer, asked);
+                if status == StatusCode::CREATED && !asked.lines && *method == Method::POST {
+                    is_there(&app, &answer, asked.body).await;
+                }
+                // What came due meanwhile, and leases that ran out, are a matter of the next request.
+                clock.advance(std::time::Duration::from_millis(asked.body.len() as u64 * 100));
+            }
+            wheel.shutdown(std::time::Duration::ZERO).await
+        })
+        .expect("memory closes");
+}
+
+async fn call(app: &App, method: &Method, path: &str, lines: bool, body: &[u8]) -> (StatusCode, Bytes) {
+    // A wait is not what is tested, and the clock stands still meanwhile.
+    let body = if path.ends_with("/reserve") && String::from_utf8_lossy(body).contains("wait") {
+        b"{}"
+    } else {
+        body
+    };
+    let kind = if lines { "application/x-ndjson" } else { "application/json" };
+    let request = Request::builder().method(method).uri(path).header("content-type", kind);
+    let Ok(request) = request.body(Body::from(body.to_vec())) else {
+        return (
+            StatusCode::BAD_REQUEST,
+            Bytes::from_static(br#"{"code":"bad_request","status":400,"detail":"-","field":"-"}"#),
+        );
+    };
+    let (response, body) = parsers::call(app, request).await;
+    (response.status(), body)
+}
+
+/// Every answer is JSON; a refusal has a known code and its status, and is never our own fault.
+fn check(status: StatusCode, answer: &Bytes, asked: &Asked<'_>) {
+    let what = format!("{:?} {} {:?}", asked.method, asked.path, String::from_utf8_lossy(asked.body));
+    let shown = String::from_utf8_lossy(answer);
+    assert!(status != StatusCode::INTERNAL_SERVER_ERROR, "{what}: {shown}");
+    let path = asked.path.split(['?', '#']).next().unwrap_or_default();
+    if status.is_success() && ["/", "/metrics"].contains(&path) {
+        return;
+    }
+    if status.is_success() && asked.lines && path.ends_with("/messages") {
+        for line in answer.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+            let line: Value = serde_json::from_slice(line).unwrap_or_else(|e| panic!("{what}: {e}: {shown}"));
+            let status = line["status"].as_u64().unwrap_or_else(|| panic!("{what}: {shown}"));
+            if status >= 400 {
+                is_known(&line, status, &what)
+            } else {
+                assert!(line["id"].is_string(), "{what}: {shown}")
+            }
+        }
+        return;
+    }
+    let answer: Value = serde_json::from_slice(answer).unwrap_or_else(|e| panic!("{what}: {e}: {shown}"));
+    if status.is_success() {
+        assert!(answer.is_object(), "{what}: {shown}");
+    } else {
+        is_known(&answer, u64::from(status.as_u16()), &what);
+    }
+}
+
+fn is_known(problem: &Value, status: u64, what: &str) {
+    let code = problem["code"].as_str().unwrap_or_default();
+    let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code);
+    let known = known.unwrap_or_else(|| panic!("{what}: unknown code in {problem}"));
+    assert_eq!(u64::from(known.status().as_u16()), status, "{what}: {problem}");
+    assert_eq!(problem["status"].as_u64(), Some(status), "{what}: {problem}");
+    assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{what}: {problem}");
+    assert!(*known != ErrorCode::Internal, "{what}: {problem}");
+}
+
+/// What was accepted is there, byte for byte.
+async fn is_there(app: &App, answer: &Bytes, sent: &[u8]) {
+    let answer: Value = serde_json::from_slice(answer).expect("checked before");
+    let (Some(id), Ok(sent)) = (answer["id"].as_str(), serde_json::from_slice::<Value>(sent)) else { return };
+    let (status, shown) = call(app, &Method::GET, &format!("/v1/messages/{id}"), false, b"").await;
+    if sent.get("dedupe_id").is_some() && status == StatusCode::NOT_FOUND {
+        return; // the first answer, whose message may be gone
+    }
+    assert_eq!(status, StatusCode::OK, "accepted, and not there: {answer}");
+    let shown: Value = serde_json::from_slice(&shown).expect("an answer is JSON");
+    let bytes = |of: &Value| match (of["body"].as_str(), of["body_base64"].as_str()) {
+        (Some(text), _) => text.as_bytes().to_vec(),
+        (None, Some(text)) => decoded(text),
+        (None, None) => panic!("no body: {of}"),
+    };
+    assert_eq!(bytes(&shown), bytes(&sent), "another body");
+    assert_eq!(shown["key"], sent.get("key").cloned().unwrap_or_default(), "another key");
+    assert_eq!(shown["id"], answer["id"]);
+}

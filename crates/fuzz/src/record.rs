@@ -1,0 +1,147 @@
+//! Records, stored rows and the books, as bytes.
+
+use bytes::Bytes;
+use duewheel_core::message::{Kind, Row};
+use duewheel_core::record::{Reader, Record, RowHead, Stand, Stands, Writer, put_of, varint};
+use duewheel_core::tally::Tally;
+use duewheel_core::time::Now;
+use duewheel_core::{Lsn, QueueName};
+
+use duewheel_core::store::Ledger;
+
+use crate::choices::Choices;
+use crate::wild;
+
+/// The first byte says as what the others are read: a record, a row of a run, a queue's books, or decisions of which a record is
+/// made.
+pub fn record(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    match first % 4 {
+        0 => any_record(rest),
+        1 => any_row(rest),
+        2 => any_tally(rest),
+        _ => made_up(rest),
+    }
+}
+
+/// What is read comes back when it is written and read again, and what is read of its first bytes alone is the same.
+fn any_record(bytes: &[u8]) {
+    let mut short = bytes;
+    let by_slice = varint(&mut short);
+    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+    assert_eq!(by_slice, reader.varint(), "two readers of one number");
+    assert!(by_slice.is_err() || reader.position() == bytes.len() - short.len());
+
+    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+    let Ok(record) = reader.record() else { return };
+    assert!(reader.position() <= bytes.len());
+    comes_back(&record);
+    says_the_same(&record, &bytes[..reader.position()]);
+}
+
+fn made_up(bytes: &[u8]) {
+    let record = wild::record(&mut Choices::new(bytes));
+    let written = comes_back(&record);
+    says_the_same(&record, &written);
+}
+
+fn comes_back(record: &Record) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.record(record);
+    let mut reader = Reader::new(Bytes::copy_from_slice(&writer.bytes));
+    assert_eq!(reader.record().as_ref(), Ok(record), "a record does not come back");
+    assert!(reader.is_empty(), "a record is longer than it is");
+    // No cut of it is a record.
+    for cut in 0..writer.bytes.len().min(300) {
+        let cut = Bytes::copy_from_slice(&writer.bytes[..cut]);
+        assert!(Reader::new(cut).record().is_err(), "half a record is one");
+    }
+    if let Record::Put { message, life, .. } = record {
+        let row = Row { message: message.clone(), life: life.clone() };
+        let mut stored = Writer::default();
+        stored.stored(&row);
+        let stored = Bytes::from(stored.bytes);
+        assert_eq!(Reader::new(stored.clone()).stored(message.queue.clone()).as_ref(), Ok(&row));
+        has_a_head(&row, &stored, Weight::Right);
+    }
+    writer.bytes
+}
+
+/// The two ways in which a ledger takes a record in are one.
+fn says_the_same(record: &Record, bytes: &[u8]) {
+    let (mut by_record, mut by_bytes) = (Ledger::default(), Ledger::default());
+    by_record.apply(Lsn(1), record);
+    by_bytes.apply_bytes(Lsn(1), bytes).expect("it was read before");
+    by_record.apply(Lsn(2), record);
+    by_bytes.apply_bytes(Lsn(2), bytes).expect("it was read before");
+    assert_eq!(by_record, by_bytes, "the books depend on how they are kept");
+    let mut written = Writer::default();
+    written.record(record);
+    let Some((id, queue, stand)) = put_of(&written.bytes) else { return };
+    let Record::Put { message, life, was } = record else { panic!("{record:?} is no new message") };
+    assert!(was.is_none() && life.stage.kind() == Kind::Waiting);
+    assert_eq!((id, queue), (message.id, message.queue.as_str()));
+    assert_eq!(stand, Stand { kind: Kind::Waiting, due: life.due, weight: message.weight() as u64 });
+}
+
+fn any_row(bytes: &[u8]) {
+    let queue = QueueName::new("q").expect("a good name");
+    let bytes = Bytes::copy_from_slice(bytes);
+    let mut reader = Reader::new(bytes.clone());
+    let Ok(row) = reader.stored(queue.clone()) else { return };
+    has_a_head(&row, &bytes, Weight::Perhaps);
+    let mut writer = Writer::default();
+    writer.stored(&row);
+    let written = Bytes::from(writer.bytes);
+    assert_eq!(Reader::new(written.clone()).stored(queue), Ok(row.clone()), "a row does not come back");
+    has_a_head(&row, &written, Weight::Right);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Right,
+    Perhaps,
+}
+
+fn has_a_head(row: &Row, bytes: &[u8], weight: Weight) {
+    let head = RowHead::read(bytes).expect("a row has a head");
+    let key = row.message.key.as_ref().map_or("", |key| key.as_str());
+    assert_eq!((head.id, head.due, head.key), (row.message.id, row.life.due, key.as_bytes()));
+    assert!(weight == Weight::Perhaps || head.weight == row.message.weight() as u64);
+    let kind = match head.stands {
+        Stands::Waiting => Kind::Waiting,
+        Stands::Leased { .. } => Kind::Leased,
+        Stands::Dead { .. } => Kind::Dead,
+    };
+    assert_eq!(kind, row.life.stage.kind());
+}
+
+/// Books that were read can be shown, counted in and written.
+fn any_tally(bytes: &[u8]) {
+    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+    let Ok(mut tally) = Tally::decode(&mut reader) else { return };
+    let mut writer = Writer::default();
+    tally.encode(&mut writer);
+    assert_eq!(
+        Tally::decode(&mut Reader::new(writer.bytes.into())).as_ref(),
+        Ok(&tally),
+        "books do not come back"
+    );
+    let mut c = Choices::new(&bytes[reader.position()..]);
+    for _ in 0..8 {
+        let now = Now::whole(c.number(), c.number());
+        let shown: u64 = tally.due.columns(now).map(|(_, n)| n).sum();
+        assert!(tally.due.due_by(now) <= shown, "more is due than there is");
+        let record = wild::record(&mut c);
+        match record.moves() {
+            (Some(was), _) => tally.sub(was.kind, was.due, was.weight),
+            (None, Some(is)) => tally.add(is.kind, is.due, is.weight, 64),
+            (None, None) => {
+                let gone = tally.purge();
+                assert_eq!(tally.count(), tally.part(Kind::Leased).count);
+                tally.due.sub_all(&gone.due);
+            }
+        }
+        assert!(tally.weight() >= tally.part(Kind::Waiting).weight);
+    }
+}

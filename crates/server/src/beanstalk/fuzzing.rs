@@ -1,0 +1,145 @@
+//! A client's bytes through codec and session, without a socket.
+
+use bytes::BytesMut;
+use duewheel::core::SessionId;
+use duewheel::core::engine::{Op, WaiterId};
+use duewheel::{Answers, Duewheel};
+
+use super::App;
+use super::codec::{Command, Decoder, Said};
+use super::session::{self, Session};
+use crate::drain::Drain;
+
+/// What was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// In words, every field of it.
+    pub what: String,
+    /// What may be answered.
+    pub answer: Answer,
+}
+
+/// What may be answered to a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing: something of the same command follows.
+    Nothing,
+    /// One of these words with its numbers, or one of the words for errors.
+    Words(&'static [&'static str]),
+    /// Nothing any more: the connection ends.
+    End,
+}
+
+/// The commands in a stream that comes in these pieces, and the most bytes that waited at a time.
+pub fn commands<'a>(pieces: impl Iterator<Item = &'a [u8]>, max_body: usize) -> (Vec<Heard>, usize) {
+    let mut decoder = Decoder::new(max_body);
+    let (mut input, mut heard, mut most) = (BytesMut::new(), Vec::new(), 0);
+    for piece in pieces {
+        input.extend_from_slice(piece);
+        while let Some(said) = decoder.next(&mut input) {
+            heard.push(Heard { what: format!("{said:?}"), answer: answer(&said) });
+        }
+        most = most.max(input.len());
+    }
+    (heard, most)
+}
+
+fn answer(said: &Said) -> Answer {
+    let Ok(command) = &said.what else { return Answer::Words(&[]) };
+    Answer::Words(match command {
+        Command::BeginPut | Command::MissPut => return Answer::Nothing,
+        Command::Quit => return Answer::End,
+        Command::Put(_) => &["INSERTED", "KEY_EXISTS", "KEY_RESERVED"],
+        Command::Use(_) | Command::ListTubeUsed => &["USING"],
+        Command::Watch(_) => &["WATCHING"],
+        Command::Ignore(_) => &["WATCHING", "NOT_IGNORED"],
+        Command::Reserve(_) => &["RESERVED", "TIMED_OUT", "DEADLINE_SOON"],
+        Command::ReserveJob(_) => &["RESERVED", "NOT_FOUND"],
+        Command::Delete(_) => &["DELETED", "NOT_FOUND"],
+        Command::Release { .. } => &["RELEASED", "BURIED", "NOT_FOUND"],
+        Command::Bury { .. } => &["BURIED", "NOT_FOUND"],
+        Command::Touch(_) => &["TOUCHED", "NOT_FOUND"],
+        Command::Kick(_) => &["KICKED"],
+        Command::KickJob(_) => &["KICKED", "NOT_FOUND"],
+        Command::Peek(_) | Command::PeekReady | Command::PeekDelayed | Command::PeekBuried => {
+            &["FOUND", "NOT_FOUND"]
+        }
+        Command::Stats | Command::ListTubes | Command::ListTubesWatched => &["OK"],
+        Command::StatsJob(_) | Command::StatsTube(_) => &["OK", "NOT_FOUND"],
+        Command::PauseTube { .. } => &["PAUSED", "NOT_FOUND"],
+        Command::DeleteKey(_) => &["DELETED", "KEY_RESERVED", "NOT_FOUND"],
+        Command::PeekKey(_) => &["FOUND", "NOT_FOUND"],
+    })
+}
+
+/// A client's session. Who drives it asks an engine what it wants to know.
+#[derive(Debug)]
+pub struct Client {
+    app: App,
+    session: Session,
+    decoder: Decoder,
+    input: BytesMut,
+    /// What the client has been told.
+    pub out: Vec<u8>,
+}
+
+/// What a session needs next.
+#[derive(Debug)]
+pub enum Next {
+    /// These operations, perhaps none; then [`Client::answered`].
+    Ask(Vec<Op>),
+    /// This reserve, which may wait; then [`Client::answered`].
+    Wait(WaiterId, Op),
+    /// More bytes.
+    Read,
+    /// Nothing any more.
+    Close,
+}
+
+impl Client {
+    /// A new one; `wheel` is the one that the session takes the time and the numbers of waiters from.
+    pub fn new(wheel: &Duewheel, max_body: usize) -> Client {
+        Client {
+            app: App::new(wheel, max_body, 10, Drain::default()),
+            session: Session::new(SessionId(1)),
+            decoder: Decoder::new(max_body),
+            input: BytesMut::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// What the engine must hear at the start.
+    pub fn opening(&self) -> Vec<Op> {
+        self.session.opening()
+    }
+
+    /// What the engine must hear at the end.
+    pub fn close(&mut self) -> Vec<Op> {
+        self.session.close(&self.app.0)
+    }
+
+    /// The client says something; the session goes on if nothing is under way.
+    pub fn say(&mut self, bytes: &[u8]) -> Next {
+        self.input.extend_from_slice(bytes);
+        while let Some(said) = self.decoder.next(&mut self.input) {
+            self.session.hear(said);
+        }
+        self.session.go_on(&self.app.0, &mut self.out).into()
+    }
+
+    /// The engine's answers, one for each operation.
+    pub fn answered(&mut self, answers: Answers) -> Next {
+        self.session.answered(answers, &self.app.0, &mut self.out).into()
+    }
+}
+
+impl From<session::Next> for Next {
+    fn from(next: session::Next) -> Self {
+        match next {
+            session::Next::Ask(ops) => Next::Ask(ops),
+            session::Next::Wait(waiter, op) => Next::Wait(waiter, op),
+            session::Next::Read => Next::Read,
+            session::Next::Close => Next::Close,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Requests through the real routes, and lines through the real parsers, without a socket.
+
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use duewheel::core::QueueName;
+use duewheel::core::engine::{Enqueue, Op};
+use http_body_util::BodyExt;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+
+use super::line::{Line, TimeField};
+use super::{App, ndjson, routes, strict};
+use crate::error::Problem;
+
+/// The body of an enqueue: the message, and the field that says when it is due.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn line(bytes: &[u8], queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
+    strict::parse::<Line<'_>>(bytes)?.into_enqueue(queue)
+}
+
+/// The lines of a batch.
+pub fn lines(bytes: &[u8], queue: &QueueName) -> Vec<Result<Enqueue, Problem>> {
+    ndjson::parse(bytes, queue)
+        .into_iter()
+        .map(|line| {
+            line.map(|op| match op {
+                Op::Enqueue(message) => *message,
+                other => unreachable!("a line is an enqueue, and not {other:?}"),
+            })
+        })
+        .collect()
+}
+
+/// One request and its answer.
+///
+/// # Panics
+/// When a body breaks off, which none does that is in memory.
+pub async fn call(app: &App, request: Request) -> (Response<()>, Bytes) {
+    let service = TowerToHyperService::new(routes::router(app.clone()));
+    let response = match service.call(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.expect("a body in memory is whole").to_bytes();
+    (Response::from_parts(parts, ()), body)
+}
