@@ -592,6 +592,47 @@ fn not_offered() {
         s.wait(if s.bad { 6_000 } else { 1_000 });
         s.empty();
     });
+    // And from the end of the last time in which it could do nothing.
+    case(Check::NotOffered, |s| {
+        s.enqueue(1, None, 100);
+        s.wait(20_000);
+        s.fault(Fault::Stalled);
+        s.wait(if s.bad { 6_000 } else { 1_000 });
+        s.empty();
+    });
+}
+
+/// Story: a driver that sleeps too long is woken by every request, so reserves never came back empty in vain. Only one that waits while
+/// nothing else happens can tell.
+#[test]
+fn a_reserve_that_waits_gets_what_comes_due_meanwhile() {
+    // The one that gets it in the end has waited too long for it.
+    case(Check::NotOffered, |s| {
+        s.enqueue(1, None, 100);
+        let op = s.invoke(reserve());
+        s.wait(if s.bad { 6_000 } else { 4_000 });
+        let lateness_ms = s.ms - 101;
+        s.ok(op, Answer::Grants(vec![Grant { lateness_ms, ..grant(1, None, 1, 1) }]));
+    });
+    // One that comes back empty although it could have had it long ago.
+    case(Check::NotOffered, |s| {
+        s.enqueue(1, None, if s.bad { 100 } else { 5_900 });
+        let op = s.invoke(reserve());
+        s.wait(6_000);
+        s.ok(op, Answer::Grants(vec![]));
+    });
+    // A wall clock that is put forward makes it due at once, and one that is put back excuses.
+    case(Check::NotOffered, |s| {
+        let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
+        e.when = When::AtMs(WALL + 60_000);
+        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        let op = s.invoke(reserve());
+        s.wait(100);
+        let after_ms = if s.bad { WALL + 90_000 } else { WALL };
+        s.fault(Fault::ClockStep { before_ms: WALL + s.ms, after_ms });
+        s.wait(6_000);
+        s.ok(op, Answer::Grants(vec![]));
+    });
 }
 
 #[test]
@@ -635,6 +676,37 @@ fn a_power_loss_may_forget_the_last_grants_but_not_those_behind_a_durable_answer
         s.wait(5);
         s.fault(Fault::Started);
         s.grant(1, None, if s.bad { 2 } else { 1 }, 2);
+    });
+}
+
+#[test]
+fn a_grant_that_a_power_loss_has_taken_back_makes_the_token_before_it_the_latest() {
+    case(Check::StaleSettle, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.wait(200);
+        s.late_ms = 201;
+        s.grant(1, None, 2, 2);
+        if s.bad {
+            s.enqueue(2, None, 9_000); // durable, and with it everything before
+        }
+        s.fault(Fault::PowerLoss);
+        s.wait(5);
+        s.fault(Fault::Started);
+        s.done(Call::Nack { proof: proof(1, 1), delay_ms: Some(0) }, Answer::Settled);
+    });
+}
+
+#[test]
+fn a_clock_put_forward_just_before_the_end_counts_as_downtime_unless_something_durable_tells_of_it() {
+    case(Check::Early, |s| {
+        s.enqueue(1, None, 1_000);
+        s.fault(Fault::ClockStep { before_ms: WALL + s.ms, after_ms: WALL + s.ms + 2_000 });
+        if s.bad {
+            s.enqueue(2, None, 9_000);
+        }
+        s.kill();
+        s.grant(1, None, 1, 1);
     });
 }
 
