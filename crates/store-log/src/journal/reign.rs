@@ -1,6 +1,7 @@
 //! How a new owner starts where the last one stopped.
 //!
-//! 1. The folder is read ([`replay`]); damage ends it here, and nothing has been changed.
+//! 1. The manifest is made durable as it is read. The folder is read ([`replay`]); damage ends it here, and nothing has been
+//!    changed.
 //! 2. Files that no manifest lists are removed.
 //! 3. The header of the last segment may be in the page cache only: it is written again and synced, so that it cannot be
 //!    missing once a later segment is in use.
@@ -59,7 +60,12 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     disk.make_dir(RUNS).map_err(failed("make", RUNS))?;
     disk.make_dir(STATE).map_err(failed("make", STATE))?;
     let old = match Manifest::read(disk)? {
-        Some(manifest) => manifest,
+        Some(manifest) => {
+            // Its owner may have been killed between renaming it and making the name durable. What it does not list is
+            // removed below, and may be all that an older one lists, which a power loss could bring back.
+            disk.sync_dir("").map_err(failed("sync the names of", ""))?;
+            manifest
+        }
         None => start_folder(disk)?,
     };
     let mut names = Interner::default();

@@ -7,6 +7,7 @@ use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{Found, Lookups, Store};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
+use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
 
 use crate::rig::{self, assert_is, by_hand, open, times, work_all};
@@ -296,6 +297,45 @@ fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
             assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
         }
     }
+}
+
+/// Story: an owner was killed when it had renamed a new manifest into its place, and not yet made that name durable. The next owner
+/// read it in the page cache, and removed the files that it does not list. Then the power failed: the old manifest was back,
+/// and what it lists was gone. Found by chains of crashes on the same disk.
+#[test]
+fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
+    let mut seen = Seen::default();
+    let mut losses = 0;
+    for seed in 0..times(1) {
+        for halt in 1.. {
+            let disk = SimDisk::new(seed);
+            let mut history = History::new(seed);
+            let mut dice = Dice::new(seed);
+            let mut known = Known::default();
+            disk.plan(Plan::HaltAt(halt));
+            work(&disk, &mut history, &mut dice, 120, &mut known, &mut seen);
+            if disk.calls() < halt {
+                assert!(halt > 100, "the work must be worth it: {halt} calls");
+                break;
+            }
+            disk.restart(Survivors::All);
+            for later in 1..=10 {
+                let disk = disk.copy();
+                // Other dice each time.
+                for _ in 0..later {
+                    disk.unique();
+                }
+                let calls = disk.calls();
+                disk.plan(Plan::HaltAt(calls + later));
+                drop(open(&disk, by_hand()));
+                disk.restart(if later == 1 { Survivors::None } else { Survivors::Some });
+                losses += 1;
+                let what = format!("seed {seed}, halt at {halt}, then at call {later} of the next start");
+                check(&disk, &history, known, Survivors::Some, &mut seen, &what);
+            }
+        }
+    }
+    assert!(losses > 1_000, "{losses} power losses");
 }
 
 /// Story: an owner copies the unproven groups into the segment it has chosen, and the power fails before that segment's
