@@ -105,7 +105,7 @@ fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
     let a_tenth = kills.div_ceil(10);
     let mut facts = vec![
         (Fact::KillsServing, kills / 2),
-        (Fact::KillsRecovering, u64::from(kills > 4) * a_tenth),
+        (Fact::KillsRecovering, u64::from(kills > 10) * a_tenth),
         (Fact::UnknownOutcomes, kills),
         (Fact::UnansweredButAccepted, kills.min(1)),
         (Fact::LostReserves, kills.min(1)),
