@@ -1,6 +1,8 @@
 //! What can only be seen by looking at several messages: keys, the order of tokens, totals.
 
-use crate::history::{Answer, Call, IfExists, Refusal, Shards, Target, Token};
+use std::collections::BTreeSet;
+
+use crate::history::{Answer, Call, IfExists, MsgId, Refusal, Shards, Target, Token};
 
 use super::index::{End, How, Life, Op, Point, World};
 use super::life::may_be_leased;
@@ -223,6 +225,25 @@ fn complain(world: &World<'_>, op: &Op<'_>, ret: Point, what: &str, report: &mut
     });
 }
 
+/// Answered ends of messages whose enqueue was never answered and that nobody has seen: only their ids are known, from an enqueue
+/// that kept them. They belong to one of the enqueues of unknown outcome.
+fn nameless_ends(world: &World<'_>, queue: &str, how: How) -> u64 {
+    let named: BTreeSet<MsgId> = world.lives.iter().filter_map(|life| life.id).collect();
+    let ended = world.ops.iter().filter_map(|op| match (op.call, op.end, how) {
+        (Call::Cancel(target), End::Ok(_, Answer::Cancelled(id)), How::Cancelled) => match target {
+            Target::Key { queue: of, .. } if of != queue => None,
+            Target::Key { .. } | Target::Id(_) => *id,
+        },
+        (Call::Enqueue(e), End::Ok(_, Answer::Enqueued { replaced, .. }), How::Replaced)
+            if e.queue == queue =>
+        {
+            *replaced
+        }
+        _ => None,
+    });
+    ended.filter(|id| !named.contains(id)).count() as u64
+}
+
 /// What the system says it has done lies between what it has answered and what it may have done besides.
 fn totals(world: &World<'_>, report: &mut Report) {
     for (queue, at, totals) in &world.totals {
@@ -234,7 +255,7 @@ fn totals(world: &World<'_>, report: &mut Report) {
         };
         let possible = |how: How| {
             let is = |l: &&&Life<'_>| l.enders.iter().any(|e| e.how == how);
-            lives.iter().filter(is).count() as u64
+            lives.iter().filter(is).count() as u64 + nameless_ends(world, queue, how)
         };
         let existing = lives.iter().filter(|l| l.exists.is_some()).count() as u64;
         let maybe =
