@@ -41,6 +41,8 @@ pub(crate) struct Keeper {
     max_queued: usize,
     runtime: tokio::runtime::Handle,
     peers: BTreeMap<u32, (Arc<Peer>, AbortHandle)>,
+    /// Those that take part no more, until the last answer.
+    parted: Vec<(Arc<Peer>, AbortHandle)>,
     /// As the coordinator said last.
     nodes: Vec<Node>,
     owners: Vec<Option<Owner>>,
@@ -75,6 +77,7 @@ impl Keeper {
             max_queued,
             runtime,
             peers: BTreeMap::new(),
+            parted: Vec::new(),
             nodes: Vec::new(),
             owners: vec![None; shards],
             last_owners: vec![None; shards],
@@ -111,7 +114,7 @@ impl Keeper {
         if let Some(listening) = listening {
             listening.abort();
         }
-        for (peer, task) in self.peers.values() {
+        for (peer, task) in self.peers.values().chain(&self.parted) {
             peer.close("this node ended");
             task.abort();
         }
@@ -283,13 +286,15 @@ impl Keeper {
             .filter(|node| node.number != self.core.me.number && !node.advertise.is_empty())
             .map(|node| (node.number, node))
             .collect();
-        self.peers.retain(|number, (peer, _)| {
+        self.peers.retain(|number, (peer, task)| {
             let stays = others.contains_key(number);
             if !stays {
-                peer.close("it takes part no more");
+                peer.part();
+                self.parted.push((peer.clone(), task.clone()));
             }
             stays
         });
+        self.parted.retain(|(_, task)| !task.is_finished());
         for (number, node) in others {
             if !self.peers.contains_key(&number) {
                 let peer = Arc::new(Peer::new(node.clone(), self.terms.clone(), self.max_queued));
@@ -391,6 +396,7 @@ impl Keeper {
             tracing::warn!(%error, "could not say that this node takes part no more; others find out");
         }
         self.nudge();
+        self.terms.end();
         let until = Instant::now() + LAST_WORDS;
         let talks = |keeper: &Keeper| {
             keeper.terms.open() > 0 || keeper.peers.values().any(|(peer, _)| peer.flying() > 0)
