@@ -1,6 +1,6 @@
 //! The asking side: requests of this node to one other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +37,8 @@ struct State {
     phase: Phase,
     queue: VecDeque<(Option<u64>, Vec<u8>)>,
     queued: usize,
-    flying: HashMap<u64, Flying>,
+    /// In the order of asking.
+    flying: BTreeMap<u64, Flying>,
     next: u64,
 }
 
@@ -103,7 +104,6 @@ impl Peer {
     }
 
     /// Whether it can be asked at this moment.
-    #[cfg(test)]
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up)
     }
@@ -192,6 +192,8 @@ impl Peer {
                         return;
                     }
                     tracing::debug!(node = %self.node.name, "connected to a node");
+                    // It may not know yet that this node takes part.
+                    self.nudge();
                     pause = pace.pause;
                     self.talk(stream).await
                 }
@@ -383,11 +385,9 @@ impl Peer {
         state.phase = if closed { Phase::Closed } else { phase };
         state.queue.clear();
         state.queued = 0;
-        let mut flying: Vec<(u64, Flying)> = state.flying.drain().collect();
+        let flying = std::mem::take(&mut state.flying);
         drop(state);
-        // In the order of asking, so that what is tried again keeps it.
-        flying.sort_unstable_by_key(|(id, _)| *id);
-        for (_, flying) in flying {
+        for flying in flying.into_values() {
             let outcome = match flying.sent {
                 Sent::No => Outcome::NotSent(why.into()),
                 Sent::Maybe => Outcome::Lost(why.into()),

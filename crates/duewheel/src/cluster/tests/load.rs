@@ -153,7 +153,7 @@ async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_refuses_nothing_that_could_wait() {
     let coordinator = MemoryCoordinator::new(LEASE);
-    let mut nodes = vec![start(&coordinator, "a").await, start(&coordinator, "b").await];
+    let mut nodes = [start(&coordinator, "a").await, start(&coordinator, "b").await];
     settled(&nodes.iter().collect::<Vec<_>>()).await;
     let load = Arc::new(Load::default());
     load.produce.store(true, Ordering::SeqCst);

@@ -1,4 +1,5 @@
 //! Several nodes in one process, on a coordinator in memory: real leases, real connections.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 mod basics;
 mod faults;

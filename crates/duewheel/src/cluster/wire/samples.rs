@@ -1,4 +1,5 @@
 //! Any operation and any answer, for round trips.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 use std::sync::Arc;
 

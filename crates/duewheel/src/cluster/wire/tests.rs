@@ -1,3 +1,6 @@
+//! Round trips, and what is no frame.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+
 use std::collections::BTreeSet;
 
 use duewheel_core::name::{Key, QueueName};
