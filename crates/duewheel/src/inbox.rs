@@ -168,6 +168,16 @@ impl Inbox {
         }
     }
 
+    /// Whether the door is open for these operations, which go elsewhere.
+    pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        match &self.state().door {
+            Door::Open => Ok(()),
+            Door::Draining if ops.iter().all(is_settling) => Ok(()),
+            Door::Draining => Err(CallError::Draining),
+            Door::Closed(why) => Err(why.clone()),
+        }
+    }
+
     /// Closes the door, or a part of it. A door that is closed does not open again.
     pub(crate) fn close_door(&self, door: Door) {
         let mut state = self.state();
@@ -233,7 +243,7 @@ impl Inbox {
 }
 
 /// Whether an operation only frees what is held.
-fn is_settling(op: &Op) -> bool {
+pub(crate) fn is_settling(op: &Op) -> bool {
     match op {
         Op::Ack { .. }
         | Op::Nack { .. }
@@ -272,7 +282,7 @@ fn is_settling(op: &Op) -> bool {
 }
 
 /// Bytes an operation counts against the inbox's limit.
-fn weight(op: &Op) -> usize {
+pub(crate) fn weight(op: &Op) -> usize {
     let payload = match op {
         Op::Enqueue(e) => {
             let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();

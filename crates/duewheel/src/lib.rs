@@ -59,6 +59,7 @@ pub use backup::{BackupError, FolderProblem};
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use cluster::list::{ListPlace, ListPlaces, Listing};
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};
