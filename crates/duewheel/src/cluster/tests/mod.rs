@@ -7,3 +7,9 @@ mod model;
 mod reserve;
 mod rig;
 mod sessions;
+
+/// How many seeds a test takes: what `DUEWHEEL_ROUTER_SEEDS` says, or `default`.
+fn seeds(default: u64) -> u64 {
+    let Ok(text) = std::env::var("DUEWHEEL_ROUTER_SEEDS") else { return default };
+    text.parse().unwrap_or_else(|_| panic!("DUEWHEEL_ROUTER_SEEDS is not a number: {text}"))
+}

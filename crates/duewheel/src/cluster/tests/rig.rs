@@ -18,7 +18,7 @@ use crate::clock::{Clock, VirtualClock};
 use crate::cluster::Shards;
 use crate::cluster::router::Router;
 use crate::error::{CallError, Outcome};
-use crate::inbox::{Inbox, Patience};
+use crate::inbox::{Inbox, Patience, is_settling};
 use crate::shard::Shard;
 use crate::shared::{End, Shared, Wish};
 use crate::wheel::Duewheel;
@@ -33,6 +33,8 @@ pub(super) enum Mood {
     Slow(Duration),
     /// It never answers, and nothing is applied.
     Silent,
+    /// Its inbox takes only what settles.
+    Full,
     /// It does what it is asked, and the answers are lost on their way; grants go back.
     Deaf,
 }
@@ -141,7 +143,10 @@ impl Shards for Local {
         let (to, answers) = oneshot::channel();
         let pending = Pending::new(answers, n);
         match mood {
-            Mood::Well => match client.offer(ops, patience) {
+            Mood::Full if !ops.iter().all(is_settling) => {
+                drop(to.send((0..n).map(|_| Err(CallError::Overloaded)).collect()));
+            }
+            Mood::Well | Mood::Full => match client.offer(ops, patience) {
                 Ok(pending) => return pending,
                 Err((error, _)) => drop(to.send((0..n).map(|_| Err(error.clone())).collect())),
             },
