@@ -24,7 +24,7 @@ mod ways;
 mod wire;
 
 #[cfg(all(feature = "cluster", test))]
-mod tests;
+mod fleet_tests;
 
 #[cfg(feature = "cluster")]
 pub use fleet::FleetError;
