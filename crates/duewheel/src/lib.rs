@@ -43,6 +43,8 @@ mod error;
 mod handler;
 mod inbox;
 mod message;
+#[cfg(feature = "cluster")]
+mod node;
 mod queue;
 mod restore;
 mod runner;
@@ -63,6 +65,8 @@ pub use clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
 pub use cluster::{ClusterView, FleetError, ShardView, Stage};
+#[cfg(feature = "cluster")]
+pub use node::NodeOptions;
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};

@@ -15,7 +15,7 @@ mod tests;
 #[cfg(feature = "cluster")]
 mod assign;
 #[cfg(feature = "cluster")]
-mod fleet;
+pub(crate) mod fleet;
 #[cfg(feature = "cluster")]
 mod keeper;
 #[cfg(all(feature = "cluster", any(test, feature = "testing")))]
