@@ -62,10 +62,9 @@ pub use backup::{BackupError, FolderProblem};
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
 pub use cluster::{ClusterView, FleetError, ShardView, Stage};
-#[cfg(feature = "cluster")]
-pub use node::NodeOptions;
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};
@@ -77,6 +76,8 @@ pub use error::{CallError, Outcome};
 pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
 pub use inbox::{Answers, Inbox, Patience, Submission};
 pub use message::Message;
+#[cfg(feature = "cluster")]
+pub use node::NodeOptions;
 pub use queue::{Cancel, Queue, QueueError};
 pub use restore::{Restored, restore};
 pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};

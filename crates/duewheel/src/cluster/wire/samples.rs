@@ -447,7 +447,8 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
             lateness_sum_ms: n[8],
         },
     );
-    let page = (vec(view(), 0..3), of(cursor())).prop_map(|(views, next)| Page { views, next });
+    let page = (vec(view(), 0..3), vec(cursor(), 0..3), of(cursor()))
+        .prop_map(|(views, behind, next)| Page { views, behind, next });
     let hand = prop_oneof![
         result(enqueued, enqueue_refusal()).prop_map(Reply::Enqueue),
         reserved.prop_map(Reply::Reserve),
