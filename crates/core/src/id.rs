@@ -15,6 +15,24 @@ pub struct Lsn(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u32);
 
+/// A part of the key space that has one owner at a time; 0, 1, 2, ...
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u32);
+
+impl ShardId {
+    /// The shard of a message, out of so many: its id tells. Ids begin at 1; one that was never given has a shard all the same.
+    pub fn of(id: MessageId, shards: u32) -> ShardId {
+        let shard = id.0.saturating_sub(1) % u64::from(shards.max(1));
+        ShardId(u32::try_from(shard).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for ShardId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A connection or consumer that leases may be bound to. 0 is "nobody": the lease lives by its deadline alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);

@@ -16,7 +16,7 @@ pub mod store;
 pub mod tally;
 pub mod time;
 
-pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
+pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
 pub use message::{Message, State};
 pub use name::{Key, QueueName};
 pub use policy::Policy;

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use duewheel_core::engine::{Config, GeometryError};
 use duewheel_core::policy::Policy;
@@ -173,12 +172,6 @@ impl Builder {
             StartError::Thread(error) => OpenError::Thread(error),
         })?;
         let (inbox, shared) = shard.hand_on();
-        let client = Client {
-            inbox,
-            shared,
-            next_waiter: Arc::new(AtomicU64::new(1)),
-            next_session: Arc::new(AtomicU64::new(1)),
-        };
-        Ok(Duewheel::new(client, copier))
+        Ok(Duewheel::new(Client::new(inbox, shared), copier))
     }
 }

@@ -1,5 +1,6 @@
 //! The way in for front ends: operations in, answers out, nothing in between.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,8 +23,17 @@ use crate::shared::{EndOnPanic, Shared};
 pub struct Client {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) shared: Arc<Shared>,
-    pub(crate) next_waiter: Arc<AtomicU64>,
-    pub(crate) next_session: Arc<AtomicU64>,
+    next_waiter: Arc<AtomicU64>,
+    next_session: Arc<AtomicU64>,
+    /// `None`: there is one shard, behind the inbox.
+    route: Option<Arc<dyn Route>>,
+}
+
+/// Takes operations where they belong when there are several shards.
+pub(crate) trait Route: Send + Sync + fmt::Debug {
+    /// As [`Client::offer`]. A reserve that waits ends with [`Op::CancelReserve`], and when its answer has no receiver any more, what it
+    /// was granted goes back.
+    fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)>;
 }
 
 /// A consumer's demand, as [`Client::reserve`] takes it.
@@ -64,6 +74,13 @@ pub struct Pending {
     ops: usize,
 }
 
+impl Pending {
+    /// Answers to so many operations, on their way through this channel.
+    pub(crate) fn new(answers: oneshot::Receiver<Answers>, ops: usize) -> Self {
+        Pending { answers, ops }
+    }
+}
+
 impl Future for Pending {
     type Output = Answers;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answers> {
@@ -77,6 +94,23 @@ impl Future for Pending {
 }
 
 impl Client {
+    /// A way to one shard.
+    pub(crate) fn new(inbox: Arc<Inbox>, shared: Arc<Shared>) -> Self {
+        let one = || Arc::new(AtomicU64::new(1));
+        Client { inbox, shared, next_waiter: one(), next_session: one(), route: None }
+    }
+
+    /// A way to many shards. `inbox` and `shared` are the node's; sessions get numbers behind `sessions`, which no other node gives.
+    pub(crate) fn routed(
+        inbox: Arc<Inbox>,
+        shared: Arc<Shared>,
+        route: Arc<dyn Route>,
+        sessions: u64,
+    ) -> Self {
+        let next_session = Arc::new(AtomicU64::new(sessions + 1));
+        Client { next_session, route: Some(route), ..Client::new(inbox, shared) }
+    }
+
     /// Submits operations to be decided in order, next to each other, and answered together when the last answer may
     /// leave. They are not a transaction: each is accepted or refused by itself.
     ///
@@ -95,10 +129,13 @@ impl Client {
     /// # Errors
     /// As [`Client::submit`].
     pub fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
+        if let Some(route) = &self.route {
+            return route.offer(ops, patience);
+        }
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
         match self.inbox.offer(Submission { ops, answer, patience }) {
-            Ok(()) => Ok(Pending { answers, ops: n }),
+            Ok(()) => Ok(Pending::new(answers, n)),
             Err((error, Submission { ops, .. })) => Err((error, ops)),
         }
     }
@@ -179,6 +216,10 @@ impl Client {
     }
 
     fn put_back(&self, op: Op) {
+        if let Some(route) = &self.route {
+            drop(route.offer(vec![op], Patience::None));
+            return;
+        }
         let (answer, _) = oneshot::channel();
         // Refused only when the driver is gone, and then there is nothing to put back.
         let _ = self.inbox.put(Submission { ops: vec![op], answer, patience: Patience::None });

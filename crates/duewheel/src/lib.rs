@@ -35,6 +35,7 @@ mod backup;
 mod builder;
 mod client;
 mod clock;
+mod cluster;
 mod driver;
 mod enqueue;
 mod error;
@@ -71,7 +72,7 @@ pub use inbox::{Answers, Inbox, Patience, Submission};
 pub use message::Message;
 pub use queue::{Cancel, Queue, QueueError};
 pub use restore::{Restored, restore};
-pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn};
+pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
 pub use wheel::{Duewheel, ShutdownError};
 
 /// One second, to be multiplied: `90 * SECOND`.

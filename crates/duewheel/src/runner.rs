@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use duewheel_core::QueueName;
@@ -36,6 +35,16 @@ pub enum StartError {
     Policy(GeometryError),
     /// There is no thread to be had.
     Thread(std::io::Error),
+}
+
+/// What a runner does when another owner has its shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFenced {
+    /// It opens the store again, under a new epoch.
+    #[default]
+    OpenAgain,
+    /// It ends: somebody else decides who owns the shard.
+    End,
 }
 
 /// What comes after a turn.
@@ -98,6 +107,7 @@ pub struct Runner {
     config: Config,
     /// Of the engine before, for the one that takes its place after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
+    fenced: WhenFenced,
     phase: Phase,
     submissions: Vec<Submission>,
     waiting: Waiting,
@@ -151,6 +161,7 @@ impl Runner {
             opener,
             config,
             holds: Vec::new(),
+            fenced: WhenFenced::OpenAgain,
             phase: Phase::Ended,
             submissions: Vec::new(),
             crowd: 0,
@@ -160,14 +171,16 @@ impl Runner {
         Ok(runner)
     }
 
+    /// What to do when another owner has the shard; it is opened again if nothing else is said.
+    #[must_use]
+    pub fn when_fenced(mut self, fenced: WhenFenced) -> Self {
+        self.fenced = fenced;
+        self
+    }
+
     /// A way in for callers.
     pub fn client(&self) -> Client {
-        Client {
-            inbox: self.inbox.clone(),
-            shared: self.shared.clone(),
-            next_waiter: Arc::new(AtomicU64::new(1)),
-            next_session: Arc::new(AtomicU64::new(1)),
-        }
+        Client::new(self.inbox.clone(), self.shared.clone())
     }
 
     /// Whether it serves: everything is loaded, and the store is well.
@@ -242,6 +255,10 @@ impl Runner {
     pub fn end(mut self, end: End) {
         let refusal = match &end {
             End::Stopped => CallError::Draining,
+            End::Fenced(why) => {
+                tracing::warn!(%why, "the shard has another owner");
+                not_applied(&StoreError::new(ErrorKind::Fenced, why))
+            }
             End::Failed(why) => {
                 tracing::error!(%why, "the driver ended");
                 CallError::Closed("the driver ended; see the log")
@@ -351,6 +368,9 @@ impl Runner {
             return Turn::Ended(End::Failed(error.to_string()));
         }
         self.refuse_waiting(&not_applied(&error));
+        if error.kind() == ErrorKind::Fenced && self.fenced == WhenFenced::End {
+            return Turn::Ended(End::Fenced(error.to_string()));
+        }
         let left = pause.until.saturating_sub(self.shared.clock().running());
         if !left.is_zero() {
             self.phase = Phase::Failed(error, pause);

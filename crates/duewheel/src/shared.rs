@@ -80,6 +80,8 @@ impl Shared {
 pub enum End {
     /// It was asked to.
     Stopped,
+    /// Another owner has its shard; a sentence for people.
+    Fenced(String),
     /// Its store cannot be had any more, or a bug of ours; a sentence for people.
     Failed(String),
 }
@@ -105,7 +107,7 @@ impl Shared {
         let age = self.clock.running().saturating_sub(*lock(&self.tick)).as_millis();
         let trouble = match &*self.ended.borrow() {
             Some(End::Stopped) => Some("shut down".to_owned()),
-            Some(End::Failed(why)) => Some(why.clone()),
+            Some(End::Fenced(why) | End::Failed(why)) => Some(why.clone()),
             None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
         Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }

@@ -219,7 +219,7 @@ impl Duewheel {
         if shared.has_ended() {
             return match shared.ended().await {
                 End::Stopped => Ok(()),
-                End::Failed(why) => Err(ShutdownError::Failed(why)),
+                End::Fenced(why) | End::Failed(why) => Err(ShutdownError::Failed(why)),
             };
         }
         inbox.close_door(Door::Draining);
@@ -240,7 +240,7 @@ impl Duewheel {
         inbox.close_door(Door::Closed(CallError::Draining));
         shared.wish(Wish::Stop, inbox);
         match shared.ended().await {
-            End::Failed(why) => Err(ShutdownError::Failed(why)),
+            End::Fenced(why) | End::Failed(why) => Err(ShutdownError::Failed(why)),
             End::Stopped if rested.is_err() => Err(ShutdownError::HandlersRunning),
             End::Stopped => Ok(()),
         }
@@ -251,7 +251,7 @@ impl Duewheel {
     pub async fn ended(&self) -> String {
         match self.inner.client.shared.ended().await {
             End::Stopped => "it was shut down".to_owned(),
-            End::Failed(why) => why,
+            End::Fenced(why) | End::Failed(why) => why,
         }
     }
 

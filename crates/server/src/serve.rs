@@ -33,11 +33,6 @@ pub enum ServeError {
     /// The settings cannot be.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// This store is not in this version.
-    #[error(
-        "--store {0}: this version keeps messages in the data folder only; leave --store out, or say log"
-    )]
-    UnknownStore(String),
     /// Every listener is off.
     #[error("every listener is off; there is nothing to serve")]
     NoListener,
@@ -79,9 +74,6 @@ pub enum ServeError {
 /// # Errors
 /// See [`ServeError`]. A clean stop is none.
 pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> Result<(), ServeError> {
-    if !matches!(settings.store.as_str(), "log" | "log:") {
-        return Err(ServeError::UnknownStore(settings.store));
-    }
     let (http, beanstalk) = (settings.http_address()?, settings.beanstalk_address()?);
     if http.is_none() && beanstalk.is_none() {
         return Err(ServeError::NoListener);

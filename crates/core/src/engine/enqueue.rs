@@ -94,7 +94,7 @@ impl Engine {
             self.remove_from(slot, Gone::Replaced, fx);
         }
         let id = MessageId(self.next_id);
-        self.next_id += 1;
+        self.next_id = self.ids.after(self.next_id);
         let answer = Enqueued { id, due_at: now.wall_of(due), generation, created };
         self.remember(now, &e, content, &answer, fx)?;
         self.accept(now, e, id, due, generation, fx);

@@ -440,7 +440,8 @@ pub struct Reserve {
     pub waiter: WaiterId,
     /// From which queues; the best message of all of them goes first.
     pub queues: Vec<QueueName>,
-    /// At most so many messages.
+    /// At most so many messages. 0: none, but the answer comes as soon as one could be had; a front end that asks several shards
+    /// waits like this at each, and takes where it is told.
     pub max: usize,
     /// At most so many bytes of bodies, keys and headers; the first message always fits.
     pub max_bytes: usize,

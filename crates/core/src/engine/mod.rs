@@ -52,7 +52,7 @@ pub use reply::{
     QueueView, Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };
 
-use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
+use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
 use crate::message::Kind;
 use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
@@ -81,8 +81,49 @@ pub struct Config {
     pub seed: u64,
     /// What becomes of leases that are bound to a connection.
     pub bound: BoundLeases,
+    /// Which ids it gives.
+    pub ids: Ids,
     /// Who holds which queue already: what [`Engine::holds`] of the engine before has given.
     pub holds: Vec<(QueueName, [u32; 3])>,
+}
+
+/// The ids that an engine gives: those of its shard, so that an id tells its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    shard: ShardId,
+    shards: u32,
+}
+
+impl Default for Ids {
+    /// 1, 2, 3, ...
+    fn default() -> Self {
+        Ids { shard: ShardId(0), shards: 1 }
+    }
+}
+
+impl Ids {
+    /// Those of one shard out of so many: the first has 1, 1 + `shards`, ...; the second 2, 2 + `shards`, ...
+    ///
+    /// ```
+    /// # use duewheel_core::{engine::Ids, MessageId, ShardId};
+    /// let ids = Ids::of(ShardId(1), 16);
+    /// assert_eq!((ids.at_least(1), ids.at_least(3)), (2, 18));
+    /// assert_eq!(ShardId::of(MessageId(18), 16), ShardId(1));
+    /// ```
+    pub fn of(shard: ShardId, shards: u32) -> Self {
+        Ids { shard, shards: shards.max(1) }
+    }
+
+    /// The first of them that is not below `id`.
+    pub fn at_least(self, id: u64) -> u64 {
+        let (first, step) = (u64::from(self.shard.0) + 1, u64::from(self.shards));
+        first + id.saturating_sub(first).div_ceil(step) * step
+    }
+
+    /// The one behind `id`.
+    fn after(self, id: u64) -> u64 {
+        id + u64::from(self.shards)
+    }
 }
 
 /// What becomes, at the start, of leases that are bound to a connection.
@@ -105,6 +146,7 @@ pub struct Engine {
     /// Position of the last record decided.
     last: Lsn,
     next_id: u64,
+    ids: Ids,
     tokens: u64,
     /// The greatest engine time seen: it never goes back.
     now: Now,
@@ -174,7 +216,7 @@ impl Engine {
     /// # Errors
     /// When `policy` asks for a ring that cannot be.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
-        let Config { policy, seed, bound, holds } = config;
+        let Config { policy, seed, bound, ids, holds } = config;
         let mut queues = Queues::new(seed);
         let mut pauses = BTreeSet::new();
         let mut leaving = BTreeSet::new();
@@ -213,7 +255,8 @@ impl Engine {
             bound_leases: bound,
             epoch: recovered.epoch,
             last: Lsn(recovered.next_lsn.0 - 1),
-            next_id: recovered.next_id,
+            next_id: ids.at_least(recovered.next_id),
+            ids,
             tokens: 0,
             now,
             queues,

@@ -63,7 +63,7 @@ impl Engine {
             name: r.waiter,
             arrival,
             queues,
-            max: r.max.clamp(1, self.policy.max_reserve),
+            max: r.max.min(self.policy.max_reserve),
             max_bytes: r.max_bytes.min(self.policy.max_reserve_bytes),
             lease_ms: r.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms)),
             session: r.session,
@@ -200,6 +200,14 @@ impl Engine {
 
     /// Gives a waiter what there is for it. Returns whether that was anything.
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
+        if waiter.max == 0 {
+            // It wants to be told, and to have nothing: whoever comes next is served.
+            let told = self.may_lease() && self.best_ready(now, &waiter.queues, fx).is_some();
+            if told {
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            }
+            return told;
+        }
         let mut batch = Batch::default();
         while batch.grants.len() < waiter.max && self.may_lease() {
             let Some(slot) = self.best_ready(now, &waiter.queues, fx) else { break };

@@ -15,10 +15,12 @@ use crate::record::{ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
 
 pub mod conformance;
+mod coordinator;
 mod ledger;
 mod memory;
 mod table;
 
+pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner};
 pub use ledger::{ALL_COLUMNS, Ledger};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};

@@ -1,0 +1,25 @@
+//! Several shards, several nodes: who owns what, and the way to it. See `docs/adr/0009-redis-and-cluster.md`.
+
+use std::fmt;
+
+use duewheel_core::engine::Op;
+use duewheel_core::id::ShardId;
+
+use crate::client::Pending;
+use crate::inbox::Patience;
+
+/// Takes operations to shards, wherever their owners are.
+pub(crate) trait Shards: Send + Sync + fmt::Debug {
+    /// How many there are; 0, 1, 2, ...
+    fn count(&self) -> u32;
+
+    /// Those that this node owns at the moment: a way that is shorter by a hop.
+    fn here(&self) -> Vec<ShardId>;
+
+    /// Submits operations of one shard to its owner, to be decided in order, next to each other. Two calls for one shard keep their order
+    /// as long as its owner stays the same.
+    ///
+    /// Waits a little for an owner where there is none. What certainly was not applied is tried again meanwhile; what may have been is
+    /// answered with an error whose outcome is unknown. Grants whose answer nobody receives go back, and do not count as attempts.
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending;
+}
