@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::history::{
     Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
-    Payload, Proof, Refusal, Rules, Seen, Shards, Stamp, State, Tag, Target, Token, Told, Totals, What, When,
-    body,
+    Payload, Proof, Refusal, Rules, Seen, Shards, Stamp, State, Tag, Target, Token, Told, Totals, Unanswered,
+    What, When, body,
 };
 use crate::rng::Rng;
 
@@ -123,6 +123,8 @@ pub const RULES: Rules = Rules {
     keys: Told::Yes,
     lateness: Told::Yes,
     leases: Leases::OfTokens,
+    failover_ms: 0,
+    unanswered: Unanswered::UntilKilled,
 };
 
 const QUEUE: &str = "toy";

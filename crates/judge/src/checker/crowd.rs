@@ -63,7 +63,7 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
         let life = &world.lives[l];
         let Some(exists) = life.exists else { continue };
         let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
-        let end = ended.min(life.may_die_at(world));
+        let end = ended.min(life.may_die_at(world)).min(life.forgotten_at(world));
         if exists.idx < end {
             spans.push((exists.idx, end, life));
         }
@@ -257,7 +257,8 @@ fn totals(world: &World<'_>, report: &mut Report) {
             let is = |l: &&&Life<'_>| l.enders.iter().any(|e| e.how == how);
             lives.iter().filter(is).count() as u64 + nameless_ends(world, queue, how)
         };
-        let existing = lives.iter().filter(|l| l.exists.is_some()).count() as u64;
+        let kept = |l: &&&Life<'_>| l.exists.is_some() && !l.forgotten(world, usize::MAX);
+        let existing = lives.iter().filter(kept).count() as u64;
         let maybe =
             lives.iter().filter(|l| l.exists.is_some() || l.sends.iter().any(|&s| world.ops[s].unknown()));
         let mut faults = Vec::new();

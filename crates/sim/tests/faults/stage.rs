@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duewheel_judge::checker::{Fact, check};
-use duewheel_judge::history::{Fault, Leases, Moment, Rules, Shards, Told, Totals, What};
+use duewheel_judge::history::{Fault, Leases, Moment, Rules, Shards, Told, Totals, Unanswered, What};
 use duewheel_judge::rng::Rng;
 use duewheel_sim::http::{Completeness, Connection, escape};
 use duewheel_sim::process::{Listens, Server, binary};
@@ -29,6 +29,8 @@ pub(crate) const RULES: Rules = Rules {
     keys: Told::Yes,
     lateness: Told::Yes,
     leases: Leases::OfTokens,
+    failover_ms: 0,
+    unanswered: Unanswered::UntilKilled,
 };
 
 /// Whatever the server must do by itself, it has done after so long.
