@@ -80,7 +80,7 @@ fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
         (Fact::KillsServing, kills / 2),
         (Fact::KillsRecovering, u64::from(kills > 10) * a_tenth),
         (Fact::UnknownOutcomes, kills),
-        (Fact::UnansweredButAccepted, kills.min(1)),
+        (Fact::UnansweredButAccepted, u64::from(kills > 10)),
         (Fact::LostReserves, kills.min(1)),
         // A kill ends the leases that belong to connections, so few run out between two kills; `stale` has enough of them.
         (Fact::ExpiredLeasesGrantedAgain, u64::from(kills > 10)),
