@@ -200,8 +200,10 @@ fn kept(
         complain(world, op, ret, "kept an older message without having been asked to", report);
     }
     // The older one may be an enqueue that was never answered, and so has no id yet.
-    let nameless = lives.iter().any(|l| l.id.is_none() && may_hold_key(world, l, op, ret));
-    match lives.iter().find(|l| l.id == Some(id)) {
+    let nameless = lives.iter().any(|l| l.may_have_had_another_id(world) && may_hold_key(world, l, op, ret));
+    // Of several with this id the last; the others were forgotten.
+    let born = |l: &&&Life<'_>| l.born(world);
+    match lives.iter().filter(|l| l.id == Some(id) && l.born(world) < ret.idx).max_by_key(born) {
         Some(life) => {
             if let Some((e, at)) = life.certain_end(world)
                 && at.idx < op.inv.idx

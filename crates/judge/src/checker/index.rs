@@ -356,27 +356,39 @@ impl<'h> World<'h> {
         report.applied(Check::Ghost);
         if let Some(old) = self.lives[life].id
             && old != id
-            && !self.lives[life].forgotten(self, at.idx)
+            && !self.made_twice(life, at)
         {
             let what = format!("one enqueue shows up under two ids, {} and {}", old.0, id.0);
             self.blame(report, Check::Ghost, life, what);
             return;
         }
-        if let Some(other) = names.of(id, at.idx)
-            && other != life
-            && !self.lives[other].forgotten(self, at.idx)
-        {
-            let what = format!("id {} was given to two enqueues", id.0);
-            self.blame(report, Check::Ghost, life, what);
-            return;
-        }
-        let since = self.lives[life].sends.first().map_or(at.idx, |&send| self.ops[send].inv.idx);
-        names.add(id, since, life);
-        self.lives[life].id = Some(id);
         let exists = &mut self.lives[life].exists;
         if exists.is_none_or(|p| at.idx < p.idx) {
             *exists = Some(at);
         }
+        let sends = self.lives[life].sends.iter().map(|&send| self.ops[send].inv.idx);
+        let since = sends.filter(|inv| *inv < at.idx).max().unwrap_or(at.idx);
+        for &(other_since, other) in names.ids.get(&id).into_iter().flatten().filter(|(_, l)| *l != life) {
+            // The older one must be forgotten when the younger one is there.
+            let (old, young) = if other_since <= since { (other, at.idx) } else { (life, other_since) };
+            if !self.lives[old].forgotten(self, young) {
+                let what = format!("id {} was given to two enqueues", id.0);
+                self.blame(report, Check::Ghost, life, what);
+                return;
+            }
+        }
+        names.add(id, since, life);
+        self.lives[life].id = Some(id);
+    }
+
+    /// Whether a failover may have forgotten what a first try of an enqueue had made, so that a retry, one of the two seen here and
+    /// the other at another place, has made it again.
+    fn made_twice(&self, life: usize, at: Point) -> bool {
+        let life = &self.lives[life];
+        let Some(exists) = life.exists else { return false };
+        let (first, then) = if exists.idx < at.idx { (exists, at) } else { (at, exists) };
+        let born = life.sends.iter().map(|&s| self.ops[s].inv).min_by_key(|inv| inv.idx);
+        born.is_some_and(|born| self.failovers.iter().any(|f| f.may_undo(born, first, then.idx)))
     }
 
     /// Grants, gets and the dump: they prove that a message exists, and say which.
@@ -430,7 +442,11 @@ impl<'h> World<'h> {
         report.applied(Check::WrongBody);
         let tagged = s.body.and_then(|b| b.tag);
         let by_tag = tagged.and_then(|t| names.tags.get(&t).copied());
-        let life = match (names.of_either(s.id, at.idx, by_tag), by_tag) {
+        let by_id = names.of_either(s.id, at.idx, by_tag);
+        // An id that was forgotten may be another's now, as the body tells.
+        let anew =
+            |l: &usize| by_tag.is_some_and(|tagged| tagged != *l) && self.lives[*l].forgotten(self, at.idx);
+        let life = match (by_id.filter(|l| !anew(l)), by_tag) {
             (Some(life), _) => life,
             (None, Some(life)) => {
                 self.name(life, s.id, at, names, report);
@@ -533,16 +549,14 @@ impl<'h> World<'h> {
                         End::Ok(..) | End::Fail(..) | End::Unknown => None,
                     };
                     match (answered, target) {
-                        (Some(id), _) if names.ids.contains_key(&id) => {
-                            self.attach(names, id, i, |l| l.changes.push(i));
-                        }
-                        (_, Target::Id(id)) => self.attach(names, *id, i, |l| l.changes.push(i)),
+                        (Some(id), _) if names.ids.contains_key(&id) => self.attach_change(names, id, i),
+                        (_, Target::Id(id)) => self.attach_change(names, *id, i),
                         // By key: an answered id that nothing else is known of is that of an unanswered enqueue.
                         (named, Target::Key { queue, key }) => {
                             let lives =
                                 self.keys.get(&(queue.clone(), key.clone())).cloned().unwrap_or_default();
                             for l in lives {
-                                if named.is_none() || self.lives[l].id.is_none() {
+                                if named.is_none() || self.lives[l].may_have_had_another_id(self) {
                                     self.lives[l].loose.push(i);
                                 }
                             }
@@ -558,8 +572,17 @@ impl<'h> World<'h> {
     }
 
     fn attach(&mut self, names: &Names, id: MsgId, op: usize, to: impl FnOnce(&mut Life<'h>)) {
-        if let Some(l) = names.of(id, self.ops[op].inv.idx) {
+        if let Some(&l) = names.between(id, self.ops[op].inv.idx, 0).first() {
             to(&mut self.lives[l]);
+        }
+    }
+
+    /// What was done to an id while it was given again may have been done to either message.
+    fn attach_change(&mut self, names: &Names, id: MsgId, op: usize) {
+        let lives = names.between(id, self.ops[op].inv.idx, self.ops[op].latest.idx);
+        for &l in &lives {
+            let life = &mut self.lives[l];
+            if lives.len() == 1 { life.changes.push(op) } else { life.loose.push(op) }
         }
     }
 
@@ -578,18 +601,19 @@ impl<'h> World<'h> {
             }
         }
         for l in 0..self.lives.len() {
-            let enders = self.enders_of(&self.lives[l], names, &purges, &replacers);
+            let enders = self.enders_of(l, names, &purges, &replacers);
             self.lives[l].enders = enders;
         }
     }
 
     fn enders_of(
         &self,
-        life: &Life<'h>,
+        number: usize,
         names: &Names,
         purges: &BTreeMap<&str, Vec<usize>>,
         replacers: &BTreeMap<(&str, &str), Vec<usize>>,
     ) -> Vec<Ender> {
+        let life = &self.lives[number];
         let mut enders = Vec::new();
         for &op in &life.settles {
             let Call::Ack(proof) = self.ops[op].call else { continue };
@@ -621,10 +645,13 @@ impl<'h> World<'h> {
                 }
                 match self.ops[op].end {
                     End::Ok(_, Answer::Enqueued { replaced, .. }) => {
-                        if replaced.is_some() && *replaced == life.id {
-                            let certain = self.certainly_done(op);
+                        let (inv, latest) = (self.ops[op].inv.idx, self.ops[op].latest.idx);
+                        let meant = replaced.map_or(Vec::new(), |id| names.between(id, inv, latest));
+                        if meant.contains(&number) {
+                            let certain = self.certainly_done(op) && meant.len() == 1;
                             enders.push(Ender { op, how: How::Replaced, certain });
-                        } else if life.id.is_none() && replaced.is_some_and(|id| !names.ids.contains_key(&id))
+                        } else if life.may_have_had_another_id(self)
+                            && replaced.is_some_and(|id| !names.ids.contains_key(&id))
                         {
                             enders.push(Ender { op, how: How::Replaced, certain: false });
                         }
@@ -797,17 +824,25 @@ struct Names {
 impl Names {
     fn add(&mut self, id: MsgId, since: usize, life: usize) {
         let lives = self.ids.entry(id).or_default();
-        if lives.iter().all(|(_, l)| *l != life) {
-            lives.push((since, life));
-            lives.sort_unstable();
+        match lives.iter_mut().find(|(_, l)| *l == life) {
+            Some((first, _)) => *first = since.min(*first),
+            None => lives.push((since, life)),
         }
+        lives.sort_unstable();
     }
 
     /// Whose id it is at a place.
     fn of(&self, id: MsgId, at: usize) -> Option<usize> {
-        let lives = self.ids.get(&id)?;
-        let last = lives.iter().rev().find(|(since, _)| *since <= at).or(lives.first());
-        last.map(|(_, life)| *life)
+        self.ids.get(&id)?.iter().rev().find(|(since, _)| *since <= at).map(|(_, life)| *life)
+    }
+
+    /// Whose id it may be between two places.
+    fn between(&self, id: MsgId, from: usize, to: usize) -> Vec<usize> {
+        let lives = self.ids.get(&id).map_or(&[][..], Vec::as_slice);
+        let first = lives.partition_point(|(since, _)| *since <= from).saturating_sub(1);
+        let within =
+            lives.iter().enumerate().filter(|(n, (since, _))| *n == first || (*n > first && *since < to));
+        within.map(|(_, (_, life))| *life).collect()
     }
 
     /// As [`Names::of`], but of several lives the one that the body tells.

@@ -109,6 +109,14 @@ impl Life<'_> {
             && !self.forgotten(world, to)
     }
 
+    /// Whether it may have been there under an id that is not known: none is, or a failover may have forgotten what a first try
+    /// had made before a retry made it again.
+    pub(super) fn may_have_had_another_id(&self, world: &World<'_>) -> bool {
+        let unanswered = self.sends.iter().map(|&s| &world.ops[s]).filter(|op| op.unknown());
+        let born = unanswered.map(|op| op.inv.idx).min();
+        self.id.is_none() || born.is_some_and(|born| world.failovers.iter().any(|f| f.end.idx > born))
+    }
+
     /// The first place at which a failover may have taken it away.
     pub(super) fn forgotten_at(&self, world: &World<'_>) -> usize {
         let Some(exists) = self.exists else { return usize::MAX };

@@ -89,6 +89,21 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
 }
 
 #[test]
+fn what_was_forgotten_may_be_made_again_by_a_retry() {
+    case(Check::Ghost, |s| {
+        let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
+        e.dedupe_id = Some("d".to_owned());
+        s.history.rules.unanswered = Unanswered::ForMs(0);
+        s.unknown(Call::Enqueue(e.clone()));
+        s.done(reserve(), Answer::Grants(vec![Grant { id: MsgId(9), ..grant(1, None, 1, 1) }]));
+        s.wait(if s.bad { 101 } else { 0 });
+        fail_over(s);
+        s.done(Call::Enqueue(e), Answer::Enqueued { id: MsgId(1), created: true, replaced: None });
+        s.grant(1, None, 1, 2);
+    });
+}
+
+#[test]
 fn a_failover_undoes_the_last_ends_and_no_others() {
     case(Check::GrantAfterAck, |s| {
         s.enqueue(1, None, 0);

@@ -184,11 +184,6 @@ impl Stage<'_> {
         self.nodes[node].http.ok_or_else(|| format!("node {node} does not run"))
     }
 
-    /// How many nodes there can be.
-    pub(crate) fn nodes(&self) -> usize {
-        self.nodes.len()
-    }
-
     /// Any of all nodes.
     pub(crate) fn any(&mut self) -> usize {
         usize::try_from(self.rng.below(self.nodes.len() as u64)).unwrap_or(0)
