@@ -222,6 +222,27 @@ impl Stage<'_> {
         Err(format!("{what}: a shard was not served for {} ms, and {} are promised", ms(longest), ms(most)))
     }
 
+    /// Repeats a fault until it has hit an owner of shards so often: somebody had to wait for his shard for the better part of a lease. One
+    /// that hits a node with no shards, as one is that has just come, is done once more.
+    pub(crate) fn until_it_bites(
+        &mut self,
+        times: u64,
+        what: &str,
+        mut fault: impl FnMut(&mut Self, u64) -> Result<Duration, String>,
+    ) -> Result<Duration, String> {
+        let (mut bites, mut worst) = (0, Duration::ZERO);
+        for round in 0..2 * times + 2 {
+            let took = fault(self, round)?;
+            self.must_be_short(what, took)?;
+            worst = worst.max(took);
+            bites += u64::from(took >= self.system.shard_lease / 2);
+            if bites == times {
+                return Ok(worst);
+            }
+        }
+        Err(format!("{what}: only {bites} of {times} hit a node with shards"))
+    }
+
     /// Starts a node, and waits until it listens.
     fn spawn(&mut self, node: usize) -> Result<(), String> {
         let member = self.nodes[node].member.clone();
