@@ -14,7 +14,7 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
-use crate::runner::{Opener, StartError};
+use crate::runner::{Opener, StartError, WhenFenced};
 use crate::shard::Shard;
 
 /// What an answer means; see `docs/guarantees.md`.
@@ -207,7 +207,8 @@ impl Builder {
         };
         let config = Config { policy: self.policy, seed, ..Config::default() };
         let clock = self.clock;
-        let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock)).await;
+        let fenced = WhenFenced::OpenAgain;
+        let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock, fenced)).await;
         let shard = started.map_err(|_| OpenError::Runtime)?.map_err(|error| match error {
             StartError::Store(error) => OpenError::Store(error),
             StartError::Policy(error) => OpenError::Policy(error),
