@@ -444,6 +444,8 @@ pub enum Blow {
     StoreKilled,
     /// The whole store was stopped (SIGSTOP).
     StorePaused,
+    /// The whole store was killed, and is started with an older copy of what it had.
+    StoreSetBack,
     /// One of several masters of the store was killed.
     MasterKilled,
     /// One of several masters of the store was stopped (SIGSTOP).

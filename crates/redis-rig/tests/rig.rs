@@ -35,6 +35,19 @@ fn what_is_synced_survives_a_kill_and_nothing_else_does() -> io::Result<()> {
 }
 
 #[test]
+fn a_server_is_set_back_to_a_copy() -> io::Result<()> {
+    let mut redis = Redis::start(Settings::default())?;
+    redis.command(&["SET", "a", "1"])?;
+    let copy = redis.copy()?;
+    redis.command(&["SET", "a", "2"])?;
+    assert!(redis.restart_from(&copy).is_err());
+    redis.kill()?;
+    redis.restart_from(&copy)?;
+    assert_eq!(redis.command(&["GET", "a"])?, bytes("1"));
+    Ok(())
+}
+
+#[test]
 fn a_paused_server_answers_when_it_goes_on() -> io::Result<()> {
     let redis = Redis::start(Settings::default())?;
     redis.pause()?;

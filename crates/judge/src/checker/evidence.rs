@@ -36,6 +36,8 @@ pub enum Fact {
     Struck(Blow),
     /// The store has gone on with a copy.
     FailedOver,
+    /// A message is gone, and only a failover of the store explains it.
+    Forgotten,
     /// A message came due while something of the cluster was missing, and its first grant was not asked for within a second.
     DelayedByABlow,
     /// An operation was refused, or its outcome is unknown, because the store was away.
@@ -170,6 +172,8 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
     if answered && life.sends.iter().any(|&s| world.ops[s].unknown()) {
         evidence.add(Fact::Deduped, 1);
     }
+    let gone = life.exists.is_some() && life.held.is_none() && !life.may_have_ended(world, usize::MAX);
+    evidence.add(Fact::Forgotten, u64::from(gone && life.forgotten(world, usize::MAX)));
     if life.held.is_some_and(|(_, row)| row.state == State::Dead) {
         evidence.add(Fact::Dead, 1);
     }

@@ -62,6 +62,7 @@ fn a_failover_forgets_the_last_messages_and_no_others() {
     assert_eq!((report.balance.accepted, report.balance.forgotten, report.balance.lost), (1, 1, 0));
     assert_eq!(report.evidence.count(Fact::Struck(Blow::MasterKilled)), 1);
     assert_eq!(report.evidence.count(Fact::FailedOver), 1);
+    assert_eq!(report.evidence.count(Fact::Forgotten), 1);
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct DuewheelCluster {
     pub shard_lease: Duration,
     /// Into how many parts the messages are split.
     pub shards: u32,
+    /// How much of the last a failover of the store may forget.
+    pub forgets: Duration,
     /// Replicas of the store that must have a change before it is answered.
     pub wait: u32,
     tokens: Arc<AtomicU64>,
@@ -60,7 +62,9 @@ pub struct Member {
 impl DuewheelCluster {
     /// A cluster of six shards.
     pub fn new(door: Door, shard_lease: Duration) -> Self {
-        DuewheelCluster { door, shard_lease, shards: 6, wait: 0, tokens: Arc::default() }
+        // A replica that follows at all is not further behind.
+        let forgets = Duration::from_secs(2);
+        DuewheelCluster { door, shard_lease, shards: 6, forgets, wait: 0, tokens: Arc::default() }
     }
 
     /// Starts a node; it says where it listens for HTTP.
@@ -110,7 +114,8 @@ impl System for DuewheelCluster {
     }
 
     fn rules(&self) -> Rules {
-        let away = u64::try_from((self.shard_lease + TAKEOVER).as_millis()).unwrap_or(u64::MAX);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let away = ms(self.shard_lease + TAKEOVER);
         let alone = match self.door {
             Door::Http => HTTP.rules(),
             Door::Beanstalk => beanstalk::rules(Told::Yes),
@@ -120,8 +125,7 @@ impl System for DuewheelCluster {
             offer_ms: alone.offer_ms + away,
             // Whoever still has it in hand may carry it out as long as his lease runs.
             unanswered: Unanswered::ForMs(away),
-            // A replica that follows at all is not that far behind.
-            failover_ms: 2_000,
+            failover_ms: ms(self.forgets),
             ..alone
         }
     }
