@@ -42,10 +42,15 @@ impl Redis {
     ///
     /// It cannot be started, or does not answer within a minute; the error has the end of its log.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        Redis::start_of(&settings, None)
+        Redis::start_of(&settings, None, None)
     }
 
-    pub(crate) fn start_of(settings: &Settings, node_timeout_ms: Option<u64>) -> io::Result<Self> {
+    /// A node of a cluster has a timeout, and over TLS the certificates of its first node.
+    pub(crate) fn start_of(
+        settings: &Settings,
+        node_timeout_ms: Option<u64>,
+        certificates: Option<&Certificates>,
+    ) -> io::Result<Self> {
         let mut last = io::Error::other("never tried");
         // Somebody else may have taken a port between our look and the server's.
         for _ in 0..10 {
@@ -54,9 +59,10 @@ impl Redis {
                 None => None,
             };
             let folder = tempfile::Builder::new().prefix("duewheel-redis-").tempdir()?;
-            let certificates = match settings.transport {
-                Transport::Plain => None,
-                Transport::Tls => Some(Certificates::make(folder.path())?),
+            let certificates = match (settings.transport, certificates) {
+                (Transport::Plain, _) => None,
+                (Transport::Tls, None) => Some(Certificates::make(folder.path())?),
+                (Transport::Tls, Some(others)) => Some(others.copy(folder.path())?),
             };
             let settings = settings.clone();
             let mut redis =

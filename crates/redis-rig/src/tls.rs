@@ -39,6 +39,15 @@ impl Certificates {
         Ok(Certificates { folder: folder.to_owned(), authority: authority.der().clone() })
     }
 
+    /// Copies them to another folder.
+    pub(crate) fn copy(&self, folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        for name in ["ca.pem", "cert.pem", "key.pem"] {
+            fs::copy(self.folder.join(name), folder.join(name))?;
+        }
+        Ok(Certificates { folder: folder.to_owned(), authority: self.authority.clone() })
+    }
+
     /// The authority's certificate, as a file of the form PEM.
     pub fn authority(&self) -> PathBuf {
         self.folder.join("ca.pem")

@@ -120,6 +120,16 @@ fn a_cluster_fails_over_and_comes_back_with_its_files() -> io::Result<()> {
 }
 
 #[test]
+fn a_cluster_may_have_users_and_tls() -> io::Result<()> {
+    let login = Login::User { name: "wheel".to_owned(), password: "secret".to_owned() };
+    let settings = Settings { login, transport: Transport::Tls, ..Settings::default() };
+    let cluster = RedisCluster::start(3, 0, settings)?;
+    let master = cluster.master_of_key("a")?;
+    assert_eq!(cluster.node(master).command(&["SET", "a", "1"])?, bytes("OK"));
+    Ok(())
+}
+
+#[test]
 fn a_network_is_cut_and_healed() -> io::Result<()> {
     let target = TcpListener::bind("127.0.0.1:0")?;
     let proxy = Proxy::start(target.local_addr()?)?;
