@@ -43,6 +43,8 @@ mod error;
 mod handler;
 mod inbox;
 mod message;
+#[cfg(feature = "cluster")]
+mod node;
 mod queue;
 mod restore;
 mod runner;
@@ -62,6 +64,8 @@ pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
 #[cfg(feature = "cluster")]
 pub use cluster::{ClusterView, FleetError, ShardView, Stage};
+#[cfg(feature = "cluster")]
+pub use node::NodeOptions;
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};

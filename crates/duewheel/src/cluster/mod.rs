@@ -3,7 +3,7 @@
 #[cfg(feature = "cluster")]
 mod assign;
 #[cfg(feature = "cluster")]
-mod fleet;
+pub(crate) mod fleet;
 #[cfg(feature = "cluster")]
 mod keeper;
 #[cfg(all(feature = "cluster", any(test, feature = "testing")))]
@@ -24,7 +24,7 @@ mod ways;
 mod wire;
 
 #[cfg(all(feature = "cluster", test))]
-mod tests;
+mod fleet_tests;
 
 #[cfg(feature = "cluster")]
 pub use fleet::FleetError;

@@ -1,6 +1,10 @@
 //! Several nodes in one process, on a coordinator in memory: real leases, real connections.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 mod basics;
+mod faults;
+mod load;
+mod waits;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +40,7 @@ fn options(name: &str) -> FleetOptions {
 
 async fn start_with(coordinator: &MemoryCoordinator, options: FleetOptions) -> Result<Started, FleetError> {
     let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
-    Fleet::start(Arc::new(coordinator.clone()), options, policy, Arc::new(SystemClock)).await
+    Fleet::start(Arc::new(coordinator.for_a_node()), options, policy, Arc::new(SystemClock)).await
 }
 
 async fn start(coordinator: &MemoryCoordinator, name: &str) -> Started {
