@@ -62,6 +62,7 @@ pub use backup::{BackupError, FolderProblem};
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
 pub use cluster::{ClusterView, FleetError, ShardView, Stage};
 #[cfg(feature = "cluster")]

@@ -242,6 +242,7 @@ impl Duewheel {
         inbox.close_door(Door::Draining);
         self.inner.stop.send_replace(true);
         shared.wish(Wish::EndWaits, inbox);
+        self.inner.client.end_routed_waits();
         let registered = {
             let mut handlers = self.handlers();
             handlers.stopping = true;

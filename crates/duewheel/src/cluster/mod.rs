@@ -1,5 +1,17 @@
 //! Several shards, several nodes: who owns what, and the way to it. See `docs/adr/0009-redis-and-cluster.md`.
 
+mod fan;
+mod line;
+pub(crate) mod list;
+mod merge;
+mod place;
+mod reserve;
+pub(crate) mod room;
+pub(crate) mod router;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
 #[cfg(feature = "cluster")]
 mod assign;
 #[cfg(feature = "cluster")]
