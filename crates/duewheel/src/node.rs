@@ -27,13 +27,8 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node of this name, which no other living node has. Alone, and a new cluster has one shard, if nothing else is said.
     pub fn new(name: impl Into<String>) -> Self {
-        let fleet = FleetOptions {
-            name: name.into(),
-            advertise: None,
-            bind: None,
-            shards_if_new: 1,
-            seed: None,
-        };
+        let fleet =
+            FleetOptions { name: name.into(), advertise: None, bind: None, shards_if_new: 1, seed: None };
         NodeOptions { fleet }
     }
 

@@ -12,8 +12,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::call::Call;
 use super::{
-    Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages, metrics,
-    queue as queues, reserve, settle, wheel,
+    Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages,
+    metrics, queue as queues, reserve, settle, wheel,
 };
 use crate::auth::Scope;
 use crate::error::{ErrorCode, Problem};
