@@ -45,6 +45,8 @@ pub struct Builder {
     disk: Option<Arc<dyn Disk>>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
+    #[cfg(feature = "testing")]
+    shards: u32,
 }
 
 /// Why it could not be opened. Nothing was changed.
@@ -64,6 +66,16 @@ pub enum OpenError {
     Runtime,
 }
 
+impl From<StartError> for OpenError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => OpenError::Store(error),
+            StartError::Policy(error) => OpenError::Policy(error),
+            StartError::Thread(error) => OpenError::Thread(error),
+        }
+    }
+}
+
 impl Default for Builder {
     fn default() -> Self {
         Builder {
@@ -74,6 +86,8 @@ impl Default for Builder {
             disk: None,
             clock: Arc::new(SystemClock),
             seed: None,
+            #[cfg(feature = "testing")]
+            shards: 1,
         }
     }
 }
@@ -127,6 +141,14 @@ impl Builder {
         self
     }
 
+    /// In memory only, and in so many shards behind a router, as in a cluster: for tests.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.shards = shards;
+        self
+    }
+
     /// Opens it: recovers what is there, and starts.
     ///
     /// # Errors
@@ -137,6 +159,10 @@ impl Builder {
     pub async fn open(self) -> Result<Duewheel, OpenError> {
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
+        #[cfg(feature = "testing")]
+        if self.shards > 1 {
+            return crate::cluster::here::open(self.shards, &self.policy, seed, &self.clock);
+        }
         let (opener, copier): (Opener, Copier) = match self.durability {
             Durability::Memory => (
                 Box::new(|waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>)),
@@ -166,11 +192,7 @@ impl Builder {
         let config = Config { policy: self.policy, seed, ..Config::default() };
         let clock = self.clock;
         let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock)).await;
-        let shard = started.map_err(|_| OpenError::Runtime)?.map_err(|error| match error {
-            StartError::Store(error) => OpenError::Store(error),
-            StartError::Policy(error) => OpenError::Policy(error),
-            StartError::Thread(error) => OpenError::Thread(error),
-        })?;
+        let shard = started.map_err(|_| OpenError::Runtime)??;
         let (inbox, shared) = shard.hand_on();
         Ok(Duewheel::new(Client::new(inbox, shared), copier))
     }

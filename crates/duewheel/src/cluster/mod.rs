@@ -1,6 +1,8 @@
 //! Several shards, several nodes: who owns what, and the way to it. See `docs/adr/0009-redis-and-cluster.md`.
 
 mod fan;
+#[cfg(feature = "testing")]
+pub(crate) mod here;
 mod line;
 pub(crate) mod list;
 mod merge;
