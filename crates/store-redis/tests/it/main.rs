@@ -3,4 +3,6 @@
 mod conformance;
 mod coordinator;
 mod fence;
+mod limits;
+mod model;
 mod place;
