@@ -1,6 +1,7 @@
 //! The store on real servers.
 
 mod conformance;
+mod connect;
 mod coordinator;
 mod fence;
 mod limits;
