@@ -93,6 +93,27 @@ impl SetMoves {
     }
 }
 
+/// Members that leave a queue's set of those that wait, and those that come.
+#[derive(Debug, Default)]
+struct Waits {
+    rem: List,
+    add: Vec<(u64, MessageId)>,
+}
+
+impl Waits {
+    /// In the order of the set: neighbours share most of the way to their places.
+    fn moves(&self) -> (&List, List) {
+        let mut sorted = self.add.clone();
+        sorted.sort_unstable();
+        let mut add = List::default();
+        for (time, id) in sorted {
+            add.number(time.min(MOST_SCORE));
+            add.id(id);
+        }
+        (&self.rem, add)
+    }
+}
+
 /// Fields that leave a hash, and fields that come, with their values.
 #[derive(Debug, Default)]
 struct HashMoves {
@@ -105,7 +126,7 @@ struct HashMoves {
 struct OfQueue<'a> {
     name: &'a QueueName,
     /// By class.
-    waiting: [SetMoves; 2],
+    waiting: [Waits; 2],
     dead: SetMoves,
     keys: List,
     dead_keys: List,
@@ -322,9 +343,7 @@ impl<'a> Plan<'a> {
         match is.kind {
             Kind::Waiting => {
                 if same.is_none_or(|was| was.kind != Kind::Waiting) {
-                    let set = &mut self.queue(name).waiting[class].add;
-                    set.number(time.min(MOST_SCORE));
-                    set.id(id);
+                    self.queue(name).waiting[class].add.push((time, id));
                 }
                 return;
             }
@@ -371,14 +390,15 @@ impl<'a> Plan<'a> {
                     to.many(&words, list, 2);
                 }
             }
-            for (sequence, moves) in [
-                (Sequence::At, &queue.waiting[0]),
-                (Sequence::After, &queue.waiting[1]),
-                (Sequence::Dead, &queue.dead),
-            ] {
-                if moves.rem.len() + moves.add.len() > 0 {
-                    to.set(&keys.of_queue(sequence, name), moves);
+            for (sequence, waits) in [(Sequence::At, &queue.waiting[0]), (Sequence::After, &queue.waiting[1])]
+            {
+                if waits.rem.len() + waits.add.len() > 0 {
+                    let (rem, add) = waits.moves();
+                    to.set(&keys.of_queue(sequence, name), rem, &add);
                 }
+            }
+            if queue.dead.add.len() > 0 {
+                to.set(&keys.of_queue(Sequence::Dead, name), &queue.dead.rem, &queue.dead.add);
             }
             if queue.keys.len() > 0 {
                 to.many(&["HSET", &keys.held_keys(name)], &queue.keys, 2);
@@ -392,7 +412,7 @@ impl<'a> Plan<'a> {
             (&keys.held_at, &self.held[Class::At as usize]),
             (&keys.held_after, &self.held[Class::After as usize]),
         ] {
-            to.set(key, moves);
+            to.set(key, &moves.rem, &moves.add);
         }
         for (key, moves) in
             [(&keys.messages, &self.messages), (&keys.lives, &self.lives), (&keys.leases, &self.leases)]
@@ -411,9 +431,9 @@ impl<'a> Plan<'a> {
 pub(crate) struct Commands<'c>(pub(crate) &'c mut Cmd);
 
 impl Commands<'_> {
-    fn set(&mut self, key: &str, moves: &SetMoves) {
-        self.many(&["ZREM", key], &moves.rem, 1);
-        self.many(&["ZADD", key], &moves.add, 2);
+    fn set(&mut self, key: &str, rem: &List, add: &List) {
+        self.many(&["ZREM", key], rem, 1);
+        self.many(&["ZADD", key], add, 2);
     }
 
     /// A command for all words of a list, or several; a unit of words is not torn apart.

@@ -72,9 +72,8 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     let wire = match control {
         Some(wire) => wire,
         None => {
-            let masters = shared.servers.masters_of(&[&shared.keys.owner]).await?;
-            let master = value::some(masters.first(), "masters")?;
-            let connection = shared.servers.connect(master).await?;
+            let slots = shared.servers.slots().await?;
+            let connection = shared.servers.connect(slots.master_of(&shared.keys.owner)?).await?;
             control.insert(Wire::new(connection, shared.options().response_timeout))
         }
     };
