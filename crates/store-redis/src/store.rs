@@ -13,6 +13,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Lsn, QueueName, ShardId};
 use redis::{Cmd, Pipeline, Value};
+use roaring::RoaringTreemap;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -62,6 +63,8 @@ pub struct RedisStore {
     tasks: Vec<JoinHandle<()>>,
     loads: mpsc::UnboundedSender<Request>,
     ledger: Ledger,
+    /// Messages of this reign without a key.
+    unkeyed: RoaringTreemap,
     /// Queues whose books in Redis are older than the ledger.
     dirty: BTreeSet<QueueName>,
     /// Bytes of what has happened to the books since they were written.
@@ -124,8 +127,20 @@ impl RedisStore {
             // The list names queues that the next checkpoint must write.
             let dirty = recovered.queues.iter().map(|row| row.name.clone()).filter(|_| tail > 0).collect();
             let aside = shared.reign.first_id.saturating_add(reign::IDS_ASIDE);
-            let state = State::Open;
-            Ok(RedisStore { shared, tasks, loads, ledger, dirty, tail, noted, aside, recovered, state })
+            let (unkeyed, state) = (RoaringTreemap::new(), State::Open);
+            Ok(RedisStore {
+                shared,
+                tasks,
+                loads,
+                ledger,
+                unkeyed,
+                dirty,
+                tail,
+                noted,
+                aside,
+                recovered,
+                state,
+            })
         })
     }
 
@@ -167,7 +182,7 @@ impl RedisStore {
         let (keys, before) = (&self.shared.keys, self.ledger.applied());
         let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
         let folded = fold(group);
-        let mut plan = Plan::new(keys);
+        let mut plan = Plan::new(keys, &self.unkeyed);
         plan.take(&folded);
         let mut commands = Commands(&mut call);
         plan.write(&mut commands);
@@ -196,11 +211,15 @@ impl RedisStore {
                     self.shared.answers.store(true, SeqCst);
                     continue;
                 }
-                Record::Put { .. }
-                | Record::Changed { .. }
-                | Record::Granted { .. }
-                | Record::Removed { .. }
-                | Record::Queue { .. } => {}
+                Record::Put { message, .. } => {
+                    if message.key.is_none() {
+                        self.unkeyed.insert(message.id.0);
+                    }
+                }
+                Record::Removed { id, .. } => {
+                    self.unkeyed.remove(id.0);
+                }
+                Record::Changed { .. } | Record::Granted { .. } | Record::Queue { .. } => {}
             }
             if !self.dirty.contains(record.queue()) {
                 self.dirty.insert(record.queue().clone());
