@@ -34,7 +34,8 @@ use super::sessions::{Sessions, Watch};
 use crate::client::{Pending, Route};
 use crate::clock::Clock;
 use crate::error::CallError;
-use crate::inbox::{Answers, Patience, is_settling};
+use crate::inbox::{Answers, Inbox, Patience, is_settling};
+use crate::shared::{EndOnPanic, Shared};
 
 /// Messages without a key go to one shard so many at a time.
 const TOGETHER: usize = 64;
@@ -52,7 +53,9 @@ pub(crate) struct Router {
     pub(super) shards: Arc<dyn Shards>,
     pub(super) policy: Policy,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) runtime: Handle,
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    runtime: Handle,
     pub(super) sessions: Sessions,
     /// Shards that did not answer lately: not asked for messages until then.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
@@ -95,12 +98,13 @@ struct Group {
 }
 
 impl Router {
-    /// Over these shards. Names of waiting reserves at shards are numbers behind `names`, which no other node gives. Its tasks run on `runtime`,
-    /// and end when it is dropped.
+    /// Over these shards, for the node that has this inbox. Names of waiting reserves at shards are numbers behind `names`, which no other node
+    /// gives. Its tasks run on `runtime`, and end when it is dropped; a panic in one of them ends the node.
     pub(crate) fn new(
         shards: Arc<dyn Shards>,
         policy: Policy,
-        clock: Arc<dyn Clock>,
+        inbox: &Arc<Inbox>,
+        shared: &Arc<Shared>,
         names: u64,
         runtime: Handle,
     ) -> Arc<Self> {
@@ -117,13 +121,24 @@ impl Router {
             ended: AtomicBool::new(false),
             shards,
             policy,
-            clock,
+            clock: shared.clock().clone(),
+            inbox: inbox.clone(),
+            shared: shared.clone(),
             runtime,
         });
         if router.count() > 1 {
-            router.runtime.spawn(keep_time(Arc::downgrade(&router), router.changed.clone()));
+            router.spawn(keep_time(Arc::downgrade(&router), router.changed.clone()));
         }
         router
+    }
+
+    /// Runs a task of the router's.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let end = EndOnPanic::new(&self.shared, &self.inbox, "a task of the router");
+        self.runtime.spawn(async move {
+            let _end = end;
+            task.await;
+        });
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -176,7 +191,7 @@ impl Router {
     fn act_on(&self, actions: Vec<Action>) {
         let Some(me) = self.me.upgrade() else { return };
         for action in actions {
-            me.clone().act(action);
+            me.act(action);
         }
     }
 
@@ -395,7 +410,7 @@ impl Router {
             let Some(me) = self.me.upgrade() else { return };
             let op = Op::Undelivered { leases };
             self.sessions.watch(&op, shard);
-            self.runtime.spawn(async move { me.insist(shard, op, GIVE_BACK).await });
+            self.spawn(async move { me.insist(shard, op, GIVE_BACK).await });
         }
     }
 
@@ -462,7 +477,7 @@ impl Route for Router {
         {
             return Ok(group.pending.holding(Some(room)));
         }
-        self.runtime.spawn(async move {
+        self.spawn(async move {
             me.work(begun, steps, slots, to, patience).await;
             drop(room);
         });

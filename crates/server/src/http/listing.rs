@@ -177,7 +177,9 @@ mod tests {
         }
         let one = ListPlaces::new(vec![all[1]]);
         assert_eq!(write_places(&one), "5.7_-", "as it has always been with one shard");
-        for bad in ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-", "-_-~", "~", ".."] {
+        for bad in
+            ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-", "-_-~", "~", ".."]
+        {
             assert_eq!(read_places(bad, 1), None, "{bad}");
             assert_eq!(read_places(&format!("{bad}~-_-"), 2), None, "{bad}");
         }

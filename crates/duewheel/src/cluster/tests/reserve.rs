@@ -389,7 +389,7 @@ async fn handlers_run_over_many_shards() {
             let (tries, done) = seen.clone();
             async move {
                 tries.fetch_add(1, SeqCst);
-                if message.attempt() == 1 && message.body().len() % 2 == 0 {
+                if message.attempt() == 1 && message.body().len().is_multiple_of(2) {
                     return Err("once more".into());
                 }
                 done.fetch_add(1, SeqCst);

@@ -212,9 +212,9 @@ pub(super) fn rig_with(shards: u32, policy: Policy, clock: VirtualClock) -> Rig 
     let any: Arc<dyn Clock> = Arc::new(clock.clone());
     let local = Arc::new(Local::start(shards, &policy, &any));
     let inbox = Arc::new(Inbox::new(&policy));
-    let shared = Arc::new(Shared::new(Level::Memory, any.clone()));
+    let shared = Arc::new(Shared::new(Level::Memory, any));
     let names = 7 << 40;
-    let router = Router::new(local.clone(), policy, any, names, Handle::current());
+    let router = Router::new(local.clone(), policy, &inbox, &shared, names, Handle::current());
     let client = Client::routed(inbox, shared, router, names);
     Rig { local, client, clock }
 }
