@@ -127,7 +127,7 @@ impl Router {
         if away.is_empty() {
             return;
         }
-        let now = self.now();
+        let now = self.running();
         away.retain(|_, until| *until > now);
         if order.iter().any(|shard| !away.contains_key(shard)) {
             order.retain(|shard| !away.contains_key(shard));
@@ -219,7 +219,7 @@ impl Router {
     }
 
     fn is_away(&self, shard: ShardId) {
-        let until = self.now().saturating_add(AWAY);
+        let until = self.running().saturating_add(AWAY);
         self.away.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, until);
     }
 

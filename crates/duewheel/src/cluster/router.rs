@@ -64,7 +64,7 @@ pub(crate) struct Router {
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
     /// Whose turn it is.
     turn: AtomicUsize,
-    /// When the lines are looked at next.
+    /// When the lines are looked at next, by the clock that runs.
     alarm: AtomicU64,
     changed: Arc<Notify>,
     ended: AtomicBool,
@@ -149,6 +149,11 @@ impl Router {
         self.clock.read().elapsed_ns
     }
 
+    /// Time that passes even where a test holds the clock, for pauses.
+    pub(super) fn running(&self) -> u64 {
+        u64::try_from(self.clock.running().as_nanos()).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -162,8 +167,10 @@ impl Router {
         let mut actions = Vec::new();
         let result = {
             let mut lines = lock(&self.lines);
-            let result = change(&mut lines, self.now(), &mut actions);
-            let wakeup = lines.next_wakeup().unwrap_or(u64::MAX);
+            let (now, running) = (self.now(), self.running());
+            lines.at(running);
+            let result = change(&mut lines, now, &mut actions);
+            let wakeup = lines.next_wakeup(now).map_or(u64::MAX, |ns| running.saturating_add(ns));
             if wakeup < self.alarm.swap(wakeup, SeqCst) {
                 self.changed.notify_one();
             }
@@ -178,11 +185,12 @@ impl Router {
         let mut actions = Vec::new();
         let sleep = {
             let mut lines = lock(&self.lines);
-            let now = self.now();
+            let (now, running) = (self.now(), self.running());
+            lines.at(running);
             lines.tick(now, &mut actions);
-            let wakeup = lines.next_wakeup();
-            self.alarm.store(wakeup.unwrap_or(u64::MAX), SeqCst);
-            wakeup.map(|time| Duration::from_nanos(time.saturating_sub(now)))
+            let wakeup = lines.next_wakeup(now);
+            self.alarm.store(wakeup.map_or(u64::MAX, |ns| running.saturating_add(ns)), SeqCst);
+            wakeup.map(Duration::from_nanos)
         };
         self.act_on(actions);
         sleep

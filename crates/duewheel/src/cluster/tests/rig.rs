@@ -220,6 +220,15 @@ pub(super) fn rig_with(shards: u32, policy: Policy, clock: VirtualClock) -> Rig 
 }
 
 impl Rig {
+    /// A way in at another node, over the same shards.
+    pub(super) fn second_node(&self) -> Client {
+        let (inbox, shared) = (self.client.inbox.clone(), self.client.shared.clone());
+        let names = 9 << 40;
+        let policy = Policy::default();
+        let router = Router::new(self.local.clone(), policy, &inbox, &shared, names, Handle::current());
+        Client::routed(inbox, shared, router, names)
+    }
+
     pub(super) fn pass(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
     }
