@@ -101,6 +101,7 @@ impl Pending {
     }
 
     /// The same, and they count as under way.
+    #[cfg(feature = "cluster")]
     pub(crate) fn holding(self, room: Option<Room>) -> Self {
         Pending { room, ..self }
     }
@@ -130,6 +131,7 @@ impl Client {
     }
 
     /// A way to many shards. `inbox` and `shared` are the node's; sessions get numbers behind `sessions`, which no other node gives.
+    #[cfg(feature = "cluster")]
     pub(crate) fn routed(
         inbox: Arc<Inbox>,
         shared: Arc<Shared>,

@@ -25,6 +25,7 @@ pub struct Submission {
 
 /// What becomes of new messages while the store is behind with its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cluster", derive(serde::Serialize, serde::Deserialize))]
 pub enum Patience {
     /// They are refused, so that the caller may slow down.
     #[default]
@@ -98,6 +99,17 @@ pub(crate) enum Door {
     Closed(CallError),
 }
 
+impl Door {
+    fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        match self {
+            Door::Open => Ok(()),
+            Door::Draining if ops.iter().all(is_settling) => Ok(()),
+            Door::Draining => Err(CallError::Draining),
+            Door::Closed(why) => Err(why.clone()),
+        }
+    }
+}
+
 impl Inbox {
     /// An empty inbox with the limits of `policy`.
     pub fn new(policy: &Policy) -> Self {
@@ -127,11 +139,8 @@ impl Inbox {
         let requests = submission.ops.len();
         let bytes: usize = submission.ops.iter().map(weight).sum();
         let mut state = self.state();
-        match &state.door {
-            Door::Open => {}
-            Door::Draining if submission.ops.iter().all(is_settling) => {}
-            Door::Draining => return Err((CallError::Draining, submission)),
-            Door::Closed(why) => return Err((why.clone(), submission)),
+        if let Err(error) = state.door.admits(&submission.ops) {
+            return Err((error, submission));
         }
         let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
         // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
@@ -157,6 +166,14 @@ impl Inbox {
         Ok(())
     }
 
+    /// Whether the door lets these in, whatever room there is.
+    ///
+    /// # Errors
+    /// [`CallError::Draining`] or the closing reason.
+    pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        self.state().door.admits(ops)
+    }
+
     /// Makes the driver run its loop once more.
     pub fn wake(&self) {
         let mut state = self.state();
@@ -165,16 +182,6 @@ impl Inbox {
         drop(state);
         if asleep {
             self.changed.notify_one();
-        }
-    }
-
-    /// Whether the door is open for these operations, which go elsewhere.
-    pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
-        match &self.state().door {
-            Door::Open => Ok(()),
-            Door::Draining if ops.iter().all(is_settling) => Ok(()),
-            Door::Draining => Err(CallError::Draining),
-            Door::Closed(why) => Err(why.clone()),
         }
     }
 

@@ -37,7 +37,8 @@ pub(crate) fn open(
     let start = |ids| {
         let config = Config { policy: policy.clone(), seed, ids, ..Config::default() };
         let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
-        Shard::start(Box::new(opener), config, clock.clone()).map(Shard::hand_on)
+        Shard::start(Box::new(opener), config, clock.clone(), crate::runner::WhenFenced::OpenAgain)
+            .map(Shard::hand_on)
     };
     let mut here = Here(Vec::new());
     for shard in 0..shards {

@@ -14,7 +14,7 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
     let file = args.config.as_deref().map(Options::from_file).transpose()?;
     let settings = args.options.over(file.unwrap_or_default()).settings()?;
     if args.print_config {
-        let text = toml::to_string(&settings.to_options()).map_err(Failure::failed)?;
+        let text = toml::to_string(&settings.to_options().without_secrets()).map_err(Failure::failed)?;
         stdout().write_all(text.as_bytes())?;
         return Ok(());
     }
@@ -26,7 +26,7 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
     // A request that hangs must not keep the process.
     runtime.shutdown_background();
     result.map_err(|error| match error {
-        ServeError::UnknownStore(_) | ServeError::NoListener => Failure::Usage(error.to_string()),
+        ServeError::NoListener => Failure::Usage(error.to_string()),
         ServeError::Config(_)
         | ServeError::Tokens(_)
         | ServeError::Tls(_)

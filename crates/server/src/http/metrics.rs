@@ -35,6 +35,10 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         write_engine(&mut page, &stats);
     }
     write_queues(&mut page, &queues, call.app.client.now().wall.0);
+    for (name, value) in call.app.wheel.cluster_figures().into_iter().flatten() {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
+    }
     for (name, value) in call.app.client.store_figures() {
         page.one(&format!("duewheel_store_{name}"), "untyped", "The store's own figure.", value);
     }

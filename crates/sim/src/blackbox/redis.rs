@@ -3,21 +3,21 @@
 //!
 //! It can also be built wrong on purpose ([`Defect`]), in the ways in which such queues usually are: the tests must say so.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use duewheel_judge::history::{
     Answer, Call, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen, State, Target, Token,
     When, wall_ms,
 };
+use duewheel_redis_rig::{Appendonly, Settings, Value, Wire, answers, free_port, program};
 
 use super::http::PATIENCE;
 use super::{Ability, Asked, Heard, Peer, Reply, System};
 use crate::http::Soundness;
-use crate::process::{Listens, Server, free_address};
+use crate::process::{Listens, Server};
 
 /// What is built wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +63,6 @@ impl Redis {
     /// Built wrong.
     pub fn with(defect: Defect) -> Self {
         Redis { defect: Some(defect) }
-    }
-
-    fn program() -> String {
-        std::env::var("DUEWHEEL_REDIS").unwrap_or_else(|_| "redis-server".to_owned())
     }
 
     /// A script, with the defect built in if it concerns it.
@@ -257,7 +253,7 @@ impl System for Redis {
     }
 
     fn described(&self) -> String {
-        let version = Command::new(Self::program()).arg("--version").output();
+        let version = Command::new(program()).arg("--version").output();
         let version = match version {
             Ok(o) => {
                 let text = String::from_utf8_lossy(&o.stdout).into_owned();
@@ -285,16 +281,18 @@ impl System for Redis {
     }
 
     fn spawn(&self, folder: &Path) -> io::Result<Server> {
-        let address = free_address()?;
-        let data = folder.join("data");
-        std::fs::create_dir_all(&data)?;
-        let mut command = Command::new(Self::program());
-        command.args(["--bind", "127.0.0.1", "--port", &address.port().to_string()]);
-        command.arg("--dir").arg(data).args(["--daemonize", "no"]);
-        if self.defect != Some(Defect::NoLog) {
-            command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
-        }
-        Server::spawn(command, &folder.join("server.log"), Listens::Answers(address, is_this_process))
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+        let settings = match self.defect {
+            Some(Defect::NoLog) => Settings {
+                appendonly: Appendonly::Off,
+                // As it is if nothing is said.
+                extra: ["--save", "3600 1 300 100 60 10000"].map(str::to_owned).to_vec(),
+                ..Settings::default()
+            },
+            _ => Settings::default(),
+        };
+        let command = settings.command(&folder.join("data"), address.port())?;
+        Server::spawn(command, &folder.join("server.log"), Listens::Answers(address, answers))
     }
 
     fn connect(&self, address: SocketAddr, _reign: u64) -> io::Result<Box<dyn Peer>> {
@@ -302,121 +300,7 @@ impl System for Redis {
     }
 }
 
-/// It listens before it has read its log, and says `LOADING` until then.
-fn is_this_process(address: SocketAddr, pid: u32, patience: Duration) -> io::Result<bool> {
-    let mut wire = Wire::open(address, patience.min(Duration::from_secs(1)))?;
-    wire.send(&[vec![b"PING".to_vec()], vec![b"INFO".to_vec(), b"server".to_vec()]])?;
-    let pong = wire.read()?;
-    let info = wire.read()?;
-    let ours = info.text().is_some_and(|text| text.contains(&format!("process_id:{pid}\r\n")));
-    Ok(pong.text().as_deref() == Some("PONG") && ours)
-}
-
-/// A value of Redis' protocol.
-#[derive(Clone, Debug)]
-enum Value {
-    Bytes(Vec<u8>),
-    Number(i64),
-    Nothing,
-    List(Vec<Value>),
-    Error(String),
-}
-
-impl Value {
-    fn text(&self) -> Option<String> {
-        match self {
-            Value::Bytes(bytes) => String::from_utf8(bytes.clone()).ok(),
-            Value::Number(n) => Some(n.to_string()),
-            Value::Nothing | Value::List(_) | Value::Error(_) => None,
-        }
-    }
-
-    fn number(&self) -> Option<u64> {
-        self.text()?.parse().ok()
-    }
-
-    fn list(&self) -> &[Value] {
-        match self {
-            Value::List(values) => values,
-            _ => &[],
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Wire {
-    stream: BufReader<TcpStream>,
-    sound: Soundness,
-}
-
 type Words = Vec<Vec<u8>>;
-
-impl Wire {
-    fn open(address: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        Ok(Wire { stream: BufReader::new(stream), sound: Soundness::Open })
-    }
-
-    fn send(&mut self, commands: &[Words]) -> io::Result<()> {
-        let mut out = Vec::new();
-        for command in commands {
-            out.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
-            for word in command {
-                out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-                out.extend_from_slice(word);
-                out.extend_from_slice(b"\r\n");
-            }
-        }
-        let result = self.stream.get_mut().write_all(&out);
-        if result.is_err() {
-            self.sound = Soundness::Closed;
-        }
-        result
-    }
-
-    fn read(&mut self) -> io::Result<Value> {
-        if self.sound == Soundness::Closed {
-            return Err(io::Error::other("the replies before it were cut"));
-        }
-        let result = self.value();
-        if result.is_err() {
-            self.sound = Soundness::Closed;
-        }
-        result
-    }
-
-    fn value(&mut self) -> io::Result<Value> {
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        let Some(line) = line.strip_suffix("\r\n") else {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"));
-        };
-        let strange = || io::Error::other(format!("answered {line:?}"));
-        let number = || line.get(1..).and_then(|n| n.parse::<i64>().ok()).ok_or_else(strange);
-        Ok(match line.as_bytes().first() {
-            Some(b'+') => Value::Bytes(line.as_bytes()[1..].to_vec()),
-            Some(b'-') => Value::Error(line[1..].to_owned()),
-            Some(b':') => Value::Number(number()?),
-            Some(b'$') => match usize::try_from(number()?) {
-                Err(_) => Value::Nothing,
-                Ok(len) => {
-                    let mut bytes = vec![0; len + 2];
-                    self.stream.read_exact(&mut bytes)?;
-                    bytes.truncate(len);
-                    Value::Bytes(bytes)
-                }
-            },
-            Some(b'*') => match usize::try_from(number()?) {
-                Err(_) => Value::Nothing,
-                Ok(len) => Value::List((0..len).map(|_| self.value()).collect::<io::Result<_>>()?),
-            },
-            _ => return Err(strange()),
-        })
-    }
-}
 
 #[derive(Debug)]
 struct Queue {
@@ -545,7 +429,7 @@ impl Peer for Queue {
     }
 
     fn soundness(&self) -> Soundness {
-        self.wire.sound
+        if self.wire.is_sound() { Soundness::Open } else { Soundness::Closed }
     }
 
     fn list(&mut self, queue: &str, _known: &[MsgId]) -> Result<Vec<Held>, String> {

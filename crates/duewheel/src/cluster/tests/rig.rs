@@ -19,6 +19,7 @@ use crate::cluster::Shards;
 use crate::cluster::router::Router;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Inbox, Patience, is_settling};
+use crate::runner::WhenFenced;
 use crate::shard::Shard;
 use crate::shared::{End, Shared, Wish};
 use crate::wheel::Duewheel;
@@ -68,7 +69,7 @@ impl Local {
                 ..Config::default()
             };
             let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
-            let shard = Shard::start(Box::new(opener), config, clock.clone());
+            let shard = Shard::start(Box::new(opener), config, clock.clone(), WhenFenced::OpenAgain);
             let Ok(shard) = shard else { panic!("a shard in memory starts") };
             let (inbox, shared) = shard.hand_on();
             One { client: Client::new(inbox, shared), mood: Mood::Well, asked: Vec::new() }

@@ -20,6 +20,10 @@ use crate::http::Limits;
 use crate::span::Span;
 use crate::tls;
 
+mod store;
+
+pub use store::{RedisSettings, Secret, StoreChoice};
+
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
@@ -44,9 +48,37 @@ pub struct Options {
     /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it counts for HTTP, too [default: 65535]
     #[arg(long, env = "DUEWHEEL_BEANSTALK_MAX_JOB_SIZE", value_name = "N")]
     pub beanstalk_max_job_size: Option<usize>,
-    /// Which store keeps the messages; this version has `log`, the one in the data folder [default: log]
-    #[arg(long, env = "DUEWHEEL_STORE", value_name = "URL")]
-    pub store: Option<String>,
+    /// Which store keeps the messages: `log`, the one in the data folder; `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`; or
+    /// `redis-cluster://HOST[:PORT],...`; with TLS `rediss://` and `rediss-cluster://` [default: log]
+    #[arg(long, env = "DUEWHEEL_STORE", value_name = "URL", hide_env_values = true)]
+    pub store: Option<Secret>,
+    /// The user at Redis, if not in the URL
+    #[arg(long, env = "DUEWHEEL_REDIS_USER", value_name = "NAME")]
+    pub redis_user: Option<String>,
+    /// The password at Redis, if not in the URL; better in the environment or the file than in a flag, which others can see
+    #[arg(long, env = "DUEWHEEL_REDIS_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
+    pub redis_password: Option<Secret>,
+    /// What the names of all keys in Redis begin with [default: duewheel]
+    #[arg(long, env = "DUEWHEEL_REDIS_PREFIX", value_name = "PREFIX")]
+    pub redis_prefix: Option<String>,
+    /// How many replicas of Redis must have a change before it is answered [default: 0]
+    #[arg(long, env = "DUEWHEEL_REDIS_WAIT", value_name = "N")]
+    pub redis_wait: Option<u32>,
+    /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts
+    #[arg(long, env = "DUEWHEEL_REDIS_CA", value_name = "FILE")]
+    pub redis_ca: Option<PathBuf>,
+    /// The name of this node among those that share a Redis [default: duewheel]
+    #[arg(long, env = "DUEWHEEL_NODE", value_name = "NAME")]
+    pub node: Option<String>,
+    /// Where the other nodes reach this one, and where it listens for them; without it the node is alone
+    #[arg(long, env = "DUEWHEEL_ADVERTISE", value_name = "ADDR")]
+    pub advertise: Option<String>,
+    /// Into how many shards the messages of a new cluster are split, for ever [default: 1; with --advertise 16]
+    #[arg(long, env = "DUEWHEEL_SHARDS", value_name = "N")]
+    pub shards: Option<u32>,
+    /// How long a shard stays with a node that is not heard of; from 1s to 60s [default: 5s]
+    #[arg(long, env = "DUEWHEEL_SHARD_LEASE", value_name = "TIME")]
+    pub shard_lease: Option<Span>,
     /// What an answer means: on the disk, handed to the system, or in memory [default: fsync]
     #[arg(long, env = "DUEWHEEL_DURABILITY", value_name = "LEVEL")]
     pub durability: Option<Level>,
@@ -154,7 +186,7 @@ pub struct Settings {
     /// Largest job over beanstalkd's protocol, in bytes.
     pub beanstalk_max_job_size: usize,
     /// Which store.
-    pub store: String,
+    pub store: StoreChoice,
     /// What an answer means.
     pub durability: Level,
     /// Bytes of the journal's budget.
@@ -218,7 +250,8 @@ macro_rules! over {
 impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
-        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
+            redis_prefix, redis_wait, redis_ca, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
             hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout)
     }
@@ -243,6 +276,7 @@ impl Options {
     /// # Errors
     /// When a value cannot be.
     pub fn settings(self) -> Result<Settings, ConfigError> {
+        let store = StoreChoice::of(&self)?;
         let mut policy = Policy::default();
         let mut limits = Limits::default();
         set(&mut policy.wheel_slots, self.wheel_slots);
@@ -292,7 +326,7 @@ impl Options {
             http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
             beanstalk: self.beanstalk.unwrap_or_else(|| Listen::At("127.0.0.1:11300".into())),
             beanstalk_max_job_size: max_job,
-            store: self.store.unwrap_or_else(|| "log".into()),
+            store,
             durability: self.durability.unwrap_or(Level::Fsync),
             journal_bytes,
             tokens: self.tokens,
@@ -360,6 +394,16 @@ impl Settings {
         })
     }
 
+    /// The address to listen on for other nodes; `None` when there are none.
+    ///
+    /// # Errors
+    /// As [`Settings::http_address`].
+    pub fn peer_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
+        let StoreChoice::Redis(redis) = &self.store else { return Ok(None) };
+        let missing = "nodes know each other by a secret, but what they say to each other crosses the network in the clear";
+        redis.advertise.as_ref().map(|text| self.address("advertise", text, Some(missing))).transpose()
+    }
+
     /// `missing`: what keeps this listener from addresses that other machines reach.
     fn address(&self, option: &str, text: &str, missing: Option<&str>) -> Result<SocketAddr, ConfigError> {
         let bad = |what: &dyn fmt::Display| ConfigError::Value(format!("--{option} {text}: {what}"));
@@ -405,8 +449,10 @@ impl Settings {
             http: Some(self.http.clone()),
             beanstalk: Some(self.beanstalk.clone()),
             beanstalk_max_job_size: Some(self.beanstalk_max_job_size),
-            store: Some(self.store.clone()),
-            durability: Some(self.durability),
+            durability: match self.store {
+                StoreChoice::Log => Some(self.durability),
+                StoreChoice::Redis(_) => None,
+            },
             journal_bytes: Some(self.journal_bytes),
             memory_messages: Some(self.policy.near_messages + self.policy.ready_messages),
             tokens: self.tokens.clone(),
@@ -425,6 +471,7 @@ impl Settings {
             max_connections: Some(self.limits.max_connections),
             header_timeout: span(self.limits.header_timeout),
             body_timeout: span(self.limits.body_timeout),
+            ..self.store.clone().into_options()
         }
     }
 }
@@ -509,16 +556,22 @@ mod tests {
 
     #[test]
     fn every_option_passes_through_over_and_settings() {
-        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_max_job_size = 7\nstore = 'log'\ndurability = 'memory'\n\
+        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
             journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
-        let given = options(all);
-        assert_eq!(given.clone().over(Options::default()), given);
-        assert_eq!(Options::default().over(given.clone()), given);
-        assert_eq!(given.clone().settings().unwrap().to_options(), given);
-        let text = toml::to_string(&given).unwrap();
-        assert_eq!(options(&text), given);
+        let log = format!("{all}\nstore = 'log'");
+        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_ca = '/a'\n\
+            node = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
+        let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
+        for all in [log, redis] {
+            let given = options(&all);
+            assert_eq!(given.clone().over(Options::default()), given);
+            assert_eq!(Options::default().over(given.clone()), given);
+            assert_eq!(given.clone().settings().unwrap().to_options(), given);
+            let text = toml::to_string(&given).unwrap();
+            assert_eq!(options(&text), given);
+        }
     }
 
     #[test]

@@ -1,0 +1,22 @@
+//! Real Redis servers for tests and benchmarks: one ([`Redis`]), a Redis Cluster ([`RedisCluster`]), and a network between
+//! them and a client that can be cut ([`Proxy`]).
+//!
+//! Everything is private to the caller: loopback, ports nobody uses, folders of its own, processes that end with their owner.
+//! Blocking, and without any of duewheel's own crates, so that every one of them may use it in its tests.
+//! `DUEWHEEL_REDIS` names the binary, `redis-server` if it does not.
+
+mod cluster;
+mod port;
+mod proxy;
+mod resp;
+mod server;
+mod settings;
+mod tls;
+
+pub use cluster::{Node, RedisCluster, Role};
+pub use port::free_port;
+pub use proxy::{Mode, Proxy};
+pub use resp::{Value, Wire};
+pub use server::{Redis, answers};
+pub use settings::{Appendonly, Login, Settings, Transport, program};
+pub use tls::Certificates;

@@ -1,0 +1,188 @@
+//! A network that can be cut: a relay of TCP connections on the loopback.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::port::free_port;
+
+/// What it does with what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Passes it on.
+    Forward,
+    /// Ends all connections, and each new one as soon as it is made.
+    Cut,
+    /// Keeps connections, and takes new ones, but passes nothing on until this ends: then everything, late.
+    Stall,
+    /// Passes each piece on so much later, one after the other; so it limits the rate, too.
+    Delay(Duration),
+}
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    streams: Vec<TcpStream>,
+    ended: Ended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    NotYet,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Passes connections on to a target. Dropping it ends them all.
+#[derive(Debug)]
+pub struct Proxy {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Starts one that passes everything on. The target need not listen yet.
+    ///
+    /// # Errors
+    ///
+    /// It cannot listen.
+    pub fn start(target: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port()?))?;
+        let address = listener.local_addr()?;
+        let state = State { mode: Mode::Forward, streams: Vec::new(), ended: Ended::NotYet };
+        let shared = Arc::new(Shared { target, state: Mutex::new(state), changed: Condvar::new() });
+        let theirs = shared.clone();
+        let listener = std::thread::spawn(move || theirs.listen(&listener));
+        Ok(Proxy { shared, address, listener: Some(listener) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it does from now on.
+    pub fn set(&self, mode: Mode) {
+        let mut state = self.shared.lock();
+        state.mode = mode;
+        if mode == Mode::Cut {
+            state.hang_up();
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Passes everything on again.
+    pub fn heal(&self) {
+        self.set(Mode::Forward);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.lock();
+            state.ended = Ended::Ended;
+            state.hang_up();
+        }
+        self.shared.changed.notify_all();
+        // Wakes the listener, which then sees that it is over.
+        let _ = TcpStream::connect(self.address);
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+    }
+}
+
+impl State {
+    fn hang_up(&mut self) {
+        for stream in self.streams.drain(..) {
+            // The other side may have closed it.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(self: Arc<Self>, listener: &TcpListener) {
+        for near in listener.incoming() {
+            let mode = {
+                let state = self.lock();
+                if state.ended == Ended::Ended {
+                    return;
+                }
+                state.mode
+            };
+            if let (Ok(near), false) = (near, mode == Mode::Cut) {
+                let shared = self.clone();
+                std::thread::spawn(move || shared.relay(near));
+            }
+        }
+    }
+
+    /// Both ways of one connection. Whatever fails ends it; its ends see a closed connection, as they would without us.
+    fn relay(self: Arc<Self>, near: TcpStream) {
+        // Not before the network lets it through.
+        if self.pass().is_err() {
+            return;
+        }
+        let Ok(far) = TcpStream::connect(self.target) else { return };
+        let _ = (near.set_nodelay(true), far.set_nodelay(true));
+        let (Ok(near2), Ok(far2)) = (near.try_clone(), far.try_clone()) else { return };
+        {
+            let mut state = self.lock();
+            let (Ok(a), Ok(b)) = (near.try_clone(), far.try_clone()) else { return };
+            state.streams.extend([a, b]);
+            if state.ended == Ended::Ended || state.mode == Mode::Cut {
+                state.hang_up();
+            }
+        }
+        let shared = self.clone();
+        std::thread::spawn(move || shared.copy(far2, near2));
+        self.copy(near, far);
+    }
+
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            if self.pass().is_err() || to.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
+        // The two ends of this connection are closed now; let go of all that are.
+        let mut state = self.lock();
+        state.streams.retain(|s| s.peer_addr().is_ok());
+    }
+
+    /// Waits as long as the mode wants it. An error if the connection is not to be any more.
+    fn pass(&self) -> Result<(), ()> {
+        let mut state = self.lock();
+        loop {
+            match (state.ended, state.mode) {
+                (Ended::Ended, _) | (_, Mode::Cut) => return Err(()),
+                (_, Mode::Forward) => return Ok(()),
+                (_, Mode::Delay(time)) => {
+                    drop(state);
+                    std::thread::sleep(time);
+                    return Ok(());
+                }
+                (_, Mode::Stall) => {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a server is told.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+/// The binary: the one that `DUEWHEEL_REDIS` names, or the one on the path.
+pub fn program() -> OsString {
+    std::env::var_os("DUEWHEEL_REDIS").unwrap_or_else(|| "redis-server".into())
+}
+
+/// The append-only file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Appendonly {
+    /// Synced before each reply (`appendfsync always`).
+    #[default]
+    Always,
+    /// Synced each second (`appendfsync everysec`).
+    EverySecond,
+    /// None, and no snapshots either: a restart begins with nothing.
+    Off,
+}
+
+/// Who may ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Login {
+    /// Everybody.
+    #[default]
+    Nobody,
+    /// Who knows this password (`requirepass`).
+    Password(String),
+    /// This user of the access control list alone; the default user is off.
+    User {
+        /// Its name.
+        name: String,
+        /// Its password.
+        password: String,
+    },
+}
+
+/// How bytes travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// As they are.
+    #[default]
+    Plain,
+    /// Over TLS only, with certificates made for this server; between the nodes of a cluster, too.
+    Tls,
+}
+
+/// What a server is told. The default keeps everything it has acknowledged, and lets everybody ask.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The append-only file.
+    pub appendonly: Appendonly,
+    /// Who may ask.
+    pub login: Login,
+    /// How bytes travel.
+    pub transport: Transport,
+    /// `maxmemory` in bytes, without eviction.
+    pub maxmemory: Option<u64>,
+    /// More arguments of the command line, after all others: `--hz`, `100`.
+    pub extra: Vec<String>,
+}
+
+/// What a node of a cluster is told beyond that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clustered {
+    pub(crate) bus: u16,
+    pub(crate) node_timeout_ms: u64,
+}
+
+impl Settings {
+    /// The command that starts a server on this folder and port. Its file of settings is written there, readable by its owner.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written.
+    pub fn command(&self, folder: &Path, port: u16) -> io::Result<Command> {
+        self.command_of(folder, port, None)
+    }
+
+    pub(crate) fn command_of(
+        &self,
+        folder: &Path,
+        port: u16,
+        clustered: Option<Clustered>,
+    ) -> io::Result<Command> {
+        fs::create_dir_all(folder)?;
+        let file = folder.join("redis.conf");
+        fs::write(&file, self.lines(port, clustered))?;
+        let mut command = Command::new(program());
+        // It moves there first, so that no path needs quotes.
+        command.current_dir(folder).arg(file).args(&self.extra);
+        Ok(command)
+    }
+
+    fn lines(&self, port: u16, clustered: Option<Clustered>) -> String {
+        let mut out = String::from("bind 127.0.0.1\ndaemonize no\nsave \"\"\n");
+        let mut line = |text: std::fmt::Arguments<'_>| {
+            let _ = writeln!(out, "{text}");
+        };
+        match self.transport {
+            Transport::Plain => line(format_args!("port {port}")),
+            Transport::Tls => line(format_args!(
+                "port 0\ntls-port {port}\ntls-cert-file cert.pem\ntls-key-file key.pem\ntls-ca-cert-file ca.pem\n\
+                 tls-auth-clients no\ntls-replication yes\ntls-cluster yes"
+            )),
+        }
+        match self.appendonly {
+            Appendonly::Always => line(format_args!("appendonly yes\nappendfsync always")),
+            Appendonly::EverySecond => line(format_args!("appendonly yes\nappendfsync everysec")),
+            Appendonly::Off => line(format_args!("appendonly no")),
+        }
+        match &self.login {
+            Login::Nobody => {}
+            Login::Password(password) => {
+                line(format_args!("requirepass {password}\nmasterauth {password}"));
+            }
+            Login::User { name, password } => line(format_args!(
+                "user default off\nuser {name} on >{password} ~* &* +@all\nmasteruser {name}\nmasterauth {password}"
+            )),
+        }
+        if let Some(bytes) = self.maxmemory {
+            line(format_args!("maxmemory {bytes}\nmaxmemory-policy noeviction"));
+        }
+        if let Some(Clustered { bus, node_timeout_ms }) = clustered {
+            // Replicas are sent their first copy at once, and not after 5 s of waiting for more of them.
+            line(format_args!(
+                "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-port {bus}\n\
+                 cluster-node-timeout {node_timeout_ms}\nrepl-diskless-sync-delay 0"
+            ));
+        }
+        out
+    }
+}

@@ -1,0 +1,272 @@
+//! Where the messages are kept: the log in the data folder, or Redis, with one node or several.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, Options};
+use crate::span::Span;
+
+const DEFAULT_PREFIX: &str = "duewheel";
+const DEFAULT_NODE: &str = "duewheel";
+/// With one node all messages can be in one shard, with ids 1, 2, 3, ...; several nodes need some to share out.
+const DEFAULT_SHARDS: [u32; 2] = [1, 16];
+const MAX_SHARDS: u32 = 1024;
+const DEFAULT_LEASE: Duration = Duration::from_secs(5);
+/// Shorter, a busy server would lose its shards; longer, a dead one would keep them.
+const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
+
+/// Something that is not to be seen in logs.
+#[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The secret itself, for the one who asks for it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Secret(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<secret>")
+    }
+}
+
+/// Which store keeps the messages.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreChoice {
+    /// The log in the data folder.
+    Log,
+    /// Redis, Valkey or Redis Cluster.
+    Redis(Box<RedisSettings>),
+}
+
+/// Redis, and the node that works on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RedisSettings {
+    /// `redis://…` or `redis-cluster://…`, as given.
+    pub url: Secret,
+    /// The user, if not in the URL.
+    pub user: Option<String>,
+    /// The password, if not in the URL.
+    pub password: Option<Secret>,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// How many replicas must have a change before it is answered.
+    pub wait: u32,
+    /// The authority that the server's certificate is from, in PEM.
+    pub ca: Option<PathBuf>,
+    /// This node's name.
+    pub node: String,
+    /// Where other nodes reach it; `None`: it is alone.
+    pub advertise: Option<String>,
+    /// How many shards a new cluster gets.
+    pub shards: Option<u32>,
+    /// How long a shard stays with a node that is not heard of.
+    pub lease: Duration,
+}
+
+impl Options {
+    /// The same without passwords, to be shown.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Options {
+        self.redis_password = None;
+        if let Some(Secret(url)) = &mut self.store
+            && let Some((scheme, rest)) = url.split_once("://")
+            && let Some((who, hosts)) = rest.rsplit_once('@')
+        {
+            let user = who.split_once(':').map_or(who, |(user, _)| user);
+            *url = if user.is_empty() {
+                format!("{scheme}://{hosts}")
+            } else {
+                format!("{scheme}://{user}@{hosts}")
+            };
+        }
+        self
+    }
+}
+
+impl RedisSettings {
+    /// How many shards a new cluster gets.
+    pub fn shards_if_new(&self) -> u32 {
+        self.shards.unwrap_or(DEFAULT_SHARDS[usize::from(self.advertise.is_some())])
+    }
+}
+
+impl StoreChoice {
+    /// Out of the options, each of which must belong to the store that is chosen.
+    pub(super) fn of(options: &Options) -> Result<StoreChoice, ConfigError> {
+        let bad = |what: String| Err(ConfigError::Value(what));
+        let url = options.store.as_ref().map_or("log", Secret::expose);
+        if matches!(url, "log" | "log:") {
+            let given = [
+                ("redis-user", options.redis_user.is_some()),
+                ("redis-password", options.redis_password.is_some()),
+                ("redis-prefix", options.redis_prefix.is_some()),
+                ("redis-wait", options.redis_wait.is_some()),
+                ("redis-ca", options.redis_ca.is_some()),
+                ("node", options.node.is_some()),
+                ("advertise", options.advertise.is_some()),
+                ("shards", options.shards.is_some()),
+                ("shard-lease", options.shard_lease.is_some()),
+            ];
+            return match given.into_iter().find(|(_, given)| *given) {
+                Some((name, _)) => bad(format!("--{name} is for --store redis://… and redis-cluster://…")),
+                None => Ok(StoreChoice::Log),
+            };
+        }
+        let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        if !matches!(scheme, "redis" | "rediss" | "redis-cluster" | "rediss-cluster") {
+            // Nothing of it is shown: a password may be in it.
+            return bad("--store: must be log, redis://HOST:PORT/DB or redis-cluster://HOST:PORT,HOST:PORT \
+                 (rediss:// and rediss-cluster:// with TLS)"
+                .into());
+        }
+        if options.durability.is_some() {
+            return bad(
+                "--durability is for --store log; Redis gives best_effort_replicated, see --redis-wait"
+                    .into(),
+            );
+        }
+        let prefix = options.redis_prefix.clone().unwrap_or_else(|| DEFAULT_PREFIX.into());
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(plain) {
+            return bad(format!("--redis-prefix {prefix:?}: must be 1 to 64 of A-Z a-z 0-9 - _ . :"));
+        }
+        let node = options.node.clone().unwrap_or_else(|| DEFAULT_NODE.into());
+        if node.is_empty() || node.len() > 64 || !node.chars().all(plain) {
+            return bad(format!("--node {node:?}: must be 1 to 64 of A-Z a-z 0-9 - _ . :"));
+        }
+        if options.advertise.is_some() && options.node.is_none() {
+            return bad("--advertise needs --node: nodes are told apart by their names".into());
+        }
+        if let Some(n) = options.shards.filter(|n| !(1..=MAX_SHARDS).contains(n)) {
+            return bad(format!("--shards {n}: must be from 1 to {MAX_SHARDS}"));
+        }
+        let lease = options.shard_lease.map_or(DEFAULT_LEASE, Duration::from);
+        if !LEASES.contains(&lease) {
+            return bad(format!("--shard-lease {}: must be from 1s to 60s", span(lease)));
+        }
+        Ok(StoreChoice::Redis(Box::new(RedisSettings {
+            url: url.into(),
+            user: options.redis_user.clone(),
+            password: options.redis_password.clone(),
+            prefix,
+            wait: options.redis_wait.unwrap_or(0),
+            ca: options.redis_ca.clone(),
+            node,
+            advertise: options.advertise.clone(),
+            shards: options.shards,
+            lease,
+        })))
+    }
+
+    /// The same as options.
+    pub(super) fn into_options(self) -> Options {
+        match self {
+            StoreChoice::Log => Options { store: Some("log".into()), ..Options::default() },
+            StoreChoice::Redis(redis) => Options {
+                shards: Some(redis.shards_if_new()),
+                store: Some(redis.url),
+                redis_user: redis.user,
+                redis_password: redis.password,
+                redis_prefix: Some(redis.prefix),
+                redis_wait: Some(redis.wait),
+                redis_ca: redis.ca,
+                node: Some(redis.node),
+                advertise: redis.advertise,
+                shard_lease: Some(span(redis.lease)),
+                ..Options::default()
+            },
+        }
+    }
+}
+
+fn span(d: Duration) -> Span {
+    Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(toml: &str) -> Result<StoreChoice, String> {
+        StoreChoice::of(&toml::from_str(toml).unwrap()).map_err(|error| error.to_string())
+    }
+
+    fn redis(toml: &str) -> RedisSettings {
+        match choose(toml).unwrap() {
+            StoreChoice::Redis(redis) => *redis,
+            StoreChoice::Log => panic!("{toml}: the log"),
+        }
+    }
+
+    #[test]
+    fn the_log_is_the_default_and_takes_nothing_of_redis() {
+        assert_eq!(choose(""), Ok(StoreChoice::Log));
+        assert_eq!(choose("store = 'log:'"), Ok(StoreChoice::Log));
+        for (toml, says) in [
+            ("node = 'a'", "--node is for"),
+            ("advertise = 'h:1'", "--advertise is for"),
+            ("shards = 4", "--shards is for"),
+            ("shard_lease = '3s'", "--shard-lease is for"),
+            ("redis_password = 'x'", "--redis-password is for"),
+            ("redis_prefix = 'x'", "--redis-prefix is for"),
+        ] {
+            assert!(choose(toml).unwrap_err().contains(says), "{toml}");
+        }
+    }
+
+    #[test]
+    fn redis_with_defaults() {
+        let alone = redis("store = 'redis://127.0.0.1:6379/2'");
+        assert_eq!(
+            (alone.prefix.as_str(), alone.node.as_str(), alone.wait, alone.shards_if_new(), alone.lease),
+            ("duewheel", "duewheel", 0, 1, Duration::from_secs(5))
+        );
+        let several = redis("store = 'redis-cluster://a:1,b:2'\nnode = 'n1'\nadvertise = '127.0.0.1:7800'");
+        assert_eq!((several.shards_if_new(), several.advertise.as_deref()), (16, Some("127.0.0.1:7800")));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_and_no_password_is_shown() {
+        let base = "store = 'redis://127.0.0.1:6379'\n";
+        for (toml, says) in [
+            ("advertise = 'h:1'", "--advertise needs --node"),
+            ("node = 'a b'", "--node \"a b\""),
+            ("shards = 0", "--shards 0"),
+            ("shards = 1025", "--shards 1025"),
+            ("shard_lease = '10ms'", "--shard-lease 10ms"),
+            ("redis_prefix = '{x}'", "--redis-prefix"),
+            ("durability = 'fsync'", "--durability is for --store log"),
+        ] {
+            assert!(choose(&format!("{base}{toml}")).unwrap_err().contains(says), "{toml}");
+        }
+        let wrong = choose("store = 'postgres://me:hunter2@h/d'").unwrap_err();
+        assert!(wrong.contains("--store") && !wrong.contains("hunter2"), "{wrong}");
+        let settings = redis("store = 'redis://me:hunter2@h:1/0'\nredis_password = 'hunter2'");
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        for (url, shown) in [
+            ("redis://me:hunter2@h:1/0", "redis://me@h:1/0"),
+            ("redis://:hunter2@h:1/0", "redis://h:1/0"),
+            ("redis://me:hunt@er2@h:1", "redis://me@h:1"),
+            ("redis://h:1", "redis://h:1"),
+            ("log", "log"),
+        ] {
+            let options =
+                Options { store: Some(url.into()), redis_password: Some("x".into()), ..Options::default() };
+            let options = options.without_secrets();
+            assert_eq!((options.store, options.redis_password), (Some(shown.into()), None));
+        }
+    }
+}

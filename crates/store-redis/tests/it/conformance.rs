@@ -1,0 +1,146 @@
+//! The suite that every store runs, on one server and on a Redis Cluster.
+
+use duewheel_core::store::conformance::{self, Fixture, Hook, Space};
+use duewheel_core::store::{StoreError, Waker};
+use duewheel_redis_rig::{Redis, RedisCluster, Settings};
+use duewheel_store_redis::{Options, RedisStore};
+
+use crate::place::{PATIENCE, SHARD, of_cluster, options, server, until};
+
+/// Where the shard is; each place is a prefix of its own.
+struct Servers {
+    kind: Kind,
+    places: u32,
+    losses: u32,
+    options: Options,
+}
+
+enum Kind {
+    Single(Redis),
+    Cluster(RedisCluster),
+}
+
+impl Servers {
+    fn single() -> Self {
+        let redis = server();
+        let options = options(&redis);
+        Servers { kind: Kind::Single(redis), places: 0, losses: 0, options }
+    }
+
+    fn cluster() -> Self {
+        let cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
+        let options = of_cluster(&cluster);
+        Servers { kind: Kind::Cluster(cluster), places: 0, losses: 0, options }
+    }
+
+    /// The node that has the shard.
+    fn node(&self) -> usize {
+        match &self.kind {
+            Kind::Single(_) => 0,
+            Kind::Cluster(cluster) => cluster.master_of_key(&self.key("owner")).expect("a master"),
+        }
+    }
+
+    fn redis(&self) -> &Redis {
+        match &self.kind {
+            Kind::Single(redis) => redis,
+            Kind::Cluster(cluster) => cluster.node(self.node()),
+        }
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{{place{}:{SHARD}}}:{name}", self.places)
+    }
+
+    fn lease_end(&self) -> Option<u64> {
+        self.redis().command(&["HGET", &self.key("owner"), "until"]).expect("a reply").number()
+    }
+
+    fn command(&self, words: &[&str]) {
+        let reply = self.redis().command(words).expect("a reply");
+        assert!(!matches!(reply, duewheel_redis_rig::Value::Error(_)), "{words:?}: {reply:?}");
+    }
+}
+
+impl Fixture for Servers {
+    type Store = RedisStore;
+
+    fn clear(&mut self) {
+        self.command(&["FLUSHALL"]);
+        self.places += 1;
+        let options = match &self.kind {
+            Kind::Single(redis) => options(redis),
+            Kind::Cluster(cluster) => of_cluster(cluster),
+        };
+        // Small books, so that they are written now and then.
+        self.options =
+            options.tail_bytes(3_000).prefix(format!("place{}", self.places)).expect("a good prefix");
+    }
+
+    fn open(&mut self, waker: Waker) -> Result<RedisStore, StoreError> {
+        RedisStore::open(&self.options, SHARD, waker)
+    }
+
+    /// The server is killed; it syncs its append-only file before each reply.
+    fn lose_power(&mut self) -> Hook {
+        let node = self.node();
+        match &mut self.kind {
+            Kind::Single(redis) => {
+                redis.kill().expect("it ran");
+                redis.restart().expect("it starts again");
+            }
+            Kind::Cluster(cluster) => {
+                self.losses += 1;
+                if self.losses % 8 != 1 {
+                    return Hook::Unsupported; // it takes seconds until the others believe it again
+                }
+                cluster.kill(node).expect("it ran");
+                cluster.restart(node).expect("it starts again");
+                cluster.wait_until_well(PATIENCE).expect("a cluster that is well");
+            }
+        }
+        Hook::Done
+    }
+
+    fn damage(&mut self) -> Hook {
+        let books = self.key("books");
+        self.command(&["HSET", &books, "queue/0", "\u{1}nonsense"]);
+        Hook::Done
+    }
+
+    /// All connections end, whoever uses them.
+    fn fail(&mut self) -> Hook {
+        self.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        Hook::Done
+    }
+
+    fn space(&mut self, space: Space) -> Hook {
+        let limit = match space {
+            Space::Free => 0,
+            Space::Full => {
+                let info =
+                    self.redis().command(&["INFO", "memory"]).expect("a reply").text().unwrap_or_default();
+                let used = info.lines().find_map(|line| line.trim().strip_prefix("used_memory:"));
+                let used: u64 = used.and_then(|n| n.parse().ok()).expect("a number");
+                used + used / 20
+            }
+        };
+        self.command(&["CONFIG", "SET", "maxmemory", &limit.to_string()]);
+        // The store looks when it renews its lease; the second renewal from now was begun after this.
+        for _ in 0..2 {
+            let before = self.lease_end();
+            until("the lease is renewed", || self.lease_end() != before);
+        }
+        Hook::Done
+    }
+}
+
+#[test]
+fn a_single_server_conforms() {
+    conformance::run(&mut Servers::single());
+}
+
+#[test]
+fn a_cluster_conforms() {
+    conformance::run(&mut Servers::cluster());
+}
