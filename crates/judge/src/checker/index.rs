@@ -132,6 +132,14 @@ impl Life<'_> {
     }
 }
 
+/// A reserve that may have granted something that nobody has received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    pub(super) op: usize,
+    /// No such grant is later.
+    pub(super) latest: Point,
+}
+
 /// The store has gone on with a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failover {
@@ -153,7 +161,7 @@ pub(super) struct World<'h> {
     /// Lives by queue and key.
     pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
     /// Reserves that may have granted something that nobody has received.
-    pub(super) lost_reserves: BTreeMap<&'h str, Vec<usize>>,
+    pub(super) lost_reserves: BTreeMap<&'h str, Vec<Lost>>,
     /// Reserves that found nothing, by queue.
     pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
     /// Reserves whose answer took longer than anything that is due may wait, by queue.
@@ -276,15 +284,21 @@ impl<'h> World<'h> {
         }
         self.down_since = down;
         self.blows.extend(struck.map(|since| (since, Point::NEVER)));
+        let mut lingering = BTreeMap::new();
         if let Unanswered::ForMs(ms) = self.rules.unanswered {
-            self.unanswered_for(ms.saturating_mul(NS));
+            lingering = self.unanswered_for(ms.saturating_mul(NS));
         }
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
             if let Call::Reserve { queue, .. } = op.call {
                 match op.end {
-                    End::Unknown => self.lost_reserves.entry(queue).or_default().push(i),
+                    End::Unknown => {
+                        self.lost_reserves.entry(queue).or_default().push(Lost { op: i, latest: op.latest });
+                    }
                     End::Ok(ret, answer) => {
+                        if let Some(&latest) = lingering.get(&i) {
+                            self.lost_reserves.entry(queue).or_default().push(Lost { op: i, latest });
+                        }
                         if matches!(answer, Answer::Grants(grants) if grants.is_empty()) {
                             self.empty_reserves.entry(queue).or_default().push(i);
                         }
@@ -299,8 +313,9 @@ impl<'h> World<'h> {
         }
     }
 
-    /// Operations that were given up take no effect after so long.
-    fn unanswered_for(&mut self, ns: u64) {
+    /// Operations that were given up take no effect after so long. Neither does what a reserve left behind that met a blow: it asks several
+    /// parts, and is answered with what those that are there have given; what the others may have granted reaches nobody.
+    fn unanswered_for(&mut self, ns: u64) -> BTreeMap<usize, Point> {
         // Their stamps are in the order of the list.
         let invocations: Vec<Point> = self.ops.iter().map(|op| op.inv).collect();
         for op in &mut self.ops {
@@ -309,6 +324,13 @@ impl<'h> World<'h> {
             let first = invocations.partition_point(|inv| inv.ns <= until);
             op.latest = invocations.get(first).copied().unwrap_or(Point::NEVER);
         }
+        let met = self.ops.iter().enumerate().filter_map(|(i, op)| {
+            let ret = op.done().filter(|_| matches!(op.call, Call::Reserve { .. }))?;
+            let met = self.blows.iter().any(|(begin, end)| op.inv.idx < end.idx && begin.idx < ret.idx);
+            let first = invocations.partition_point(|inv| inv.ns <= ret.ns.saturating_add(ns));
+            met.then(|| (i, invocations.get(first).copied().unwrap_or(Point::NEVER)))
+        });
+        met.collect()
     }
 
     fn close(&mut self, by_id: &BTreeMap<OpId, usize>, op: OpId, at: Point, end: End<'h>) {
@@ -694,8 +716,8 @@ impl<'h> World<'h> {
     }
 
     /// When a lease that nobody has received has run out at the latest.
-    pub(super) fn lost_lease_ends(&self, life: &Life<'_>, lost: &Op<'_>) -> u64 {
-        let asked = match lost.call {
+    pub(super) fn lost_lease_ends(&self, life: &Life<'_>, lost: &Lost) -> u64 {
+        let asked = match self.ops[lost.op].call {
             Call::Reserve { lease_ms, .. } => *lease_ms,
             _ => None,
         };
@@ -719,9 +741,9 @@ impl<'h> World<'h> {
     }
 
     /// Reserves of unknown outcome that may have happened between two places.
-    pub(super) fn lost_reserves(&self, queue: &str, from: usize, to: usize) -> impl Iterator<Item = &Op<'h>> {
+    pub(super) fn lost_reserves(&self, queue: &str, from: usize, to: usize) -> impl Iterator<Item = &Lost> {
         let all = self.lost_reserves.get(queue).map_or(&[][..], |v| &v[..]);
-        all.iter().map(|&i| &self.ops[i]).filter(move |op| op.inv.idx < to && op.latest.idx > from)
+        all.iter().filter(move |lost| self.ops[lost.op].inv.idx < to && lost.latest.idx > from)
     }
 
     /// By how much the wall clock was put forward between two places in a way that counts as time that passed: while the

@@ -252,6 +252,37 @@ fn a_blow_excuses_waiting_until_it_is_healed_and_a_while_after() {
 }
 
 #[test]
+fn a_reserve_that_met_a_blow_may_leave_a_grant_behind_that_reaches_nobody() {
+    case(Check::Attempts, |s| {
+        s.history.rules.unanswered = Unanswered::ForMs(50);
+        s.enqueue(1, None, 0);
+        s.fault(Fault::Struck(Blow::StorePaused));
+        if !s.bad {
+            s.empty();
+        }
+        s.fault(Fault::Healed);
+        if s.bad {
+            s.empty();
+        }
+        s.wait(200);
+        s.late_ms = 202;
+        s.grant(1, None, 2, 2);
+    });
+    // Nor does it stay for ever.
+    case(Check::Untruthful, |s| {
+        s.history.rules.unanswered = Unanswered::ForMs(50);
+        s.enqueue(1, None, 0);
+        s.fault(Fault::Struck(Blow::StorePaused));
+        s.empty();
+        s.fault(Fault::Healed);
+        s.wait(60);
+        s.enqueue(2, None, 9_000);
+        s.wait(if s.bad { 800 } else { 20 });
+        s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::Leased);
+    });
+}
+
+#[test]
 fn what_was_never_answered_lingers_for_a_while_only() {
     // A replacement that was given up long ago has not ended a message that is younger.
     case(Check::Lost, |s| {
