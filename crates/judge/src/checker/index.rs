@@ -390,13 +390,23 @@ impl<'h> World<'h> {
         }
         let sends = self.lives[life].sends.iter().map(|&send| self.ops[send].inv.idx);
         let since = sends.filter(|inv| *inv < at.idx).max().unwrap_or(at.idx);
-        for &(other_since, other) in names.ids.get(&id).into_iter().flatten().filter(|(_, l)| *l != life) {
-            // The older one must be forgotten when the younger one is there.
-            let (old, young) = if other_since <= since { (other, at.idx) } else { (life, other_since) };
-            if !self.lives[old].forgotten(self, young) {
+        let mut since = since;
+        let others: Vec<(usize, usize)> = names.ids.get(&id).cloned().unwrap_or_default();
+        for (other_since, other) in others.into_iter().filter(|(_, l)| *l != life) {
+            // The one that was seen first must be forgotten when the other is seen. An enqueue may have waited for that, so its
+            // invocation says nothing about the order.
+            let seen = |l: usize| self.lives[l].exists.map_or(at.idx, |p| p.idx);
+            let (old, young) = if seen(other) <= seen(life) { (other, life) } else { (life, other) };
+            let forgotten = self.lives[old].forgotten_at(self);
+            if forgotten >= seen(young) {
                 let what = format!("id {} was given to two enqueues", id.0);
                 self.blame(report, Check::Ghost, life, what);
                 return;
+            }
+            if old == other {
+                since = since.max(forgotten).max(other_since + 1);
+            } else {
+                names.put_off(id, other, forgotten.max(since + 1));
             }
         }
         names.add(id, since, life);
@@ -849,6 +859,15 @@ impl Names {
         match lives.iter_mut().find(|(_, l)| *l == life) {
             Some((first, _)) => *first = since.min(*first),
             None => lives.push((since, life)),
+        }
+        lives.sort_unstable();
+    }
+
+    /// A life has its id from a later place on.
+    fn put_off(&mut self, id: MsgId, life: usize, since: usize) {
+        let lives = self.ids.entry(id).or_default();
+        for entry in lives.iter_mut().filter(|(_, l)| *l == life) {
+            entry.0 = entry.0.max(since);
         }
         lives.sort_unstable();
     }

@@ -77,6 +77,22 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
         s.ack(1, 1);
         s.dump(vec![]);
     });
+    // Also to an enqueue that was asked for earlier, and had to wait.
+    case(Check::Ghost, |s| {
+        let waits = s.invoke(enqueue(2, None, 9_000));
+        s.wait(5);
+        s.enqueue(1, None, 9_000);
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        if s.bad {
+            s.ok(waits, answer.clone());
+        }
+        fail_over(s);
+        if !s.bad {
+            s.ok(waits, answer);
+        }
+        let held = Held { id: MsgId(1), ..row(2, State::Scheduled, 0) };
+        s.dump(vec![held]);
+    });
     // What was done to the old one is not taken for something done to the new one; and the new one must not be lost.
     case(Check::Lost, |s| {
         s.enqueue(1, None, 9_000);
