@@ -50,7 +50,6 @@ pub(crate) async fn open(
     let (wire, control) = (Wire::new(connected.0?, patience), Wire::new(connected.1?, patience));
     let (used, max) = memory(&control).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;
-    let taken = SystemTime::now();
     let fence = Fence::new(asked, options.lease);
     let found = tokio::select! {
         found = read(&wire, &keys) => found,
@@ -68,7 +67,7 @@ pub(crate) async fn open(
         }
     };
     if let (Some(clock), Some(ago)) = (ledger.clock(), reign.noted_ago) {
-        ledger.note_clock(noted(clock, ago, taken));
+        ledger.note_clock(noted(clock, ago, reign.taken));
     }
     let applied = ledger.applied();
     let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);

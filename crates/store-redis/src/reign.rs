@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -45,6 +45,8 @@ pub(crate) struct Reign {
     pub(crate) first_id: u64,
     /// How long ago the clocks were noted, by the server's clock, which all nodes share.
     pub(crate) noted_ago: Option<Duration>,
+    /// When that was said, by this node's wall clock.
+    pub(crate) taken: SystemTime,
 }
 
 /// Milliseconds of a clock that goes on while the process or the machine sleeps.
@@ -157,6 +159,8 @@ pub(crate) async fn acquire(
         let asked = boot_ms();
         let of = "acquire";
         let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
+        // Before the replicas are waited for: what passes until then is known by this node's clock.
+        let taken = SystemTime::now();
         let mut words = value::list(reply, of)?.into_iter();
         let mut next = || words.next().unwrap_or(Value::Nil);
         match value::text(next(), of)?.as_deref() {
@@ -169,7 +173,7 @@ pub(crate) async fn acquire(
                 let epoch = u32::try_from(epoch)
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
                 note_epoch(keys, epoch);
-                let reign = Reign { epoch: Epoch(epoch), incarnation, replid, first_id, noted_ago };
+                let reign = Reign { epoch: Epoch(epoch), incarnation, replid, first_id, noted_ago, taken };
                 let known = all_know(wire, replicas).await;
                 if let Err(error) = known {
                     ended(&reign.incarnation);

@@ -2,7 +2,8 @@
 //!
 //! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
 //!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
-//!   asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered.
+//!   asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
+//!   granted something that did not arrive.
 //! * One that waits takes its place in line ([`super::line`]), and is asked for where something is.
 //! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
 //!   not wait, those of this node: nobody's messages wait for a round through the cluster.
@@ -104,11 +105,13 @@ impl Router {
             }
             match self.ask_more(shard, reserve, &mut got).await {
                 Ok(()) => answered = true,
+                // One that may have granted something is the news: whoever is told that nothing was applied believes it.
+                Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         match failed {
-            Some(error) if !answered => Err(error),
+            Some(error) if !answered || (got.is_empty() && error.outcome() == Outcome::Unknown) => Err(error),
             Some(_) | None => Ok(Reserved::Grants(got)),
         }
     }
