@@ -9,11 +9,14 @@ use std::task::{Context, Poll};
 
 use duewheel_core::engine::{Op, Reply, Reserve, Reserved, WaiterId};
 use duewheel_core::id::SessionId;
+use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::store::Level;
 use duewheel_core::time::Now;
 use tokio::sync::oneshot;
 
+use crate::cluster::list::{ListPlace, ListPlaces, Listing};
+use crate::cluster::room::Room;
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, Submission};
 use crate::shared::{EndOnPanic, Shared};
@@ -34,6 +37,21 @@ pub(crate) trait Route: Send + Sync + fmt::Debug {
     /// As [`Client::offer`]. A reserve that waits ends with [`Op::CancelReserve`], and when its answer has no receiver any more, what it
     /// was granted goes back.
     fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)>;
+
+    /// How many shards there are.
+    fn shards(&self) -> u32;
+
+    /// As [`Client::list`].
+    fn list(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPlaces>,
+        limit: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
+
+    /// Ends all waiting reserves with what there is, and lets none wait any more: a shutdown has begun.
+    fn end_waits(&self);
 }
 
 /// A consumer's demand, as [`Client::reserve`] takes it.
@@ -70,14 +88,65 @@ impl Demand {
 /// Answers under way. Dropping it does not take the operations back.
 #[derive(Debug)]
 pub struct Pending {
-    answers: oneshot::Receiver<Answers>,
+    answers: Receiver,
     ops: usize,
+    /// Given back when the answers are there.
+    room: Option<Room>,
 }
 
 impl Pending {
     /// Answers to so many operations, on their way through this channel.
     pub(crate) fn new(answers: oneshot::Receiver<Answers>, ops: usize) -> Self {
-        Pending { answers, ops }
+        Pending { answers: Receiver { answers, undo: None }, ops, room: None }
+    }
+
+    /// The same; answers that are there when it is dropped, and were never taken, go to `undo`.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn or_undo(mut self, undo: impl FnOnce(Answers) + Send + 'static) -> Self {
+        self.answers.undo = Some(Undo(Box::new(undo)));
+        self
+    }
+
+    /// The same, and they count as under way.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn holding(self, room: Option<Room>) -> Self {
+        Pending { room, ..self }
+    }
+}
+
+/// The end of a channel from which answers come, once.
+#[derive(Debug)]
+struct Receiver {
+    answers: oneshot::Receiver<Answers>,
+    undo: Option<Undo>,
+}
+
+/// What becomes of answers that nobody takes although they have arrived: their sender does not know.
+#[cfg_attr(not(feature = "cluster"), allow(dead_code))] // with one shard the driver undoes
+struct Undo(Box<dyn FnOnce(Answers) + Send>);
+
+impl fmt::Debug for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Undo")
+    }
+}
+
+impl Receiver {
+    /// From now on the sender knows that nobody takes them; what has arrived before.
+    fn last(&mut self) -> Option<Answers> {
+        self.undo = None;
+        self.answers.close();
+        self.answers.try_recv().ok()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(Undo(undo)) = self.undo.take()
+            && let Some(answers) = self.last()
+        {
+            undo(answers);
+        }
     }
 }
 
@@ -85,7 +154,12 @@ impl Future for Pending {
     type Output = Answers;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answers> {
         let ops = self.ops;
-        Pin::new(&mut self.answers).poll(cx).map(|answers| {
+        let polled = Pin::new(&mut self.answers.answers).poll(cx);
+        if polled.is_ready() {
+            self.room = None;
+            self.answers.undo = None;
+        }
+        polled.map(|answers| {
             answers.unwrap_or_else(|_| {
                 (0..ops).map(|_| Err(CallError::Lost("the driver ended before it answered"))).collect()
             })
@@ -101,14 +175,21 @@ impl Client {
     }
 
     /// A way to many shards. `inbox` and `shared` are the node's; sessions get numbers behind `sessions`, which no other node gives.
+    #[cfg(feature = "cluster")]
     pub(crate) fn routed(
         inbox: Arc<Inbox>,
         shared: Arc<Shared>,
         route: Arc<dyn Route>,
         sessions: u64,
     ) -> Self {
-        let next_session = Arc::new(AtomicU64::new(sessions + 1));
-        Client { next_session, route: Some(route), ..Client::new(inbox, shared) }
+        // Waiting reserves are named by the same numbers: with one shard the names of all nodes meet there.
+        let first = || Arc::new(AtomicU64::new(sessions + 1));
+        Client {
+            next_waiter: first(),
+            next_session: first(),
+            route: Some(route),
+            ..Client::new(inbox, shared)
+        }
     }
 
     /// Submits operations to be decided in order, next to each other, and answered together when the last answer may
@@ -130,7 +211,10 @@ impl Client {
     /// As [`Client::submit`].
     pub fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
         if let Some(route) = &self.route {
-            return route.offer(ops, patience);
+            return match self.inbox.admits(&ops) {
+                Ok(()) => route.offer(ops, patience),
+                Err(error) => Err((error, ops)),
+            };
         }
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
@@ -177,6 +261,56 @@ impl Client {
             Some(Ok(Reply::Reserve(reserved))) => Ok(reserved),
             Some(Err(error)) => Err(error),
             Some(Ok(_)) | None => Err(CallError::Lost("the driver gave another answer")),
+        }
+    }
+
+    /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died. `after` is the `next` of the page
+    /// before. A message that stays as it is between two pages is listed once, however many shards there are.
+    ///
+    /// # Errors
+    /// When there was no answer, or not of all shards; and when `after` is of another number of shards.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn list(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPlaces>,
+        limit: usize,
+    ) -> Result<Listing, CallError> {
+        if let Some(route) = &self.route
+            && route.shards() != 1
+        {
+            let op = Op::List { queue, state, after: None, limit };
+            self.inbox.admits(std::slice::from_ref(&op))?;
+            let Op::List { queue, .. } = op else { return Err(CallError::WRONG_ANSWER) };
+            return route.list(queue, state, after, limit).await;
+        }
+        let after = match after.as_ref().map(ListPlaces::as_slice) {
+            None => None,
+            Some([ListPlace::Behind(place)]) => Some(*place),
+            Some([ListPlace::End]) => return Ok(Listing::default()),
+            Some(_) => return Err(CallError::WRONG_PLACES),
+        };
+        match self.call(Op::List { queue, state, after, limit }).await? {
+            Reply::Page(page) => {
+                let next = page.next.map(|place| ListPlaces::new(vec![ListPlace::Behind(place)]));
+                Ok(Listing { views: page.views, next })
+            }
+            _ => Err(CallError::WRONG_ANSWER),
+        }
+    }
+
+    /// How many shards there are; 1 without a cluster.
+    pub fn shards(&self) -> u32 {
+        self.route.as_ref().map_or(1, |route| route.shards())
+    }
+
+    /// Ends waiting reserves that do not wait at this client's own inbox.
+    pub(crate) fn end_routed_waits(&self) {
+        if let Some(route) = &self.route {
+            route.end_waits();
         }
     }
 
@@ -245,17 +379,16 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(mut pending) = self.pending.take() else { return };
-        pending.answers.close();
-        match pending.answers.try_recv() {
+        match pending.answers.last() {
             // The grants had already left the driver.
-            Ok(mut answers) => {
+            Some(mut answers) => {
                 if let Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) = answers.pop() {
                     let leases = grants.iter().map(|g| (g.message.id, g.token)).collect();
                     self.client.put_back(Op::Undelivered { leases });
                 }
             }
             // The driver sees the closed channel if it answers before it sees this.
-            Err(_) => self.client.put_back(Op::CancelReserve { waiter: self.waiter }),
+            None => self.client.put_back(Op::CancelReserve { waiter: self.waiter }),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use duewheel_core::record::{ClockPair, DecodeError, Reader};
 use duewheel_core::store::{ErrorKind, Ledger, StoreError, Waker};
@@ -49,13 +50,14 @@ pub(crate) async fn open(
     let (used, max) = memory(&control).await?;
     check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;
+    let taken = SystemTime::now();
     let fence = Fence::new(asked, options.lease);
     let found = tokio::select! {
         found = read(&wire, &keys) => found,
         // Much may have to be read.
         error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
     };
-    let Found { ledger, marks, tail } = match found {
+    let Found { mut ledger, marks, tail } = match found {
         Ok(found) => found,
         Err(error) => {
             reign::ended(&reign.incarnation);
@@ -65,6 +67,9 @@ pub(crate) async fn open(
             return Err(error);
         }
     };
+    if let (Some(clock), Some(ago)) = (ledger.clock(), reign.noted_ago) {
+        ledger.note_clock(noted(clock, ago, taken));
+    }
     let applied = ledger.applied();
     let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);
     shared.memory.note(used, max);
@@ -85,6 +90,13 @@ async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// The clocks as they were noted, with the wall clock as this node's would have been: how much time has passed since then is known by the server's
+/// clock, and not by those of two nodes, which may differ. Rounded so that no more time has passed than is said.
+fn noted(clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
+    let wall = WallMs::from_system_time_up(taken).0.saturating_add(1);
+    ClockPair { wall: WallMs(wall.saturating_sub(reign::millis(ago))), ..clock }
 }
 
 /// Renews the lease for as long as nobody else does.

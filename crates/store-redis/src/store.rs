@@ -71,8 +71,18 @@ pub struct RedisStore {
     tail: usize,
     /// As noted in Redis last.
     noted: ClockPair,
+    /// Ids below this one are set aside.
+    aside: u64,
     recovered: Recovered,
     state: State,
+}
+
+/// Whether the books are written for the last time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    NotYet,
+    /// Nothing follows: the next owner goes on with the id behind the last one.
+    Clean,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,16 +119,28 @@ impl RedisStore {
             let recovered = Recovered {
                 epoch: shared.reign.epoch,
                 next_lsn: ledger.applied().next(),
-                next_id: ledger.next_id().0,
+                next_id: ledger.next_id().0.max(shared.reign.first_id),
                 clock: ledger.clock(),
                 due: ledger.due().clone(),
                 queues: ledger.rows().collect(),
             };
             // The list names queues that the next checkpoint must write.
             let dirty = recovered.queues.iter().map(|row| row.name.clone()).filter(|_| tail > 0).collect();
-            let unkeyed = RoaringTreemap::new();
-            let state = State::Open;
-            Ok(RedisStore { shared, tasks, loads, ledger, unkeyed, dirty, tail, noted, recovered, state })
+            let aside = shared.reign.first_id.saturating_add(reign::IDS_ASIDE);
+            let (unkeyed, state) = (RoaringTreemap::new(), State::Open);
+            Ok(RedisStore {
+                shared,
+                tasks,
+                loads,
+                ledger,
+                unkeyed,
+                dirty,
+                tail,
+                noted,
+                aside,
+                recovered,
+                state,
+            })
         })
     }
 
@@ -156,7 +178,7 @@ impl RedisStore {
     }
 
     /// The call that applies a group.
-    fn call(&self, group: &Group, script: &str, heads: &[u8]) -> Cmd {
+    fn call(&mut self, group: &Group, script: &str, heads: &[u8]) -> Cmd {
         let (keys, before) = (&self.shared.keys, self.ledger.applied());
         let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
         let folded = fold(group);
@@ -165,6 +187,16 @@ impl RedisStore {
         let mut commands = Commands(&mut call);
         plan.write(&mut commands);
         commands.one(&[b"RPUSH", keys.tail.as_bytes(), heads]);
+        let newest = group.records.iter().filter_map(|record| match record {
+            Record::Put { message, .. } => Some(message.id.0),
+            _ => None,
+        });
+        let newest = newest.max().unwrap_or(0);
+        if newest.saturating_add(reign::IDS_ASIDE / 2) > self.aside {
+            self.aside = newest.saturating_add(reign::IDS_ASIDE);
+            let aside = self.aside.to_string();
+            commands.one(&[b"HSET", keys.head.as_bytes(), b"ids", aside.as_bytes()]);
+        }
         call
     }
 
@@ -203,7 +235,7 @@ impl RedisStore {
     }
 
     /// Writes the books of the queues that have changed, and clears the list of changes.
-    fn write_books(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn write_books(&mut self, clock: ClockPair, clean: End) -> Result<(), StoreError> {
         let keys = &self.shared.keys;
         let applied = self.ledger.applied();
         let mut call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
@@ -237,6 +269,10 @@ impl RedisStore {
             &due.bytes,
         ]);
         commands.one(&[b"DEL", keys.tail.as_bytes()]);
+        if clean == End::Clean {
+            let next_id = self.ledger.next_id().0.max(self.shared.reign.first_id).to_string();
+            commands.one(&[b"HSET", keys.head.as_bytes(), b"clean", next_id.as_bytes()]);
+        }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);
         self.post(call, (bytes + due.bytes.len()) as u64, applied)
@@ -296,7 +332,7 @@ impl Store for RedisStore {
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
-            self.write_books(group.clock)?;
+            self.write_books(group.clock, End::NotYet)?;
         }
         Ok(())
     }
@@ -352,7 +388,7 @@ impl Store for RedisStore {
         self.check()?;
         self.ledger.note_clock(clock);
         let applied = self.ledger.applied();
-        let written = self.write_books(clock).and_then(|()| {
+        let written = self.write_books(clock, End::Clean).and_then(|()| {
             // Behind everything that is under way, so its answer is the last.
             let mut give_back = Pipeline::new();
             give_back.add_command(reign::renewal(&self.shared.keys, &self.shared.reign, Duration::ZERO));

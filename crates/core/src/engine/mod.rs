@@ -49,7 +49,8 @@ pub use input::{
 };
 pub use reply::{
     Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part,
-    QueueView, Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+    QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats, View,
+    WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
@@ -463,8 +464,9 @@ impl Engine {
         fx.push(Effect::Respond { to, reply, after });
     }
 
+    /// The shards count in their own steps, as with ids: a token for a message of one shard is never one for a message of another.
     fn new_token(&mut self) -> LeaseToken {
-        self.tokens += 1;
+        self.tokens = self.ids.at_least(self.tokens + 1);
         LeaseToken { epoch: self.epoch, counter: self.tokens }
     }
 
