@@ -482,3 +482,39 @@ fn groups_under_way_stay_in_order() {
     }
     shard.settle();
 }
+
+/// What is asked of all queues is merged out of many sets, some of which have nothing in the range.
+#[test]
+fn many_queues_are_merged() {
+    const QUEUES: u64 = 1_500;
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis));
+    let queues: Vec<QueueName> = (0..QUEUES).map(|n| queue(&format!("q{n:04}"))).collect();
+    let mut records = Vec::new();
+    for id in 1..=3 * QUEUES {
+        let place = usize::try_from(id * 7 % QUEUES).expect("small");
+        records.push(put(&queues[place], id, None, Bytes::new()));
+    }
+    let mut model = Table::default();
+    model.apply(&shard.append(records));
+    let but: Arc<[QueueName]> = queues.iter().step_by(3).cloned().collect();
+    for (which, until) in
+        [(Which::All, u64::MAX), (Which::All, 9_000_000 + QUEUES), (Which::AllBut(but), u64::MAX)]
+    {
+        for sequence in [Sequence::At, Sequence::AllAfter] {
+            let load = Load { rows: 700, until, ..all(sequence, which.clone()) };
+            let expected = model.load(Load { rows: usize::MAX, bytes: usize::MAX, ..load.clone() }).rows;
+            assert!(!expected.is_empty());
+            let (mut load, mut seen) = (load, Vec::new());
+            loop {
+                let page = shard.load(load.clone());
+                seen.extend(page.rows);
+                load.after = page.upto;
+                if page.more == More::No {
+                    break;
+                }
+            }
+            assert!(seen == expected, "{sequence:?} {until}: {} and {}", seen.len(), expected.len());
+        }
+    }
+}
