@@ -45,10 +45,10 @@ pub(crate) async fn open(
     let keys = Keys::new(&options.prefix, shard);
     let slots = servers.slots().await?;
     let master = slots.master_of(&keys.owner)?;
-    let patience = options.response_timeout + std::time::Duration::from_secs(5);
     let connected = tokio::join!(servers.connect(master), servers.connect(master));
-    let (wire, control) = (Wire::new(connected.0?, patience), Wire::new(connected.1?, patience));
+    let (wire, control) = (Wire::new(connected.0?), Wire::new(connected.1?));
     let (used, max) = memory(&control).await?;
+    check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;
     let fence = Fence::new(asked, options.lease);
     let found = tokio::select! {
@@ -73,6 +73,22 @@ pub(crate) async fn open(
     let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);
     shared.memory.note(used, max);
     Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
+}
+
+/// A key that somebody uses for something else would let a group fail half-way.
+async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
+    let mut ask = Pipeline::new();
+    for (key, _) in keys.types() {
+        ask.cmd("TYPE").arg(key);
+    }
+    let replies = wire.call(ask).await?;
+    for ((key, should), reply) in keys.types().into_iter().zip(replies) {
+        let is = value::text(reply, "TYPE")?.unwrap_or_default();
+        if is != should && is != "none" {
+            return Err(fault::damaged(key, "", &format!("it is a {is}, and should be a {should}")));
+        }
+    }
+    Ok(())
 }
 
 /// The clocks as they were noted, with the wall clock as this node's would have been: how much time has passed since then is known by the server's

@@ -392,7 +392,7 @@ impl Store for RedisStore {
             // Behind everything that is under way, so its answer is the last.
             let mut give_back = Pipeline::new();
             give_back.add_command(reign::renewal(&self.shared.keys, &self.shared.reign, Duration::ZERO));
-            let reply = self.shared.wire.ask(give_back)?;
+            let reply = self.shared.ask(give_back)?;
             self.shared.wait_until(applied)?;
             reign::judge(value::some(reply.into_iter().next(), "renew")?)
         });

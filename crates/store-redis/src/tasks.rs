@@ -75,7 +75,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
         None => {
             let slots = shared.servers.slots().await?;
             let connection = shared.servers.connect(slots.master_of(&shared.keys.owner)?).await?;
-            control.insert(Wire::new(connection, shared.options().response_timeout))
+            control.insert(Wire::new(connection))
         }
     };
     let mut ask = Pipeline::new();
