@@ -52,18 +52,30 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
         node = node.advertise(advertise).bind(bind.to_string());
     }
-    let coordinator: Arc<dyn Coordinator> = Arc::new(RedisCoordinator::new(options));
+    let redis_itself = Arc::new(RedisCoordinator::new(options));
+    let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
     let since = Instant::now();
     loop {
         let builder = Duewheel::builder().policy(policy_for_redis(settings.engine_policy()));
         match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
-            Ok(wheel) => return Ok(wheel),
+            Ok(wheel) => {
+                tokio::task::spawn_blocking(move || warn(&redis_itself));
+                return Ok(wheel);
+            }
             Err(why) if is_away(&why) && since.elapsed() < PATIENCE => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
                 tokio::time::sleep(PAUSE).await;
             }
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
         }
+    }
+}
+
+/// Says what an operator should change at Redis: a setting under which messages can be lost.
+fn warn(redis: &RedisCoordinator) {
+    match redis.warnings() {
+        Ok(warnings) => warnings.iter().for_each(|what| tracing::warn!("Redis: {what}")),
+        Err(error) => tracing::warn!(%error, "Redis could not be asked for its settings"),
     }
 }
 

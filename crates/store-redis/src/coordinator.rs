@@ -90,13 +90,13 @@ impl RedisCoordinator {
         })
     }
 
-    /// An answer that comes later than a lease is of no use to anybody.
     fn bounded<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let options = self.options();
-        let most = options.connect_timeout + options.response_timeout.min(options.lease.max(LEAST));
+        // Each step has a bound of its own, and cleans up behind it; this is for all of them together.
+        let most = options.connect_timeout * 2 + self.inner.patience() * 2;
         wait_for(async move {
             let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
             tokio::time::timeout(most, work).await.map_err(late)?
@@ -141,13 +141,20 @@ impl Inner {
                 wire
             }
         };
-        let reply = wire.call(ask).await;
+        let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
+        let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await.map_err(late).flatten();
         if reply.is_err() {
             // The next call makes another one. This one is not sent again: a join that was carried out must not be a second time.
             self.wires.lock().await.remove(to);
             *self.known.lock().await = None;
         }
         reply
+    }
+
+    /// An answer that comes later than a lease is of no use to anybody.
+    fn patience(&self) -> Duration {
+        let options = &self.servers.0;
+        options.response_timeout.min(options.lease.max(LEAST))
     }
 
     fn node_call(&self, verb: &str, name: &str, number: u32, advertise: &str) -> Cmd {

@@ -268,11 +268,10 @@ async fn scan_ties(
     let mut ask = Pipeline::new();
     ask.cmd("ZCOUNT").arg(&source.key).arg("-inf").arg(format!("({}", after.0));
     ask.cmd("ZCOUNT").arg(&source.key).arg("-inf").arg(after.0);
-    ask.cmd("ZCOUNT").arg(&source.key).arg("-inf").arg(range.until);
     let mut counts = shared.wire.call(ask).await?.into_iter();
     let mut count = || value::some(value::number(counts.next().unwrap_or_default(), of)?, of);
     // Members up to `low` are not behind the cursor, those from `high` on are.
-    let (mut low, mut high, end) = (count()?, count()?, count()?);
+    let (mut low, mut high) = (count()?, count()?);
     while low < high {
         let middle = low + (high - low) / 2;
         match ranks(shared, source, middle, middle).await?.first() {
@@ -281,11 +280,29 @@ async fn scan_ties(
             None => break, // there are fewer by now
         }
     }
+    // What is removed meanwhile moves the ranks. So the member before is read, too: while that one is not behind the cursor, nothing between it and
+    // what follows was skipped, since they were read at one moment.
     let most = range.most as u64;
-    let mut members = ranks(shared, source, low, low + most - 1).await?;
-    members.retain(|((time, _), _)| *time <= range.until);
-    behind(&mut members, Some(after));
-    Ok((members, low + most >= end))
+    loop {
+        let from = low.saturating_sub(1);
+        let mut members = ranks(shared, source, from, low + most - 1).await?;
+        let is_joined = from == 0 || members.first().is_some_and(|(place, _)| *place <= after);
+        if !is_joined {
+            low = low.saturating_sub(most);
+            continue;
+        }
+        let read = members.len() as u64;
+        let last = members.last().map(|(place, _)| place.0);
+        behind(&mut members, Some(after));
+        if members.is_empty() && read > most {
+            // What was added before the cursor meanwhile.
+            low += most;
+            continue;
+        }
+        let is_all = read <= low + most - 1 - from || last.is_some_and(|time| time > range.until);
+        members.retain(|((time, _), _)| *time <= range.until);
+        return Ok((members, is_all));
+    }
 }
 
 async fn ranks(

@@ -20,8 +20,11 @@ pub(crate) const FORMAT: &str = "1";
 /// Epochs count the seconds from the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
 /// Ids are set aside so many at a time, and again when half of them are used: a failover that takes back fewer than that takes back none
-/// that was given. A shard gives every n-th of them. They last for 2^27 ends that are not clean.
+/// that was given. A shard gives every n-th of them.
 pub(crate) const IDS_ASIDE: u64 = 1 << 26;
+/// After an end that was not clean ids go on at least at the epoch, which counts seconds, times this: so even what is set back to any earlier time
+/// gives none again, as long as fewer than these were given a second. They stay below 2^53 until the year 2088.
+const IDS_A_SECOND: u64 = 1 << 22;
 /// The longest that replicas may take to know of a new owner.
 const REPLICAS_KNOW: Duration = Duration::from_secs(1);
 
@@ -148,12 +151,36 @@ pub(crate) async fn acquire(
     lease: Duration,
 ) -> Result<(Reign, u64), StoreError> {
     let incarnation = hex(&random::<16>()?);
+    let taken = acquire_as(&incarnation, wire, keys, claimant, lease).await;
+    if let Err(error) = &taken
+        && error.kind() != ErrorKind::Fenced
+    {
+        // It may have been taken all the same: the reply may be lost, or a replica not know of it. Nothing of that reign will ever answer.
+        ended(&incarnation);
+        let mut give_back = Pipeline::new();
+        let mut call = script::call(script::renew(), keys);
+        call.arg("").arg(&incarnation).arg("").arg(0);
+        give_back.add_command(call);
+        let _ = tokio::time::timeout(REPLICAS_KNOW, wire.call(give_back)).await; // or it runs out
+    }
+    taken
+}
+
+async fn acquire_as(
+    incarnation: &str,
+    wire: &Wire,
+    keys: &Keys,
+    claimant: &Claimant,
+    lease: Duration,
+) -> Result<(Reign, u64), StoreError> {
+    let incarnation = incarnation.to_owned();
     let known = memory().known.get(keys.tag()).copied().unwrap_or(0);
     let mut over = String::new();
     loop {
         let mut call = script::call(script::acquire(), keys);
         call.arg(&incarnation).arg(&*claimant.node).arg(claimant.number).arg(&*claimant.advertise);
-        call.arg(millis(lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH).arg(IDS_ASIDE);
+        call.arg(millis(lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH);
+        call.arg(IDS_ASIDE).arg(IDS_A_SECOND);
         let mut ask = Pipeline::new();
         ask.add_command(call);
         let asked = boot_ms();
@@ -174,11 +201,7 @@ pub(crate) async fn acquire(
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
                 note_epoch(keys, epoch);
                 let reign = Reign { epoch: Epoch(epoch), incarnation, replid, first_id, noted_ago, taken };
-                let known = all_know(wire, replicas).await;
-                if let Err(error) = known {
-                    ended(&reign.incarnation);
-                    return Err(error);
-                }
+                all_know(wire, replicas).await?;
                 return Ok((reign, asked));
             }
             Some("HELD") => {

@@ -270,8 +270,9 @@ impl RedisStore {
         ]);
         commands.one(&[b"DEL", keys.tail.as_bytes()]);
         if clean == End::Clean {
-            let next_id = self.ledger.next_id().0.max(self.shared.reign.first_id).to_string();
-            commands.one(&[b"HSET", keys.head.as_bytes(), b"clean", next_id.as_bytes()]);
+            let next_id = self.ledger.next_id().0.max(self.shared.reign.first_id);
+            let clean = format!("{next_id}@{}", self.shared.reign.replid);
+            commands.one(&[b"HSET", keys.head.as_bytes(), b"clean", clean.as_bytes()]);
         }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);

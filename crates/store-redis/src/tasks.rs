@@ -140,6 +140,8 @@ async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<
             let is_last = places.is_empty();
             after = places.last().copied().or(after);
             let gone: Vec<_> = places.into_iter().filter(|(_, id)| mark.hides(*id)).collect();
+            // The reply came behind that to the purge itself: one that Redis refused never happened, and has ended the store by now.
+            shared.check()?;
             if !gone.is_empty() {
                 remove(shared, queue, sequence, &gone).await?;
                 shared.counts.swept.fetch_add(gone.len() as u64, SeqCst);
@@ -226,15 +228,16 @@ async fn forget(shared: Arc<Shared>) {
 async fn forget_some(shared: &Shared) -> Result<bool, StoreError> {
     let keys = &shared.keys;
     let now = shared.engine.load(SeqCst);
+    // Before they are counted: whoever adds one behind that sets it again.
+    shared.answers.store(false, SeqCst);
     let mut ask = Pipeline::new();
     ask.cmd("ZCOUNT").arg(&keys.answer_ends).arg("-inf").arg(now);
     ask.cmd("ZCARD").arg(&keys.answer_ends);
     let mut reply = shared.wire.call(ask).await?.into_iter();
     let mut next = || value::some(reply.next(), "ZCOUNT");
     let (over, all) = (value::number(next()?, "ZCOUNT")?, value::number(next()?, "ZCARD")?);
-    if all == Some(0) {
-        // Set again before the next answer goes out.
-        shared.answers.store(false, SeqCst);
+    if all != Some(0) {
+        shared.answers.store(true, SeqCst);
     }
     let over = over.unwrap_or(0);
     if over == 0 {

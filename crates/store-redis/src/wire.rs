@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::task::Poll;
+use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use futures_util::StreamExt;
@@ -25,6 +26,8 @@ use crate::value;
 
 /// Threads that do the work of all connections of the process.
 const THREADS: usize = 2;
+/// What one node of a cluster is given at least, to say who has what.
+const LEAST_PATIENCE: Duration = Duration::from_millis(250);
 /// Slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
@@ -110,10 +113,16 @@ impl Servers {
             return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
         }
         let mut last = None;
+        let patience = self.0.connect_timeout.min(self.0.lease / 4).max(LEAST_PATIENCE);
         for seed in &self.0.hosts {
-            match self.slots_by(seed).await {
-                Ok(slots) => return Ok(slots),
-                Err(error) => last = Some(error),
+            // One that hangs must not keep us from the others.
+            match tokio::time::timeout(patience, self.slots_by(seed)).await {
+                Ok(Ok(slots)) => return Ok(slots),
+                Ok(Err(error)) => last = Some(error),
+                Err(_) => {
+                    let what = format!("{}:{} does not answer", seed.0, seed.1);
+                    last = Some(StoreError::new(ErrorKind::Unavailable, what));
+                }
             }
         }
         Err(last.unwrap_or_else(|| fault::bug("no hosts")))

@@ -3,7 +3,7 @@
 -- KEYS: the shard's owner, its head.
 -- ARGV: new incarnation, node, number, advertise, length of the lease in ms, greatest epoch known to the caller, format,
 --       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch,
---       how many ids are set aside at a time.
+--       how many ids are set aside at a time, how many belong to each second.
 -- Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given, ms since the clocks were noted if they
 -- were}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
 local format = redis.call('HGET', KEYS[2], 'format')
@@ -35,14 +35,29 @@ redis.call('HSET', KEYS[1], 'epoch', epoch, 'incarnation', ARGV[1], 'node', ARGV
 if not format then
   redis.call('HSET', KEYS[2], 'format', ARGV[7], 'lsn', '0')
 end
--- One that is still being filled is filled with this, too.
-local _, replicas = string.gsub(info, 'state=online', '')
--- Ids are set aside before they are given, so that none is given again when what was written last is lost. After a clean end
--- they go on where they were.
+-- Those that follow closely. One that is still being filled is filled with this, too; one that has not been heard of for seconds may be
+-- dead, and must not keep everybody from the shard.
+local replicas = 0
+for lag in string.gmatch(info, 'state=online,offset=%d+,lag=(%d+)') do
+  if tonumber(lag) <= 2 then
+    replicas = replicas + 1
+  end
+end
+-- Ids are set aside before they are given, so that none is given again when what was written last is lost. After a clean end, if
+-- nothing can have been lost since, they go on where they were. Else they go on at least where the epoch says, which no lost reign
+-- can have reached.
 local mark = redis.call('HGET', KEYS[2], 'ids') or '1'
-local first = redis.call('HGET', KEYS[2], 'clean') or mark
+local first = tonumber(mark)
+local clean, at = string.match(redis.call('HGET', KEYS[2], 'clean') or '', '^(%d+)@(%x+)$')
 redis.call('HDEL', KEYS[2], 'clean')
-redis.call('HSET', KEYS[2], 'ids', string.format('%.0f', math.max(tonumber(mark), tonumber(first) + ARGV[10])))
+if clean and at == replid then
+  first = tonumber(clean)
+elseif mark ~= '1' then
+  first = math.max(first, tonumber(epoch) * ARGV[11])
+end
+local aside = math.max(tonumber(mark), first + ARGV[10])
+redis.call('HSET', KEYS[2], 'ids', string.format('%.0f', aside))
+first = string.format('%.0f', first)
 local noted = redis.call('HGET', KEYS[2], 'at')
 local since = noted and string.format('%.0f', math.max(0, now - tonumber(noted)))
 return { 'OK', epoch, replid, tostring(replicas), first, since }

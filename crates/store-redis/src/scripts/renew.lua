@@ -1,9 +1,9 @@
 -- Renews a lease that still runs, or gives it back.
 --
 -- KEYS: the shard's owner.
--- ARGV: epoch, incarnation, replication id, length of the lease in ms (0 gives it back).
+-- ARGV: epoch ('' to give back one that is not known), incarnation, replication id, length of the lease in ms (0 gives it back).
 local owner = redis.call('HMGET', KEYS[1], 'epoch', 'incarnation', 'until')
-if owner[1] ~= ARGV[1] or owner[2] ~= ARGV[2] then
+if (ARGV[1] ~= '' and owner[1] ~= ARGV[1]) or owner[2] ~= ARGV[2] then
   return 'FENCED the shard has another owner'
 end
 if ARGV[4] == '0' then
