@@ -1,0 +1,116 @@
+//! What is compared, and in which runs.
+
+use std::fmt;
+
+/// A way to have delayed messages on Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum System {
+    /// The home-made queue, a script call for each message; it polls every 10 ms
+    Homemade,
+    /// The same, polling every 100 ms
+    HomemadeSlow,
+    /// The same with 100 messages in a script call
+    HomemadeBatch,
+    /// BullMQ, one job a call
+    Bullmq,
+    /// BullMQ, 500 jobs a call
+    BullmqBulk,
+    /// duewheel over beanstalkd's protocol, a put for each message
+    Beanstalk,
+    /// duewheel over HTTP, a request for each message
+    Http,
+    /// duewheel over HTTP, 1000 messages a request
+    Ndjson,
+    /// The same, each message with a key
+    NdjsonKeyed,
+    /// One node on one Redis, 16 shards
+    OneNode,
+    /// One node on a Redis Cluster of three masters, 16 shards
+    OneNodeCluster,
+    /// Three nodes on a Redis Cluster of three masters, 16 shards
+    ThreeNodes,
+}
+
+impl System {
+    /// Whether it is ours.
+    pub(crate) fn is_duewheel(self) -> bool {
+        !matches!(
+            self,
+            System::Homemade
+                | System::HomemadeSlow
+                | System::HomemadeBatch
+                | System::Bullmq
+                | System::BullmqBulk
+        )
+    }
+
+    /// Whether it is BullMQ.
+    pub(crate) fn is_bullmq(self) -> bool {
+        matches!(self, System::Bullmq | System::BullmqBulk)
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            System::Homemade => "home-made",
+            System::HomemadeSlow => "home-made, polls every 100 ms",
+            System::HomemadeBatch => "home-made, 100 a call",
+            System::Bullmq => "BullMQ",
+            System::BullmqBulk => "BullMQ, 500 a call",
+            System::Beanstalk => "duewheel, beanstalkd's protocol",
+            System::Http => "duewheel, HTTP",
+            System::Ndjson => "duewheel, NDJSON x 1000",
+            System::NdjsonKeyed => "duewheel, NDJSON x 1000, keys",
+            System::OneNode => "1 node, 1 Redis",
+            System::OneNodeCluster => "1 node, 3 masters",
+            System::ThreeNodes => "3 nodes, 3 masters",
+        })
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub(crate) enum Run {
+    /// Enqueues with many in flight
+    Pipelined,
+    /// Enqueues one by one, on many connections
+    Alone,
+    /// Enqueued with a delay, delivered and acked
+    Through,
+    /// How late messages come
+    Late,
+    /// Enqueues with keys into one node and into three
+    Nodes,
+    /// Enqueued, delivered and acked by one node and by three
+    NodesThrough,
+}
+
+impl Run {
+    pub(crate) const ALL: [Run; 6] =
+        [Run::Pipelined, Run::Alone, Run::Through, Run::Late, Run::Nodes, Run::NodesThrough];
+
+    pub(crate) fn systems(self) -> &'static [System] {
+        use System::*;
+        match self {
+            Run::Pipelined => &[Homemade, HomemadeBatch, BullmqBulk, Beanstalk, Ndjson, NdjsonKeyed],
+            Run::Alone => &[Homemade, Bullmq, Beanstalk, Http],
+            Run::Through => &[Homemade, Bullmq, BullmqBulk, Http, Ndjson],
+            Run::Late => &[Homemade, HomemadeSlow, Ndjson],
+            Run::Nodes | Run::NodesThrough => &[OneNode, OneNodeCluster, ThreeNodes],
+        }
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Run::Pipelined => "enqueue, pipelined",
+            Run::Alone => "enqueue, one by one",
+            Run::Through => "end to end",
+            Run::Late => "lateness",
+            Run::Nodes => "enqueue with keys",
+            Run::NodesThrough => "end to end, nodes",
+        })
+    }
+}
