@@ -187,7 +187,7 @@ async fn send(
     let requests = (end - first).div_ceil(per_request);
     let replies = line.call(out, usize::try_from(requests).unwrap_or(usize::MAX)).await?;
     // The last request of all may be a smaller one.
-    if (end - first) % per_request == 0 && !producer.way.accepts(requests, replies) {
+    if (end - first).is_multiple_of(per_request) && !producer.way.accepts(requests, replies) {
         let start = String::from_utf8_lossy(&replies[..replies.len().min(400)]).into_owned();
         return Err(io::Error::other(format!("not every message was taken: {start}")));
     }
