@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 /// Names a message for ever; never used again. With one shard ids are 1, 2, 3, ...
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MessageId(pub u64);
 
 /// Position of a record in the commit order of its shard; the first record is 1, and 0 is "before everything".
@@ -13,10 +14,12 @@ pub struct Lsn(pub u64);
 
 /// Number of an owner's reign over a shard; grows with every open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u32);
 
 /// A part of the key space that has one owner at a time; 0, 1, 2, ...
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ShardId(pub u32);
 
 impl ShardId {
@@ -35,6 +38,7 @@ impl fmt::Display for ShardId {
 
 /// A connection or consumer that leases may be bound to. 0 is "nobody": the lease lives by its deadline alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionId(pub u64);
 
 impl SessionId {
@@ -51,6 +55,7 @@ pub struct ReplyTo(pub u64);
 /// The text form has a fixed width, and sorts like the token: a consumer may hand it to its own
 /// resource as a fencing token (Kleppmann, "How to do distributed locking", 2016).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LeaseToken {
     /// The reign in which the lease was given.
     pub epoch: Epoch,

@@ -15,6 +15,8 @@ pub mod record;
 pub mod store;
 pub mod tally;
 pub mod time;
+#[cfg(feature = "serde")]
+mod wire;
 
 pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
 pub use message::{Message, State};

@@ -12,6 +12,7 @@ use crate::time::{Due, EngineMs, WallMs};
 
 /// What the producer said. Immutable; shared between engine, store and replies.
 #[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Message {
     /// Its number.
     pub id: MessageId,
@@ -34,6 +35,7 @@ pub type Headers = Vec<(Box<str>, Box<str>)>;
 
 /// What a message says itself about its delivery. `None`: the queue's setting counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Options {
     /// How long a lease lasts, in ms.
     pub lease_ms: Option<u64>,
@@ -45,6 +47,7 @@ pub struct Options {
 
 /// Dead after this many grants; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MaxAttempts(std::num::NonZeroU32);
 
 impl MaxAttempts {
@@ -85,6 +88,7 @@ pub struct Life {
 
 /// What has happened to a message, counted. Most have none of it: they are settled at their first attempt, when they are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Marks {
     /// Leases of it that ran out.
     pub timeouts: u32,
@@ -196,6 +200,7 @@ impl Lease {
 
 /// Why a message is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DeadReason {
     /// All its attempts failed.
     MaxAttempts,
@@ -205,6 +210,7 @@ pub enum DeadReason {
 
 /// How one attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PastAttempt {
     /// Its number.
     pub attempt: u32,
@@ -220,6 +226,7 @@ pub struct PastAttempt {
 
 /// How an attempt ended without an ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Ended {
     /// The consumer gave it back.
     Nacked,
@@ -242,6 +249,7 @@ pub struct Row {
 
 /// The four states that users see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum State {
     /// Its due time has not come.
     Scheduled,

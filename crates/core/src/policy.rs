@@ -115,6 +115,7 @@ pub struct Defaults {
 
 /// Exponential backoff between `min_ms` and `max_ms`, doubling with each attempt, jittered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Backoff {
     /// Delay after the first failed attempt, in ms.
     pub min_ms: u64,
@@ -151,6 +152,7 @@ impl Backoff {
 
 /// Order in which ready messages of equal priority are granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ReadyOrder {
     /// By due time.
     #[default]
@@ -161,6 +163,7 @@ pub enum ReadyOrder {
 
 /// How long a queue's settings last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Lasting {
     /// Until they are set otherwise: they keep an empty queue in being.
     #[default]
@@ -171,6 +174,7 @@ pub enum Lasting {
 
 /// What the owner of a queue has set. `None`: the default counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueSettings {
     /// Length of a lease, in ms.
     pub lease_ms: Option<u64>,

@@ -158,6 +158,7 @@ pub enum Gone {
 
 /// Whether a queue gives messages out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pause {
     /// It does.
     #[default]
@@ -205,6 +206,7 @@ pub struct DedupeRow {
 
 /// What an accepted enqueue did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Created {
     /// It made a new message.
     New,
@@ -216,6 +218,7 @@ pub enum Created {
 
 /// What a queue has seen since it came to be. A fold over its records, so that it survives a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Totals {
     /// Messages accepted.
     pub enqueued: u64,

@@ -20,10 +20,12 @@ use crate::mutant::{self, Mutant};
 
 /// Milliseconds since the Unix epoch by the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WallMs(pub u64);
 
 /// Milliseconds of engine time: elapsed time since the data folder was made, downtime counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EngineMs(pub u64);
 
 impl WallMs {

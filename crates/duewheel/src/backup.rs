@@ -18,8 +18,8 @@ use crate::testing;
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The messages are in memory only ([`Durability::Memory`](crate::Durability::Memory)).
-    #[error("the messages are in memory only; there is no folder to copy")]
+    /// The messages are in memory only ([`Durability::Memory`](crate::Durability::Memory)), or in a store that has means of its own for this.
+    #[error("the messages are not in a data folder; there is none to copy")]
     InMemory,
     /// Another copy is being made. Try again when it is done.
     #[error("another backup is under way")]

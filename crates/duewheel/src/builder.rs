@@ -1,11 +1,12 @@
 //! Opening: where the data lies, how durable it is, whose clock counts.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use duewheel_core::engine::{Config, GeometryError};
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{MemoryStore, Store, StoreError};
+use duewheel_core::store::{MemoryStore, Store, StoreError, Waker};
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 
@@ -13,7 +14,7 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
-use crate::runner::{Opener, StartError};
+use crate::runner::{Opener, StartError, WhenFenced};
 use crate::shard::Shard;
 
 /// What an answer means; see `docs/guarantees.md`.
@@ -43,8 +44,18 @@ pub struct Builder {
     policy: Policy,
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
+    own: Option<Own>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
+}
+
+/// A store that somebody has brought.
+struct Own(Opener);
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a store of one's own")
+    }
 }
 
 /// Why it could not be opened. Nothing was changed.
@@ -72,6 +83,7 @@ impl Default for Builder {
             policy: Policy::default(),
             log: LogOptions::default(),
             disk: None,
+            own: None,
             clock: Arc::new(SystemClock),
             seed: None,
         }
@@ -108,6 +120,35 @@ impl Builder {
         self
     }
 
+    /// A store of your own in place of the embedded log; it must keep the obligations of [`Store`], which
+    /// [`core::store::conformance`](duewheel_core::store::conformance) checks. It is opened at the start and again after each failure, always
+    /// by one owner at a time. [`Builder::data`] and [`Builder::durability`] do not count then, and there is no
+    /// [`Duewheel::backup`].
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// use duewheel::{Duewheel, SECOND, core::store::{MemoryDisk, MemoryStore, Store}};
+    ///
+    /// let disk = MemoryDisk::default(); // stands for a database of yours
+    /// let place = disk.clone();
+    /// let open = move |waker| Ok(Box::new(MemoryStore::open(&place, waker)) as Box<dyn Store>);
+    /// let wheel = Duewheel::builder().store(open.clone()).open().await?;
+    /// wheel.queue("sms").body("hello").delay(60 * SECOND).key("user-7").enqueue().await?;
+    /// wheel.shutdown(SECOND).await?;
+    ///
+    /// let wheel = Duewheel::builder().store(open).open().await?;
+    /// assert!(wheel.queue("sms").get_key("user-7").await?.is_some(), "it is there after a restart");
+    /// # wheel.shutdown(SECOND).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    pub fn store(
+        mut self,
+        open: impl FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send + 'static,
+    ) -> Self {
+        self.own = Some(Own(Box::new(open)));
+        self
+    }
+
     /// Another disk under the log store than the folder's own: one that fails, for tests.
     #[doc(hidden)]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
@@ -137,12 +178,13 @@ impl Builder {
     pub async fn open(self) -> Result<Duewheel, OpenError> {
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
-        let (opener, copier): (Opener, Copier) = match self.durability {
-            Durability::Memory => (
+        let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
+            (Some(Own(opener)), _) => (opener, Copier::None),
+            (None, Durability::Memory) => (
                 Box::new(|waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>)),
                 Copier::None,
             ),
-            Durability::Fsync | Durability::Buffered => {
+            (None, Durability::Fsync | Durability::Buffered) => {
                 let (data, disk, mut log) = (self.data, self.disk, self.log);
                 log.sync = match self.durability {
                     Durability::Buffered => SyncMode::Buffered,
@@ -165,7 +207,8 @@ impl Builder {
         };
         let config = Config { policy: self.policy, seed, ..Config::default() };
         let clock = self.clock;
-        let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock)).await;
+        let fenced = WhenFenced::OpenAgain;
+        let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock, fenced)).await;
         let shard = started.map_err(|_| OpenError::Runtime)?.map_err(|error| match error {
             StartError::Store(error) => OpenError::Store(error),
             StartError::Policy(error) => OpenError::Policy(error),

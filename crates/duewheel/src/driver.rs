@@ -459,7 +459,7 @@ impl Calls {
 }
 
 /// Undoes an answer that never reached anybody.
-fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
+pub(crate) fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
     let leases = match answer {
         Ok(Reply::Reserve(Reserved::Grants(grants))) if !grants.is_empty() => {
             grants.iter().map(|g| (g.message.id, g.token)).collect()

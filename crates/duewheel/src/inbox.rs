@@ -25,6 +25,7 @@ pub struct Submission {
 
 /// What becomes of new messages while the store is behind with its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cluster", derive(serde::Serialize, serde::Deserialize))]
 pub enum Patience {
     /// They are refused, so that the caller may slow down.
     #[default]
@@ -157,6 +158,20 @@ impl Inbox {
         Ok(())
     }
 
+    /// Whether the door lets these in, whatever room there is.
+    ///
+    /// # Errors
+    /// [`CallError::Draining`] or the closing reason.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        match &self.state().door {
+            Door::Open => Ok(()),
+            Door::Draining if ops.iter().all(is_settling) => Ok(()),
+            Door::Draining => Err(CallError::Draining),
+            Door::Closed(why) => Err(why.clone()),
+        }
+    }
+
     /// Makes the driver run its loop once more.
     pub fn wake(&self) {
         let mut state = self.state();
@@ -233,7 +248,7 @@ impl Inbox {
 }
 
 /// Whether an operation only frees what is held.
-fn is_settling(op: &Op) -> bool {
+pub(crate) fn is_settling(op: &Op) -> bool {
     match op {
         Op::Ack { .. }
         | Op::Nack { .. }
@@ -272,7 +287,7 @@ fn is_settling(op: &Op) -> bool {
 }
 
 /// Bytes an operation counts against the inbox's limit.
-fn weight(op: &Op) -> usize {
+pub(crate) fn weight(op: &Op) -> usize {
     let payload = match op {
         Op::Enqueue(e) => {
             let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();

@@ -35,6 +35,7 @@ mod backup;
 mod builder;
 mod client;
 mod clock;
+#[allow(dead_code)] // the builder does not offer several nodes yet
 mod cluster;
 mod driver;
 mod enqueue;
@@ -59,6 +60,8 @@ pub use backup::{BackupError, FolderProblem};
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
+#[cfg(feature = "cluster")]
+pub use cluster::{ClusterView, FleetError, ShardView, Stage};
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, QueueView, View};

@@ -92,7 +92,7 @@ const CROWD: usize = 6;
 /// How long that moment is at most; it ends when as many have come as came lately.
 const GATHER_CROWD: Duration = Duration::from_micros(200);
 
-/// How long to wait before the store is opened again; doubled up to the longest.
+/// How long to wait before the store is opened again, at most; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -108,6 +108,8 @@ pub struct Runner {
     /// Of the engine before, for the one that takes its place after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
     fenced: WhenFenced,
+    /// For [`Runner::jittered`]; never 0.
+    dice: u64,
     phase: Phase,
     submissions: Vec<Submission>,
     waiting: Waiting,
@@ -154,6 +156,7 @@ impl Runner {
         clock.attach(&inbox);
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;
         let shared = Arc::new(Shared::new(store.level(), clock));
+        let dice = config.seed | 1;
         let mut runner = Runner {
             waiting: Waiting::new(&config.policy),
             inbox,
@@ -162,6 +165,7 @@ impl Runner {
             config,
             holds: Vec::new(),
             fenced: WhenFenced::OpenAgain,
+            dice,
             phase: Phase::Ended,
             submissions: Vec::new(),
             crowd: 0,
@@ -389,7 +393,7 @@ impl Runner {
     fn not_open(&mut self, error: StartError, pause: Pause) -> Turn {
         match error {
             StartError::Store(error) => {
-                let until = self.shared.clock().running() + pause.next;
+                let until = self.shared.clock().running() + self.jittered(pause.next);
                 let next = (pause.next * 2).min(LONGEST_PAUSE);
                 self.phase = Phase::Failed(error, Pause { until, next });
                 Turn::Again
@@ -397,6 +401,16 @@ impl Runner {
             StartError::Policy(why) => Turn::Ended(End::Failed(why.to_string())),
             StartError::Thread(why) => Turn::Ended(End::Failed(why.to_string())),
         }
+    }
+
+    /// From half of a pause to all of it: shards that lost the same server do not come back at the same moment. Seeded by
+    /// [`Config::seed`], stepped as in Vigna, "An experimental exploration of Marsaglia's xorshift generators" (2016).
+    fn jittered(&mut self, pause: Duration) -> Duration {
+        self.dice ^= self.dice >> 12;
+        self.dice ^= self.dice << 25;
+        self.dice ^= self.dice >> 27;
+        let part = u32::try_from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 48).unwrap_or(0);
+        pause / 2 + pause / 2 * part / (1 << 16)
     }
 
     fn first_pause(&self) -> Pause {

@@ -7,7 +7,7 @@ use duewheel_core::engine::Config;
 
 use crate::clock::Clock;
 use crate::inbox::Inbox;
-use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn};
+use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
 use crate::shared::{End, Shared, Wish, bug};
 
 /// A shard that runs: its driver's thread, and what is shared with it.
@@ -35,8 +35,13 @@ impl Shard {
     }
 
     /// Opens the store and starts the driver's thread. Blocks until everything that must be in memory is loaded.
-    pub(crate) fn start(opener: Opener, config: Config, clock: Arc<dyn Clock>) -> Result<Shard, StartError> {
-        let mut runner = Runner::start(opener, config, clock)?;
+    pub(crate) fn start(
+        opener: Opener,
+        config: Config,
+        clock: Arc<dyn Clock>,
+        fenced: WhenFenced,
+    ) -> Result<Shard, StartError> {
+        let mut runner = Runner::start(opener, config, clock)?.when_fenced(fenced);
         let (inbox, shared) = (runner.inbox.clone(), runner.shared.clone());
         while let Some(nap) = runner.opening()? {
             inbox.wait_for_wake(nap);
@@ -53,7 +58,12 @@ impl Shard {
 fn run(mut runner: Runner) {
     let end = match catch_unwind(AssertUnwindSafe(|| drive(&mut runner))) {
         Ok(end) => end,
-        Err(panic) => End::Failed(bug("the driver", panic_text(&*panic))),
+        Err(panic) => {
+            let bug = bug("the driver", panic_text(&*panic));
+            // Said apart from the end: an owner of several shards ends all of them for a bug, and none for a store that is gone.
+            runner.shared.end(bug.clone(), &runner.inbox);
+            End::Failed(bug)
+        }
     };
     runner.end(end);
 }

@@ -123,7 +123,7 @@ impl Shared {
     }
 
     /// Something of ours has panicked: nothing is trusted any more, and the driver ends.
-    fn end(&self, bug: String, inbox: &Inbox) {
+    pub(crate) fn end(&self, bug: String, inbox: &Inbox) {
         tracing::error!(%bug, "closing");
         let _ = self.bug.set(bug); // the first one counts
         inbox.wake();

@@ -2,6 +2,9 @@
 //!
 //! Without the feature `testing`, which only tests turn on, there is nothing here but a function that does nothing.
 
+#[cfg(all(feature = "cluster", feature = "testing"))]
+pub use crate::cluster::memory::MemoryCoordinator;
+
 /// A place that a test may have panic: if the environment says `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file is there.
 /// With `place,stuck` the driver hangs from then on, too.
 #[cfg(feature = "testing")]

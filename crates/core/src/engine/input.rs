@@ -27,6 +27,7 @@ pub enum Input {
 
 /// An operation. Every one is answered exactly once.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Op {
     /// Accepts a message. Answer: [`super::Reply::Enqueue`].
     Enqueue(Box<Enqueue>),
@@ -247,6 +248,7 @@ pub enum Op {
 
 /// What somebody has to do with a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Hold {
     /// Puts messages into it.
     Use,
@@ -258,6 +260,7 @@ pub enum Hold {
 
 /// What shows that somebody holds a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Proof {
     /// The token of the lease. It may have run out, if nobody has had the message since.
     Token(LeaseToken),
@@ -331,6 +334,7 @@ impl Op {
 
 /// A message to accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Enqueue {
     /// Into which queue.
     pub queue: QueueName,
@@ -359,6 +363,7 @@ pub struct Enqueue {
 
 /// As what a message begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Begins {
     /// Scheduled, or Ready if it is due.
     #[default]
@@ -388,6 +393,7 @@ impl Enqueue {
 
 /// When something shall be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum When {
     /// After so many ms, up to [`crate::policy::Policy::max_delay_ms`]; follows elapsed time.
     After(u64),
@@ -404,6 +410,7 @@ pub enum When {
 
 /// What to do with a due time that has passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Past {
     /// It is an error.
     #[default]
@@ -414,6 +421,7 @@ pub enum Past {
 
 /// What to do if the key is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum IfExists {
     /// Refuse the new message.
     #[default]
@@ -426,6 +434,7 @@ pub enum IfExists {
 
 /// Names one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Target {
     /// By its id.
     Id(MessageId),
@@ -435,6 +444,7 @@ pub enum Target {
 
 /// A consumer's demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reserve {
     /// Names this demand while it waits; chosen by the caller, unique among those waiting.
     pub waiter: WaiterId,
@@ -457,10 +467,12 @@ pub struct Reserve {
 
 /// Names a waiting reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WaiterId(pub u64);
 
 /// A place in a listing. Each clock class is a sequence of its own, so there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListCursor {
     /// Seen so far of the messages due at an instant.
     pub at: Option<Cursor>,

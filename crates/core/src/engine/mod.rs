@@ -49,7 +49,8 @@ pub use input::{
 };
 pub use reply::{
     Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part,
-    QueueView, Rates, Reply, Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+    QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats, View,
+    WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};

@@ -13,6 +13,7 @@ use super::input::ListCursor;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reply {
     /// To [`super::Op::Enqueue`].
     Enqueue(Result<Enqueued, EnqueueRefusal>),
@@ -53,6 +54,7 @@ pub enum Reply {
 
 /// An accepted enqueue.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Enqueued {
     /// The message that has the key now.
     pub id: MessageId,
@@ -66,6 +68,7 @@ pub struct Enqueued {
 
 /// Why an enqueue was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EnqueueRefusal {
     /// Another message has the key.
     KeyExists(MessageId),
@@ -89,6 +92,7 @@ pub enum EnqueueRefusal {
 
 /// The part of an enqueue that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Part {
     /// `body`
     Body,
@@ -104,6 +108,7 @@ pub enum Part {
 
 /// Answer to a reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reserved {
     /// What there was; empty when the wait is over.
     Grants(Vec<Grant>),
@@ -115,6 +120,7 @@ pub enum Reserved {
 
 /// A message handed to a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Grant {
     /// What the producer said.
     pub message: Arc<Message>,
@@ -138,6 +144,7 @@ pub struct Grant {
 
 /// What became of a settled message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Settled {
     /// It is no more.
     Acked,
@@ -149,6 +156,7 @@ pub enum Settled {
 
 /// Why a lease token was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SettleRefusal {
     /// The lease is not the message's latest, or the message is gone.
     LeaseLost,
@@ -160,6 +168,7 @@ pub enum SettleRefusal {
 
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ChangeRefusal {
     /// Nothing is pending under this id or key.
     NotFound,
@@ -189,17 +198,25 @@ pub enum ChangeRefusal {
     Overloaded,
 }
 
+/// The name of a field of [`QueueSettings`].
+pub type SettingsField = &'static str;
+
 /// Why settings were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SettingsRefusal {
     /// This field is above its limit.
-    OutOfRange(&'static str, u64),
+    OutOfRange(
+        #[cfg_attr(feature = "serde", serde(with = "crate::wire::settings_field"))] SettingsField,
+        u64,
+    ),
     /// Too many queues.
     Overloaded,
 }
 
 /// A message as it is at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct View {
     /// What the producer said.
     pub message: Arc<Message>,
@@ -233,6 +250,7 @@ pub struct View {
 
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Page {
     /// Messages in due order. May be fewer than asked for although there are more: see `next`.
     pub views: Vec<View>,
@@ -242,6 +260,7 @@ pub struct Page {
 
 /// A queue as it is at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueView {
     /// Its name.
     pub name: QueueName,
@@ -273,6 +292,7 @@ pub struct QueueView {
 
 /// Whether anybody has reserved from a queue since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Attended {
     /// Somebody has.
     Yes,
@@ -283,6 +303,7 @@ pub enum Attended {
 
 /// Messages per state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counts {
     /// Not due.
     pub scheduled: u64,
@@ -299,6 +320,7 @@ pub struct Counts {
 
 /// Events per second × 1000, over a sliding window of 10 to 20 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rates {
     /// Accepted.
     pub enqueued_milli: u64,
@@ -310,6 +332,7 @@ pub struct Rates {
 
 /// How many messages are due when.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Histogram {
     /// The start of the first column; rounded down to the resolution.
     pub from: WallMs,
@@ -329,6 +352,7 @@ pub struct Histogram {
 
 /// The ring as it is at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WheelView {
     /// Slots of the ring.
     pub slots: usize,
@@ -344,6 +368,7 @@ pub struct WheelView {
 
 /// Figures of the whole engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stats {
     /// Messages per state.
     pub counts: Counts,

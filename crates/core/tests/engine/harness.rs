@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use duewheel_core::engine::{
-    Config, Effect, Effects, Engine, Enqueue, Grant, Input, Op, Reply, Reserve, Reserved, WaiterId, When,
+    Config, Effect, Effects, Engine, Enqueue, Grant, Ids, Input, Op, Reply, Reserve, Reserved, WaiterId, When,
 };
 use duewheel_core::id::{Epoch, Lsn, MessageId, ReplyTo, SessionId};
 use duewheel_core::name::{Key, QueueName};
@@ -19,6 +19,7 @@ pub struct Rig {
     pub table: Table,
     pub epoch: u32,
     pub policy: Policy,
+    ids: Ids,
     pub now: Now,
     next_to: u64,
     waiters: u64,
@@ -35,15 +36,20 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(policy: Policy) -> Self {
+        Self::of_shard(policy, Ids::default())
+    }
+
+    pub fn of_shard(policy: Policy, ids: Ids) -> Self {
         let now = Now::whole(0, WALL);
         let recovered = Recovered { epoch: Epoch(1), next_lsn: Lsn(1), next_id: 1, ..Recovered::default() };
-        let config = Config { policy: policy.clone(), seed: 7, ..Config::default() };
+        let config = Config { policy: policy.clone(), seed: 7, ids, ..Config::default() };
         let engine = Engine::new(config, recovered, now).unwrap();
         let mut rig = Rig {
             engine,
             table: Table::default(),
             epoch: 1,
             policy,
+            ids,
             now,
             next_to: 0,
             waiters: 0,
@@ -61,7 +67,7 @@ impl Rig {
     pub fn restart(&mut self) {
         self.epoch += 1;
         let recovered = self.table.recovered(Epoch(self.epoch));
-        let config = Config { policy: self.policy.clone(), seed: 7, ..Config::default() };
+        let config = Config { policy: self.policy.clone(), seed: 7, ids: self.ids, ..Config::default() };
         self.engine = Engine::new(config, recovered, self.now).unwrap();
         self.load();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::engine::*;
-use duewheel_core::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
+use duewheel_core::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, Policy, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, Gone, Pause, Record, Was};
@@ -309,6 +309,56 @@ fn a_waiting_reserve_is_served_at_the_end_of_the_step_and_the_longest_waiting_fi
     };
     assert_eq!(ids(rig.reply(to_first)), [1, 2]);
     assert_eq!(ids(rig.reply(to_second)), [3]);
+}
+
+#[test]
+fn one_who_only_wants_to_be_told_is_told_at_once_and_takes_nothing_from_those_behind() {
+    let mut rig = rig();
+    let told = Reply::Reserve(Reserved::Grants(vec![]));
+    let (asks, takes) = (rig.demand(&["a", "b"], 0, 1_000), rig.demand(&["b"], 9, 1_000));
+    let (to_asks, fx) = rig.raw(Op::Reserve(asks));
+    assert_eq!(fx, []);
+    let (to_takes, _) = rig.raw(Op::Reserve(takes));
+    rig.call(Op::Pause { queue: queue("b"), for_ms: None });
+    rig.put("b", 0, None);
+    assert_eq!(rig.reply(to_asks), None, "a queue that is paused has nothing to give");
+    rig.call(Op::Resume { queue: queue("b") });
+    assert_eq!(rig.reply(to_asks), Some(told.clone()));
+    assert!(matches!(rig.reply(to_takes), Some(Reply::Reserve(Reserved::Grants(g))) if g.len() == 1));
+    let mut again = rig.demand(&["b"], 0, 50);
+    let (to, _) = rig.raw(Op::Reserve(again.clone()));
+    rig.pass(50);
+    rig.timeout();
+    assert_eq!(rig.reply(to), Some(told.clone()), "its wait is over");
+    rig.put("b", 0, None);
+    again.waiter = WaiterId(99);
+    let (_, fx) = rig.raw(Op::Reserve(again));
+    assert_eq!(fx.len(), 1, "there is something already, and no record is written: {fx:?}");
+    assert_eq!(rig.reserve("b", 1)[0].attempt, 1);
+}
+
+#[test]
+fn a_shard_gives_the_ids_that_are_its_own_before_and_after_a_restart() {
+    let mut rig = Rig::of_shard(Policy::default(), Ids::of(ShardId(2), 5));
+    assert_eq!([rig.put("q", 0, None).0, rig.put("q", 0, None).0], [3, 8]);
+    let never = rig.call(Op::Ack { id: MessageId(13), proof: token(1).into() });
+    assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
+    rig.call(Op::Purge { queue: queue("q") });
+    rig.restart();
+    assert_eq!(rig.put("q", 0, None).0, 13);
+    assert_eq!(rig.reserve("q", 9).len(), 1);
+    let one = Ids::default();
+    assert_eq!([one.at_least(0), one.at_least(1), one.at_least(7)], [1, 1, 7]);
+    for shards in [1, 2, 7, 1024] {
+        for shard in [0, shards / 2, shards - 1] {
+            let ids = Ids::of(ShardId(shard), shards);
+            for least in 0..3_000 {
+                let id = MessageId(ids.at_least(least));
+                assert!(id.0 >= least && (id.0 < least + u64::from(shards) || id.0 <= u64::from(shards)));
+                assert_eq!(ShardId::of(id, shards), ShardId(shard));
+            }
+        }
+    }
 }
 
 #[test]

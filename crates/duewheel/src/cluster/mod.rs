@@ -1,5 +1,36 @@
 //! Several shards, several nodes: who owns what, and the way to it. See `docs/adr/0009-redis-and-cluster.md`.
 
+#[cfg(feature = "cluster")]
+mod assign;
+#[cfg(feature = "cluster")]
+mod fleet;
+#[cfg(feature = "cluster")]
+mod keeper;
+#[cfg(all(feature = "cluster", any(test, feature = "testing")))]
+pub(crate) mod memory;
+#[cfg(feature = "cluster")]
+mod owned;
+#[cfg(feature = "cluster")]
+mod parcel;
+#[cfg(feature = "cluster")]
+mod pause;
+#[cfg(feature = "cluster")]
+mod peer;
+#[cfg(feature = "cluster")]
+mod view;
+#[cfg(feature = "cluster")]
+mod ways;
+#[cfg(feature = "cluster")]
+mod wire;
+
+#[cfg(all(feature = "cluster", test))]
+mod tests;
+
+#[cfg(feature = "cluster")]
+pub use fleet::FleetError;
+#[cfg(feature = "cluster")]
+pub use view::{ClusterView, ShardView, Stage};
+
 use std::fmt;
 
 use duewheel_core::engine::Op;

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duewheel_judge::history::{
-    Answer, Call, Enqueue, Fault, Grant, Leases, OpId, Payload, Proof, Recorder, Refusal, Tag, Target, What,
-    When, body,
+    Answer, Call, Enqueue, Fault, Grant, Leases, MsgId, OpId, Payload, Proof, Recorder, Refusal, Tag, Target,
+    What, When, body,
 };
 
 use super::{Ability, Asked, Heard, Peer, Reply, System};
@@ -101,6 +101,45 @@ impl<'s> Run<'s> {
     /// All complaints.
     pub fn complaints(&self) -> Vec<String> {
         lock(&self.complaints).clone()
+    }
+
+    /// Writes down what is in a queue.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn dump(&self, queue: &str, known: &[MsgId]) -> Result<(), String> {
+        let mut client = Client::new(self, 0);
+        let peer = client.peer()?;
+        let rows = peer.list(queue, known)?;
+        let totals = peer.totals(queue)?;
+        let at = self.recorder.stamp();
+        self.recorder.note(at, 0, What::Dump { queue: queue.to_owned(), rows });
+        if let Some(totals) = totals {
+            self.recorder.note(at, 0, What::Totals { queue: queue.to_owned(), totals });
+        }
+        Ok(())
+    }
+
+    /// Waits until queues hold no more than so many messages that are not dead.
+    ///
+    /// # Errors
+    /// When they hold more after that time, or cannot be looked at.
+    pub fn until_left(&self, queues: &[&str], most: u64, patience: Duration) -> Result<(), String> {
+        let mut client = Client::new(self, 0);
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut left = 0;
+            for queue in queues {
+                left += client.peer()?.waiting(queue)?;
+            }
+            if left <= most {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{left} messages are left after {} s", patience.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use duewheel_judge::history::{
@@ -331,4 +332,56 @@ pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
             }
         }
     }
+}
+
+/// The clients of a run, each on a thread of its own: three that produce, two that change their minds, one that looks, three that consume.
+#[derive(Debug)]
+pub struct Crew<'scope> {
+    producers: Vec<ScopedJoinHandle<'scope, ()>>,
+    consumers: Vec<ScopedJoinHandle<'scope, ()>>,
+}
+
+impl<'scope> Crew<'scope> {
+    /// Lets them begin.
+    pub fn hire<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        run: &'env Run<'env>,
+        gossip: &'env Gossip,
+        seed: u64,
+    ) -> Self {
+        let mut number = 0;
+        let mut hire = |role: fn(&Run<'_>, u32, &Gossip, Rng), count: u32| {
+            let mut hired = Vec::new();
+            for _ in 0..count {
+                number += 1;
+                let (number, rng) = (number, Rng::new(seed ^ (u64::from(number) << 32)));
+                hired.push(scope.spawn(move || role(run, number, gossip, rng)));
+            }
+            hired
+        };
+        let mut producers = hire(produce, 3);
+        producers.extend(hire(change_mind, 2));
+        producers.extend(hire(look, 1));
+        Crew { producers, consumers: hire(consume, 3) }
+    }
+
+    /// Ends the work: producers first, then whatever is left is drained, then all go home. One after the other, so that nothing is asked any
+    /// more when the rest is looked at; whether or not it was drained, everything is dumped: the checker will say more.
+    ///
+    /// # Errors
+    /// When a client panicked, something could not be looked at, or messages are left after `patience`.
+    pub fn drain(self, run: &Run<'_>, gossip: &Gossip, patience: Duration) -> Result<(), String> {
+        run.phase("drain");
+        run.set_stage(Stage::Drain);
+        wait(self.producers)?;
+        let drained = run.until_left(&QUEUES, 0, patience);
+        run.set_stage(Stage::Stop);
+        wait(self.consumers)?;
+        QUEUES.iter().try_for_each(|queue| run.dump(queue, &gossip.ids()))?;
+        drained
+    }
+}
+
+fn wait(clients: Vec<ScopedJoinHandle<'_, ()>>) -> Result<(), String> {
+    clients.into_iter().try_for_each(|c| c.join().map_err(|_| "a client panicked".to_owned()))
 }

@@ -267,7 +267,7 @@ impl HttpPeer {
             Ok(r) if r.end == Completeness::Cut => Heard::Unknown("the answer was cut".to_owned()),
             Ok(r) => {
                 let value = serde_json::from_slice(&r.body).unwrap_or(Value::Null);
-                understand(asked, &request, r.status, &value)
+                impatient(&request, &r).unwrap_or_else(|| understand(asked, &request, r.status, &value))
             }
         };
         Reply { at, heard }
@@ -283,7 +283,8 @@ impl HttpPeer {
             Err(e) => heard.resize(count, Heard::Unknown(e.to_string())),
             Ok(r) if r.status != 200 => {
                 let value = serde_json::from_slice(&r.body).unwrap_or(Value::Null);
-                heard.resize(count, understand(&asked[0], request, r.status, &value));
+                let one = impatient(request, &r);
+                heard.resize(count, one.unwrap_or_else(|| understand(&asked[0], request, r.status, &value)));
             }
             Ok(r) => {
                 let values = split(&r);
@@ -318,6 +319,12 @@ impl HttpPeer {
             Err(e) => Err(e.to_string()),
         }
     }
+}
+
+/// A refusal for now says when to come again.
+fn impatient(request: &Request, response: &Response) -> Option<Heard> {
+    let silent = response.status == 429 && response.retry_after.is_none();
+    silent.then(|| Heard::Absurd(format!("{} {}: 429 without Retry-After", request.method, request.path)))
 }
 
 fn understand(asked: &Asked, request: &Request, status: u16, value: &Value) -> Heard {

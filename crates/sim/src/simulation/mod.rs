@@ -13,8 +13,10 @@
 mod ask;
 mod clients;
 mod clock;
+mod facts;
 mod faults;
 mod manager;
+mod process;
 mod store;
 mod style;
 
@@ -24,26 +26,26 @@ use std::fmt::Write as _;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 
-use duewheel::{CallError, Client, Demand, End, Nap, Runner, StartError, Turn};
+use duewheel::{CallError, Demand};
 use duewheel_core::SessionId;
-use duewheel_core::engine::{Config, Reply};
+use duewheel_core::engine::Reply;
 use duewheel_core::mutant::{self, Mutant};
-use duewheel_core::store::ErrorKind;
 use duewheel_judge::history::{
-    Answer, Call, Event, Fault, History, Moment, MsgId, OpId, Refusal, Stamp, Target, What,
+    Answer, Call, Event, Fault, History, MsgId, OpId, Refusal, Stamp, Target, What,
 };
 use duewheel_judge::rng::Rng;
-use duewheel_sim_disk::{Lie, Seen, SimDisk};
-use duewheel_store_log::{Hands, LogStore, Worked, verify_on};
+use duewheel_sim_disk::{Lie, SimDisk};
+use duewheel_store_log::verify_on;
 
 use clients::{Gossip, Role, Stage};
 use clock::{SimClock, Source};
+pub use facts::Facts;
 use faults::Down;
 use manager::Manager;
+use process::{HANDS, Process};
 use store::{Shared, StoreBug, lock};
 use style::{RULES, Style};
 
@@ -104,97 +106,6 @@ pub struct Outcome {
     pub facts: Facts,
     /// Every step and every call to the disk, if it was asked for.
     pub trace: String,
-}
-
-/// What really happened in a run: one without faults proves nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// Processes killed, and machines that lost their power.
-    pub kills: u64,
-    /// Power losses.
-    pub power_losses: u64,
-    /// Of both, in the middle of a call to the disk.
-    pub in_a_call: u64,
-    /// Of both, before it served.
-    pub recovering: u64,
-    /// Times the store failed and was opened again by the same process.
-    pub reopened: u64,
-    /// Starts that ended with an error, to be tried again.
-    pub failed_starts: u64,
-    /// Times the process stood still.
-    pub pauses: u64,
-    /// Steps of the wall clock.
-    pub steps: u64,
-    /// Times the disk was full for a while.
-    pub full: u64,
-    /// Enqueues refused because of that.
-    pub refused_full: u64,
-    /// Panics in background workers.
-    pub panics: u64,
-    /// Runs written, and merges done.
-    pub flushes: u64,
-    /// Merges done.
-    pub merges: u64,
-    /// What the disk has seen.
-    pub disk: Seen,
-}
-
-impl Facts {
-    /// Counts those of another run, too.
-    pub fn add(&mut self, other: &Facts) {
-        let Facts { kills, power_losses, in_a_call, recovering, reopened, failed_starts, pauses, .. } = other;
-        let Facts { steps, full, refused_full, panics, flushes, merges, disk, .. } = other;
-        self.kills += kills;
-        self.power_losses += power_losses;
-        self.in_a_call += in_a_call;
-        self.recovering += recovering;
-        self.reopened += reopened;
-        self.failed_starts += failed_starts;
-        self.pauses += pauses;
-        self.steps += steps;
-        self.full += full;
-        self.refused_full += refused_full;
-        self.panics += panics;
-        self.flushes += flushes;
-        self.merges += merges;
-        self.disk.failed += disk.failed;
-        self.disk.failed_syncs += disk.failed_syncs;
-        self.disk.full += disk.full;
-        self.disk.short += disk.short;
-        self.disk.lost_bytes += disk.lost_bytes;
-        self.disk.lost_names += disk.lost_names;
-        self.disk.panics += disk.panics;
-    }
-
-    /// Whether so many runs have met every fault often enough; else what is missing.
-    pub fn require(&self, runs: u64) -> Result<(), String> {
-        let least = [
-            ("kills", self.kills, runs),
-            ("power losses", self.power_losses, runs / 2),
-            ("ends in the middle of a call", self.in_a_call, runs / 2),
-            ("ends of starts", self.recovering, runs / 5),
-            ("stores opened again", self.reopened, runs / 5),
-            ("failed starts", self.failed_starts, runs / 50),
-            ("pauses", self.pauses, runs / 3),
-            ("steps of the clock", self.steps, runs / 3),
-            ("times the disk was full", self.full, runs / 5),
-            ("enqueues refused by a full disk", self.refused_full, runs / 5),
-            ("panics of workers", self.panics, runs / 20),
-            ("flushes", self.flushes, runs),
-            ("merges", self.merges, runs / 2),
-            ("failed calls", self.disk.failed, runs / 2),
-            ("failed syncs", self.disk.failed_syncs, runs / 20),
-            ("short writes", self.disk.short, runs),
-            ("bytes lost", self.disk.lost_bytes, runs * 1_000),
-            ("names lost", self.disk.lost_names, runs / 10),
-        ];
-        let missing: Vec<String> = least
-            .iter()
-            .filter(|(_, seen, least)| seen < least)
-            .map(|(what, seen, least)| format!("{what}: {seen} of at least {least}"))
-            .collect();
-        if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
-    }
 }
 
 /// How much is written down.
@@ -261,35 +172,6 @@ enum FlightState {
     /// Its answer is on its way.
     Back(Answers),
 }
-
-struct Process {
-    reign: u64,
-    runner: Option<Runner>,
-    client: Client,
-    handle: Shared,
-    phase: Phase,
-    nap: Option<Nap>,
-    /// Which planned turn counts.
-    turn: u64,
-    turn_at: u64,
-    /// Which hands have something planned.
-    busy: [bool; HANDS.len()],
-    /// Which hands are gone for good.
-    gone: [bool; HANDS.len()],
-    opens: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Opening,
-    Serving,
-    /// Its store has failed.
-    Troubled,
-}
-
-type Hand = fn(&Hands) -> Worked;
-const HANDS: [Hand; 5] = [Hands::sync, Hands::prepare, Hands::flush, Hands::merge, Hands::load];
-const LOAD: usize = 4;
 
 struct Sim {
     seed: u64,
@@ -495,212 +377,6 @@ impl Sim {
         self.manage();
     }
 
-    fn serving(&self) -> Option<Client> {
-        let process = self.process.as_ref()?;
-        (process.phase != Phase::Opening).then(|| process.client.clone())
-    }
-
-    fn start(&mut self) {
-        if self.process.is_some() {
-            return;
-        }
-        self.reign += 1;
-        self.arm_for_start();
-        if self.bug == Some(Bug(Inside::TailNotSynced)) {
-            self.disk.lie(Some(Lie::SkipSyncIn("journal")));
-        }
-        let handle = Shared::default();
-        let (disk, options, shared) = (self.disk.clone(), self.style.options.clone(), Arc::clone(&handle));
-        let bug = match self.bug {
-            Some(Bug(Inside::Store(bug))) => Some(bug),
-            _ => None,
-        };
-        let opener = Box::new(move |waker: duewheel_core::store::Waker| {
-            let store = LogStore::open_on(Arc::new(disk.clone()), options.clone(), Arc::clone(&waker))?;
-            Ok(store::gated(store, waker, &shared, bug))
-        });
-        let config = Config { policy: self.style.policy.clone(), seed: self.rng.bits(), ..Config::default() };
-        match Runner::start(opener, config, Arc::new(self.clock.clone())) {
-            Ok(runner) => {
-                self.process = Some(Process {
-                    reign: self.reign,
-                    client: runner.client(),
-                    runner: Some(runner),
-                    handle,
-                    phase: Phase::Opening,
-                    nap: None,
-                    turn: 0,
-                    turn_at: u64::MAX,
-                    busy: [false; HANDS.len()],
-                    gone: [false; HANDS.len()],
-                    opens: 1,
-                });
-                self.plan_turn(self.now);
-            }
-            Err(error) => self.not_started(&error),
-        }
-    }
-
-    fn not_started(&mut self, error: &StartError) {
-        if self.disk.has_stopped() {
-            return; // it is noticed in a moment
-        }
-        self.facts.failed_starts += 1;
-        match error {
-            StartError::Store(error) if error.kind() == ErrorKind::Corrupt => {
-                self.broken = Some(format!("it does not start: {error}"));
-            }
-            StartError::Policy(error) => self.broken = Some(format!("it does not start: {error}")),
-            StartError::Store(_) | StartError::Thread(_) => {
-                self.process = None;
-                self.soon(20_000, 400_000, Action::Start);
-            }
-        }
-    }
-
-    /// A turn at that time, or before if one is planned.
-    fn plan_turn(&mut self, at: u64) {
-        let Some(process) = &mut self.process else { return };
-        if process.turn_at <= at {
-            return;
-        }
-        process.turn += 1;
-        process.turn_at = at;
-        let action = Action::Turn { reign: process.reign, no: process.turn };
-        self.at(at, action);
-    }
-
-    fn turn(&mut self, reign: u64, no: u64) {
-        let Some(process) = self.process.as_mut().filter(|p| p.reign == reign && p.turn == no) else {
-            return;
-        };
-        process.turn_at = u64::MAX;
-        let nap = process.nap.take();
-        let Some(runner) = &mut process.runner else { return };
-        if process.phase == Phase::Opening {
-            match runner.opening() {
-                Ok(None) => {
-                    process.phase = Phase::Serving;
-                    if self.bug == Some(Bug(Inside::TailNotSynced)) {
-                        self.disk.lie(None);
-                    }
-                    self.fault(Fault::Started);
-                    self.plan_turn(self.now);
-                }
-                Ok(Some(nap)) => {
-                    let until = duewheel::NapFor::Gathering;
-                    process.nap = Some(Nap { until, at_most: nap });
-                    self.plan_turn(self.now + u64::try_from(nap.as_nanos()).unwrap_or(u64::MAX));
-                }
-                Err(error) => {
-                    self.process = None;
-                    self.not_started(&error);
-                }
-            }
-            return self.plan_hands();
-        }
-        if let Some(nap) = nap {
-            runner.woke(nap);
-        }
-        let turn = runner.turn();
-        let serves = runner.is_serving();
-        let was =
-            std::mem::replace(&mut process.phase, if serves { Phase::Serving } else { Phase::Troubled });
-        let opens = lock(&process.handle).opens;
-        if opens > process.opens {
-            process.opens = opens;
-            process.busy = [false; HANDS.len()];
-            process.gone = [false; HANDS.len()];
-            self.facts.reopened += 1;
-        }
-        match turn {
-            Turn::Again => {
-                let at = self.now + self.rng.range(2, 200) * US;
-                self.plan_turn(at);
-            }
-            Turn::Sleep(nap) => {
-                process.nap = Some(nap);
-                let at =
-                    self.now.saturating_add(u64::try_from(nap.at_most.as_nanos()).unwrap_or(u64::MAX / 2));
-                self.plan_turn(at);
-            }
-            Turn::Ended(end) => return self.ended(end),
-        }
-        if was == Phase::Troubled && serves {
-            self.fault(Fault::Stalled);
-        }
-        self.plan_hands();
-    }
-
-    /// The driver has ended: so does the process.
-    fn ended(&mut self, end: End) {
-        if self.disk.has_stopped() {
-            return;
-        }
-        if let Some(runner) = self.process.as_mut().and_then(|process| process.runner.take()) {
-            runner.end(end);
-        }
-        self.poll();
-        self.crash(Down::Kill);
-    }
-
-    fn plan_hands(&mut self) {
-        for hand in 0..HANDS.len() {
-            let Some(process) = &mut self.process else { return };
-            if process.busy[hand] || process.gone[hand] {
-                continue;
-            }
-            process.busy[hand] = true;
-            let action = Action::Hand { reign: process.reign, hand };
-            let most = match hand {
-                0 => self.style.sync_ns / US,
-                LOAD => 4_000,
-                _ => 12_000,
-            };
-            self.soon(50, most, action);
-        }
-    }
-
-    fn hand(&mut self, reign: u64, hand: usize) {
-        let Some(process) = self.process.as_mut().filter(|p| p.reign == reign) else { return };
-        process.busy[hand] = false;
-        if process.gone[hand] {
-            return;
-        }
-        let worked = self.work(hand);
-        let Some(process) = &mut self.process else { return };
-        let again = match worked {
-            Some(Worked::Done) => {
-                let handle = lock(&process.handle);
-                if hand == LOAD {
-                    handle.pages.fetch_add(1, Relaxed);
-                    if let Some(waker) = &handle.waker {
-                        waker();
-                    }
-                }
-                (20, 3_000)
-            }
-            Some(Worked::Later) => (20_000, 60_000),
-            Some(Worked::Nothing) | None => return,
-        };
-        process.busy[hand] = true;
-        self.soon(again.0, again.1, Action::Hand { reign, hand });
-    }
-
-    /// A step of a worker; `None` if it has panicked.
-    fn work(&mut self, hand: usize) -> Option<Worked> {
-        let process = self.process.as_ref()?;
-        let hands = lock(&process.handle).hands.clone()?;
-        let worked = catch_unwind(AssertUnwindSafe(|| HANDS[hand](&hands)));
-        if worked.is_err() {
-            self.facts.panics += 1;
-            if let Some(process) = &mut self.process {
-                process.gone[hand] = true;
-            }
-        }
-        worked.ok()
-    }
-
     fn wake(&mut self, i: usize) {
         if self.people[i].flight.is_some() || self.stage == Stage::Stop {
             return;
@@ -803,51 +479,5 @@ impl Sim {
         let pause = self.rng.range(10 * US, self.style.pause_ns);
         let pause = if self.stage == Stage::Work { pause } else { pause.min(5 * MS) };
         self.at(self.now + pause, Action::Wake(i));
-    }
-
-    /// The process is gone, and what it had not answered will never be.
-    fn crash(&mut self, down: Down) {
-        self.armed = None;
-        self.still_until = 0;
-        self.note_figures();
-        if self.manager.forget() {
-            self.soon(20_000, 40_000, Action::Look);
-        }
-        let mut lost = Vec::new();
-        for (i, person) in self.people.iter_mut().enumerate() {
-            if let Some(flight) = person.flight.take() {
-                lost.extend(flight.ops.into_iter().map(|op| (i, op)));
-            }
-        }
-        let process = self.process.take();
-        let serving = process.as_ref().is_some_and(|process| process.phase != Phase::Opening);
-        drop(process);
-        self.facts.recovering += u64::from(!serving);
-        self.go_down(down, if serving { Moment::Serving } else { Moment::Recovering });
-        let mut woken = Vec::new();
-        for (i, (op, call)) in lost {
-            let what = What::Info { op, why: "the connection broke".to_owned() };
-            self.gossip.hear(&call, &what, self.stage, self.now, &mut self.rng);
-            self.note(i + 1, what);
-            if woken.last() != Some(&i) {
-                woken.push(i);
-            }
-        }
-        for i in woken {
-            self.soon(1_000, 20_000, Action::Wake(i));
-        }
-        let downtime = if self.rng.percent(70) { 50_000 } else { 1_500_000 };
-        self.soon(100, downtime, Action::Start);
-    }
-
-    fn note_figures(&mut self) {
-        let Some(process) = &self.process else { return };
-        for (name, value) in process.client.store_figures() {
-            match name {
-                "flushes_total" => self.facts.flushes += value,
-                "merges_total" => self.facts.merges += value,
-                _ => {}
-            }
-        }
     }
 }

@@ -11,7 +11,7 @@ use duewheel_sim::http::Connection;
 use duewheel_sim::process::{Listens, Server};
 use serde_json::{Value, json};
 
-use crate::stage::{Crew, PATIENCE, Play, RULES, Stage, env, not_run, perform, read, run};
+use crate::stage::{Crew, PATIENCE, Play, Stage, env, not_run, perform, read, run};
 
 const NAME: &str = "full_disk::a_full_disk_refuses_new_messages_and_nothing_else";
 const INSIDE: &str = "DUEWHEEL_TMPFS";
@@ -48,7 +48,7 @@ fn cycles(mount: &Path) {
         count: ("DUEWHEEL_CYCLES", cycles),
         data: Some(mount.join("data")),
         more: &[],
-        slack_ms: RULES.slack_ms,
+        slack_ms: None,
         facts: vec![
             (Fact::ExpiredLeasesGrantedAgain, cycles),
             (Fact::CancelsWon, cycles),

@@ -14,10 +14,6 @@
 //! | `DUEWHEEL_SEED` | the decisions of another run |
 //! | `DUEWHEEL_BIN`, `DUEWHEEL_KEEP=1` | as for `kill9` |
 
-#[allow(dead_code)] // these runs need a part of it
-mod api;
-#[allow(dead_code)]
-mod crew;
 mod full_disk;
 mod pause;
 mod soak;

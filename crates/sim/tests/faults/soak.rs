@@ -1,16 +1,16 @@
 //! More is asked of the server than it is allowed to take: it refuses, and keeps what it has accepted.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_judge::checker::Fact;
-use duewheel_judge::history::{Answer, Enqueue, IfExists, Payload, Proof, Refusal, Tag, When, body};
+use duewheel_judge::history::{Answer, Proof, Refusal, When};
 use duewheel_judge::rng::Rng;
+use duewheel_sim::blackbox::client::{Client, Message, Run};
+use duewheel_sim::blackbox::crew::QUEUES;
 
-use crate::api::{Api, Message, Shared, lock};
-use crate::crew::QUEUES;
-use crate::stage::{Crew, PATIENCE, Play, RULES, env, perform, read};
+use crate::stage::{Crew, PATIENCE, Play, env, perform, read};
 
 /// What consumers take in a second: the rate that the server is meant for.
 const RATE: u64 = 200;
@@ -26,7 +26,6 @@ struct Counts {
     accepted: AtomicU64,
     overloaded: AtomicU64,
     acked: AtomicU64,
-    tags: AtomicU64,
 }
 
 #[test]
@@ -37,7 +36,7 @@ fn twice_the_rated_load_is_refused_and_never_lost() {
         count: ("DUEWHEEL_SOAK_SECONDS", seconds),
         data: None,
         more: &["--max-messages", HELD],
-        slack_ms: RULES.slack_ms,
+        slack_ms: None,
         facts: vec![(Fact::Redeliveries, 1), (Fact::NackedAndGrantedAgain, 1)],
         crew: Crew::None,
     };
@@ -50,21 +49,21 @@ fn twice_the_rated_load_is_refused_and_never_lost() {
         let drained = std::thread::scope(|scope| {
             let producers: Vec<_> = (0..PRODUCERS)
                 .map(|n| {
-                    let (shared, counts) = (stage.shared, &counts);
-                    scope.spawn(move || produce(shared, n, begun, end, counts))
+                    let (work, counts) = (stage.run, &counts);
+                    scope.spawn(move || produce(work, n, begun, end, counts))
                 })
                 .collect();
             for n in 0..CONSUMERS {
-                let (shared, counts) = (stage.shared, &counts);
+                let (work, counts) = (stage.run, &counts);
                 let rng = Rng::new(n);
-                scope.spawn(move || consume(shared, n, rng, end, stop, counts));
+                scope.spawn(move || consume(work, n, rng, end, stop, counts));
             }
             while Instant::now() < end {
-                lock(&rss).push(resident(server.id()));
+                rss.lock().unwrap_or_else(PoisonError::into_inner).push(resident(server.id()));
                 std::thread::sleep(Duration::from_millis(100));
             }
             let ended = producers.into_iter().all(|producer| producer.join().is_ok());
-            let drained = stage.until_left(0, PATIENCE * 2);
+            let drained = stage.run.until_left(&QUEUES, 0, PATIENCE * 2);
             stop.store(1, Ordering::SeqCst);
             if ended { drained } else { Err("a producer panicked".into()) }
         });
@@ -79,49 +78,40 @@ fn twice_the_rated_load_is_refused_and_never_lost() {
         if acked != accepted {
             return Err(format!("{accepted} were accepted, and {acked} acked"));
         }
-        flat(&lock(&rss))?;
+        flat(&rss.into_inner().unwrap_or_else(PoisonError::into_inner))?;
         Ok(server)
     });
 }
 
 /// One after the other, in time, whatever the answer; what is refused is gone.
-fn produce(shared: &Shared, number: u64, begun: Instant, end: Instant, counts: &Counts) {
-    let mut api = Api::new(shared, u32::try_from(number).unwrap_or(0) + 1);
+fn produce(work: &Run<'_>, number: u64, begun: Instant, end: Instant, counts: &Counts) {
+    let mut client = Client::new(work, u32::try_from(number).unwrap_or(0) + 1);
     let between =
         Duration::from_secs(1) * u32::try_from(PRODUCERS).unwrap_or(1) / u32::try_from(OFFERED).unwrap_or(1);
     let mut next = begun;
+    let mut turn = number;
     while Instant::now() < end {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         next += between;
-        if !api.connect() {
+        if !client.connect() {
             continue;
         }
-        let tag = Tag(counts.tags.fetch_add(1, Ordering::SeqCst) + 1);
-        let bytes = body(tag, 200).into_bytes();
-        let call = Enqueue {
-            queue: QUEUES[usize::try_from(tag.0 % 2).unwrap_or(0)].to_owned(),
-            key: None,
-            body: Payload::of(tag, &bytes),
-            when: When::DelayMs(tag.0 % 500),
-            if_exists: IfExists::Reject,
-            dedupe_id: None,
-            max_attempts: None,
-            lease_ms: None,
-        };
-        match api.enqueue(&Message { call, bytes }) {
+        turn += 1;
+        let queue = QUEUES[usize::try_from(turn % 2).unwrap_or(0)];
+        match client.enqueue(&Message::new(work, queue, When::DelayMs(turn * 37 % 500))) {
             Some(Ok(Answer::Enqueued { .. })) => _ = counts.accepted.fetch_add(1, Ordering::SeqCst),
             Some(Err(Refusal::Other(code))) if code == "overloaded" => {
                 counts.overloaded.fetch_add(1, Ordering::SeqCst);
             }
-            other => shared.complain(format!("an enqueue was answered {other:?}")),
+            other => work.complain(format!("an enqueue was answered {other:?}")),
         }
     }
 }
 
 /// At the rated speed while there is load, and as fast as possible afterwards. One attempt in fifty is given back.
-fn consume(shared: &Shared, number: u64, mut rng: Rng, end: Instant, stop: &AtomicU64, counts: &Counts) {
+fn consume(work: &Run<'_>, number: u64, mut rng: Rng, end: Instant, stop: &AtomicU64, counts: &Counts) {
     const AT_ONCE: u64 = 10;
-    let mut api = Api::new(shared, u32::try_from(PRODUCERS + number).unwrap_or(0) + 1);
+    let mut client = Client::new(work, u32::try_from(PRODUCERS + number).unwrap_or(0) + 1);
     let between = Duration::from_millis(1_000 * CONSUMERS * AT_ONCE / RATE);
     let mut next = Instant::now();
     let mut turn = number;
@@ -130,23 +120,23 @@ fn consume(shared: &Shared, number: u64, mut rng: Rng, end: Instant, stop: &Atom
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
             next += between;
         }
-        if !api.connect() {
+        if !client.connect() {
             continue;
         }
         turn += 1;
         let queue = QUEUES[usize::try_from(turn % 2).unwrap_or(0)];
         let wait = if Instant::now() < end { 0 } else { 50 };
         let mut acks = Vec::new();
-        for grant in api.reserve(queue, AT_ONCE, wait, Some(5_000)) {
+        for grant in client.reserve(queue, AT_ONCE, wait, Some(5_000)) {
             let proof = Proof { id: grant.id, token: grant.token };
             if rng.percent(2) {
-                api.nack(proof, Some(50));
+                client.nack(proof, Some(50));
             } else {
                 acks.push(proof);
             }
         }
         if !acks.is_empty() {
-            let done = api.ack_batch(acks).into_iter().filter(|ack| matches!(ack, Some(Ok(_)))).count();
+            let done = client.ack_all(acks).into_iter().filter(|ack| matches!(ack, Some(Ok(_)))).count();
             counts.acked.fetch_add(done as u64, Ordering::SeqCst);
         }
     }

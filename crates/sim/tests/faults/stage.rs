@@ -8,28 +8,18 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duewheel_judge::checker::{Fact, check};
-use duewheel_judge::history::{Fault, Leases, Moment, Rules, Shards, Told, Totals, What};
+use duewheel_judge::history::{Fault, Moment, Rules};
 use duewheel_judge::rng::Rng;
-use duewheel_sim::http::{Completeness, Connection, escape};
+use duewheel_sim::blackbox::System as _;
+use duewheel_sim::blackbox::client::{Run, Stage as Work};
+use duewheel_sim::blackbox::crew::{self, Gossip, QUEUES};
+use duewheel_sim::blackbox::http::{DuewheelHttp, Memory};
+use duewheel_sim::http::{Completeness, Connection};
 use duewheel_sim::process::{Listens, Server, binary};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::api::{Api, Shared, Stage as Work};
-use crate::crew::{self, Gossip, QUEUES};
-
-pub(crate) const RULES: Rules = Rules {
-    lease_ms: 400,
-    max_attempts: 20,
-    backoff_min_ms: 100,
-    backoff_max_ms: 1_000,
-    offer_ms: 5_000,
-    slack_ms: 50,
-    shards: Shards::One,
-    attempts: Told::Yes,
-    keys: Told::Yes,
-    lateness: Told::Yes,
-    leases: Leases::OfTokens,
-};
+/// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk alone.
+pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { memory: Memory::Little };
 
 /// Whatever the server must do by itself, it has done after so long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,7 +29,7 @@ const DRAIN: Duration = Duration::from_secs(120);
 
 /// What a run works with.
 pub(crate) struct Stage<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) run: &'a Run<'a>,
     pub(crate) binary: PathBuf,
     /// For logs and what else is kept.
     pub(crate) folder: PathBuf,
@@ -60,8 +50,8 @@ pub(crate) struct Play {
     /// Where the data lies; in the run's own folder if not given.
     pub(crate) data: Option<PathBuf>,
     pub(crate) more: &'static [&'static str],
-    /// For rounding and scheduling, wherever the server must not be too late.
-    pub(crate) slack_ms: u64,
+    /// For rounding and scheduling, wherever the server must not be too late; the usual if not given.
+    pub(crate) slack_ms: Option<u64>,
     /// What must provably have happened.
     pub(crate) facts: Vec<(Fact, u64)>,
     pub(crate) crew: Crew,
@@ -100,9 +90,9 @@ pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>, Server) -> Re
         folder.path().display()
     );
     let started = Instant::now();
-    let shared = Shared::default();
+    let work = Run::new(&SYSTEM);
     let mut stage = Stage {
-        shared: &shared,
+        run: &work,
         binary,
         data: play.data.unwrap_or_else(|| folder.path().join("data")),
         folder: folder.path().to_owned(),
@@ -112,15 +102,16 @@ pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>, Server) -> Re
         reign: 0,
     };
     let result = stage.play(play.crew, seed, act);
-    let rules = Rules { slack_ms: play.slack_ms, ..RULES };
-    let history = shared.recorder.history(&format!("{name}, {variable}={count}, seed {seed}"), rules);
+    let usual = SYSTEM.rules();
+    let rules = Rules { slack_ms: play.slack_ms.unwrap_or(usual.slack_ms), ..usual };
+    let history = work.recorder.history(&format!("{name}, {variable}={count}, seed {seed}"), rules);
     let report = check(&history);
     println!("{report}in {:.1} s", started.elapsed().as_secs_f32());
 
     let mut faults: Vec<String> = result.err().into_iter().collect();
     // A store that has failed is not there for questions either, until it is open again.
     let expected = |complaint: &String| complaint.starts_with("a get was refused with Other(");
-    faults.extend(shared.complaints().into_iter().filter(|complaint| !expected(complaint)));
+    faults.extend(work.complaints().into_iter().filter(|complaint| !expected(complaint)));
     faults.extend(report.violations.iter().take(10).map(ToString::to_string));
     if faults.is_empty()
         && let Err(missing) = report.evidence.require(&play.facts)
@@ -156,38 +147,21 @@ impl Stage<'_> {
         seed: u64,
         act: impl FnOnce(&mut Stage<'_>, Server) -> Result<Server, String>,
     ) -> Result<(), String> {
-        let (shared, gossip) = (self.shared, Gossip::default());
+        let (run, gossip) = (self.run, Gossip::default());
         std::thread::scope(|scope| {
-            let (mut producers, mut consumers) = (Vec::new(), Vec::new());
-            if crew == Crew::All {
-                let mut number = 0;
-                let mut hire = |role: fn(&Shared, u32, &Gossip, Rng)| {
-                    number += 1;
-                    let (number, gossip, rng) = (number, &gossip, Rng::new(seed ^ (u64::from(number) << 32)));
-                    scope.spawn(move || role(shared, number, gossip, rng))
-                };
-                producers.extend((0..3).map(|_| hire(crew::produce)));
-                producers.extend((0..2).map(|_| hire(crew::change_mind)));
-                producers.push(hire(crew::look));
-                consumers.extend((0..3).map(|_| hire(crew::consume)));
-            }
+            let hired = (crew == Crew::All).then(|| crew::Crew::hire(scope, run, &gossip, seed));
             let result = self.start().and_then(|server| {
-                self.phase("load");
+                run.phase("load");
                 let server = act(self, server)?;
-                self.phase("drain");
-                shared.set_stage(Work::Drain);
-                wait(producers)?;
-                if crew == Crew::All {
-                    self.drain()?;
+                match hired {
+                    Some(hired) => hired.drain(run, &gossip, DRAIN)?,
+                    None => QUEUES.iter().try_for_each(|queue| run.dump(queue, &[]))?,
                 }
-                shared.set_stage(Work::Stop);
-                wait(consumers)?;
-                self.dump(&QUEUES)?;
                 server.kill().map_err(|e| format!("at the end: {e}"))
             });
             // Whatever happened, let the clients go.
-            shared.set_stage(Work::Stop);
-            shared.set_address(None);
+            run.set_stage(Work::Stop);
+            run.set_address(None);
             result
         })
     }
@@ -207,16 +181,16 @@ impl Stage<'_> {
         self.fault(Fault::Started);
         self.address = Some(address);
         if self.reign == 1 {
-            self.shared.set_address(Some((address, self.reign)));
-            self.configure()?;
+            self.run.set_address(Some((address, self.reign)));
+            QUEUES.iter().try_for_each(|queue| SYSTEM.prepare(address, queue))?;
         }
-        self.shared.set_address(Some((address, self.reign)));
+        self.run.set_address(Some((address, self.reign)));
         Ok(server)
     }
 
     /// Kills it; the fault is written down when it is gone.
     pub(crate) fn kill(&mut self, server: Server) -> Result<(), String> {
-        self.shared.set_address(None);
+        self.run.set_address(None);
         self.address = None;
         server.kill().map_err(|e| format!("kill in reign {}: {e}", self.reign))?;
         self.fault(Fault::Killed(Moment::Serving));
@@ -224,15 +198,11 @@ impl Stage<'_> {
     }
 
     pub(crate) fn fault(&self, fault: Fault) {
-        self.shared.recorder.note(self.shared.recorder.stamp(), 0, What::Fault(fault));
+        self.run.fault(fault);
     }
 
     pub(crate) fn other(&self, what: impl Into<String>) {
         self.fault(Fault::Other(what.into()));
-    }
-
-    fn phase(&self, name: &str) {
-        self.shared.recorder.note(self.shared.recorder.stamp(), 0, What::Phase(name.to_owned()));
     }
 
     /// A request that is no operation of the history: its status and JSON.
@@ -282,80 +252,6 @@ impl Stage<'_> {
         })
         .map_err(|e| format!("{e}: {last}"))
     }
-
-    /// Short leases and retries for all.
-    fn configure(&self) -> Result<(), String> {
-        for queue in QUEUES {
-            let settings = json!({
-                "lease_ms": RULES.lease_ms,
-                "backoff": {"min_ms": RULES.backoff_min_ms, "max_ms": RULES.backoff_max_ms},
-            });
-            self.done("PUT", &format!("/v1/queues/{}/config", escape(queue)), &settings)?;
-        }
-        Ok(())
-    }
-
-    fn queue(&self, name: &str) -> Result<Value, String> {
-        self.done("GET", &format!("/v1/queues/{}", escape(name)), &Value::Null)
-    }
-
-    /// Messages of a queue that are not dead.
-    pub(crate) fn waiting(&self, queue: &str) -> Result<u64, String> {
-        let counts = &self.queue(queue)?["counts"];
-        Ok(["scheduled", "ready", "leased"].iter().filter_map(|state| counts[state].as_u64()).sum())
-    }
-
-    /// Waits until nothing is left but dead messages.
-    fn drain(&self) -> Result<(), String> {
-        let drained = self.until_left(0, DRAIN);
-        // The dump and the checker will say more.
-        drained.or_else(|e| self.dump(&QUEUES).and(Err(e)))
-    }
-
-    /// Waits until so few messages are left that are not dead.
-    pub(crate) fn until_left(&self, most: u64, patience: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + patience;
-        loop {
-            let mut left = 0;
-            for queue in QUEUES {
-                left += self.waiting(queue)?;
-            }
-            if left <= most {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{left} messages are left"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    pub(crate) fn dump(&self, queues: &[&str]) -> Result<(), String> {
-        let mut api = Api::new(self.shared, 0);
-        for &queue in queues {
-            let rows = api.list(queue)?;
-            let figures = self.queue(queue)?;
-            let at = self.shared.recorder.stamp();
-            self.shared.recorder.note(at, 0, What::Dump { queue: queue.to_owned(), rows });
-            let figure = |name: &str| figures["totals"][name].as_u64().ok_or_else(|| figures.to_string());
-            let totals = Totals {
-                enqueued: figure("enqueued")?,
-                acked: figure("acked")?,
-                cancelled: figure("cancelled")?,
-                replaced: figure("replaced")?,
-                purged: figure("purged")?,
-            };
-            self.shared.recorder.note(at, 0, What::Totals { queue: queue.to_owned(), totals });
-        }
-        Ok(())
-    }
-}
-
-fn wait(clients: Vec<std::thread::ScopedJoinHandle<'_, ()>>) -> Result<(), String> {
-    for client in clients {
-        client.join().map_err(|_| "a client panicked".to_owned())?;
-    }
-    Ok(())
 }
 
 /// Runs a program to its end; what it said, if it succeeded.

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
+use duewheel_sim::blackbox::System as _;
+use duewheel_sim::blackbox::crew::QUEUES;
 use duewheel_sim::process::{Listens, Server};
 use serde_json::{Value, json};
 
-use crate::stage::{Crew, PATIENCE, Play, RULES, Stage, env, not_run, perform, read, run};
+use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_run, perform, read, run};
 
 /// Everything that the store asks of the system (`strace -c` says so; it never truncates).
 const CALLS: [&str; 11] = [
@@ -60,7 +62,7 @@ fn system_calls_may_fail() {
         data: None,
         more: &[],
         // Over a restart the clocks are rounded, by up to 2 ms; and messages wait over many.
-        slack_ms: RULES.slack_ms + 2 * 8 * CALLS.len() as u64 * most,
+        slack_ms: Some(SYSTEM.rules().slack_ms + 2 * 8 * CALLS.len() as u64 * most),
         facts: vec![
             (Fact::UnknownOutcomes, most),
             (Fact::KillsServing, most),
@@ -79,7 +81,7 @@ fn system_calls_may_fail() {
                 }
             }
         }
-        let _ = stage.until_left(1_000, PATIENCE);
+        let _ = stage.run.until_left(&QUEUES, 1_000, PATIENCE);
         for call in CALLS {
             for error in ERRORS {
                 for folder in [Folder::Old, Folder::New] {
@@ -252,7 +254,7 @@ fn serving(stage: &mut Stage<'_>, server: &mut Server, case: &Case) -> Result<u6
     stage.until_healthy().map_err(|e| format!("{name}: {e}"))?;
     accepts(stage).map_err(|e| format!("{name}: {e}"))?;
     // strace makes the server slow; some of what has piled up is worked off first.
-    let _ = stage.until_left(1_000, RARE);
+    let _ = stage.run.until_left(&QUEUES, 1_000, RARE);
     let lines = read(&out);
     if case.call == "fdatasync" {
         synced_again(&lines).map_err(|e| format!("{name}: {e}"))?;

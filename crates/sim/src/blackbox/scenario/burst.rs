@@ -44,7 +44,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
         std::thread::sleep(instant.saturating_duration_since(Instant::now()));
         // Long enough for a system that syncs each ack by itself on a slow disk.
         let patience = Duration::from_secs(60) + Duration::from_millis(40 * size);
-        let drained = host.until_left(&[QUEUE], 0, patience);
+        let drained = host.run.until_left(&[QUEUE], 0, patience);
         run.set_stage(Stage::Stop);
         let granted = wait(consumers)?.concat();
         drained.map(|()| granted)
@@ -54,8 +54,8 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     if granted.len() as u64 != size || distinct.len() as u64 != size {
         run.complain(format!("{} grants of {} messages, should be {size}", granted.len(), distinct.len()));
     }
-    host.dump(QUEUE, &ids)?;
-    host.dump(WARM_UP, &others)?;
+    host.run.dump(QUEUE, &ids)?;
+    host.run.dump(WARM_UP, &others)?;
     host.kill()?;
     let figures = Figures::new(move |report| {
         let late = report.lateness.get("burst").and_then(|l| l.seen());

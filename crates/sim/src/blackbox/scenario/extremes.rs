@@ -68,7 +68,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
     host.stop()?;
     host.start()?;
     look("after a SIGTERM", &mut client)?;
-    host.dump(QUEUE, &known)?;
+    host.run.dump(QUEUE, &known)?;
     drop(client);
     host.kill()?;
     let scheduled: Vec<&str> = far.iter().map(|f| f.0).collect();

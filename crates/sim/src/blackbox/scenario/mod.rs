@@ -8,14 +8,14 @@ mod restart;
 mod stale;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_judge::checker::{Fact, Report};
-use duewheel_judge::history::{Answer, Fault, Grant, Moment, MsgId, Proof, What};
+use duewheel_judge::history::{Answer, Fault, Grant, Moment, MsgId, Proof};
 use duewheel_judge::rng::Rng;
 
 use super::Ability;
-use super::client::{Client, Outcome, Run};
+use super::client::{Outcome, Run};
 use crate::process::{Listens, Server};
 
 /// A scenario.
@@ -191,39 +191,6 @@ impl<'a> Host<'a> {
     fn downtime(&self, rng: &mut Rng) {
         let most = if rng.percent(70) { 100 } else { 1_000 };
         std::thread::sleep(Duration::from_millis(rng.below(most)));
-    }
-
-    /// Writes down what is in a queue.
-    fn dump(&self, queue: &str, known: &[MsgId]) -> Result<(), String> {
-        let mut client = Client::new(self.run, 0);
-        let peer = client.peer()?;
-        let rows = peer.list(queue, known)?;
-        let totals = peer.totals(queue)?;
-        let at = self.run.recorder.stamp();
-        self.run.recorder.note(at, 0, What::Dump { queue: queue.to_owned(), rows });
-        if let Some(totals) = totals {
-            self.run.recorder.note(at, 0, What::Totals { queue: queue.to_owned(), totals });
-        }
-        Ok(())
-    }
-
-    /// Waits until queues hold no more than so many messages that are not dead.
-    fn until_left(&self, queues: &[&str], least: u64, patience: Duration) -> Result<(), String> {
-        let mut client = Client::new(self.run, 0);
-        let deadline = Instant::now() + patience;
-        loop {
-            let mut left = 0;
-            for queue in queues {
-                left += client.peer()?.waiting(queue)?;
-            }
-            if left <= least {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(format!("{left} messages are left after {} s", patience.as_secs()));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 }
 

@@ -42,12 +42,12 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
         wait(producers)?;
         run.set_stage(Stage::Drain);
         wait(cancellers)?;
-        let drained = host.until_left(&[QUEUE], 0, PATIENCE);
+        let drained = host.run.until_left(&[QUEUE], 0, PATIENCE);
         run.set_stage(Stage::Stop);
         wait(consumers)?;
         drained
     })?;
-    host.dump(QUEUE, &lock(&course.all))?;
+    host.run.dump(QUEUE, &lock(&course.all))?;
     host.kill()?;
     let few = size / 50;
     let figures = Figures::new(|report| {

@@ -59,7 +59,7 @@ fn ups_and_downs(host: &mut Host<'_>, size: u64, rng: &mut Rng) -> Result<(), St
     host.stop()?;
     std::thread::sleep(Duration::from_millis(1_200));
     host.start()?;
-    host.until_left(&[QUEUE], FAR, PATIENCE)?;
+    host.run.until_left(&[QUEUE], FAR, PATIENCE)?;
 
     let mut looker = Client::new(run, 4);
     let peer = looker.peer()?;
@@ -80,7 +80,7 @@ fn ups_and_downs(host: &mut Host<'_>, size: u64, rng: &mut Rng) -> Result<(), St
             ));
         }
     }
-    host.dump(QUEUE, &known)
+    host.run.dump(QUEUE, &known)
 }
 
 fn consume(run: &Run<'_>, number: u32) {

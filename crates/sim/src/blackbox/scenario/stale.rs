@@ -49,7 +49,7 @@ pub(super) fn act(trial: &Trial<'_>) -> Result<Done, String> {
         }
         quick.ack_all(grants.iter().map(proof).collect());
     }
-    host.dump(QUEUE, &known)?;
+    host.run.dump(QUEUE, &known)?;
     drop((producer, slow, quick));
     host.kill()?;
     let most = size * 8 / 10;

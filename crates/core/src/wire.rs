@@ -1,0 +1,61 @@
+//! How names travel between nodes: as text, checked again on the way in.
+//!
+//! Operations and answers derive serde's traits behind the feature `serde`. Their bytes are no lasting format: nodes of one cluster speak
+//! them to each other, and say first which version they speak.
+
+use std::fmt;
+
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::name::{BadName, Key, QueueName};
+
+/// Reads a text, and lets the type's own constructor judge it.
+struct Checked<T>(fn(&str) -> Result<T, BadName>);
+
+impl<T> Visitor<'_> for Checked<T> {
+    type Value = T;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.0)(text).map_err(E::custom)
+    }
+}
+
+macro_rules! checked {
+    ($t:ty) => {
+        impl Serialize for $t {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(self.as_str())
+            }
+        }
+        impl<'de> Deserialize<'de> for $t {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_str(Checked(<$t>::new))
+            }
+        }
+    };
+}
+checked!(QueueName);
+checked!(Key);
+
+/// The field that [`crate::engine::SettingsRefusal::OutOfRange`] names: one of a closed list.
+pub(crate) mod settings_field {
+    use super::{Deserialize, Deserializer, Error, Serialize, Serializer};
+
+    const FIELDS: [&str; 4] = ["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"];
+
+    pub(crate) fn serialize<S: Serializer>(field: &&'static str, to: S) -> Result<S::Ok, S::Error> {
+        let known = FIELDS.iter().position(|f| f == field).and_then(|at| u8::try_from(at).ok());
+        known.ok_or_else(|| serde::ser::Error::custom("an unknown field of the settings"))?.serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<&'static str, D::Error> {
+        let at = u8::deserialize(from)?;
+        FIELDS
+            .get(usize::from(at))
+            .copied()
+            .ok_or_else(|| D::Error::custom("an unknown field of the settings"))
+    }
+}

@@ -1,0 +1,407 @@
+//! The fleet's own thread: it says that the node is alive, looks who owns what, takes shards and gives them up.
+//!
+//! It is a thread and no task because the coordinator's calls may wait. Nothing else waits for it: shards that are owned serve on while it
+//! hangs, and one that ends is off the table without it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use duewheel_core::id::ShardId;
+use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::assign::assign;
+use super::fleet::{Core, stranger};
+use super::owned::{Fatal, Owned};
+use super::pause::jittered;
+use super::peer::{Host, Peer, Terms};
+use super::view::{ClusterView, ShardView, Stage};
+use super::ways::Way;
+use crate::error::CallError;
+use crate::inbox::Door;
+use crate::shard::panic_text;
+use crate::shared::{End, Wish, bug};
+
+/// How long the thread sleeps at most: health shows when it came round last.
+const NAP: Duration = Duration::from_millis(250);
+
+/// How long the node waits at its end until answers have left.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Looks after a fleet until it ends.
+pub(crate) struct Keeper {
+    core: Arc<Core>,
+    coordinator: Arc<dyn Coordinator>,
+    owned: Owned,
+    terms: Terms,
+    max_queued: usize,
+    runtime: tokio::runtime::Handle,
+    peers: BTreeMap<u32, (Arc<Peer>, AbortHandle)>,
+    /// As the coordinator said last.
+    nodes: Vec<Node>,
+    owners: Vec<Option<Owner>>,
+    /// The node that owned a shard last, whether it does now or not.
+    last_owners: Vec<Option<u32>>,
+    /// Whose each shard should be; places in `nodes`. Empty: not known.
+    wanted: Vec<usize>,
+    next_beat: Instant,
+    /// Not before: what is looked at too often is slow for all.
+    next_look: Instant,
+    heard: Instant,
+    next_figures: Instant,
+    began: watch::Sender<bool>,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        coordinator: Arc<dyn Coordinator>,
+        owned: Owned,
+        terms: Terms,
+        max_queued: usize,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        let now = Instant::now();
+        let shards = core.shards as usize;
+        Keeper {
+            core,
+            coordinator,
+            owned,
+            terms,
+            max_queued,
+            runtime,
+            peers: BTreeMap::new(),
+            nodes: Vec::new(),
+            owners: vec![None; shards],
+            last_owners: vec![None; shards],
+            wanted: Vec::new(),
+            next_beat: now,
+            next_look: now,
+            heard: now,
+            next_figures: now,
+            began: watch::Sender::new(false),
+        }
+    }
+
+    /// Tells when all shards have been opened that this node should have.
+    pub(crate) fn began(&self) -> watch::Receiver<bool> {
+        self.began.subscribe()
+    }
+
+    /// The thread's life.
+    pub(crate) fn run(mut self, listening: Option<AbortHandle>) {
+        let end = match catch_unwind(AssertUnwindSafe(|| self.drive())) {
+            Ok(end) => end,
+            Err(panic) => End::Failed(bug("the fleet", panic_text(&*panic))),
+        };
+        let killed = self.core.killed.load(Ordering::SeqCst);
+        self.core.inbox.close_door(Door::Closed(match &end {
+            End::Stopped => CallError::Draining,
+            End::Fenced(_) | End::Failed(_) => CallError::Closed("the node ended; see the log"),
+        }));
+        let end = if killed { end } else { self.give_up(end) };
+        if let End::Fenced(why) | End::Failed(why) = &end {
+            tracing::error!(%why, "the node ended");
+        }
+        self.core.ways.refuse_all(&CallError::Draining);
+        if let Some(listening) = listening {
+            listening.abort();
+        }
+        for (peer, task) in self.peers.values() {
+            peer.close("this node ended");
+            task.abort();
+        }
+        for shard in self.core.ways.shards() {
+            self.owned.close(shard);
+        }
+        self.core.shared.set_ended(end);
+    }
+
+    fn drive(&mut self) -> End {
+        loop {
+            if self.core.killed.load(Ordering::SeqCst) {
+                return End::Failed("killed".to_owned());
+            }
+            if let Some(end) = self.take_changes() {
+                return end;
+            }
+            if let Some(bug) = self.core.shared.bug() {
+                return End::Failed(bug.clone());
+            }
+            if self.core.shared.wished(Wish::EndWaits) {
+                self.core.ways.end_waits();
+            }
+            if self.core.shared.wished(Wish::Stop) {
+                return End::Stopped;
+            }
+            if Instant::now() >= self.next_beat
+                && let Some(end) = self.beat()
+            {
+                return end;
+            }
+            if Instant::now() >= self.next_look && self.core.look.swap(false, Ordering::SeqCst) {
+                self.look();
+            }
+            self.plan();
+            self.tell();
+            self.core.inbox.wait_for_wake(self.nap());
+        }
+    }
+
+    fn take_changes(&mut self) -> Option<End> {
+        let changes = self.owned.look();
+        if changes.moved > 0 {
+            self.core.look.store(true, Ordering::SeqCst);
+            self.nudge();
+        }
+        match changes.fatal? {
+            Fatal::Bug(bug) => {
+                self.core.shared.end(bug.clone(), &self.core.inbox);
+                Some(End::Failed(bug))
+            }
+            Fatal::Policy(error) => Some(End::Failed(format!("the ring cannot be made: {error}"))),
+        }
+    }
+
+    /// Says that the node is alive.
+    fn beat(&mut self) -> Option<End> {
+        let lease = self.core.lease;
+        // From the beginning of the call, so that beats keep their distance however long a call takes.
+        self.next_beat = Instant::now() + jittered(lease / 4);
+        match self.coordinator.beat(&self.core.me) {
+            Ok(nodes) => {
+                self.heard = Instant::now();
+                self.nodes = nodes;
+                self.core.look.store(true, Ordering::SeqCst);
+                let alone = stranger(&self.core.me, &self.nodes).map(|problem| problem.to_string());
+                if let Some(problem) = &alone {
+                    tracing::error!(%problem, "nodes that cannot share");
+                }
+                self.core.shared.set_trouble(alone);
+                self.meet();
+            }
+            Err(error) if error.kind() == ErrorKind::Fenced => {
+                let name = &self.core.me.name;
+                return Some(End::Fenced(format!("another node has taken the name {name:?}: {error}")));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot say that this node is alive; shards that it owns serve on");
+                if self.heard.elapsed() >= lease {
+                    self.core.shared.set_trouble(Some(format!("what the nodes agree by is away: {error}")));
+                }
+                self.next_beat = Instant::now() + jittered((lease / 8).min(Duration::from_secs(1)));
+            }
+        }
+        None
+    }
+
+    /// Reads who owns what, and sets the ways.
+    fn look(&mut self) {
+        self.next_look = Instant::now()
+            + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        let owners = match self.coordinator.owners() {
+            Ok(owners) => owners,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read who owns what");
+                return;
+            }
+        };
+        self.owners = owners;
+        self.owners.resize(self.core.shards as usize, None);
+        self.meet();
+        for at in 0..self.owners.len() {
+            let shard = shard(at);
+            let owner = self.owners[at].clone();
+            let number = owner.as_ref().map(|owner| owner.node.number);
+            if number.is_some() && number != self.last_owners[at] {
+                if self.last_owners[at].is_some() {
+                    self.core.moves.fetch_add(1, Ordering::Relaxed);
+                }
+                self.last_owners[at] = number;
+            }
+            let elsewhere = owner.filter(|owner| owner.node.number != self.core.me.number);
+            if elsewhere.is_some() && self.owned.stage(shard) == Stage::Serving {
+                // Its lease here is over: it cannot write any more, and would find that out later.
+                tracing::warn!(%shard, "a shard of this node has another owner");
+                self.owned.close(shard);
+            }
+            let way = match (self.owned.way(shard), elsewhere) {
+                (Some(here), _) => here,
+                (None, Some(owner)) => {
+                    self.peers.get(&owner.node.number).map_or(Way::None, |(peer, _)| Way::There(peer.clone()))
+                }
+                (None, None) => Way::None,
+            };
+            self.core.ways.set(shard, way);
+        }
+        let view = self.view();
+        *self.core.view() = (view, Instant::now());
+    }
+
+    /// Takes the shards that this node should have and nobody has, and gives up those that it should not have.
+    fn plan(&mut self) {
+        // Alone means alone: others that take part all the same get nothing from here.
+        let nodes: Vec<Node> = if self.core.me.advertise.is_empty() {
+            self.nodes.iter().filter(|node| node.number == self.core.me.number).cloned().collect()
+        } else {
+            self.nodes.clone()
+        };
+        let Some(me) = nodes.iter().position(|node| node.number == self.core.me.number) else { return };
+        let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
+        let wanted = assign(&names, self.core.shards);
+        let mut missing = 0;
+        for (at, owner) in wanted.iter().enumerate() {
+            let shard = shard(at);
+            if *owner == me {
+                missing += usize::from(self.owned.stage(shard) != Stage::Serving);
+                let free = self.owners[at].as_ref().is_none_or(|o| o.node.number == self.core.me.number);
+                if free {
+                    self.owned.open(shard);
+                }
+            } else if matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening) {
+                tracing::info!(%shard, to = names[*owner], "gives a shard up");
+                self.owned.close(shard);
+            }
+        }
+        self.wanted = wanted;
+        if missing == 0 {
+            self.began.send_replace(true);
+        }
+    }
+
+    /// Connects to those that are new, and parts from those that are gone.
+    fn meet(&mut self) {
+        let owners = self.owners.iter().flatten().map(|owner| &owner.node);
+        let others: BTreeMap<u32, &Node> = self
+            .nodes
+            .iter()
+            .chain(owners)
+            .filter(|node| node.number != self.core.me.number && !node.advertise.is_empty())
+            .map(|node| (node.number, node))
+            .collect();
+        self.peers.retain(|number, (peer, _)| {
+            let stays = others.contains_key(number);
+            if !stays {
+                peer.close("it takes part no more");
+            }
+            stays
+        });
+        for (number, node) in others {
+            if !self.peers.contains_key(&number) {
+                let peer = Arc::new(Peer::new(node.clone(), self.terms.clone(), self.max_queued));
+                let (runs, end) = (peer.clone(), self.core.end_on_panic());
+                let task = self.runtime.spawn(async move {
+                    let _end = end;
+                    runs.run().await;
+                });
+                let task = task.abort_handle();
+                self.peers.insert(number, (peer, task));
+            }
+        }
+    }
+
+    fn nudge(&self) {
+        for (peer, _) in self.peers.values() {
+            peer.nudge();
+        }
+    }
+
+    /// For those who look at the node.
+    fn tell(&mut self) {
+        if !self.owned.hangs() {
+            self.core.shared.tick();
+        }
+        if Instant::now() >= self.next_figures {
+            self.next_figures = Instant::now() + Duration::from_secs(1);
+            self.core.shared.set_figures(self.owned.figures());
+        }
+        let mut strays = Vec::new();
+        self.core.inbox.take(&mut strays);
+        for stray in strays {
+            // Nothing is put in here: front ends go to shards.
+            let refused =
+                stray.ops.iter().map(|_| Err(CallError::Closed("a node decides nothing"))).collect();
+            let _ = stray.answer.send(refused);
+        }
+    }
+
+    fn view(&self) -> ClusterView {
+        let views = self.owners.iter().enumerate().map(|(at, owner)| ShardView {
+            shard: shard(at),
+            owner: owner.as_ref().map(|owner| owner.node.name.clone()),
+            epoch: owner.as_ref().map(|owner| owner.epoch),
+            wanted: self
+                .wanted
+                .get(at)
+                .and_then(|wanted| self.nodes.get(*wanted))
+                .map(|node| node.name.clone()),
+            here: self.owned.stage(shard(at)),
+        });
+        ClusterView {
+            me: self.core.me.clone(),
+            nodes: self.nodes.clone(),
+            shards: views.collect(),
+            age: Duration::ZERO,
+        }
+    }
+
+    fn nap(&self) -> Duration {
+        let now = Instant::now();
+        let mut nap = NAP.min(self.next_beat.saturating_duration_since(now));
+        if self.core.look.load(Ordering::SeqCst) {
+            nap = nap.min(self.next_look.saturating_duration_since(now));
+        }
+        let waits = self.owned.is_busy() || !*self.began.borrow() || self.misses();
+        if waits { nap.min((self.core.lease / 64).max(Duration::from_millis(5))) } else { nap }
+    }
+
+    /// Whether a shard is nobody's that should be this node's.
+    fn misses(&self) -> bool {
+        self.wanted.iter().enumerate().any(|(at, wanted)| {
+            let mine = self.nodes.get(*wanted).is_some_and(|node| node.number == self.core.me.number);
+            mine && self.owners[at].is_none() && self.owned.stage(shard(at)) == Stage::Away
+        })
+    }
+
+    /// Gives everything up: shards are closed, answers leave, the others are told.
+    fn give_up(&mut self, end: End) -> End {
+        self.core.ways.end_waits();
+        for shard in self.core.ways.shards() {
+            self.owned.close(shard);
+        }
+        let until = Instant::now() + self.core.lease.max(Duration::from_secs(5));
+        while self.owned.is_busy() {
+            if Instant::now() >= until {
+                tracing::error!("shards did not close in time; their leases run out");
+                break;
+            }
+            let changes = self.owned.look();
+            if let Some(Fatal::Bug(bug)) = changes.fatal {
+                tracing::error!(%bug, "while closing");
+            }
+            self.core.shared.tick();
+            self.core.inbox.wait_for_wake(Duration::from_millis(10));
+        }
+        let fenced = matches!(end, End::Fenced(_));
+        if !fenced && let Err(error) = self.coordinator.leave(&self.core.me) {
+            tracing::warn!(%error, "could not say that this node takes part no more; others find out");
+        }
+        self.nudge();
+        let until = Instant::now() + LAST_WORDS;
+        let talks = |keeper: &Keeper| {
+            keeper.terms.open() > 0 || keeper.peers.values().any(|(peer, _)| peer.flying() > 0)
+        };
+        while talks(self) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        end
+    }
+}
+
+fn shard(at: usize) -> ShardId {
+    ShardId(u32::try_from(at).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,318 @@
+//! A coordinator in memory, for tests of several nodes in one process: its leases are real, and it fails on demand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use duewheel_core::id::ShardId;
+use duewheel_core::record::{ClockPair, Group};
+use duewheel_core::store::{
+    Candidate, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore,
+    Node, Owner, Progress, Recovered, Room, Store, StoreError, Waker,
+};
+
+/// Keeps in memory what nodes agree by. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct MemoryCoordinator(Arc<World>);
+
+#[derive(Debug)]
+struct World {
+    lease: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    shards: Vec<Shard>,
+    members: BTreeMap<Box<str>, Member>,
+    last_number: u32,
+    away: Option<StoreError>,
+    cut_off: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Member {
+    node: Node,
+    heard: Instant,
+}
+
+#[derive(Debug)]
+struct Shard {
+    disk: MemoryDisk,
+    lease: Option<Lease>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    owner: Owner,
+    until: Instant,
+    /// The store; a lease whose store is gone is not renewed.
+    store: Weak<()>,
+}
+
+impl MemoryCoordinator {
+    /// Nobody takes part yet. Leases are renewed by a thread of its own, as long as it lives.
+    pub fn new(lease: Duration) -> Self {
+        let world = Arc::new(World { lease, state: Mutex::default() });
+        let weak = Arc::downgrade(&world);
+        std::thread::spawn(move || {
+            while let Some(world) = weak.upgrade() {
+                world.renew();
+                drop(world);
+                std::thread::sleep(lease / 8);
+            }
+        });
+        MemoryCoordinator(world)
+    }
+
+    /// Its calls fail until [`MemoryCoordinator::come_back`]; leases that run are renewed all the same.
+    pub fn go_away(&self) {
+        self.0.state().away = Some(unavailable("the coordinator is away"));
+    }
+
+    /// Ends [`MemoryCoordinator::go_away`].
+    pub fn come_back(&self) {
+        self.0.state().away = None;
+    }
+
+    /// Every call of a node fails, those of its stores too, and its leases run out; until [`MemoryCoordinator::let_in`].
+    pub fn cut_off(&self, node: u32) {
+        self.0.state().cut_off.insert(node);
+    }
+
+    /// Ends [`MemoryCoordinator::cut_off`].
+    pub fn let_in(&self, node: u32) {
+        self.0.state().cut_off.remove(&node);
+    }
+
+    /// The lease of a shard is over now, and its owner fenced.
+    pub fn end_lease(&self, shard: ShardId) {
+        if let Some(shard) = self.0.state().shards.get_mut(shard.0 as usize) {
+            shard.lease = None;
+        }
+    }
+
+    /// What a shard's stores leave behind.
+    ///
+    /// # Panics
+    /// When there is no such shard yet.
+    pub fn disk(&self, shard: ShardId) -> MemoryDisk {
+        self.0.state().shards[shard.0 as usize].disk.clone()
+    }
+}
+
+fn unavailable(what: &str) -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, what)
+}
+
+fn fenced(what: impl fmt::Display) -> StoreError {
+    StoreError::new(ErrorKind::Fenced, what)
+}
+
+impl World {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renew(&self) {
+        let mut state = self.state();
+        let State { shards, cut_off, .. } = &mut *state;
+        let now = Instant::now();
+        for lease in shards.iter_mut().filter_map(|shard| shard.lease.as_mut()) {
+            let lives = lease.store.strong_count() > 0 && now < lease.until;
+            if lives && !cut_off.contains(&lease.owner.node.number) {
+                lease.until = now + self.lease;
+            }
+        }
+    }
+}
+
+impl State {
+    fn check(&self, node: u32) -> Result<(), StoreError> {
+        if self.cut_off.contains(&node) {
+            return Err(unavailable("cut off"));
+        }
+        self.away.clone().map_or(Ok(()), Err)
+    }
+
+    fn running(&self, shard: ShardId) -> Option<&Owner> {
+        let lease = self.shards.get(shard.0 as usize)?.lease.as_ref()?;
+        (Instant::now() < lease.until).then_some(&lease.owner)
+    }
+}
+
+impl Coordinator for MemoryCoordinator {
+    fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
+        let mut state = self.0.state();
+        state.check(0)?;
+        let now = Instant::now();
+        if let Some(member) = state.members.get(&candidate.name)
+            && member.heard + self.0.lease > now
+        {
+            return Err(fenced(format_args!("node {} lives", candidate.name)));
+        }
+        if state.shards.is_empty() {
+            let shard = |_| Shard { disk: MemoryDisk::default(), lease: None };
+            state.shards = (0..candidate.shards_if_new).map(shard).collect();
+        }
+        state.last_number += 1;
+        let node = Node {
+            name: candidate.name.clone(),
+            advertise: candidate.advertise.clone(),
+            number: state.last_number,
+        };
+        state.members.insert(node.name.clone(), Member { node: node.clone(), heard: now });
+        let shards = u32::try_from(state.shards.len()).unwrap_or(u32::MAX);
+        Ok(Joined { node, shards, secret: [7; 32] })
+    }
+
+    fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
+        let mut state = self.0.state();
+        state.check(node.number)?;
+        let now = Instant::now();
+        let me = Member { node: node.clone(), heard: now };
+        match state.members.get_mut(&node.name) {
+            Some(member) if member.node.number != node.number => {
+                return Err(fenced(format_args!("node {} has the name", member.node.number)));
+            }
+            Some(member) => *member = me,
+            None => drop(state.members.insert(node.name.clone(), me)),
+        }
+        let lease = self.0.lease;
+        let living = state.members.values().filter(|member| member.heard + lease > now);
+        Ok(living.map(|member| member.node.clone()).collect())
+    }
+
+    fn leave(&self, node: &Node) -> Result<(), StoreError> {
+        let mut state = self.0.state();
+        state.check(node.number)?;
+        if state.members.get(&node.name).is_some_and(|member| member.node.number == node.number) {
+            state.members.remove(&node.name);
+        }
+        Ok(())
+    }
+
+    fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
+        let state = self.0.state();
+        state.check(0)?;
+        let shards = (0..u32::try_from(state.shards.len()).unwrap_or(u32::MAX)).map(ShardId);
+        Ok(shards.map(|shard| state.running(shard).cloned()).collect())
+    }
+
+    fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
+        let mut state = self.0.state();
+        state.check(node.number)?;
+        if let Some(owner) = state.running(shard)
+            && owner.node.number != node.number
+        {
+            return Err(fenced(format_args!("node {} has shard {shard}", owner.node.name)));
+        }
+        let lease = self.0.lease;
+        let Some(kept) = state.shards.get_mut(shard.0 as usize) else {
+            return Err(StoreError::new(ErrorKind::Corrupt, "there is no such shard"));
+        };
+        let mut store = MemoryStore::open(&kept.disk, waker);
+        let owner = Owner { node: node.clone(), epoch: store.recovered().epoch };
+        let lives = Arc::new(());
+        let until = Instant::now() + lease;
+        kept.lease = Some(Lease { owner: owner.clone(), until, store: Arc::downgrade(&lives) });
+        let world = self.0.clone();
+        Ok(Box::new(LeasedStore { store, world, shard, owner, _lives: lives }))
+    }
+
+    fn lease(&self) -> Duration {
+        self.0.lease
+    }
+
+    fn level(&self) -> Level {
+        Level::Memory
+    }
+}
+
+/// A store that works while its lease runs.
+struct LeasedStore {
+    store: MemoryStore,
+    world: Arc<World>,
+    shard: ShardId,
+    owner: Owner,
+    _lives: Arc<()>,
+}
+
+impl LeasedStore {
+    fn check(&self) -> Result<(), StoreError> {
+        let state = self.world.state();
+        match state.running(self.shard) {
+            Some(owner) if *owner == self.owner => {}
+            _ => return Err(fenced("the lease is over")),
+        }
+        if state.cut_off.contains(&self.owner.node.number) {
+            return Err(unavailable("cut off"));
+        }
+        Ok(())
+    }
+}
+
+impl Store for LeasedStore {
+    fn recovered(&mut self) -> Recovered {
+        self.store.recovered()
+    }
+
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.append(group)
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.sync()
+    }
+
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.check()?;
+        self.store.progress()
+    }
+
+    fn room(&mut self) -> Room {
+        self.store.room()
+    }
+
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.find_many(lookups, found)
+    }
+
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.load(load)
+    }
+
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        self.store.loaded()
+    }
+
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.idle(clock)
+    }
+
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.close(clock)?;
+        let mut state = self.world.state();
+        if state.running(self.shard) == Some(&self.owner)
+            && let Some(shard) = state.shards.get_mut(self.shard.0 as usize)
+        {
+            shard.lease = None;
+        }
+        Ok(())
+    }
+
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.store.figures()
+    }
+}

@@ -1,0 +1,382 @@
+//! The asking side: requests of this node to one other.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use duewheel_core::engine::Op;
+use duewheel_core::id::ShardId;
+use duewheel_core::store::Node;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+
+use super::proof::{Hello, MAGIC, Proof, Ready, Role, Welcome, Who, draw};
+use super::{Frames, Heard, Terms};
+use crate::cluster::pause::jittered;
+use crate::cluster::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL, WireError};
+use crate::inbox::{Answers, Patience};
+
+/// Bytes that are handed to the socket at a time: of so much it is not known whether it went out when the connection breaks.
+const BATCH: usize = 256 * 1024;
+
+/// Another node, as this one asks it. Requests are sent in the order in which they were asked.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    node: Node,
+    terms: Terms,
+    max_queued: usize,
+    state: Mutex<State>,
+    /// Something is to be sent.
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    queue: VecDeque<(Option<u64>, Vec<u8>)>,
+    queued: usize,
+    flying: HashMap<u64, Flying>,
+    next: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Phase {
+    /// What is asked waits for the connection.
+    #[default]
+    Connecting,
+    Up,
+    /// Until the next attempt, for this reason.
+    Down(Box<str>),
+    /// For good.
+    Closed,
+}
+
+#[derive(Debug)]
+struct Flying {
+    to: oneshot::Sender<Outcome>,
+    sent: Sent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    No,
+    /// At least in part, or about to be.
+    Maybe,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It was answered.
+    Answered(Answers),
+    /// The other node does not own the shard; nothing was applied.
+    NotMine(Box<str>),
+    /// It never left this node.
+    NotSent(Box<str>),
+    /// It may have been applied.
+    Lost(Box<str>),
+}
+
+/// Why nothing was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotAsked {
+    /// Too much waits to be sent.
+    Overloaded,
+    /// There is no connection at the moment.
+    Away(Box<str>),
+    /// More than a frame takes.
+    TooLarge,
+}
+
+impl Peer {
+    /// Nothing is connected before [`Peer::run`].
+    pub(crate) fn new(node: Node, terms: Terms, max_queued: usize) -> Self {
+        Peer { node, terms, max_queued, state: Mutex::default(), wake: Notify::new() }
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Whether it can be asked at this moment.
+    #[cfg(test)]
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state().phase, Phase::Up)
+    }
+
+    /// Asks. The outcome comes whatever happens, and dropping its receiver does not take the request back.
+    ///
+    /// # Errors
+    /// See [`NotAsked`]; nothing was sent.
+    pub(crate) fn ask(
+        &self,
+        shard: ShardId,
+        patience: Patience,
+        ops: &[Op],
+    ) -> Result<oneshot::Receiver<Outcome>, NotAsked> {
+        let id = {
+            let mut state = self.state();
+            match &state.phase {
+                Phase::Connecting | Phase::Up => {}
+                Phase::Down(why) => return Err(NotAsked::Away(why.clone())),
+                Phase::Closed => return Err(NotAsked::Away("it takes part no more".into())),
+            }
+            if state.queued >= self.max_queued {
+                return Err(NotAsked::Overloaded);
+            }
+            state.next += 1;
+            state.next
+        };
+        let frame = match wire::request(id, shard, patience, ops, self.terms.limits) {
+            Ok(frame) => frame,
+            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotAsked::TooLarge),
+        };
+        let (to, outcome) = oneshot::channel();
+        let mut state = self.state();
+        match &state.phase {
+            Phase::Connecting | Phase::Up => {}
+            Phase::Down(why) => return Err(NotAsked::Away(why.clone())),
+            Phase::Closed => return Err(NotAsked::Away("it takes part no more".into())),
+        }
+        state.queued += frame.len();
+        state.queue.push_back((Some(id), frame));
+        state.flying.insert(id, Flying { to, sent: Sent::No });
+        drop(state);
+        self.wake.notify_one();
+        Ok(outcome)
+    }
+
+    /// Tells it that owners may have changed, if there is a connection.
+    pub(crate) fn nudge(&self) {
+        self.send(&Head::Nudge);
+    }
+
+    /// Ends it: what was not sent was not applied, the rest is unknown.
+    pub(crate) fn close(&self, why: &str) {
+        self.fail(Phase::Closed, why);
+        self.wake.notify_one();
+    }
+
+    /// Requests without an outcome.
+    pub(crate) fn flying(&self) -> usize {
+        self.state().flying.len()
+    }
+
+    /// Connects, and connects again, until it is closed.
+    pub(crate) async fn run(&self) {
+        let pace = self.terms.pace;
+        let mut pause = pace.pause;
+        loop {
+            let ended = match timeout(pace.greet, self.connect()).await {
+                Ok(Ok(stream)) => {
+                    if !self.turn(Phase::Up) {
+                        return;
+                    }
+                    tracing::debug!(node = %self.node.name, "connected to a node");
+                    pause = pace.pause;
+                    self.talk(stream).await
+                }
+                Ok(Err(error)) => error,
+                Err(_) => io::Error::new(io::ErrorKind::TimedOut, "no answer to the greeting in time"),
+            };
+            let why = format!("node {}: {ended}", self.node.name);
+            tracing::debug!(%why, "no connection to a node");
+            if self.fail(Phase::Down(why.as_str().into()), &why) {
+                return;
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(pace.longest_pause);
+            if !self.turn(Phase::Connecting) {
+                return;
+            }
+        }
+    }
+
+    /// Turns to another phase, unless it is closed for good.
+    fn turn(&self, phase: Phase) -> bool {
+        let mut state = self.state();
+        let open = !matches!(state.phase, Phase::Closed);
+        if open {
+            state.phase = phase;
+        }
+        open
+    }
+
+    /// A connection on which each knows the other.
+    async fn connect(&self) -> io::Result<TcpStream> {
+        let mut stream = TcpStream::connect(&*self.node.advertise).await?;
+        stream.set_nodelay(true)?;
+        let hello = Hello {
+            magic: MAGIC,
+            protocol: PROTOCOL,
+            from: Who::from(&self.terms.me),
+            to: Who::from(&self.node),
+            drawn: draw()?,
+        };
+        send_greeting(&mut stream, &hello).await?;
+        let heard = Heard::now();
+        // The owner says nothing between the two words that a reader could swallow too early.
+        let mut frames = Frames::new(&mut stream);
+        let drawn = match hear_greeting(&mut frames, &heard).await? {
+            Welcome::Come { drawn, proof } => {
+                if !self.terms.secret.holds(&proof, Role::Owner, &hello, &drawn) {
+                    return Err(io::Error::other("it does not know the cluster's secret"));
+                }
+                drawn
+            }
+            Welcome::OtherProtocol(theirs) => {
+                let text = format!("it speaks version {theirs} of the nodes' protocol, this one {PROTOCOL}");
+                return Err(io::Error::other(text));
+            }
+            Welcome::OtherNode(who) => {
+                let text = format!("node {} ({}) is at its address", who.name, who.number);
+                return Err(io::Error::other(text));
+            }
+        };
+        drop(frames);
+        let proof = Proof(self.terms.secret.prove(Role::Asker, &hello, &drawn));
+        send_greeting(&mut stream, &proof).await?;
+        let mut frames = Frames::new(&mut stream);
+        let Ready = hear_greeting(&mut frames, &heard)
+            .await
+            .map_err(|error| io::Error::other(format!("it did not accept this node: {error}")))?;
+        drop(frames);
+        Ok(stream)
+    }
+
+    /// Sends and hears until the connection breaks; why it did.
+    async fn talk(&self, mut stream: TcpStream) -> io::Error {
+        let heard = Heard::now();
+        let (from, to) = stream.split();
+        let ended = tokio::select! {
+            ended = self.hear(Frames::new(from), &heard) => ended,
+            ended = self.speak(to, &heard) => ended,
+            ended = self.keep_alive(&heard) => ended,
+        };
+        ended.err().unwrap_or_else(|| io::Error::other("it closed the connection"))
+    }
+
+    async fn hear(
+        &self,
+        mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
+        heard: &Heard,
+    ) -> io::Result<()> {
+        let limits = self.terms.limits;
+        while let Some(bytes) = frames.next(limits.bytes, heard).await? {
+            let (id, outcome) = match wire::read(&bytes, limits).map_err(io::Error::other)? {
+                Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
+                Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
+                Frame::Pong => continue,
+                Frame::Request { .. } | Frame::Ping | Frame::Nudge => {
+                    return Err(io::Error::other("it says what only an asker says"));
+                }
+            };
+            let flying = self.state().flying.remove(&id);
+            match flying {
+                // Whoever asked sees to it that grants go back if nobody wants them.
+                Some(flying) => drop(flying.to.send(outcome)),
+                None => return Err(io::Error::other("it answers what nobody asked")),
+            }
+        }
+        Ok(())
+    }
+
+    async fn speak(&self, mut to: impl AsyncWrite + Unpin, heard: &Heard) -> io::Result<()> {
+        loop {
+            let batch = self.take_batch();
+            if batch.is_empty() {
+                if matches!(self.state().phase, Phase::Closed) {
+                    return Ok(());
+                }
+                self.wake.notified().await;
+            } else {
+                super::write(&mut to, &batch, heard).await?;
+            }
+        }
+    }
+
+    async fn keep_alive(&self, heard: &Heard) -> io::Result<()> {
+        loop {
+            tokio::time::sleep(self.terms.pace.ping).await;
+            if heard.since() >= self.terms.pace.silence {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it hangs"));
+            }
+            self.send(&Head::Ping);
+        }
+    }
+
+    /// What is sent next; from then on it may have arrived.
+    fn take_batch(&self) -> Vec<u8> {
+        let mut state = self.state();
+        let mut batch = Vec::new();
+        while batch.len() < BATCH
+            && let Some((id, frame)) = state.queue.pop_front()
+        {
+            state.queued -= frame.len();
+            if let Some(flying) = id.and_then(|id| state.flying.get_mut(&id)) {
+                flying.sent = Sent::Maybe;
+            }
+            if batch.is_empty() { batch = frame } else { batch.extend(frame) }
+        }
+        batch
+    }
+
+    /// Sends what needs no answer, if there is a connection. It goes before what waits.
+    fn send(&self, head: &Head) {
+        let Ok(frame) = wire::plain(head) else { return };
+        let mut state = self.state();
+        if matches!(state.phase, Phase::Up) {
+            state.queued += frame.len();
+            state.queue.push_front((None, frame));
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Nothing flies any more. Whether it is closed for good.
+    fn fail(&self, phase: Phase, why: &str) -> bool {
+        let mut state = self.state();
+        let closed = matches!(state.phase, Phase::Closed);
+        if !closed {
+            state.phase = phase;
+        }
+        state.queue.clear();
+        state.queued = 0;
+        let mut flying: Vec<(u64, Flying)> = state.flying.drain().collect();
+        drop(state);
+        // In the order of asking, so that what is tried again keeps it.
+        flying.sort_unstable_by_key(|(id, _)| *id);
+        for (_, flying) in flying {
+            let outcome = match flying.sent {
+                Sent::No => Outcome::NotSent(why.into()),
+                Sent::Maybe => Outcome::Lost(why.into()),
+            };
+            // Nobody there any more: nothing to tell.
+            let _ = flying.to.send(outcome);
+        }
+        closed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) async fn send_greeting(
+    to: &mut (impl AsyncWrite + Unpin),
+    part: &impl serde::Serialize,
+) -> io::Result<()> {
+    to.write_all(&wire::greeting(part).map_err(io::Error::other)?).await
+}
+
+pub(super) async fn hear_greeting<T: serde::de::DeserializeOwned>(
+    frames: &mut Frames<impl tokio::io::AsyncRead + Unpin>,
+    heard: &Heard,
+) -> io::Result<T> {
+    match frames.next(MAX_GREETING, heard).await? {
+        Some(bytes) => wire::read_greeting(&bytes).map_err(io::Error::other),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

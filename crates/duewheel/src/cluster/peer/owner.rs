@@ -1,0 +1,402 @@
+//! The answering side: a listener, and the requests of other nodes for shards of this one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::engine::{Op, WaiterId};
+use duewheel_core::id::ShardId;
+use tokio::io::AsyncWrite;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::asker::{hear_greeting, send_greeting};
+use super::proof::{Hello, MAGIC, Proof, Ready, Role, Welcome, Who, draw};
+use super::{Frames, Heard, Open, Terms};
+use crate::cluster::parcel::{moved, undo, waiters};
+use crate::cluster::wire::{self, Frame, Head, PROTOCOL};
+use crate::error::{CallError, Outcome};
+use crate::inbox::{Answers, Inbox, Patience, Submission};
+use crate::shared::EndOnPanic;
+
+/// Connections at a time, and those among them of which it is not known yet who is there.
+const MAX_CONNECTIONS: usize = 1_024;
+const MAX_STRANGERS: usize = 64;
+
+/// Requests of one connection without an answer; more are refused as too much.
+const MAX_FLYING: usize = 100_000;
+
+/// The node behind a listener.
+pub(crate) trait Host: Send + Sync + 'static {
+    /// The way to a shard that this node owns, or why it does not.
+    fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>>;
+
+    /// Undoes an answer that did not reach the node that asked.
+    fn put_back(&self, shard: ShardId, op: Op);
+
+    /// Another node says that owners may have changed.
+    fn nudged(&self);
+
+    /// Ends the node if the task that keeps this panics.
+    fn end_on_panic(&self) -> EndOnPanic;
+}
+
+/// Answers other nodes until it is dropped; then all their connections end.
+pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Host>) {
+    let _end = host.end_on_panic();
+    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        let Ok((stream, from)) = accepted else {
+            // Too many open files, most likely: it passes.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        // Those too many are closed at once: whoever belongs here comes again.
+        let Ok(stranger) = strangers.clone().try_acquire_owned() else { continue };
+        if connections.len() >= MAX_CONNECTIONS {
+            continue;
+        }
+        let (terms, host) = (terms.clone(), host.clone());
+        connections.spawn(async move {
+            let _end = host.end_on_panic();
+            let mut stream = stream;
+            let greeted = timeout(terms.pace.greet, greet(&mut stream, &terms)).await;
+            drop(stranger);
+            match greeted {
+                Ok(Ok(who)) => {
+                    let ended = serve(stream, &terms, &host).await;
+                    tracing::debug!(node = %who.name, ?ended, "a node's connection ended");
+                }
+                Ok(Err(error)) => tracing::warn!(%from, %error, "refused a connection at the nodes' port"),
+                Err(_) => tracing::warn!(%from, "a connection at the nodes' port said nothing in time"),
+            }
+        });
+    }
+}
+
+/// Who is there, proved.
+async fn greet(stream: &mut TcpStream, terms: &Terms) -> io::Result<Who> {
+    stream.set_nodelay(true)?;
+    let heard = Heard::now();
+    // The asker waits for an answer after each word, so there is nothing behind a word that this could swallow.
+    let mut frames = Frames::new(&mut *stream);
+    let hello: Hello = hear_greeting(&mut frames, &heard).await?;
+    drop(frames);
+    if hello.magic != MAGIC {
+        return Err(io::Error::other("it does not speak the nodes' protocol"));
+    }
+    if hello.protocol != PROTOCOL {
+        send_greeting(stream, &Welcome::OtherProtocol(PROTOCOL)).await?;
+        return Err(io::Error::other(format!(
+            "node {} speaks version {} of the nodes' protocol, this one {PROTOCOL}",
+            hello.from.name, hello.protocol
+        )));
+    }
+    let me = Who::from(&terms.me);
+    if hello.to != me {
+        send_greeting(stream, &Welcome::OtherNode(me)).await?;
+        let text = format!("node {} looks for {} ({})", hello.from.name, hello.to.name, hello.to.number);
+        return Err(io::Error::other(text));
+    }
+    let drawn = draw()?;
+    let proof = terms.secret.prove(Role::Owner, &hello, &drawn);
+    send_greeting(stream, &Welcome::Come { drawn, proof }).await?;
+    let mut frames = Frames::new(&mut *stream);
+    let Proof(proof) = hear_greeting(&mut frames, &heard).await?;
+    drop(frames);
+    if !terms.secret.holds(&proof, Role::Asker, &hello, &drawn) {
+        return Err(io::Error::other("it does not know the cluster's secret"));
+    }
+    send_greeting(stream, &Ready).await?;
+    Ok(hello.from)
+}
+
+/// One connection: answers that wait to be sent.
+#[derive(Debug)]
+struct Line {
+    state: Mutex<Out>,
+    wake: Notify,
+    /// Some of it was sent.
+    sent: Notify,
+    flying: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    queue: VecDeque<Answer>,
+    bytes: usize,
+    closed: Closed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Closed {
+    #[default]
+    No,
+    Yes,
+}
+
+/// An answer that is ready to be sent, and what undoes it.
+#[derive(Debug)]
+struct Answer {
+    frame: Vec<u8>,
+    shard: ShardId,
+    undo: Vec<Op>,
+    open: Option<Open>,
+}
+
+impl Line {
+    /// Puts an answer at the end; it comes back when the connection is gone.
+    fn push(&self, answer: Answer) -> Result<(), Answer> {
+        let mut out = self.out();
+        if out.closed == Closed::Yes {
+            return Err(answer);
+        }
+        out.bytes += answer.frame.len();
+        out.queue.push_back(answer);
+        drop(out);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    fn say(&self, head: &Head) {
+        self.send(wire::plain(head));
+    }
+
+    /// Sends what needs not be undone. A connection that is gone needs no answer.
+    fn send(&self, frame: Result<Vec<u8>, wire::WireError>) {
+        if let Ok(frame) = frame {
+            let _ = self.push(Answer { frame, shard: ShardId(0), undo: Vec::new(), open: None });
+        }
+    }
+
+    fn out(&self) -> MutexGuard<'_, Out> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
+async fn serve(mut stream: TcpStream, terms: &Terms, host: &Arc<dyn Host>) -> io::Result<()> {
+    let line = Arc::new(Line {
+        state: Mutex::default(),
+        wake: Notify::new(),
+        sent: Notify::new(),
+        flying: AtomicUsize::new(0),
+    });
+    // Also when the task is ended from outside.
+    let _closing = Closing { line: line.clone(), host: host.clone() };
+    let (gone, is_gone) = watch::channel(());
+    let heard = Heard::now();
+    let (from, to) = stream.split();
+    let ended = tokio::select! {
+        ended = hear(Frames::new(from), &heard, terms, host, &line, &is_gone) => ended,
+        ended = speak(to, &line, &heard) => ended,
+        ended = watch_silence(&heard, terms) => ended,
+    };
+    drop(gone);
+    ended
+}
+
+struct Closing {
+    line: Arc<Line>,
+    host: Arc<dyn Host>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let unsent = {
+            let mut out = self.line.out();
+            out.closed = Closed::Yes;
+            std::mem::take(&mut out.queue)
+        };
+        for answer in unsent {
+            put_back(&self.host, answer);
+        }
+    }
+}
+
+fn put_back(host: &Arc<dyn Host>, answer: Answer) {
+    for op in answer.undo {
+        host.put_back(answer.shard, op);
+    }
+}
+
+async fn hear(
+    mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
+    heard: &Heard,
+    terms: &Terms,
+    host: &Arc<dyn Host>,
+    line: &Arc<Line>,
+    is_gone: &watch::Receiver<()>,
+) -> io::Result<()> {
+    let limits = terms.limits;
+    while let Some(bytes) = frames.next(limits.bytes, heard).await? {
+        match wire::read(&bytes, limits).map_err(io::Error::other)? {
+            Frame::Request { id, shard, patience, ops } => {
+                drop(bytes);
+                let request = Request {
+                    id,
+                    shard,
+                    waiters: waiters(&ops),
+                    parts: ops.len(),
+                    open: Some(Open::new(terms)),
+                };
+                take_in(request, ops, patience, terms, host, line, is_gone);
+            }
+            Frame::Ping => line.say(&Head::Pong),
+            Frame::Nudge => host.nudged(),
+            Frame::Answers { .. } | Frame::NotMine { .. } | Frame::Pong => {
+                return Err(io::Error::other("it says what only an owner says"));
+            }
+        }
+        // An asker that does not take its answers is not asked for more.
+        while line.out().bytes > limits.bytes {
+            line.sent.notified().await;
+        }
+    }
+    Ok(())
+}
+
+/// A request, once its operations are on their way.
+#[derive(Debug)]
+struct Request {
+    id: u64,
+    shard: ShardId,
+    waiters: Vec<WaiterId>,
+    parts: usize,
+    open: Option<Open>,
+}
+
+fn take_in(
+    request: Request,
+    ops: Vec<Op>,
+    patience: Patience,
+    terms: &Terms,
+    host: &Arc<dyn Host>,
+    line: &Arc<Line>,
+    is_gone: &watch::Receiver<()>,
+) {
+    let (id, parts) = (request.id, request.parts);
+    let inbox = match host.inbox(request.shard) {
+        Ok(inbox) => inbox,
+        Err(why) => return line.say(&not_mine(id, &why)),
+    };
+    let overloaded = || {
+        let refusals: Answers = (0..parts).map(|_| Err(CallError::Overloaded)).collect();
+        line.send(wire::answers(id, &refusals, terms.limits));
+    };
+    if line.flying.load(Ordering::Relaxed) >= MAX_FLYING {
+        return overloaded();
+    }
+    let (answer, answers) = oneshot::channel();
+    match inbox.offer(Submission { ops, answer, patience }) {
+        Ok(()) => {}
+        Err((CallError::Overloaded, _)) => return overloaded(),
+        Err((error, _)) => return line.say(&not_mine(id, &error.to_string())),
+    }
+    line.flying.fetch_add(1, Ordering::Relaxed);
+    let (line, host, is_gone) = (line.clone(), host.clone(), is_gone.clone());
+    let limits = terms.limits;
+    tokio::spawn(async move {
+        let _end = host.end_on_panic();
+        follow(request, answers, inbox, &line, &host, is_gone, limits).await;
+        line.flying.fetch_sub(1, Ordering::Relaxed);
+    });
+}
+
+/// Waits for the answers of a request, and sends them.
+async fn follow(
+    mut request: Request,
+    mut answers: oneshot::Receiver<Answers>,
+    inbox: Arc<Inbox>,
+    line: &Line,
+    host: &Arc<dyn Host>,
+    mut is_gone: watch::Receiver<()>,
+    limits: wire::Limits,
+) {
+    let shard = request.shard;
+    let answered = tokio::select! {
+        biased;
+        answered = &mut answers => Some(answered),
+        _ = is_gone.changed() => None,
+    };
+    let Some(answered) = answered else {
+        for waiter in request.waiters {
+            let (answer, _) = oneshot::channel();
+            // Refused only by a shard that ends, and its waits with it.
+            let _ = inbox.put(Submission {
+                ops: vec![Op::CancelReserve { waiter }],
+                answer,
+                patience: Patience::None,
+            });
+        }
+        // The driver takes back what it can send to nobody; what it has sent already is here.
+        answers.close();
+        if let Ok(late) = answers.try_recv() {
+            undo(&late).into_iter().for_each(|op| host.put_back(shard, op));
+        }
+        return;
+    };
+    let answers = answered.unwrap_or_else(|_| {
+        (0..request.parts).map(|_| Err(CallError::Lost("the driver ended before it answered"))).collect()
+    });
+    if let Some(why) = moved(&answers) {
+        return line.say(&not_mine(request.id, &why.to_string()));
+    }
+    let undo = undo(&answers);
+    let answer = match wire::answers(request.id, &answers, limits) {
+        Ok(frame) => Answer { frame, shard, undo, open: request.open.take() },
+        Err(error) => {
+            tracing::error!(%error, "an answer to another node cannot be sent");
+            undo.into_iter().for_each(|op| host.put_back(shard, op));
+            return refuse(&request, &error.to_string(), line, limits);
+        }
+    };
+    if let Err(answer) = line.push(answer) {
+        put_back(host, answer);
+    }
+}
+
+/// Says that an answer cannot be had; what was asked may have been applied.
+fn refuse(request: &Request, why: &str, line: &Line, limits: wire::Limits) {
+    let error = duewheel_core::store::StoreError::new(duewheel_core::store::ErrorKind::Unavailable, why);
+    let refusal = CallError::Store { error, outcome: Outcome::Unknown };
+    let refusals: Answers = (0..request.parts).map(|_| Err(refusal.clone())).collect();
+    line.send(wire::answers(request.id, &refusals, limits));
+}
+
+fn not_mine(id: u64, why: &str) -> Head {
+    // A greeting's length holds it in any case.
+    Head::NotMine { id, why: why.chars().take(200).collect() }
+}
+
+async fn speak(mut to: impl AsyncWrite + Unpin, line: &Line, heard: &Heard) -> io::Result<()> {
+    loop {
+        let next = line.out().queue.pop_front();
+        match next {
+            None => line.wake.notified().await,
+            Some(answer) => {
+                super::write(&mut to, &answer.frame, heard).await?;
+                line.out().bytes -= answer.frame.len();
+                line.sent.notify_one();
+            }
+        }
+    }
+}
+
+async fn watch_silence(heard: &Heard, terms: &Terms) -> io::Result<()> {
+    loop {
+        tokio::time::sleep(terms.pace.ping).await;
+        if heard.since() >= terms.pace.silence {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it hangs"));
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What really happened in a run.
+
+use duewheel_sim_disk::Seen;
+
+/// What really happened in a run: one without faults proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Processes killed, and machines that lost their power.
+    pub kills: u64,
+    /// Power losses.
+    pub power_losses: u64,
+    /// Of both, in the middle of a call to the disk.
+    pub in_a_call: u64,
+    /// Of both, before it served.
+    pub recovering: u64,
+    /// Times the store failed and was opened again by the same process.
+    pub reopened: u64,
+    /// Starts that ended with an error, to be tried again.
+    pub failed_starts: u64,
+    /// Times the process stood still.
+    pub pauses: u64,
+    /// Steps of the wall clock.
+    pub steps: u64,
+    /// Times the disk was full for a while.
+    pub full: u64,
+    /// Enqueues refused because of that.
+    pub refused_full: u64,
+    /// Panics in background workers.
+    pub panics: u64,
+    /// Runs written, and merges done.
+    pub flushes: u64,
+    /// Merges done.
+    pub merges: u64,
+    /// What the disk has seen.
+    pub disk: Seen,
+}
+
+impl Facts {
+    /// Counts those of another run, too.
+    pub fn add(&mut self, other: &Facts) {
+        let Facts { kills, power_losses, in_a_call, recovering, reopened, failed_starts, pauses, .. } = other;
+        let Facts { steps, full, refused_full, panics, flushes, merges, disk, .. } = other;
+        self.kills += kills;
+        self.power_losses += power_losses;
+        self.in_a_call += in_a_call;
+        self.recovering += recovering;
+        self.reopened += reopened;
+        self.failed_starts += failed_starts;
+        self.pauses += pauses;
+        self.steps += steps;
+        self.full += full;
+        self.refused_full += refused_full;
+        self.panics += panics;
+        self.flushes += flushes;
+        self.merges += merges;
+        self.disk.failed += disk.failed;
+        self.disk.failed_syncs += disk.failed_syncs;
+        self.disk.full += disk.full;
+        self.disk.short += disk.short;
+        self.disk.lost_bytes += disk.lost_bytes;
+        self.disk.lost_names += disk.lost_names;
+        self.disk.panics += disk.panics;
+    }
+
+    /// Whether so many runs have met every fault often enough; else what is missing.
+    pub fn require(&self, runs: u64) -> Result<(), String> {
+        let least = [
+            ("kills", self.kills, runs),
+            ("power losses", self.power_losses, runs / 2),
+            ("ends in the middle of a call", self.in_a_call, runs / 2),
+            ("ends of starts", self.recovering, runs / 5),
+            ("stores opened again", self.reopened, runs / 5),
+            ("failed starts", self.failed_starts, runs / 50),
+            ("pauses", self.pauses, runs / 3),
+            ("steps of the clock", self.steps, runs / 3),
+            ("times the disk was full", self.full, runs / 5),
+            ("enqueues refused by a full disk", self.refused_full, runs / 5),
+            ("panics of workers", self.panics, runs / 20),
+            ("flushes", self.flushes, runs),
+            ("merges", self.merges, runs / 2),
+            ("failed calls", self.disk.failed, runs / 2),
+            ("failed syncs", self.disk.failed_syncs, runs / 20),
+            ("short writes", self.disk.short, runs),
+            ("bytes lost", self.disk.lost_bytes, runs * 1_000),
+            ("names lost", self.disk.lost_names, runs / 10),
+        ];
+        let missing: Vec<String> = least
+            .iter()
+            .filter(|(_, seen, least)| seen < least)
+            .map(|(what, seen, least)| format!("{what}: {seen} of at least {least}"))
+            .collect();
+        if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
+    }
+}
