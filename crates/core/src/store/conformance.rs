@@ -200,6 +200,15 @@ impl<S: Store> Opened<S> {
         self.case.ok(self.store.progress(), "progress")
     }
 
+    /// Nobody has to ask for it.
+    fn wait_until_written(&mut self, lsn: Lsn) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.progress().written != lsn {
+            self.case.check(Instant::now() < deadline, "written follows append");
+            self.bell.wait();
+        }
+    }
+
     fn make_durable(&mut self, lsn: Lsn) {
         self.case.ok(self.store.sync(), "sync");
         let deadline = Instant::now() + PATIENCE;
@@ -297,8 +306,8 @@ fn prefix_after_kill<F: Fixture>(fixture: &mut F, case: Case) {
                 _ => {}
             }
         }
+        opened.wait_until_written(history.model().applied());
         let progress = opened.progress();
-        case.check(progress.written == history.model().applied(), "written follows append");
         case.check(progress.durable <= progress.written, "durable follows written");
         fixture.kill(opened.store);
     }
@@ -436,7 +445,11 @@ fn epochs_grow<F: Fixture>(fixture: &mut F, case: Case) {
         before = opened.recovered.epoch;
         match round % 3 {
             0 => {}
-            1 => opened.append(&history.group(3)),
+            1 => {
+                let group = history.group(3);
+                opened.append(&group);
+                opened.wait_until_written(group.last());
+            }
             _ => case.ok(opened.store.close(history.tick()), "close"),
         }
         fixture.kill(opened.store);

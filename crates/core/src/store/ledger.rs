@@ -142,6 +142,11 @@ impl Ledger {
         }
     }
 
+    /// Goes on behind a record that says nothing of a queue.
+    pub fn skip(&mut self, lsn: Lsn) {
+        self.applied = lsn;
+    }
+
     /// Notes the clocks.
     pub fn note_clock(&mut self, clock: ClockPair) {
         self.clock = Some(clock);
@@ -182,14 +187,30 @@ impl Ledger {
         self.queues.is_empty()
     }
 
+    /// A queue, if there is one of this name.
+    pub fn row(&self, name: &QueueName) -> Option<QueueRow> {
+        self.queues.get_key_value(name).map(|(name, books)| books.row(name))
+    }
+
+    /// What a queue holds, if there is one of this name.
+    pub fn tally(&self, name: &QueueName) -> Option<&Tally> {
+        self.queues.get(name).map(|books| &books.tally)
+    }
+
     /// All queues, by name.
     pub fn rows(&self) -> impl Iterator<Item = QueueRow> + '_ {
-        self.queues.iter().map(|(name, b)| QueueRow {
+        self.queues.iter().map(|(name, books)| books.row(name))
+    }
+}
+
+impl Books {
+    fn row(&self, name: &QueueName) -> QueueRow {
+        QueueRow {
             name: name.clone(),
-            settings: b.settings.clone(),
-            pause: b.pause,
-            totals: b.totals,
-            tally: b.tally.clone(),
-        })
+            settings: self.settings.clone(),
+            pause: self.pause,
+            totals: self.totals,
+            tally: self.tally.clone(),
+        }
     }
 }

@@ -1,0 +1,63 @@
+//! What Redis and the way to it say, as errors of a store.
+
+use duewheel_core::record::DecodeError;
+use duewheel_core::store::{ErrorKind, StoreError};
+use redis::{RedisError, ServerError};
+
+/// The connection failed, or did not answer in time.
+pub(crate) fn of_connection(error: &RedisError) -> StoreError {
+    match error.code() {
+        Some(code) => of_code(code, error.detail().unwrap_or_default()),
+        None => StoreError::new(ErrorKind::Unavailable, format_args!("Redis: {error}")),
+    }
+}
+
+/// The server has refused a command.
+pub(crate) fn of_server(error: &ServerError) -> StoreError {
+    of_code(error.code(), error.details().unwrap_or_default())
+}
+
+fn of_code(code: &str, detail: &str) -> StoreError {
+    let said = format_args!("Redis: {code} {detail}").to_string();
+    // A script's failure begins with the command's own.
+    let is = |word: &str| code == word || detail.starts_with(word);
+    if is("OOM") {
+        return StoreError::new(ErrorKind::Full, said);
+    }
+    if is("WRONGTYPE") {
+        let what = format_args!("a key of duewheel's is used for something else; {said}");
+        return StoreError::new(ErrorKind::Corrupt, what);
+    }
+    StoreError::new(ErrorKind::Unavailable, said)
+}
+
+/// A script has said why not.
+pub(crate) fn of_script(said: &str) -> StoreError {
+    let (word, why) = said.split_once(' ').unwrap_or((said, ""));
+    match word {
+        "FENCED" => StoreError::new(ErrorKind::Fenced, why),
+        // What is missing was lost by a failover, or the group before was refused.
+        "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("Redis has lost changes: {why}")),
+        _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {said:?}")),
+    }
+}
+
+/// A reply has another shape than any server gives.
+pub(crate) fn odd(command: &str) -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, format_args!("Redis: an odd reply to {command}"))
+}
+
+/// Something in a key is not of this version.
+pub(crate) fn damaged(key: &str, field: impl std::fmt::Display, what: &str) -> StoreError {
+    StoreError::new(ErrorKind::Corrupt, format_args!("{key} {field} cannot be read: {what}"))
+}
+
+/// The same for blobs.
+pub(crate) fn undecodable(key: &str, field: impl std::fmt::Display, error: DecodeError) -> StoreError {
+    damaged(key, field, &error.to_string())
+}
+
+/// Our own part has broken.
+pub(crate) fn bug(what: &str) -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, format_args!("a bug: {what}"))
+}

@@ -1,0 +1,165 @@
+//! Finding messages by id and by key, and remembered answers: one round for what is asked, and one more for what keys lead to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duewheel_core::message::{Kind, Row};
+use duewheel_core::store::{DEAD_FOUND, Found, Ledger, Lookups, StoreError};
+use duewheel_core::{Key, MessageId, QueueName};
+use redis::{Pipeline, Value};
+
+use crate::keys::Keys;
+use crate::shared::Shared;
+use crate::{fault, lex, text, value};
+
+/// Fields of one command: so that others have their turn.
+const FIELDS: usize = 1_000;
+/// Dead messages of a key that are looked at when a purge may have taken some.
+const MOST_DEAD: usize = 10_000;
+
+/// Finds what is asked for, as of everything that was sent before.
+pub(crate) fn find(
+    shared: &Shared,
+    ledger: &Ledger,
+    lookups: &Lookups,
+    found: &mut Found,
+) -> Result<(), StoreError> {
+    if lookups.is_empty() {
+        return Ok(());
+    }
+    let (keys, marks) = (&shared.keys, shared.marks());
+    let asked: BTreeSet<MessageId> = lookups.ids.iter().copied().collect();
+    let mut by_queue: BTreeMap<&QueueName, Vec<&Key>> = BTreeMap::new();
+    for (queue, key) in &lookups.keys {
+        by_queue.entry(queue).or_default().push(key);
+    }
+
+    let mut ask = Pipeline::new();
+    let ids: Vec<MessageId> = asked.iter().copied().collect();
+    ask_rows(&mut ask, keys, &ids);
+    let mut with_dead = BTreeSet::new();
+    for (queue, of_queue) in &by_queue {
+        for some in of_queue.chunks(FIELDS) {
+            let cmd = ask.cmd("HMGET").arg(keys.held_keys(queue));
+            some.iter().for_each(|key| {
+                cmd.arg(escaped(key));
+            });
+        }
+        if ledger.tally(queue).is_none_or(|tally| tally.part(Kind::Dead).count == 0) {
+            continue;
+        }
+        with_dead.insert(*queue);
+        let most = if marks.contains_key(*queue) { MOST_DEAD } else { DEAD_FOUND };
+        for key in of_queue {
+            let word = escaped(key);
+            let bound = |end: &[u8]| [b"[", &word[..], end].concat();
+            ask.cmd("ZREVRANGEBYLEX").arg(keys.dead_keys(queue)).arg(bound(b"!")).arg(bound(b" "));
+            ask.arg("LIMIT").arg(0).arg(most);
+        }
+    }
+    for some in lookups.answers.chunks(FIELDS) {
+        let cmd = ask.cmd("HMGET").arg(&keys.answers);
+        some.iter().for_each(|(queue, id)| {
+            cmd.arg(text::answer_name(queue, id));
+        });
+    }
+    let mut replies = shared.wire.ask(ask)?.into_iter();
+
+    let mut rows = read_rows(keys, &ids, &mut replies)?;
+    // A message by its key, and whether it is there as a dead one.
+    let mut wanted: BTreeMap<MessageId, (&QueueName, &Key)> = BTreeMap::new();
+    for (queue, of_queue) in &by_queue {
+        for some in of_queue.chunks(FIELDS) {
+            let holders = value::bytes_list(next(&mut replies)?, "HMGET")?;
+            for (key, holder) in some.iter().zip(holders) {
+                if let Some(holder) = holder {
+                    let id = std::str::from_utf8(&holder).ok().and_then(|id| id.parse().ok());
+                    let what = "it is no id";
+                    let id = id.ok_or_else(|| fault::damaged(&keys.held_keys(queue), key, what))?;
+                    wanted.insert(MessageId(id), (queue, key));
+                }
+            }
+        }
+        if with_dead.contains(queue) {
+            for key in of_queue {
+                let members = value::bytes_list(next(&mut replies)?, "ZREVRANGEBYLEX")?;
+                let mut newest = 0;
+                for member in members.into_iter().flatten() {
+                    let id = member.rsplit(|b| *b == b' ').next().and_then(lex::read);
+                    let Some((id, [])) = id else {
+                        return Err(fault::damaged(&keys.dead_keys(queue), key, "a member of another form"));
+                    };
+                    if newest < DEAD_FOUND && !Shared::is_purged(&marks, queue, MessageId(id)) {
+                        wanted.insert(MessageId(id), (queue, key));
+                        newest += 1;
+                    }
+                }
+            }
+        }
+    }
+    for some in lookups.answers.chunks(FIELDS) {
+        let answers = value::bytes_list(next(&mut replies)?, "HMGET")?;
+        for ((queue, id), answer) in some.iter().zip(answers) {
+            if let Some(answer) = answer {
+                let row = text::read_answer(queue, id, &answer);
+                found.answers.push(row.map_err(|what| fault::damaged(&keys.answers, id, what))?);
+            }
+        }
+    }
+
+    let more: Vec<MessageId> = wanted.keys().copied().filter(|id| !asked.contains(id)).collect();
+    if !more.is_empty() {
+        let mut ask = Pipeline::new();
+        ask_rows(&mut ask, keys, &more);
+        let by_key = read_rows(keys, &more, &mut shared.wire.ask(ask)?.into_iter())?;
+        rows.extend(by_key.into_iter().filter(|row| {
+            wanted.get(&row.message.id).is_some_and(|(queue, key)| {
+                row.message.queue == **queue && row.message.key.as_ref() == Some(*key)
+            })
+        }));
+    }
+    rows.retain(|row| !Shared::is_purged(&marks, &row.message.queue, row.message.id));
+    found.rows.append(&mut rows);
+    Ok(())
+}
+
+fn escaped(key: &Key) -> Vec<u8> {
+    let mut out = Vec::with_capacity(key.as_str().len());
+    text::escape(&mut out, key.as_str());
+    out
+}
+
+fn next(replies: &mut impl Iterator<Item = Value>) -> Result<Value, StoreError> {
+    value::some(replies.next(), "several commands")
+}
+
+/// Asks for messages, all three parts of them.
+pub(crate) fn ask_rows(ask: &mut Pipeline, keys: &Keys, ids: &[MessageId]) {
+    for some in ids.chunks(FIELDS) {
+        for key in [&keys.messages, &keys.lives, &keys.leases] {
+            let cmd = ask.cmd("HMGET").arg(key);
+            some.iter().for_each(|id| {
+                cmd.arg(id.0);
+            });
+        }
+    }
+}
+
+/// Reads what [`ask_rows`] has asked for; what is not there is left out.
+pub(crate) fn read_rows(
+    keys: &Keys,
+    ids: &[MessageId],
+    replies: &mut impl Iterator<Item = Value>,
+) -> Result<Vec<Row>, StoreError> {
+    let mut rows = Vec::with_capacity(ids.len());
+    for some in ids.chunks(FIELDS) {
+        let mut part = || value::bytes_list(next(replies)?, "HMGET");
+        let (messages, lives, leases) = (part()?, part()?, part()?);
+        for (id, ((message, life), lease)) in some.iter().zip(messages.into_iter().zip(lives).zip(leases)) {
+            if let Some(message) = message {
+                let row = text::read_row(*id, message, life.as_deref(), lease.as_deref());
+                rows.push(row.map_err(|what| fault::damaged(&keys.messages, id, what))?);
+            }
+        }
+    }
+    Ok(rows)
+}

@@ -1,0 +1,120 @@
+//! What a group amounts to, message by message: a group is applied at once, so only what was before it and what is after it counts.
+
+use std::sync::Arc;
+
+use duewheel_core::message::{Kind, Lease, Life, Message, Stage};
+use duewheel_core::record::{Group, Record, Was};
+use duewheel_core::time::Due;
+use duewheel_core::{MessageId, QueueName};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+/// One message: where it stood before the group, and what the group makes of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Net<'a> {
+    pub(crate) id: MessageId,
+    pub(crate) queue: &'a QueueName,
+    /// Where it stood; `None` if the group puts it.
+    pub(crate) was: Option<&'a Was>,
+    /// Where it stands; `None` if it is no more.
+    pub(crate) is: Option<Standing<'a>>,
+}
+
+/// Where a message stands after a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) due: Due,
+    /// If the group says it.
+    pub(crate) message: Option<&'a Arc<Message>>,
+    /// The last life that the group says whole.
+    pub(crate) life: Option<&'a Life>,
+    /// The lease that it was granted with, or that its life says; and the attempt.
+    pub(crate) lease: Option<(u32, &'a Lease)>,
+}
+
+/// A group without what it takes back itself.
+#[derive(Debug, Default)]
+pub(crate) struct Folded<'a> {
+    pub(crate) nets: Vec<Net<'a>>,
+    /// Settings, purges and answers, in order.
+    pub(crate) others: Vec<&'a Record>,
+}
+
+/// Folds a group.
+pub(crate) fn fold(group: &Group) -> Folded<'_> {
+    let mut folded = Folded { nets: Vec::with_capacity(group.records.len()), others: Vec::new() };
+    // Most groups name each message once and in growing order: only from the first that does not, places are looked up.
+    let mut places: Option<HashMap<MessageId, usize, FixedState>> = None;
+    let mut greatest = None;
+    for record in &group.records {
+        let (id, queue, was) = match record {
+            Record::Put { message, was, .. } => (message.id, &message.queue, was.as_ref()),
+            Record::Changed { id, was, .. }
+            | Record::Granted { id, was, .. }
+            | Record::Removed { id, was, .. } => (*id, &was.queue, Some(was)),
+            Record::Purged { queue, keep, .. } => {
+                for net in folded.nets.iter_mut().filter(|net| net.queue == queue) {
+                    if keep.binary_search(&net.id).is_err() {
+                        net.is = None;
+                    }
+                }
+                folded.others.push(record);
+                continue;
+            }
+            Record::Queue { .. } | Record::Deduped(_) => {
+                folded.others.push(record);
+                continue;
+            }
+        };
+        let grows = greatest < Some(id);
+        let place = if places.is_none() && grows {
+            None
+        } else {
+            let nets = &folded.nets;
+            let places =
+                places.get_or_insert_with(|| nets.iter().enumerate().map(|(i, n)| (n.id, i)).collect());
+            let place = places.get(&id).copied();
+            if place.is_none() {
+                places.insert(id, nets.len());
+            }
+            place
+        };
+        greatest = greatest.max(Some(id));
+        let net = if let Some(place) = place {
+            &mut folded.nets[place]
+        } else {
+            folded.nets.push(Net { id, queue, was, is: None });
+            let Some(net) = folded.nets.last_mut() else { continue };
+            net
+        };
+        let message = net.is.as_ref().and_then(|is| is.message);
+        let before = net.is.as_ref().and_then(|is| is.life);
+        net.is = match record {
+            Record::Put { message, life, .. } => Some(Standing::of(life, Some(message))),
+            Record::Changed { life, .. } => Some(Standing::of(life, message)),
+            Record::Granted { attempt, lease, was, .. } => Some(Standing {
+                kind: Kind::Leased,
+                due: was.due,
+                message,
+                life: before,
+                lease: Some((*attempt, lease)),
+            }),
+            Record::Removed { .. } => None,
+            Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => net.is.take(),
+        };
+    }
+    // What a group puts and takes back was never there for anybody else.
+    folded.nets.retain(|net| net.was.is_some() || net.is.is_some());
+    folded
+}
+
+impl<'a> Standing<'a> {
+    fn of(life: &'a Life, message: Option<&'a Arc<Message>>) -> Self {
+        let lease = match &life.stage {
+            Stage::Leased(lease) => Some((life.attempt, lease)),
+            Stage::Waiting { .. } | Stage::Dead { .. } => None,
+        };
+        Standing { kind: life.stage.kind(), due: life.due, message, life: Some(life), lease }
+    }
+}

@@ -1,0 +1,94 @@
+//! The names of the keys of a shard. `docs/redis.md` has the table.
+
+use duewheel_core::store::Sequence;
+use duewheel_core::{QueueName, ShardId};
+
+/// Names keys: all have the same hash tag, so all are in one slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    tag: String,
+    /// Who owns the shard, and until when.
+    pub(crate) owner: String,
+    /// How far it has come.
+    pub(crate) head: String,
+    /// id → what the producer said.
+    pub(crate) messages: String,
+    /// id → its life, if something has happened to it.
+    pub(crate) lives: String,
+    /// id → its lease.
+    pub(crate) leases: String,
+    /// Waiting, due at an instant; all queues.
+    pub(crate) at: String,
+    /// Waiting, due after a delay; all queues.
+    pub(crate) after: String,
+    /// Leased, the score is the deadline; all queues.
+    pub(crate) leased: String,
+    /// Dead; all queues.
+    pub(crate) dead: String,
+    /// Leased or dead, by the instant they were due at; all queues.
+    pub(crate) held_at: String,
+    /// Leased or dead, by the engine time they were due at; all queues.
+    pub(crate) held_after: String,
+    /// `queue id` → remembered answer.
+    pub(crate) answers: String,
+    /// The same names, the score is when they are forgotten.
+    pub(crate) answer_ends: String,
+    /// queue → settings, pause, totals, tally.
+    pub(crate) books: String,
+    /// What has happened to the books since.
+    pub(crate) tail: String,
+    /// queue → what its last purge took, while the sweep goes on.
+    pub(crate) purges: String,
+}
+
+impl Keys {
+    pub(crate) fn new(prefix: &str, shard: ShardId) -> Self {
+        let tag = format!("{{{prefix}:{shard}}}:");
+        let key = |name: &str| format!("{tag}{name}");
+        Keys {
+            owner: key("owner"),
+            head: key("head"),
+            messages: key("messages"),
+            lives: key("lives"),
+            leases: key("leases"),
+            at: key("at"),
+            after: key("after"),
+            leased: key("leased"),
+            dead: key("dead"),
+            held_at: key("held:at"),
+            held_after: key("held:after"),
+            answers: key("answers"),
+            answer_ends: key("answers:ends"),
+            books: key("books"),
+            tail: key("tail"),
+            purges: key("purges"),
+            tag,
+        }
+    }
+
+    /// What all of them begin with.
+    pub(crate) fn tag(&self) -> &str {
+        &self.tag
+    }
+
+    /// The set of one queue for a sequence that has one.
+    pub(crate) fn of_queue(&self, sequence: Sequence, queue: &QueueName) -> String {
+        let name = match sequence {
+            Sequence::At | Sequence::AllAt => "at",
+            Sequence::After | Sequence::AllAfter => "after",
+            Sequence::Leased => "leased",
+            Sequence::Dead => "dead",
+        };
+        format!("{}{name}:{queue}", self.tag)
+    }
+
+    /// key → id of the message that holds it.
+    pub(crate) fn held_keys(&self, queue: &QueueName) -> String {
+        format!("{}key:{queue}", self.tag)
+    }
+
+    /// `key id` of the dead messages that have one.
+    pub(crate) fn dead_keys(&self, queue: &QueueName) -> String {
+        format!("{}deadkey:{queue}", self.tag)
+    }
+}

@@ -1,0 +1,135 @@
+//! Members of sorted sets that sort as bytes like (time, id): a number is a letter for how many digits follow, and the digits.
+//!
+//! `17` is `b17`, `1763740800123` is `m1763740800123`, the greatest of 64 bits begins with `t`. So a person can read them, no number is
+//! the beginning of another, and 64 bits are exact, which the score of a sorted set is not.
+
+use duewheel_core::MessageId;
+use duewheel_core::store::Cursor;
+
+/// Sorts behind everything that goes on with `:`.
+const BEHIND: u8 = b';';
+
+/// Appends a number.
+pub(crate) fn push(out: &mut Vec<u8>, n: u64) {
+    let (digits, from) = decimal(n);
+    let count = u8::try_from(digits.len() - from).unwrap_or(20);
+    out.push(b'a' + count - 1);
+    out.extend_from_slice(&digits[from..]);
+}
+
+/// Appends a number as everybody writes it.
+pub(crate) fn push_decimal(out: &mut Vec<u8>, n: u64) {
+    let (digits, from) = decimal(n);
+    out.extend_from_slice(&digits[from..]);
+}
+
+fn decimal(mut n: u64) -> ([u8; 20], usize) {
+    let (mut digits, mut from) = ([b'0'; 20], 20);
+    loop {
+        from -= 1;
+        digits[from] = b'0' + u8::try_from(n % 10).unwrap_or(0);
+        n /= 10;
+        if n == 0 {
+            return (digits, from);
+        }
+    }
+}
+
+/// A number at the start of a text, and what follows.
+pub(crate) fn read(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (&letter, rest) = text.split_first()?;
+    let count = usize::from(letter.checked_sub(b'a')?) + 1;
+    let (digits, rest) = rest.split_at_checked(count)?;
+    Some((std::str::from_utf8(digits).ok()?.parse().ok()?, rest))
+}
+
+/// Appends `time:id`, as in the sets of one queue.
+pub(crate) fn push_place(out: &mut Vec<u8>, time: u64, id: MessageId) {
+    push(out, time);
+    out.push(b':');
+    push(out, id.0);
+}
+
+/// Appends `time:id:queue`, as in the sets of all queues.
+pub(crate) fn push_place_of(out: &mut Vec<u8>, time: u64, id: MessageId, queue: &str) {
+    push(out, time);
+    out.push(b':');
+    push_tail(out, id, queue);
+}
+
+/// Appends `id:queue`, where the score is the time.
+pub(crate) fn push_tail(out: &mut Vec<u8>, id: MessageId, queue: &str) {
+    push(out, id.0);
+    out.push(b':');
+    out.extend_from_slice(queue.as_bytes());
+}
+
+/// The cursor of a member of either kind, and its queue, empty if it says none.
+pub(crate) fn read_place(member: &[u8]) -> Option<(Cursor, &str)> {
+    let (time, rest) = read(member)?;
+    let (id, queue) = read_tail(rest.strip_prefix(b":")?)?;
+    Some(((time, id), queue))
+}
+
+/// The id and the queue of `id:queue`.
+pub(crate) fn read_tail(member: &[u8]) -> Option<(MessageId, &str)> {
+    let (id, rest) = read(member)?;
+    let queue = match rest.split_first() {
+        None => "",
+        Some((b':', queue)) => std::str::from_utf8(queue).ok()?,
+        Some(_) => return None,
+    };
+    Some((MessageId(id), queue))
+}
+
+/// The lower end of a range behind a cursor, as `ZRANGEBYLEX` takes it.
+pub(crate) fn behind(after: Option<Cursor>) -> Vec<u8> {
+    let Some((time, id)) = after else { return b"-".to_vec() };
+    let mut out = b"[".to_vec();
+    push_place(&mut out, time, id);
+    out.push(BEHIND);
+    out
+}
+
+/// The upper end of a range up to and with a time.
+pub(crate) fn up_to(time: u64) -> Vec<u8> {
+    let mut out = b"[".to_vec();
+    push(&mut out, time);
+    out.push(BEHIND);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(time: u64, id: MessageId) -> Vec<u8> {
+        let mut out = Vec::new();
+        push_place(&mut out, time, id);
+        out
+    }
+
+    #[test]
+    fn members_sort_like_what_they_say() {
+        let numbers = [0, 1, 9, 10, 17, 99, 100, 1_763_740_800_123, u64::MAX - 1, u64::MAX];
+        let mut places = Vec::new();
+        for time in numbers {
+            for id in numbers {
+                places.push((time, MessageId(id)));
+            }
+        }
+        for (a, b) in places.iter().flat_map(|a| places.iter().map(move |b| (a, b))) {
+            let (short, mut long) = (place(a.0, a.1), Vec::new());
+            push_place_of(&mut long, b.0, b.1, "q;x");
+            assert_eq!(a.cmp(b), place(a.0, a.1).cmp(&place(b.0, b.1)), "{a:?} {b:?}");
+            assert_eq!(read_place(&short), Some((*a, "")));
+            assert_eq!(read_place(&long), Some((*b, "q;x")));
+            // What is behind a cursor begins above its range's lower end, whichever form it has.
+            assert_eq!(a < b, behind(Some(*a))[1..] < long[..], "{a:?} {b:?}");
+            assert_eq!(b.0 <= a.0, long[..] < up_to(a.0)[1..], "{a:?} {b:?}");
+        }
+        for bad in ["", "a", "b1", "z", "a1", "a1:", "a1;a1"] {
+            assert_eq!(read_place(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! duewheel's store on Redis 7 or Valkey, a single server and Redis Cluster alike.
+//!
+//! * [`RedisStore`] keeps the records of one shard.
+//! * [`RedisCoordinator`] is how several nodes share shards.
+//! * [`Options`] say where Redis is.
+//!
+//! `docs/redis.md` has every key, `docs/adr/0009-redis-and-cluster.md` the reasons.
+
+mod books;
+mod coordinator;
+mod fault;
+mod find;
+mod fold;
+mod keys;
+mod lex;
+mod load;
+mod mark;
+mod open;
+mod options;
+mod plan;
+mod reign;
+mod script;
+mod shared;
+mod store;
+mod tasks;
+mod text;
+mod value;
+mod wire;
+
+pub use coordinator::RedisCoordinator;
+pub use options::{BadOption, Options};
+pub use store::RedisStore;

@@ -1,0 +1,217 @@
+//! Opening a shard: take it, then read the books. No message is looked at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duewheel_core::record::{ClockPair, DecodeError, Reader};
+use duewheel_core::store::{ErrorKind, Ledger, StoreError, Waker};
+use duewheel_core::tally::DueCounts;
+use duewheel_core::time::{EngineMs, WallMs};
+use duewheel_core::{Lsn, QueueName, ShardId};
+use redis::Pipeline;
+
+use crate::books::{self, Heads};
+use crate::keys::Keys;
+use crate::mark::Mark;
+use crate::reign::{self, Claimant, Fence, Reign};
+use crate::shared::Shared;
+use crate::wire::{Servers, Wire};
+use crate::{fault, value};
+
+/// Fields of one step of a scan.
+const SCAN: u64 = 1_000;
+/// Groups of one step through the list.
+const GROUPS: u64 = 256;
+
+/// A shard that was taken, and what was found.
+pub(crate) struct Opened {
+    pub(crate) shared: Arc<Shared>,
+    /// Keeps the lease.
+    pub(crate) control: Wire,
+    pub(crate) ledger: Ledger,
+    /// Bytes of the list.
+    pub(crate) tail: usize,
+}
+
+/// Takes a shard and reads what its owner needs.
+pub(crate) async fn open(
+    servers: Servers,
+    shard: ShardId,
+    claimant: Claimant,
+    waker: Waker,
+) -> Result<Opened, StoreError> {
+    let options = Arc::clone(&servers.0);
+    let keys = Keys::new(&options.prefix, shard);
+    let master = servers.masters_of(&[&keys.owner]).await?.pop().ok_or_else(|| fault::bug("no master"))?;
+    let patience = options.response_timeout + std::time::Duration::from_secs(5);
+    let connected = tokio::join!(servers.connect(&master), servers.connect(&master));
+    let (wire, control) = (Wire::new(connected.0?, patience), Wire::new(connected.1?, patience));
+    let (used, max) = memory(&control).await?;
+    let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;
+    let fence = Fence::new(asked, options.lease);
+    let found = tokio::select! {
+        found = read(&wire, &keys) => found,
+        // Much may have to be read.
+        error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
+    };
+    let Found { ledger, marks, tail } = match found {
+        Ok(found) => found,
+        Err(error) => {
+            reign::ended(&reign.incarnation);
+            let mut give_back = Pipeline::new();
+            give_back.add_command(reign::renewal(&keys, &reign, std::time::Duration::ZERO));
+            let _ = control.call(give_back).await; // or it runs out
+            return Err(error);
+        }
+    };
+    let applied = ledger.applied();
+    let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);
+    shared.memory.note(used, max);
+    Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
+}
+
+/// Renews the lease for as long as nobody else does.
+async fn keep(
+    control: &Wire,
+    keys: &Keys,
+    reign: &Reign,
+    fence: &Fence,
+    lease: std::time::Duration,
+) -> StoreError {
+    loop {
+        tokio::time::sleep(lease / 3).await;
+        let asked = reign::boot_ms();
+        let mut ask = Pipeline::new();
+        ask.add_command(reign::renewal(keys, reign, lease));
+        let renewed = match control.call(ask).await {
+            Ok(reply) => value::some(reply.into_iter().next(), "renew").and_then(reign::judge),
+            Err(error) => Err(error),
+        };
+        match renewed {
+            Ok(()) => fence.renewed(asked),
+            Err(error) => return error,
+        }
+    }
+}
+
+/// Memory used, and the most that may be; refuses a server that throws keys away.
+pub(crate) async fn memory(wire: &Wire) -> Result<(u64, u64), StoreError> {
+    let mut ask = Pipeline::new();
+    ask.cmd("INFO").arg("memory");
+    let reply = value::some(wire.call(ask).await?.into_iter().next(), "INFO")?;
+    read_memory(reply)
+}
+
+/// Reads what `INFO memory` says.
+pub(crate) fn read_memory(reply: redis::Value) -> Result<(u64, u64), StoreError> {
+    let info = value::some(value::text(reply, "INFO")?, "INFO")?;
+    let number = |field| value::info(&info, field).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let (used, max) = (number("used_memory"), number("maxmemory"));
+    let policy = value::info(&info, "maxmemory_policy").unwrap_or("noeviction");
+    if max > 0 && policy.starts_with("allkeys") {
+        let what = format_args!("maxmemory-policy is {policy}: it would throw messages away; set noeviction")
+            .to_string();
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    Ok((used, max))
+}
+
+struct Found {
+    ledger: Ledger,
+    marks: BTreeMap<QueueName, Mark>,
+    tail: usize,
+}
+
+async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
+    let mut ask = Pipeline::new();
+    let fields = ["lsn", "engine", "wall", "books", "next_id", "due"];
+    ask.cmd("HMGET").arg(&keys.head).arg(&fields);
+    let of = "HMGET";
+    let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
+    let head = value::bytes_list(reply, of)?;
+    let bad = |field: &'static str| fault::damaged(&keys.head, field, "it is no number");
+    let number = |at: usize| -> Result<Option<u64>, StoreError> {
+        let Some(Some(text)) = head.get(at) else { return Ok(None) };
+        let n = std::str::from_utf8(text).ok().and_then(|n| n.parse().ok());
+        n.map(Some).ok_or_else(|| bad(fields[at]))
+    };
+    let lsn = Lsn(number(0)?.ok_or_else(|| bad("lsn"))?);
+    let clock = match (number(1)?, number(2)?) {
+        (Some(engine), Some(wall)) => Some(ClockPair { engine: EngineMs(engine), wall: WallMs(wall) }),
+        _ => None,
+    };
+    let due = match head.get(5) {
+        Some(Some(blob)) => due(blob.clone()).map_err(|e| fault::undecodable(&keys.head, "due", e))?,
+        _ => DueCounts::default(),
+    };
+    let mut ledger = Ledger::resume(Lsn(number(3)?.unwrap_or(0)), number(4)?.unwrap_or(1), None, due);
+
+    for (name, blob) in scan(wire, &keys.books).await? {
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        let name = queue_name(&keys.books, &name)?;
+        let row = books::read_blob(name, blob);
+        ledger.restore(row.map_err(|error| fault::undecodable(&keys.books, shown, error))?);
+    }
+    let (mut reader, mut from, mut tail) = (Heads::default(), 0u64, 0);
+    loop {
+        let mut ask = Pipeline::new();
+        ask.cmd("LRANGE").arg(&keys.tail).arg(from).arg(from + GROUPS - 1);
+        let reply = value::some(wire.call(ask).await?.into_iter().next(), "LRANGE")?;
+        let groups = value::bytes_list(reply, "LRANGE")?;
+        let last = (groups.len() as u64) < GROUPS;
+        for (at, group) in (from..).zip(groups.into_iter().flatten()) {
+            tail += group.len();
+            let heads = reader.read(group).map_err(|e| fault::undecodable(&keys.tail, at, e))?;
+            if heads.first != ledger.applied().next() {
+                return Err(fault::damaged(&keys.tail, at, "it does not follow the one before"));
+            }
+            heads.apply_to(&mut ledger);
+        }
+        from += GROUPS;
+        if last {
+            break;
+        }
+    }
+    if ledger.applied() != lsn {
+        let what = format!("the books end at {:?}, the head at {lsn:?}", ledger.applied());
+        return Err(fault::damaged(&keys.tail, "", &what));
+    }
+    if let Some(clock) = clock {
+        ledger.note_clock(clock);
+    }
+    let mut marks = BTreeMap::new();
+    for (name, text) in scan(wire, &keys.purges).await? {
+        let queue = queue_name(&keys.purges, &name)?;
+        let mark = Mark::read(&text).map_err(|what| fault::damaged(&keys.purges, &queue, what))?;
+        marks.insert(queue, mark);
+    }
+    Ok(Found { ledger, marks, tail })
+}
+
+fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {
+    DueCounts::decode(&mut Reader::new(blob.into()))
+}
+
+fn queue_name(key: &str, name: &[u8]) -> Result<QueueName, StoreError> {
+    let text = std::str::from_utf8(name).ok();
+    text.and_then(|text| QueueName::new(text).ok())
+        .ok_or_else(|| fault::damaged(key, String::from_utf8_lossy(name), "it is no name of a queue"))
+}
+
+/// All fields of a hash that nobody changes meanwhile.
+async fn scan(wire: &Wire, key: &str) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, StoreError> {
+    let (mut fields, mut cursor) = (BTreeMap::new(), b"0".to_vec());
+    loop {
+        let mut ask = Pipeline::new();
+        ask.cmd("HSCAN").arg(key).arg(&cursor).arg("COUNT").arg(SCAN);
+        let of = "HSCAN";
+        let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
+        let mut parts = value::list(reply, of)?.into_iter();
+        let mut next = || value::some(parts.next(), of);
+        cursor = value::some(value::bytes(next()?, of)?, of)?;
+        fields.extend(value::pairs(next()?, of)?);
+        if cursor == b"0" {
+            return Ok(fields);
+        }
+    }
+}

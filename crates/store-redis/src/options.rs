@@ -1,0 +1,389 @@
+//! Where Redis is, and what can be set.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Where Redis is, and how it is used. `Options::parse` takes a URL; the setters say the rest.
+///
+/// | URL | meaning |
+/// |---|---|
+/// | `redis://user:password@host:6379/0` | one server; user, password, port and database may be left out |
+/// | `rediss://…` | the same over TLS |
+/// | `redis-cluster://host1:6379,host2:6379` | a Redis Cluster, of which these nodes are asked for the others |
+/// | `rediss-cluster://…` | the same over TLS |
+///
+/// In user and password, `%` and two hexadecimal digits stand for a byte.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use duewheel_store_redis::Options;
+///
+/// let options = Options::parse("redis://orders:s3cr%40t@redis.internal:6380/2")?
+///     .prefix("orders")?
+///     .lease(Duration::from_secs(3))?
+///     .wait_replicas(1, Duration::from_millis(500))?;
+/// assert!(!format!("{options:?}").contains("s3cr"), "passwords are not shown");
+/// # Ok::<(), duewheel_store_redis::BadOption>(())
+/// ```
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) shape: Shape,
+    pub(crate) hosts: Vec<(String, u16)>,
+    pub(crate) transport: Transport,
+    pub(crate) db: i64,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) prefix: String,
+    pub(crate) authority: Option<Vec<u8>>,
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) wait: u32,
+    pub(crate) wait_timeout: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) response_timeout: Duration,
+    pub(crate) tail_bytes: usize,
+}
+
+/// One server or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One server.
+    Single,
+    /// A Redis Cluster.
+    Cluster,
+}
+
+/// How bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// As they are.
+    Plain,
+    /// Over TLS.
+    Tls,
+}
+
+/// An option that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadOption {
+    field: &'static str,
+    what: String,
+}
+
+impl BadOption {
+    fn new(field: &'static str, what: impl fmt::Display) -> Self {
+        BadOption { field, what: what.to_string() }
+    }
+
+    /// Which option.
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+impl fmt::Display for BadOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.what)
+    }
+}
+
+impl std::error::Error for BadOption {}
+
+const PORT: u16 = 6379;
+const MAX_PREFIX: usize = 64;
+const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
+
+impl Options {
+    /// Reads a URL of one of the forms above.
+    ///
+    /// # Errors
+    /// The URL has another form; the error names the part of it, and never shows a password.
+    pub fn parse(url: &str) -> Result<Self, BadOption> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| {
+            BadOption::new("url", "must be redis://HOST:PORT/DB or redis-cluster://HOST:PORT,HOST:PORT")
+        })?;
+        let (shape, transport) = match scheme {
+            "redis" => (Shape::Single, Transport::Plain),
+            "rediss" => (Shape::Single, Transport::Tls),
+            "redis-cluster" => (Shape::Cluster, Transport::Plain),
+            "rediss-cluster" => (Shape::Cluster, Transport::Tls),
+            _ => {
+                let what = "must be redis, rediss, redis-cluster or rediss-cluster";
+                return Err(BadOption::new("url scheme", what));
+            }
+        };
+        let (who, rest) = match rest.rsplit_once('@') {
+            Some((who, rest)) => (Some(who), rest),
+            None => (None, rest),
+        };
+        let (hosts, db) = match rest.split_once('/') {
+            Some((hosts, db)) => (hosts, db),
+            None => (rest, ""),
+        };
+        let db = match (shape, db) {
+            (_, "") | (Shape::Cluster, "0") => 0,
+            (Shape::Single, db) => db
+                .parse()
+                .ok()
+                .filter(|db| (0..=1_000_000).contains(db))
+                .ok_or_else(|| BadOption::new("url database", "must be a number from 0"))?,
+            (Shape::Cluster, _) => {
+                return Err(BadOption::new("url database", "a Redis Cluster has no database but 0"));
+            }
+        };
+        let hosts = hosts.split(',').map(host).collect::<Result<Vec<_>, _>>()?;
+        if shape == Shape::Single && hosts.len() > 1 {
+            return Err(BadOption::new("url host", "several hosts are for redis-cluster://"));
+        }
+        let (mut user, mut password) = (None, None);
+        if let Some(who) = who {
+            let (name, secret) = who.split_once(':').map_or((who, None), |(n, s)| (n, Some(s)));
+            if !name.is_empty() {
+                user = Some(decoded("url user", name)?);
+            }
+            password = secret.map(|secret| decoded("url password", secret)).transpose()?;
+        }
+        Ok(Options {
+            shape,
+            hosts,
+            transport,
+            db,
+            user,
+            password,
+            prefix: "duewheel".into(),
+            authority: None,
+            client: None,
+            wait: 0,
+            wait_timeout: Duration::from_secs(1),
+            lease: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(2),
+            response_timeout: Duration::from_secs(10),
+            tail_bytes: 1024 * 1024,
+        })
+    }
+
+    /// The user of the access control list, instead of the URL's.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// The password, instead of the URL's.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// What all keys begin with, `duewheel` if not said: 1 to 64 of `A-Z a-z 0-9 - _ . :`.
+    ///
+    /// # Errors
+    /// It has another form.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Result<Self, BadOption> {
+        self.prefix = prefix.into();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if self.prefix.is_empty() || self.prefix.len() > MAX_PREFIX || !self.prefix.chars().all(plain) {
+            return Err(BadOption::new("prefix", "must be 1 to 64 of A-Z a-z 0-9 - _ . :"));
+        }
+        Ok(self)
+    }
+
+    /// The authority that the server's certificate is from, a file in PEM; the system's authorities if not said.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the URL is without TLS.
+    pub fn tls_authority(mut self, file: impl AsRef<Path>) -> Result<Self, BadOption> {
+        self.needs_tls("tls_authority")?;
+        self.authority = Some(read("tls_authority", file.as_ref())?);
+        Ok(self)
+    }
+
+    /// The certificate and key that duewheel shows to the server, files in PEM.
+    ///
+    /// # Errors
+    /// As [`Options::tls_authority`].
+    pub fn tls_client(
+        mut self,
+        certificate: impl AsRef<Path>,
+        key: impl AsRef<Path>,
+    ) -> Result<Self, BadOption> {
+        self.needs_tls("tls_client")?;
+        self.client = Some((read("tls_client", certificate.as_ref())?, read("tls_client", key.as_ref())?));
+        Ok(self)
+    }
+
+    /// So many replicas must have a group before it counts as durable (`WAIT`), 0 if not said. When they do not have it in
+    /// time, the outcome is unknown and the shard is opened again.
+    ///
+    /// # Errors
+    /// The time is 0 or longer than ten minutes.
+    pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Result<Self, BadOption> {
+        (self.wait, self.wait_timeout) = (replicas, within("wait_replicas", timeout, TIMEOUTS)?);
+        Ok(self)
+    }
+
+    /// How long a shard stays with an owner that is not heard of, 5 s if not said.
+    ///
+    /// # Errors
+    /// It is shorter than 100 ms or longer than ten minutes.
+    pub fn lease(mut self, lease: Duration) -> Result<Self, BadOption> {
+        self.lease = within("lease", lease, LEASES)?;
+        Ok(self)
+    }
+
+    /// How long a connection may take to be made, 2 s if not said.
+    ///
+    /// # Errors
+    /// The time is 0 or longer than ten minutes.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Result<Self, BadOption> {
+        self.connect_timeout = within("connect_timeout", timeout, TIMEOUTS)?;
+        Ok(self)
+    }
+
+    /// How long an answer may take, what waits before it included, 10 s if not said. After it the outcome is unknown.
+    ///
+    /// # Errors
+    /// The time is 0 or longer than ten minutes.
+    pub fn response_timeout(mut self, timeout: Duration) -> Result<Self, BadOption> {
+        self.response_timeout = within("response_timeout", timeout, TIMEOUTS)?;
+        Ok(self)
+    }
+
+    /// How many bytes of changes to the queues' books are kept before the books are written, 1 MiB if not said. So much is
+    /// read and applied when a shard is opened.
+    #[must_use]
+    pub fn tail_bytes(mut self, bytes: usize) -> Self {
+        self.tail_bytes = bytes;
+        self
+    }
+
+    fn needs_tls(&self, field: &'static str) -> Result<(), BadOption> {
+        match self.transport {
+            Transport::Tls => Ok(()),
+            Transport::Plain => {
+                Err(BadOption::new(field, "is for rediss:// and rediss-cluster://, which are TLS"))
+            }
+        }
+    }
+}
+
+fn host(text: &str) -> Result<(String, u16), BadOption> {
+    let bad = || BadOption::new("url host", "must be HOST or HOST:PORT, IPv6 as [::1]:6379");
+    let port = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or_else(bad);
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+        (host, if rest.is_empty() { PORT } else { port(rest.strip_prefix(':').ok_or_else(bad)?)? })
+    } else {
+        match text.split_once(':') {
+            Some((host, digits)) => (host, port(digits)?),
+            None => (text, PORT),
+        }
+    };
+    if host.is_empty() || host.contains(|c: char| c.is_whitespace() || "?#@/".contains(c)) {
+        return Err(bad());
+    }
+    Ok((host.into(), port))
+}
+
+fn decoded(field: &'static str, text: &str) -> Result<String, BadOption> {
+    let bad = || BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8");
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&b, behind)) = rest.split_first() {
+        rest = behind;
+        if b != b'%' {
+            out.push(b);
+            continue;
+        }
+        let (digits, behind) = rest.split_at_checked(2).ok_or_else(bad)?;
+        let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+        out.push(digits.and_then(|d| u8::from_str_radix(d, 16).ok()).ok_or_else(bad)?);
+        rest = behind;
+    }
+    String::from_utf8(out).map_err(|_| bad())
+}
+
+fn read(field: &'static str, file: &Path) -> Result<Vec<u8>, BadOption> {
+    std::fs::read(file).map_err(|error| BadOption::new(field, format_args!("{}: {error}", file.display())))
+}
+
+fn within(
+    field: &'static str,
+    time: Duration,
+    range: std::ops::RangeInclusive<Duration>,
+) -> Result<Duration, BadOption> {
+    if range.contains(&time) {
+        return Ok(time);
+    }
+    let what = format_args!("{time:?} is not within {:?} to {:?}", range.start(), range.end()).to_string();
+    Err(BadOption::new(field, what))
+}
+
+impl fmt::Debug for Options {
+    /// Without passwords and keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("shape", &self.shape)
+            .field("hosts", &self.hosts)
+            .field("transport", &self.transport)
+            .field("db", &self.db)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "<secret>"))
+            .field("prefix", &self.prefix)
+            .field("wait", &self.wait)
+            .field("wait_timeout", &self.wait_timeout)
+            .field("lease", &self.lease)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let o = Options::parse("redis://u%3a:p%40ss:w@h.example:6400/3").unwrap();
+        assert_eq!((o.shape, o.transport, o.db), (Shape::Single, Transport::Plain, 3));
+        assert_eq!(o.hosts, [("h.example".to_string(), 6400)]);
+        assert_eq!((o.user.as_deref(), o.password.as_deref()), (Some("u:"), Some("p@ss:w")));
+        let o = Options::parse("rediss-cluster://:pw@[::1]:7000,b,c:7002").unwrap();
+        assert_eq!((o.shape, o.transport), (Shape::Cluster, Transport::Tls));
+        assert_eq!(o.hosts, [("::1".to_string(), 7000), ("b".to_string(), 6379), ("c".to_string(), 7002)]);
+        assert_eq!((o.user, o.password.as_deref()), (None, Some("pw")));
+    }
+
+    #[test]
+    fn errors_name_the_field_and_hide_the_password() {
+        for (url, field) in [
+            ("h:6379", "url"),
+            ("http://h", "url scheme"),
+            ("redis://a,b", "url host"),
+            ("redis://", "url host"),
+            ("redis://h:0", "url host"),
+            ("redis://h:99999", "url host"),
+            ("redis://h/x", "url database"),
+            ("redis://h/-1", "url database"),
+            ("redis-cluster://a,b/2", "url database"),
+            ("redis://u:hunter2%zz@h", "url password"),
+            ("redis://u%:hunter2@h", "url user"),
+        ] {
+            let error = Options::parse(url).expect_err(url);
+            assert_eq!(error.field(), field, "{url}");
+            assert!(error.to_string().starts_with(field) && !error.to_string().contains("hunter2"), "{url}");
+        }
+        let o = Options::parse("redis://u:hunter2@h").unwrap();
+        assert!(!format!("{o:?}").contains("hunter2"));
+        assert_eq!(o.clone().prefix("a b").unwrap_err().field(), "prefix");
+        assert_eq!(o.clone().lease(Duration::ZERO).unwrap_err().field(), "lease");
+        assert_eq!(o.clone().wait_replicas(1, Duration::ZERO).unwrap_err().field(), "wait_replicas");
+        assert_eq!(o.clone().tls_authority("ca.pem").unwrap_err().field(), "tls_authority");
+        let tls = Options::parse("rediss://h").unwrap();
+        assert_eq!(tls.tls_authority("no/such/file").unwrap_err().field(), "tls_authority");
+    }
+}

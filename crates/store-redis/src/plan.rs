@@ -1,0 +1,444 @@
+//! Turns groups into the commands that the script carries out: a few, each with as many words as the group gives.
+
+use duewheel_core::message::{Kind, Stage};
+use duewheel_core::record::{DedupeRow, Record, Was};
+use duewheel_core::store::Sequence;
+use duewheel_core::time::{Class, Due};
+use duewheel_core::{MessageId, QueueName};
+use redis::Cmd;
+
+use crate::fold::{Folded, Net, Standing};
+use crate::keys::Keys;
+use crate::mark::Mark;
+use crate::{lex, text};
+
+/// Lua hands at most some 8,000 values to a function at once.
+const MOST_WORDS: usize = 6_000;
+/// The greatest number up to which every whole number is a score.
+const MOST_SCORE: u64 = 1 << 53;
+
+/// Words, one behind the other.
+#[derive(Debug, Default)]
+pub(crate) struct List {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl List {
+    pub(crate) fn push(&mut self, word: &[u8]) {
+        self.bytes.extend_from_slice(word);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(crate) fn number(&mut self, n: u64) {
+        self.write(|out| lex::push_decimal(out, n));
+    }
+
+    pub(crate) fn place(&mut self, time: u64, id: MessageId) {
+        self.write(|out| lex::push_place(out, time, id));
+    }
+
+    pub(crate) fn place_of(&mut self, time: u64, id: MessageId, queue: &QueueName) {
+        self.write(|out| lex::push_place_of(out, time, id, queue.as_str()));
+    }
+
+    fn id_and_member(&mut self, id: MessageId) {
+        self.number(id.0);
+        self.write(|out| lex::push(out, id.0));
+    }
+
+    fn tail(&mut self, id: MessageId, queue: &QueueName) {
+        self.write(|out| lex::push_tail(out, id, queue.as_str()));
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn words(&self, from: usize, to: usize) -> impl Iterator<Item = &[u8]> {
+        (from..to).map(|i| {
+            let start = if i == 0 { 0 } else { self.ends[i - 1] };
+            &self.bytes[start..self.ends[i]]
+        })
+    }
+}
+
+/// Members that leave a set, and members that come, with their scores.
+#[derive(Debug, Default)]
+struct SetMoves {
+    rem: List,
+    add: List,
+}
+
+impl SetMoves {
+    fn place(&mut self, time: u64, id: MessageId) {
+        self.add.push(b"0");
+        self.add.place(time, id);
+    }
+
+    fn place_of(&mut self, time: u64, id: MessageId, queue: &QueueName) {
+        self.add.push(b"0");
+        self.add.place_of(time, id, queue);
+    }
+}
+
+/// Fields that leave a hash, and fields that come, with their values.
+#[derive(Debug, Default)]
+struct HashMoves {
+    del: List,
+    set: List,
+}
+
+/// What happens in one queue.
+#[derive(Debug)]
+struct OfQueue<'a> {
+    name: &'a QueueName,
+    /// By class.
+    waiting: [SetMoves; 2],
+    dead: SetMoves,
+    keys: List,
+    dead_keys: List,
+    gone: List,
+    rots: List,
+    dies: List,
+    turns: List,
+    rises: List,
+}
+
+/// Everything that a script call carries out.
+#[derive(Debug)]
+pub(crate) struct Plan<'a> {
+    keys: &'a Keys,
+    queues: Vec<OfQueue<'a>>,
+    waiting: [SetMoves; 2],
+    leased: SetMoves,
+    dead: SetMoves,
+    held: [SetMoves; 2],
+    messages: HashMoves,
+    lives: HashMoves,
+    leases: HashMoves,
+    answers: List,
+    answer_ends: List,
+    purges: List,
+}
+
+impl<'a> Plan<'a> {
+    pub(crate) fn new(keys: &'a Keys) -> Self {
+        Plan {
+            keys,
+            queues: Vec::new(),
+            waiting: Default::default(),
+            leased: SetMoves::default(),
+            dead: SetMoves::default(),
+            held: Default::default(),
+            messages: HashMoves::default(),
+            lives: HashMoves::default(),
+            leases: HashMoves::default(),
+            answers: List::default(),
+            answer_ends: List::default(),
+            purges: List::default(),
+        }
+    }
+
+    /// Takes a group in.
+    pub(crate) fn take(&mut self, folded: &Folded<'a>) {
+        for net in &folded.nets {
+            self.net(net);
+        }
+        for record in &folded.others {
+            match record {
+                Record::Deduped(row) => self.answer(row),
+                Record::Purged { queue, keep, before, .. } => {
+                    self.purges.push(queue.as_str().as_bytes());
+                    self.purges.push(&Mark { before: *before, keep: keep.clone() }.text());
+                }
+                // Kept by the ledger.
+                Record::Queue { .. }
+                | Record::Put { .. }
+                | Record::Changed { .. }
+                | Record::Granted { .. }
+                | Record::Removed { .. } => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, row: &DedupeRow) {
+        let name = text::answer_name(&row.queue, &row.dedupe_id);
+        self.answers.push(&name);
+        self.answers.push(&text::answer(row));
+        self.answer_ends.number(row.until.0.min(MOST_SCORE));
+        self.answer_ends.push(&name);
+    }
+
+    fn queue(&mut self, name: &'a QueueName) -> &mut OfQueue<'a> {
+        // Groups are of few queues, and mostly of the one before.
+        let known = self.queues.iter().rposition(|q| q.name == name);
+        let place = known.unwrap_or_else(|| {
+            self.queues.push(OfQueue {
+                name,
+                waiting: Default::default(),
+                dead: SetMoves::default(),
+                keys: List::default(),
+                dead_keys: List::default(),
+                gone: List::default(),
+                rots: List::default(),
+                dies: List::default(),
+                turns: List::default(),
+                rises: List::default(),
+            });
+            self.queues.len() - 1
+        });
+        &mut self.queues[place]
+    }
+
+    fn net(&mut self, net: &Net<'a>) {
+        match (net.was, &net.is) {
+            (None, None) => {}
+            (None, Some(is)) => self.put(net, is),
+            (Some(was), None) => self.remove(net.id, net.queue, was),
+            (Some(was), Some(is)) => self.change(net, was, is),
+        }
+    }
+
+    fn put(&mut self, net: &Net<'a>, is: &Standing<'a>) {
+        let (Some(message), Some(life)) = (is.message, is.life) else { return };
+        let id = net.id;
+        self.messages.set.number(id.0);
+        self.messages.set.push(&text::message(message, life));
+        if !text::is_untouched(life) {
+            self.lives.set.number(id.0);
+            self.lives.set.push(&text::life(life));
+        }
+        self.lease(id, is);
+        if let Some(key) = &message.key {
+            let queue = self.queue(net.queue);
+            let escaped = |out: &mut Vec<u8>| text::escape(out, key.as_str());
+            if is.kind == Kind::Dead {
+                queue.dead_keys.push(b"0");
+                queue.dead_keys.write(|out| {
+                    escaped(out);
+                    out.push(b' ');
+                    lex::push(out, id.0);
+                });
+            } else {
+                queue.keys.write(escaped);
+                queue.keys.number(id.0);
+            }
+        }
+        self.place(net, is, None);
+    }
+
+    /// A message that is no more.
+    pub(crate) fn remove(&mut self, id: MessageId, name: &'a QueueName, was: &Was) {
+        for hash in [&mut self.messages, &mut self.lives] {
+            hash.del.number(id.0);
+        }
+        let queue = self.queue(name);
+        let moved = if was.kind == Kind::Dead { &mut queue.rots } else { &mut queue.gone };
+        moved.id_and_member(id);
+        if was.kind == Kind::Leased {
+            self.leases.del.number(id.0);
+        }
+        self.displace(id, name, was, None);
+    }
+
+    fn change(&mut self, net: &Net<'a>, was: &Was, is: &Standing<'a>) {
+        let id = net.id;
+        if let (Some(message), Some(life)) = (is.message, is.life) {
+            self.messages.set.number(id.0);
+            self.messages.set.push(&text::message(message, life));
+            if text::is_untouched(life) {
+                self.lives.del.number(id.0);
+            }
+        }
+        if let Some(life) = is.life
+            && !(is.message.is_some() && text::is_untouched(life))
+        {
+            self.lives.set.number(id.0);
+            self.lives.set.push(&text::life(life));
+        }
+        if is.lease.is_none() && was.kind == Kind::Leased {
+            self.leases.del.number(id.0);
+        }
+        self.lease(id, is);
+        let queue = self.queue(net.queue);
+        match (was.kind == Kind::Dead, is.kind == Kind::Dead) {
+            (false, false) => {}
+            (false, true) => queue.dies.id_and_member(id),
+            (true, true) => queue.turns.id_and_member(id),
+            (true, false) => queue.rises.id_and_member(id),
+        }
+        self.displace(id, net.queue, was, Some(is));
+        self.place(net, is, Some(was));
+    }
+
+    fn lease(&mut self, id: MessageId, is: &Standing<'a>) {
+        if let Some((attempt, lease)) = is.lease {
+            self.leases.set.number(id.0);
+            self.leases.set.push(&text::lease(attempt, lease));
+        }
+    }
+
+    /// Takes a message out of the sets that it is not in any more; those of the dead are the script's business.
+    fn displace(&mut self, id: MessageId, name: &'a QueueName, was: &Was, is: Option<&Standing<'a>>) {
+        let (time, class) = (was.due.raw(), was.due.class() as usize);
+        let same_due = |is: &&Standing<'a>| is.due == was.due;
+        if was.kind == Kind::Waiting {
+            if is.filter(same_due).is_none_or(|is| is.kind != Kind::Waiting) {
+                self.waiting[class].rem.place_of(time, id, name);
+                self.queue(name).waiting[class].rem.place(time, id);
+            }
+            return;
+        }
+        if was.kind == Kind::Leased && is.is_none_or(|is| is.kind != Kind::Leased) {
+            self.leased.rem.tail(id, name);
+        }
+        if is.filter(same_due).is_none_or(|is| is.kind == Kind::Waiting) {
+            self.held[class].rem.place_of(time, id, name);
+        }
+    }
+
+    /// Puts a message in the sets that it was not in.
+    fn place(&mut self, net: &Net<'a>, is: &Standing<'a>, was: Option<&Was>) {
+        let (id, name) = (net.id, net.queue);
+        let (time, class) = (is.due.raw(), is.due.class() as usize);
+        let same = was.filter(|was| was.due == is.due);
+        match is.kind {
+            Kind::Waiting => {
+                if same.is_none_or(|was| was.kind != Kind::Waiting) {
+                    self.waiting[class].place_of(time, id, name);
+                    self.queue(name).waiting[class].place(time, id);
+                }
+                return;
+            }
+            Kind::Leased => {
+                if let Some((_, lease)) = is.lease {
+                    self.leased.add.number(lease.until.0.min(MOST_SCORE));
+                    self.leased.add.tail(id, name);
+                }
+            }
+            Kind::Dead => {
+                if let Some(Stage::Dead { at, .. }) = is.life.map(|life| &life.stage) {
+                    self.dead.place_of(at.raw(), id, name);
+                    self.queue(name).dead.place(at.raw(), id);
+                }
+            }
+        }
+        if same.is_none_or(|was| was.kind == Kind::Waiting) {
+            self.held[class].place_of(time, id, name);
+        }
+    }
+
+    /// Removes a message that a purge has taken and of which only its place is known.
+    pub(crate) fn sweep(&mut self, id: MessageId, name: &'a QueueName, kind: Kind, due: Due) {
+        self.remove(id, name, &Was { queue: name.clone(), kind, due, weight: 0 });
+    }
+
+    /// Writes all commands behind the script's own words.
+    pub(crate) fn write(&self, to: &mut Commands<'_>) {
+        let keys = self.keys;
+        for queue in &self.queues {
+            let name = queue.name;
+            let moves = [
+                ("@gone", &queue.gone),
+                ("@rots", &queue.rots),
+                ("@dies", &queue.dies),
+                ("@turns", &queue.turns),
+                // A key is free by now if anybody is to have it.
+                ("@rises", &queue.rises),
+            ];
+            if moves.iter().any(|(_, list)| list.len() > 0) {
+                let (held, of_dead) = (keys.held_keys(name), keys.dead_keys(name));
+                let dead = keys.of_queue(Sequence::Dead, name);
+                for (command, list) in moves {
+                    let words = [
+                        command,
+                        &keys.messages,
+                        &keys.lives,
+                        &held,
+                        &of_dead,
+                        &keys.dead,
+                        &dead,
+                        name.as_str(),
+                    ];
+                    to.many(&words, list, 2);
+                }
+            }
+            for (sequence, moves) in [
+                (Sequence::At, &queue.waiting[0]),
+                (Sequence::After, &queue.waiting[1]),
+                (Sequence::Dead, &queue.dead),
+            ] {
+                if moves.rem.len() + moves.add.len() > 0 {
+                    to.set(&keys.of_queue(sequence, name), moves);
+                }
+            }
+            if queue.keys.len() > 0 {
+                to.many(&["HSET", &keys.held_keys(name)], &queue.keys, 2);
+            }
+            if queue.dead_keys.len() > 0 {
+                to.many(&["ZADD", &keys.dead_keys(name)], &queue.dead_keys, 2);
+            }
+        }
+        for (key, moves) in [
+            (&keys.at, &self.waiting[Class::At as usize]),
+            (&keys.after, &self.waiting[Class::After as usize]),
+            (&keys.leased, &self.leased),
+            (&keys.dead, &self.dead),
+            (&keys.held_at, &self.held[Class::At as usize]),
+            (&keys.held_after, &self.held[Class::After as usize]),
+        ] {
+            to.set(key, moves);
+        }
+        for (key, moves) in
+            [(&keys.messages, &self.messages), (&keys.lives, &self.lives), (&keys.leases, &self.leases)]
+        {
+            to.many(&["HDEL", key], &moves.del, 1);
+            to.many(&["HSET", key], &moves.set, 2);
+        }
+        to.many(&["HSET", &keys.answers], &self.answers, 2);
+        to.many(&["ZADD", &keys.answer_ends], &self.answer_ends, 2);
+        to.many(&["HSET", &keys.purges], &self.purges, 2);
+    }
+}
+
+/// Commands behind the script's own words.
+#[derive(Debug)]
+pub(crate) struct Commands<'c>(pub(crate) &'c mut Cmd);
+
+impl Commands<'_> {
+    fn set(&mut self, key: &str, moves: &SetMoves) {
+        self.many(&["ZREM", key], &moves.rem, 1);
+        self.many(&["ZADD", key], &moves.add, 2);
+    }
+
+    /// A command for all words of a list, or several; a unit of words is not torn apart.
+    pub(crate) fn many(&mut self, words: &[&str], list: &List, unit: usize) {
+        let most = MOST_WORDS / unit * unit;
+        let mut from = 0;
+        while from < list.len() {
+            let to = list.len().min(from + most);
+            self.0.arg(words.len() + to - from);
+            for word in words {
+                self.0.arg(*word);
+            }
+            for word in list.words(from, to) {
+                self.0.arg(word);
+            }
+            from = to;
+        }
+    }
+
+    /// One command.
+    pub(crate) fn one(&mut self, words: &[&[u8]]) {
+        self.0.arg(words.len());
+        for word in words {
+            self.0.arg(*word);
+        }
+    }
+}

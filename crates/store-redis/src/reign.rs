@@ -1,0 +1,221 @@
+//! Who owns a shard: taking it, keeping the lease, giving it back, and knowing for sure that it is still ours.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::Epoch;
+use duewheel_core::store::{ErrorKind, StoreError};
+use redis::{Pipeline, Value};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::keys::Keys;
+use crate::wire::Wire;
+use crate::{fault, script, value};
+
+/// The format of what is in Redis.
+pub(crate) const FORMAT: &str = "1";
+/// Epochs count the seconds from the start of 2020.
+pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
+/// The longest that replicas may take to know of a new owner.
+const REPLICAS_KNOW: Duration = Duration::from_secs(1);
+
+/// Who wants a shard.
+#[derive(Clone, Debug)]
+pub(crate) struct Claimant {
+    pub(crate) node: Box<str>,
+    pub(crate) number: u32,
+    pub(crate) advertise: Box<str>,
+}
+
+/// A reign that was begun.
+#[derive(Clone, Debug)]
+pub(crate) struct Reign {
+    pub(crate) epoch: Epoch,
+    /// Random, and another one for each opening: no older request can be taken for one of this reign.
+    pub(crate) incarnation: String,
+    /// Of the master that it was begun on.
+    pub(crate) replid: String,
+}
+
+/// Milliseconds of a clock that goes on while the process or the machine sleeps.
+pub(crate) fn boot_ms() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    secs * 1_000 + nanos / 1_000_000
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Until when the lease is ours without doubt.
+#[derive(Debug)]
+pub(crate) struct Fence {
+    deadline: AtomicU64,
+    sure: u64,
+}
+
+impl Fence {
+    /// A lease that was asked for at this time.
+    pub(crate) fn new(asked: u64, lease: Duration) -> Self {
+        // The server counts from when it has the request, so later; a fiftieth is for clocks that run at different rates.
+        let sure = millis(lease) - millis(lease) / 50 - 1;
+        Fence { deadline: AtomicU64::new(asked + sure), sure }
+    }
+
+    /// It was renewed by a request that was sent at this time.
+    pub(crate) fn renewed(&self, asked: u64) {
+        self.deadline.fetch_max(asked + self.sure, SeqCst);
+    }
+
+    /// Milliseconds that are left.
+    pub(crate) fn left(&self) -> u64 {
+        self.deadline.load(SeqCst).saturating_sub(boot_ms())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if self.left() > 0 {
+            return Ok(());
+        }
+        Err(StoreError::new(ErrorKind::Fenced, "the lease has run out before it could be renewed"))
+    }
+}
+
+/// What this process remembers of its reigns.
+#[derive(Debug, Default)]
+struct Memory {
+    /// Reigns that are over for sure: nothing of theirs answers anybody any more.
+    ended: VecDeque<String>,
+    /// The greatest epoch seen, by the shard's hash tag.
+    known: BTreeMap<String, u32>,
+}
+
+static MEMORY: Mutex<Memory> = Mutex::new(Memory { ended: VecDeque::new(), known: BTreeMap::new() });
+
+/// So many reigns are remembered.
+const REMEMBERED: usize = 4096;
+
+fn memory() -> std::sync::MutexGuard<'static, Memory> {
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A reign of this process is over: its lease need not be waited for.
+pub(crate) fn ended(incarnation: &str) {
+    let mut memory = memory();
+    if !memory.ended.iter().any(|known| known == incarnation) {
+        memory.ended.push_back(incarnation.into());
+    }
+    if memory.ended.len() > REMEMBERED {
+        memory.ended.pop_front();
+    }
+}
+
+fn note_epoch(keys: &Keys, epoch: u32) {
+    let mut memory = memory();
+    let known = memory.known.entry(keys.tag().into()).or_default();
+    *known = epoch.max(*known);
+}
+
+/// Random bytes.
+pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
+    let mut bytes = [0; BYTES];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| StoreError::new(ErrorKind::Unavailable, "the system gives no random bytes"))?;
+    Ok(bytes)
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Takes a shard; gives the reign, and when it was asked for.
+pub(crate) async fn acquire(
+    wire: &Wire,
+    keys: &Keys,
+    claimant: &Claimant,
+    lease: Duration,
+) -> Result<(Reign, u64), StoreError> {
+    let incarnation = hex(&random::<16>()?);
+    let known = memory().known.get(keys.tag()).copied().unwrap_or(0);
+    let mut over = String::new();
+    loop {
+        let mut call = script::call(script::acquire(), keys);
+        call.arg(&incarnation).arg(&*claimant.node).arg(claimant.number).arg(&*claimant.advertise);
+        call.arg(millis(lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH);
+        let mut ask = Pipeline::new();
+        ask.add_command(call);
+        let asked = boot_ms();
+        let of = "acquire";
+        let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
+        let mut words = value::list(reply, of)?.into_iter();
+        let mut next = || words.next().unwrap_or(Value::Nil);
+        match value::text(next(), of)?.as_deref() {
+            Some("OK") => {
+                let epoch = value::some(value::number(next(), of)?, of)?;
+                let replid = value::some(value::text(next(), of)?, of)?;
+                let replicas = value::some(value::number(next(), of)?, of)?;
+                let epoch = u32::try_from(epoch)
+                    .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
+                note_epoch(keys, epoch);
+                let reign = Reign { epoch: Epoch(epoch), incarnation, replid };
+                let known = all_know(wire, replicas).await;
+                if let Err(error) = known {
+                    ended(&reign.incarnation);
+                    return Err(error);
+                }
+                return Ok((reign, asked));
+            }
+            Some("HELD") => {
+                let node = value::text(next(), of)?.unwrap_or_default();
+                let left = value::number(next(), of)?.unwrap_or(0);
+                let holder = value::text(next(), of)?.unwrap_or_default();
+                if over != holder && memory().ended.contains(&holder) {
+                    over = holder;
+                    continue;
+                }
+                let what = format!("node {node:?} has the shard; its lease runs for {left} ms");
+                return Err(StoreError::new(ErrorKind::Fenced, what));
+            }
+            Some("FORMAT") => {
+                let stored = value::text(next(), of)?.unwrap_or_default();
+                let what = format!("{} has format {stored:?}; this version knows {FORMAT}", keys.head);
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            }
+            _ => return Err(fault::odd(of)),
+        }
+    }
+}
+
+/// A replica that is promoted must know the owner that serves; so all that follow now must have heard of it.
+async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
+    if replicas == 0 {
+        return Ok(());
+    }
+    let mut ask = Pipeline::new();
+    ask.cmd("WAIT").arg(replicas).arg(millis(REPLICAS_KNOW));
+    let know = value::number(value::some(wire.call(ask).await?.into_iter().next(), "WAIT")?, "WAIT")?;
+    if know.unwrap_or(0) >= replicas {
+        return Ok(());
+    }
+    let what = "a replica is behind: the shard cannot be taken before all know of it";
+    Err(StoreError::new(ErrorKind::Unavailable, what))
+}
+
+/// The command that renews a lease, or gives it back when the length is zero.
+pub(crate) fn renewal(keys: &Keys, reign: &Reign, lease: Duration) -> redis::Cmd {
+    let mut cmd = script::call(script::renew(), keys);
+    cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(millis(lease));
+    cmd
+}
+
+/// What a script that fences has said.
+pub(crate) fn judge(reply: Value) -> Result<(), StoreError> {
+    match value::text(reply, "a script")?.as_deref() {
+        Some("OK") => Ok(()),
+        Some(said) => Err(fault::of_script(said)),
+        None => Err(fault::odd("a script")),
+    }
+}

@@ -1,0 +1,36 @@
+-- Takes a shard, if nobody's lease of it runs.
+--
+-- KEYS: the shard's owner, its head.
+-- ARGV: new incarnation, node, number, advertise, length of the lease in ms, greatest epoch known to the caller, format,
+--       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch.
+-- Gives {'OK', epoch, replication id, connected replicas}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
+local format = redis.call('HGET', KEYS[2], 'format')
+if format and format ~= ARGV[7] then
+  return { 'FORMAT', format }
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local lease = tonumber(ARGV[5])
+local info = redis.call('INFO', 'replication')
+local replid = string.match(info, 'master_replid:(%x+)')
+local owner = redis.call('HMGET', KEYS[1], 'epoch', 'incarnation', 'until', 'node', 'replid')
+local ends = tonumber(owner[3] or '0')
+if ends ~= 0 and owner[2] ~= ARGV[8] then
+  if owner[5] ~= replid then
+    -- A promotion or a restart may have lost renewals, so the lease may run for longer than is known here.
+    ends = math.max(ends, now + lease)
+    redis.call('HSET', KEYS[1], 'until', string.format('%.0f', ends), 'replid', replid)
+  end
+  if ends > now then
+    return { 'HELD', owner[4], string.format('%.0f', ends - now), owner[2] }
+  end
+end
+-- Seconds, so that a state that was set back gives no epoch a second time.
+local epoch = math.max(tonumber(owner[1] or '0') + 1, tonumber(ARGV[6]) + 1, time[1] - ARGV[9])
+epoch = string.format('%.0f', epoch)
+redis.call('HSET', KEYS[1], 'epoch', epoch, 'incarnation', ARGV[1], 'node', ARGV[2], 'number', ARGV[3],
+  'advertise', ARGV[4], 'until', string.format('%.0f', now + lease), 'replid', replid)
+if not format then
+  redis.call('HSET', KEYS[2], 'format', ARGV[7], 'lsn', '0')
+end
+return { 'OK', epoch, replid, string.match(info, 'connected_slaves:(%d+)') or '0' }

@@ -1,0 +1,297 @@
+//! What the owner's thread and the tasks of a store share.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use duewheel_core::record::ClockPair;
+use duewheel_core::store::{ErrorKind, Loaded, Room, StoreError, Waker};
+use duewheel_core::{Lsn, MessageId, QueueName};
+use redis::Cmd;
+use tokio::sync::Notify;
+
+use crate::keys::Keys;
+use crate::mark::Mark;
+use crate::options::Options;
+use crate::reign::{self, Fence, Reign};
+use crate::script;
+use crate::wire::{Servers, Wire};
+
+/// Groups may wait for their replies up to so many bytes; then the owner waits.
+const UNDER_WAY_BYTES: u64 = 64 * 1024 * 1024;
+/// Room for groups that are under way when memory runs short, in bytes; a small server keeps a tenth of its memory.
+const MARGIN: u64 = 64 * 1024 * 1024;
+/// A new message takes about so many times its own bytes.
+const WEIGHS: u64 = 4;
+
+pub(crate) struct Shared {
+    pub(crate) servers: Servers,
+    pub(crate) keys: Keys,
+    pub(crate) reign: Reign,
+    pub(crate) fence: Fence,
+    /// Everything about messages, in order.
+    pub(crate) wire: Wire,
+    waker: Waker,
+    over: Mutex<Option<StoreError>>,
+    is_over: AtomicBool,
+    /// The last group that the script has applied, and enough replicas have.
+    acked: AtomicU64,
+    under_way: Mutex<u64>,
+    came: Condvar,
+    pub(crate) pages: Mutex<VecDeque<Result<Loaded, StoreError>>>,
+    /// What purges have taken and the sweep has not.
+    marks: Mutex<Arc<BTreeMap<QueueName, Mark>>>,
+    /// Rung when there is something to sweep.
+    pub(crate) sweep: Notify,
+    /// Engine time of the last group or rest.
+    pub(crate) engine: AtomicU64,
+    /// Whether any answer is remembered.
+    pub(crate) answers: AtomicBool,
+    pub(crate) memory: Memory,
+    pub(crate) counts: Counts,
+}
+
+/// What the server says of its memory, and what was put since.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    used: AtomicU64,
+    max: AtomicU64,
+    put: AtomicU64,
+    full: AtomicBool,
+}
+
+/// Figures for people.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) groups: AtomicU64,
+    pub(crate) group_bytes: AtomicU64,
+    pub(crate) finds: AtomicU64,
+    pub(crate) pages: AtomicU64,
+    pub(crate) renewals: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) swept: AtomicU64,
+    pub(crate) forgets: AtomicU64,
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(
+        servers: Servers,
+        keys: Keys,
+        (reign, fence): (Reign, Fence),
+        wire: Wire,
+        waker: Waker,
+        applied: Lsn,
+        marks: BTreeMap<QueueName, Mark>,
+    ) -> Self {
+        Shared {
+            servers,
+            keys,
+            reign,
+            fence,
+            wire,
+            waker,
+            over: Mutex::new(None),
+            is_over: AtomicBool::new(false),
+            acked: AtomicU64::new(applied.0),
+            under_way: Mutex::new(0),
+            came: Condvar::new(),
+            pages: Mutex::default(),
+            marks: Mutex::new(Arc::new(marks)),
+            sweep: Notify::new(),
+            engine: AtomicU64::new(0),
+            answers: AtomicBool::new(true),
+            memory: Memory::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.servers.0
+    }
+
+    pub(crate) fn wake(&self) {
+        (self.waker)();
+    }
+
+    /// Whether the store may still say anything: an error stays, and a lease that is not sure is one.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if !self.is_over.load(SeqCst) {
+            match self.fence.check() {
+                Ok(()) => return Ok(()),
+                Err(error) => self.end(error),
+            }
+        }
+        match &*locked(&self.over) {
+            Some(error) => Err(error.clone()),
+            None => Err(StoreError::new(ErrorKind::Closed, "the store is closed")),
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst)
+    }
+
+    /// Ends the store. The first error is the one that stays.
+    pub(crate) fn end(&self, error: StoreError) {
+        {
+            let mut over = locked(&self.over);
+            if over.is_some() {
+                return;
+            }
+            *over = Some(error);
+            self.is_over.store(true, SeqCst);
+        }
+        // From here on nothing of this reign answers anybody, so the same process need not wait for its lease.
+        reign::ended(&self.reign.incarnation);
+        self.came.notify_all();
+        self.sweep.notify_waiters();
+        self.wake();
+    }
+
+    pub(crate) fn acked(&self) -> Lsn {
+        Lsn(self.acked.load(SeqCst))
+    }
+
+    /// A group goes out. Waits while too much is under way.
+    pub(crate) fn goes(&self, bytes: u64) -> Result<(), StoreError> {
+        let mut under_way = locked(&self.under_way);
+        let deadline = Instant::now() + self.options().response_timeout + Duration::from_secs(5);
+        while *under_way > UNDER_WAY_BYTES && !self.is_over() {
+            if Instant::now() >= deadline {
+                drop(under_way);
+                self.end(StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time"));
+                return self.check();
+            }
+            let waited = self.came.wait_timeout(under_way, Duration::from_millis(100));
+            under_way = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *under_way += bytes;
+        drop(under_way);
+        self.check()
+    }
+
+    /// A group has come.
+    pub(crate) fn comes(&self, last: Lsn, bytes: u64, result: Result<(), StoreError>) {
+        match result {
+            Ok(()) => {
+                self.acked.fetch_max(last.0, SeqCst);
+            }
+            Err(error) => self.end(error),
+        }
+        *locked(&self.under_way) -= bytes;
+        self.came.notify_all();
+        self.wake();
+    }
+
+    /// Waits until everything up to here has come.
+    pub(crate) fn wait_until(&self, last: Lsn) -> Result<(), StoreError> {
+        let mut under_way = locked(&self.under_way);
+        let deadline = Instant::now() + self.options().response_timeout + Duration::from_secs(5);
+        while self.acked() < last && !self.is_over() {
+            if Instant::now() >= deadline {
+                return Err(StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time"));
+            }
+            let waited = self.came.wait_timeout(under_way, Duration::from_millis(100));
+            under_way = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(under_way);
+        if self.acked() < last { self.check() } else { Ok(()) }
+    }
+
+    /// The beginning of a script call that changes something: the fence, what the head must be and becomes, the clocks.
+    pub(crate) fn fenced(
+        &self,
+        script: &str,
+        must: Option<Lsn>,
+        gets: Option<Lsn>,
+        clock: Option<ClockPair>,
+    ) -> Cmd {
+        let mut cmd = script::call(script, &self.keys);
+        cmd.arg(self.reign.epoch.0).arg(&self.reign.incarnation).arg(&self.reign.replid);
+        for lsn in [must, gets] {
+            match lsn {
+                Some(Lsn(n)) => cmd.arg(n),
+                None => cmd.arg(""),
+            };
+        }
+        match clock {
+            Some(clock) => cmd.arg(clock.engine.0).arg(clock.wall.0),
+            None => cmd.arg("").arg(""),
+        };
+        cmd
+    }
+
+    pub(crate) fn marks(&self) -> Arc<BTreeMap<QueueName, Mark>> {
+        Arc::clone(&locked(&self.marks))
+    }
+
+    pub(crate) fn set_mark(&self, queue: QueueName, mark: Mark) {
+        Arc::make_mut(&mut locked(&self.marks)).insert(queue, mark);
+        self.sweep.notify_one();
+    }
+
+    /// Forgets a mark whose work is done, unless a later purge has taken its place.
+    pub(crate) fn unset_mark(&self, queue: &QueueName, mark: &Mark) {
+        let mut marks = locked(&self.marks);
+        if marks.get(queue) == Some(mark) {
+            Arc::make_mut(&mut marks).remove(queue);
+        }
+    }
+
+    /// Whether a purge has taken this message.
+    pub(crate) fn is_purged(marks: &BTreeMap<QueueName, Mark>, queue: &QueueName, id: MessageId) -> bool {
+        !marks.is_empty() && marks.get(queue).is_some_and(|mark| mark.hides(id))
+    }
+}
+
+impl Memory {
+    /// What `INFO` says.
+    pub(crate) fn note(&self, used: u64, max: u64) {
+        self.put.store(0, SeqCst);
+        self.used.store(used, SeqCst);
+        self.max.store(max, SeqCst);
+    }
+
+    pub(crate) fn puts(&self, bytes: u64) {
+        self.put.fetch_add(bytes, SeqCst);
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        let max = self.max.load(SeqCst);
+        if max == 0 {
+            return Room::Enough;
+        }
+        let margin = MARGIN.min(max / 10);
+        // Once full, some room must come back before it counts, or each message would change it.
+        let margin = if self.full.load(SeqCst) { margin + margin / 4 } else { margin };
+        let used = self.used.load(SeqCst).saturating_add(self.put.load(SeqCst).saturating_mul(WEIGHS));
+        let full = used.saturating_add(margin) > max;
+        self.full.store(full, SeqCst);
+        if full { Room::SettleOnly } else { Room::Enough }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(SeqCst)
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        self.max.load(SeqCst)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("keys", &self.keys.tag())
+            .field("epoch", &self.reign.epoch)
+            .field("acked", &self.acked())
+            .field("over", &locked(&self.over))
+            .finish_non_exhaustive()
+    }
+}

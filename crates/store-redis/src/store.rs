@@ -1,0 +1,390 @@
+//! The store itself: groups out, in order; the books in memory.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use duewheel_core::record::{ClockPair, Group, Record, Writer};
+use duewheel_core::store::{
+    ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
+    Waker,
+};
+use duewheel_core::{Lsn, QueueName, ShardId};
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::fold::fold;
+use crate::mark::Mark;
+use crate::open::{self, Opened};
+use crate::options::Options;
+use crate::plan::{Commands, List, Plan};
+use crate::reign::{self, Claimant};
+use crate::shared::{Shared, locked};
+use crate::wire::{self, Servers};
+use crate::{books, fault, find, script, value};
+
+/// The clocks are noted at least so often while nothing is appended, in ms.
+const CLOCK_MS: u64 = 5_000;
+
+/// The store on Redis: one shard, one owner, which holds a lease of it.
+///
+/// A group is one call of a script that checks the fence and applies it; groups are sent one behind the other, and none is ever
+/// sent twice. The books of the queues are in memory; messages are in Redis alone.
+///
+/// # Errors
+/// A group that fails, or whose answer does not come, ends the store: every later call gives the same error, and what was under
+/// way is unknown until the shard is opened again. So does a lease that cannot be renewed in time: then every call gives
+/// [`ErrorKind::Fenced`], by a clock that goes on while the process is stopped.
+///
+/// # Dropping
+/// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would, but that the same process need not wait
+/// for the lease to end.
+///
+/// # Examples
+/// ```no_run
+/// use std::sync::Arc;
+/// use duewheel_core::ShardId;
+/// use duewheel_core::store::Store;
+/// use duewheel_store_redis::{Options, RedisStore};
+///
+/// let options = Options::parse("redis://127.0.0.1:6379/0")?;
+/// let mut store = RedisStore::open(&options, ShardId(0), Arc::new(|| {}))?;
+/// let recovered = store.recovered();
+/// println!("{} queues, epoch {}", recovered.queues.len(), recovered.epoch.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+    loads: mpsc::UnboundedSender<(Load, Lsn)>,
+    ledger: Ledger,
+    /// Queues whose books in Redis are older than the ledger.
+    dirty: BTreeSet<QueueName>,
+    /// Bytes of what has happened to the books since they were written.
+    tail: usize,
+    /// As noted in Redis last.
+    noted: ClockPair,
+    recovered: Recovered,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Closed,
+}
+
+impl RedisStore {
+    /// Opens a shard of an owner that is alone, as node `duewheel`. `waker` is called when something became durable or a page was
+    /// loaded. Several nodes share shards by a [`RedisCoordinator`](crate::RedisCoordinator).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] while the lease of another owner runs, [`ErrorKind::Corrupt`] for an unknown format, damage, or a
+    /// server that may throw keys away (`maxmemory-policy allkeys-…`), [`ErrorKind::Unavailable`] if Redis cannot be reached.
+    pub fn open(options: &Options, shard: ShardId, waker: Waker) -> Result<Self, StoreError> {
+        let alone = Claimant { node: "duewheel".into(), number: 0, advertise: "".into() };
+        Self::open_as(Servers(Arc::new(options.clone())), shard, alone, waker)
+    }
+
+    pub(crate) fn open_as(
+        servers: Servers,
+        shard: ShardId,
+        claimant: Claimant,
+        waker: Waker,
+    ) -> Result<Self, StoreError> {
+        wire::wait_for(async move {
+            let Opened { shared, control, ledger, tail } =
+                open::open(servers, shard, claimant, waker).await?;
+            let (loads, asked) = mpsc::unbounded_channel();
+            let tasks = crate::tasks::start(&shared, control, asked);
+            let noted = ledger.clock().unwrap_or_default();
+            shared.engine.store(noted.engine.0, SeqCst);
+            let recovered = Recovered {
+                epoch: shared.reign.epoch,
+                next_lsn: ledger.applied().next(),
+                next_id: ledger.next_id().0,
+                clock: ledger.clock(),
+                due: ledger.due().clone(),
+                queues: ledger.rows().collect(),
+            };
+            // The list names queues that the next checkpoint must write.
+            let dirty = recovered.queues.iter().map(|row| row.name.clone()).filter(|_| tail > 0).collect();
+            Ok(RedisStore { shared, tasks, loads, ledger, dirty, tail, noted, recovered, state: State::Open })
+        })
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        match self.state {
+            State::Open => self.shared.check(),
+            State::Closed => Err(StoreError::new(ErrorKind::Closed, "the store is closed")),
+        }
+    }
+
+    /// Lets an error end the store.
+    fn or_end<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(error) = &result {
+            self.shared.end(error.clone());
+            self.check()?;
+        }
+        result
+    }
+
+    /// Sends a call of a script whose reply counts for everything up to a position.
+    fn post(&self, call: Cmd, bytes: u64, last: Lsn) -> Result<(), StoreError> {
+        self.shared.goes(bytes)?;
+        let wait = self.shared.options().wait;
+        let mut ask = Pipeline::with_capacity(2);
+        ask.add_command(call);
+        if wait > 0 {
+            ask.cmd("WAIT").arg(wait).arg(reign::millis(self.shared.options().wait_timeout));
+        }
+        let shared = Arc::clone(&self.shared);
+        self.shared.wire.post(ask, move |reply| {
+            let result = reply.and_then(|values| replicated(values, wait));
+            shared.comes(last, bytes, result);
+        });
+        Ok(())
+    }
+
+    fn take(&mut self, group: &Group) {
+        for (lsn, record) in (group.first.0..).zip(&group.records) {
+            self.ledger.apply(Lsn(lsn), record);
+            match record {
+                Record::Purged { queue, keep, before, .. } => {
+                    self.shared.set_mark(queue.clone(), Mark { before: *before, keep: keep.clone() });
+                }
+                Record::Deduped(_) => {
+                    self.shared.answers.store(true, SeqCst);
+                    continue;
+                }
+                Record::Put { .. }
+                | Record::Changed { .. }
+                | Record::Granted { .. }
+                | Record::Removed { .. }
+                | Record::Queue { .. } => {}
+            }
+            if !self.dirty.contains(record.queue()) {
+                self.dirty.insert(record.queue().clone());
+            }
+        }
+        self.ledger.note_clock(group.clock);
+        self.note(group.clock);
+    }
+
+    fn note(&mut self, clock: ClockPair) {
+        self.noted = clock;
+        self.shared.engine.store(clock.engine.0, SeqCst);
+    }
+
+    /// Writes the books of the queues that have changed, and clears the list of changes.
+    fn write_books(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let keys = &self.shared.keys;
+        let applied = self.ledger.applied();
+        let mut call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
+        let (mut set, mut del) = (List::default(), List::default());
+        let mut bytes = 0;
+        for name in std::mem::take(&mut self.dirty) {
+            match self.ledger.row(&name) {
+                Some(row) => {
+                    let blob = books::blob(&row);
+                    bytes += blob.len();
+                    set.push(name.as_str().as_bytes());
+                    set.push(&blob);
+                }
+                None => del.push(name.as_str().as_bytes()),
+            }
+        }
+        let mut due = Writer::default();
+        self.ledger.due().encode(&mut due);
+        let (applied_text, next_id) = (applied.0.to_string(), self.ledger.next_id().0.to_string());
+        let mut commands = Commands(&mut call);
+        commands.many(&["HSET", &keys.books], &set, 2);
+        commands.many(&["HDEL", &keys.books], &del, 1);
+        commands.one(&[
+            b"HSET",
+            keys.head.as_bytes(),
+            b"books",
+            applied_text.as_bytes(),
+            b"next_id",
+            next_id.as_bytes(),
+            b"due",
+            &due.bytes,
+        ]);
+        commands.one(&[b"DEL", keys.tail.as_bytes()]);
+        self.tail = 0;
+        self.shared.counts.checkpoints.fetch_add(1, SeqCst);
+        self.post(call, (bytes + due.bytes.len()) as u64, applied)
+    }
+
+    /// Ends all tasks and connections.
+    fn end(&mut self) {
+        self.shared.end(StoreError::new(ErrorKind::Closed, "the store is closed"));
+        self.shared.wire.cut();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Whether the script has applied, and enough replicas have it.
+fn replicated(values: Vec<Value>, wait: u32) -> Result<(), StoreError> {
+    let mut values = values.into_iter();
+    reign::judge(value::some(values.next(), "apply")?)?;
+    if wait == 0 {
+        return Ok(());
+    }
+    let have = value::number(value::some(values.next(), "WAIT")?, "WAIT")?.unwrap_or(0);
+    if have >= u64::from(wait) {
+        return Ok(());
+    }
+    let what =
+        format_args!("{have} of {wait} replicas have the change; whether it stays is unknown").to_string();
+    Err(StoreError::new(ErrorKind::Unavailable, what))
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Store for RedisStore {
+    fn recovered(&mut self) -> Recovered {
+        std::mem::take(&mut self.recovered)
+    }
+
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.check()?;
+        if group.first != self.ledger.applied().next() || group.records.is_empty() {
+            return self.or_end(Err(fault::bug("a group does not follow the one before")));
+        }
+        let before = self.ledger.applied();
+        let folded = fold(group);
+        let mut plan = Plan::new(&self.shared.keys);
+        plan.take(&folded);
+        let puts = group.records.iter().any(|record| matches!(record, Record::Put { .. }));
+        let script = if puts { script::apply() } else { script::settle() };
+        let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
+        let heads = books::heads(group);
+        let mut commands = Commands(&mut call);
+        plan.write(&mut commands);
+        commands.one(&[b"RPUSH", self.shared.keys.tail.as_bytes(), &heads]);
+        let bytes = call.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 });
+        let bytes = bytes.sum::<usize>() as u64;
+        if puts {
+            self.shared.memory.puts(bytes);
+        }
+        self.shared.counts.groups.fetch_add(1, SeqCst);
+        self.shared.counts.group_bytes.fetch_add(bytes, SeqCst);
+        self.post(call, bytes, group.last())?;
+        self.tail += heads.len();
+        self.take(group);
+        if self.tail > self.shared.options().tail_bytes {
+            self.write_books(group.clock)?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.check() // everything is on its way
+    }
+
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        let acked = self.shared.acked();
+        // In this order: what was acknowledged while the lease was sure may be told.
+        self.check()?;
+        Ok(Progress { written: acked, durable: acked })
+    }
+
+    fn room(&mut self) -> Room {
+        if self.check().is_err() { Room::SettleOnly } else { self.shared.memory.room() }
+    }
+
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.check()?;
+        self.shared.counts.finds.fetch_add(1, SeqCst);
+        let result = find::find(&self.shared, &self.ledger, lookups, found);
+        self.or_end(result)?;
+        self.check()
+    }
+
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.check()?;
+        let asked = self.loads.send((load, self.ledger.applied()));
+        self.or_end(asked.map_err(|_| fault::bug("pages are not loaded any more")))
+    }
+
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        let page = locked(&self.shared.pages).pop_front()?;
+        Some(self.check().and(page))
+    }
+
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.check()?;
+        self.ledger.note_clock(clock);
+        self.shared.engine.store(clock.engine.0, SeqCst);
+        if clock.engine.0.saturating_sub(self.noted.engine.0) < CLOCK_MS {
+            return Ok(());
+        }
+        self.note(clock);
+        let applied = self.ledger.applied();
+        let call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
+        self.post(call, 0, applied)
+    }
+
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.check()?;
+        self.ledger.note_clock(clock);
+        let applied = self.ledger.applied();
+        let written = self.write_books(clock).and_then(|()| {
+            // Behind everything that is under way, so its answer is the last.
+            let mut give_back = Pipeline::new();
+            give_back.add_command(reign::renewal(&self.shared.keys, &self.shared.reign, Duration::ZERO));
+            let reply = self.shared.wire.ask(give_back)?;
+            self.shared.wait_until(applied)?;
+            reign::judge(value::some(reply.into_iter().next(), "renew")?)
+        });
+        let written = match (written, self.shared.check()) {
+            // The first error is the cause.
+            (Err(_), Err(first)) => Err(first),
+            (written, _) => written,
+        };
+        self.state = State::Closed;
+        self.end();
+        written
+    }
+
+    fn level(&self) -> Level {
+        Level::BestEffortReplicated
+    }
+
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        let counts = &self.shared.counts;
+        vec![
+            ("messages", self.ledger.messages()),
+            ("epoch", u64::from(self.shared.reign.epoch.0)),
+            ("groups", counts.groups.load(SeqCst)),
+            ("group_bytes", counts.group_bytes.load(SeqCst)),
+            ("finds", counts.finds.load(SeqCst)),
+            ("pages", counts.pages.load(SeqCst)),
+            ("checkpoints", counts.checkpoints.load(SeqCst)),
+            ("renewals", counts.renewals.load(SeqCst)),
+            ("swept", counts.swept.load(SeqCst)),
+            ("answers_forgotten", counts.forgets.load(SeqCst)),
+            ("lease_left_ms", self.shared.fence.left()),
+            ("server_memory_bytes", self.shared.memory.used()),
+            ("server_memory_max_bytes", self.shared.memory.max()),
+        ]
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore")
+            .field("shared", &self.shared)
+            .field("applied", &self.ledger.applied())
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}

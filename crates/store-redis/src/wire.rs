@@ -1,0 +1,279 @@
+//! Connections: requests of one go out in order, without waiting for each other's replies, and none is ever sent twice.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, Pipeline,
+    RedisConnectionInfo, TlsCertificates, Value,
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::fault;
+use crate::options::{Options, Shape, Transport};
+use crate::value;
+
+/// Threads that do the work of all connections of the process.
+const THREADS: usize = 2;
+/// Slots of a Redis Cluster.
+const SLOTS: u16 = 16_384;
+
+/// What a request gives: a value for each of its commands; a refusal of one is the error of all.
+pub(crate) type Reply = Result<Vec<Value>, StoreError>;
+
+/// Where all connections of the process live, so that they do not depend on a runtime of the caller's.
+pub(crate) fn runtime() -> Result<&'static Runtime, StoreError> {
+    static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
+    let made = RUNTIME.get_or_init(|| {
+        // The process may have chosen a provider for TLS already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(THREADS).thread_name("duewheel-redis").enable_all();
+        builder.build().map_err(|error| error.to_string())
+    });
+    made.as_ref().map_err(|error| StoreError::new(ErrorKind::Unavailable, error))
+}
+
+/// Runs something of the connections' world to its end, from a thread that may wait.
+pub(crate) fn wait_for<T: Send + 'static>(
+    work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    let (done, result) = sync_channel(1);
+    runtime()?.spawn(async move {
+        let _ = done.send(work.await); // nobody waits any more
+    });
+    result.recv().map_err(|_| fault::bug("a task has ended without a result"))?
+}
+
+/// Makes connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Servers(pub(crate) Arc<Options>);
+
+/// Host and port.
+pub(crate) type Address = (String, u16);
+
+impl Servers {
+    /// Connects, logs in and chooses the database.
+    pub(crate) async fn connect(&self, address: &Address) -> Result<MultiplexedConnection, StoreError> {
+        let failed = |error: redis::RedisError| {
+            let error = fault::of_connection(&error);
+            StoreError::new(error.kind(), format_args!("{}:{}: {error}", address.0, address.1))
+        };
+        let client = self.client(address).map_err(failed)?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.0.connect_timeout))
+            .set_response_timeout(Some(self.0.response_timeout))
+            .set_pipeline_buffer_size(1024);
+        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+    }
+
+    fn client(&self, (host, port): &Address) -> Result<Client, redis::RedisError> {
+        let options = &*self.0;
+        let mut settings = RedisConnectionInfo::default().set_db(options.db).set_skip_set_lib_name();
+        if let Some(user) = &options.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &options.password {
+            settings = settings.set_password(password);
+        }
+        let host = host.clone();
+        match options.transport {
+            Transport::Plain => {
+                let info = ConnectionAddr::Tcp(host, *port).into_connection_info()?;
+                Client::open(info.set_redis_settings(settings))
+            }
+            Transport::Tls => {
+                let address = ConnectionAddr::TcpTls { host, port: *port, insecure: false, tls_params: None };
+                let info = address.into_connection_info()?.set_redis_settings(settings);
+                let client_tls = options.client.clone();
+                let client_tls =
+                    client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+                let root_cert = options.authority.clone();
+                Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
+            }
+        }
+    }
+
+    /// The masters of these keys, in order. A cluster is asked, and the first of its nodes that answers counts.
+    pub(crate) async fn masters_of(&self, keys: &[&str]) -> Result<Vec<Address>, StoreError> {
+        if self.0.shape == Shape::Single {
+            return Ok(keys.iter().map(|_| self.0.hosts[0].clone()).collect());
+        }
+        let mut last = None;
+        for seed in &self.0.hosts {
+            match self.slots(seed).await {
+                Ok(slots) => return keys.iter().map(|key| owner_of(&slots, slot_of(key))).collect(),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| fault::bug("no hosts")))
+    }
+
+    async fn slots(&self, seed: &Address) -> Result<Vec<(u64, u64, Address)>, StoreError> {
+        let mut connection = self.connect(seed).await?;
+        let mut ask = redis::pipe();
+        ask.cmd("CLUSTER").arg("SLOTS");
+        let reply = send(&mut connection, &ask).await?;
+        let of = "CLUSTER SLOTS";
+        let mut slots = Vec::new();
+        for range in value::list(value::some(reply.into_iter().next(), of)?, of)? {
+            let mut range = value::list(range, of)?.into_iter();
+            let mut next = || value::some(range.next(), of);
+            let (from, to, master) = (next()?, next()?, next()?);
+            let mut master = value::list(master, of)?.into_iter();
+            let mut next = || value::some(master.next(), of);
+            let (host, port) = (value::text(next()?, of)?, value::number(next()?, of)?);
+            // A node that does not know its own name means itself.
+            let host = host.filter(|host| !host.is_empty() && host != "?").unwrap_or_else(|| seed.0.clone());
+            let port = u16::try_from(value::some(port, of)?).map_err(|_| fault::odd(of))?;
+            let (from, to) = (value::number(from, of)?, value::number(to, of)?);
+            slots.push((value::some(from, of)?, value::some(to, of)?, (host, port)));
+        }
+        Ok(slots)
+    }
+}
+
+fn owner_of(slots: &[(u64, u64, Address)], slot: u16) -> Result<Address, StoreError> {
+    let slot = u64::from(slot);
+    let range = slots.iter().find(|(from, to, _)| (*from..=*to).contains(&slot));
+    range.map(|(_, _, address)| address.clone()).ok_or_else(|| {
+        StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: nobody has slot {slot}"))
+    })
+}
+
+/// The slot of a key with a hash tag: CRC-16/XMODEM of the tag.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or(key, |(tag, _)| tag);
+    let crc = tag.bytes().fold(0u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+        })
+    });
+    crc % SLOTS
+}
+
+/// Sends commands and waits for their replies.
+pub(crate) async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> Reply {
+    let count = ask.len();
+    let values =
+        connection.send_packed_commands(ask, 0, count).await.map_err(|error| fault::of_connection(&error))?;
+    for value in &values {
+        if let Value::ServerError(error) = value {
+            return Err(fault::of_server(error));
+        }
+    }
+    if values.len() == count { Ok(values) } else { Err(fault::odd("several commands")) }
+}
+
+/// What is done with a reply, on a thread of the connections; must not wait.
+type Done = Box<dyn FnOnce(Reply) + Send>;
+
+struct Job {
+    ask: Pipeline,
+    done: Done,
+}
+
+/// One connection, for callers on any thread. Dropping it ends the connection; what waits to be sent is not sent.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    jobs: mpsc::UnboundedSender<Job>,
+    pump: JoinHandle<()>,
+    patience: Duration,
+}
+
+impl Wire {
+    /// Takes a connection over. Must be called on a thread of the connections.
+    pub(crate) fn new(connection: MultiplexedConnection, patience: Duration) -> Self {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        Wire { jobs, pump: tokio::spawn(pump(connection, queue)), patience }
+    }
+
+    /// Sends commands, behind all that were sent before. Replies are handed over in the same order.
+    pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(Reply) + Send + 'static) {
+        if let Err(mpsc::error::SendError(job)) = self.jobs.send(Job { ask, done: Box::new(done) }) {
+            (job.done)(Err(gone()));
+        }
+    }
+
+    /// Sends commands, and gives their replies.
+    ///
+    /// # Cancel safety
+    /// The commands are carried out whether anybody waits or not.
+    pub(crate) async fn call(&self, ask: Pipeline) -> Reply {
+        let (done, reply) = oneshot::channel();
+        self.post(ask, move |result| {
+            let _ = done.send(result); // nobody waits any more
+        });
+        reply.await.map_err(|_| gone())?
+    }
+
+    /// The same for a thread that may wait.
+    pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
+        let (done, reply): (SyncSender<Reply>, _) = sync_channel(1);
+        self.post(ask, move |result| {
+            let _ = done.send(result); // nobody waits any more
+        });
+        match reply.recv_timeout(self.patience) {
+            Ok(reply) => reply,
+            Err(RecvTimeoutError::Disconnected) => Err(gone()),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time"))
+            }
+        }
+    }
+
+    /// Ends the connection at once.
+    pub(crate) fn cut(&self) {
+        self.pump.abort();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+fn gone() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, "the connection to Redis has ended")
+}
+
+/// Begins requests in order, and hands replies over in order.
+async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let mut under_way = FuturesOrdered::new();
+    loop {
+        tokio::select! {
+            job = jobs.recv() => {
+                let Some(Job { ask, done }) = job else { break };
+                let mut connection = connection.clone();
+                under_way.push_back(async move { (send(&mut connection, &ask).await, done) });
+            }
+            Some((reply, done)) = under_way.next(), if !under_way.is_empty() => done(reply),
+        }
+    }
+    while let Some((reply, done)) = under_way.next().await {
+        done(reply);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // `CLUSTER KEYSLOT` of a server.
+        assert_eq!(slot_of("123456789"), 12_739);
+        assert_eq!(slot_of("{user1000}.following"), slot_of("{user1000}.followers"));
+        assert_eq!(slot_of("foo"), 12_182);
+    }
+}

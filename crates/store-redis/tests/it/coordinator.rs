@@ -1,0 +1,69 @@
+//! Nodes and shards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use duewheel_core::ShardId;
+use duewheel_core::record::ClockPair;
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Store};
+use duewheel_store_redis::RedisCoordinator;
+
+use crate::place::{kind, options, server, until};
+
+const LEASE: Duration = Duration::from_millis(600);
+
+fn candidate(name: &str) -> Candidate {
+    let advertise = format!("{name}.example:7600").into();
+    Candidate { name: name.into(), advertise, shards_if_new: 4 }
+}
+
+#[test]
+fn nodes_join_and_share_shards() {
+    let redis = server();
+    let options = options(&redis).lease(LEASE).unwrap();
+    let (a, b) = (RedisCoordinator::new(options.clone()), RedisCoordinator::new(options));
+    assert_eq!((a.lease(), a.level()), (LEASE, Level::BestEffortReplicated));
+    let of_a = a.join(&candidate("a")).unwrap();
+    let of_b = b.join(&Candidate { shards_if_new: 9, ..candidate("b") }).unwrap();
+    assert_eq!((of_a.shards, of_b.shards), (4, 4), "the first node fixes it");
+    assert!(of_a.secret == of_b.secret && of_a.secret != [0; 32]);
+    assert!(of_a.node.number < of_b.node.number);
+    assert_eq!(kind(b.join(&candidate("a"))), Some(ErrorKind::Fenced), "a is alive");
+    assert_eq!(a.beat(&of_a.node).unwrap(), vec![of_a.node.clone(), of_b.node.clone()]);
+
+    assert_eq!(a.owners().unwrap(), vec![None; 4]);
+    let mut first = a.open(&of_a.node, ShardId(2), Arc::new(|| {})).unwrap();
+    let epoch = first.recovered().epoch;
+    assert_eq!(kind(b.open(&of_b.node, ShardId(2), Arc::new(|| {}))), Some(ErrorKind::Fenced));
+    let owner = b.owners().unwrap()[2].clone().expect("an owner");
+    assert_eq!((owner.node, owner.epoch), (of_a.node.clone(), epoch));
+
+    // A clean end is quick, and nothing is lost by it.
+    let mut history = History::new(1);
+    first.append(&history.group(20)).unwrap();
+    first.close(ClockPair::default()).unwrap();
+    assert_eq!(b.owners().unwrap(), vec![None; 4]);
+    let mut second = b.open(&of_b.node, ShardId(2), Arc::new(|| {})).unwrap();
+    let recovered = second.recovered();
+    assert!(recovered.epoch > epoch);
+    assert_eq!(recovered.next_lsn, history.model().applied().next());
+
+    // The lease is kept for as long as the store lives, with nobody calling it.
+    let renewals = |store: &dyn Store| {
+        store.figures().into_iter().find(|(name, _)| *name == "renewals").map_or(0, |(_, n)| n)
+    };
+    until("the lease was renewed past its length", || renewals(&*second) > 4);
+    assert!(second.progress().is_ok());
+    drop(second);
+
+    // Who is not heard of is dead; its name is free, and its number is not given again.
+    a.leave(&of_a.node).unwrap();
+    let again = a.join(&candidate("a")).unwrap();
+    assert!(again.node.number > of_b.node.number);
+    until("b has not been heard of", || a.beat(&again.node).unwrap() == vec![again.node.clone()]);
+    let other = a.join(&candidate("b")).unwrap();
+    assert_eq!(kind(b.beat(&of_b.node)), Some(ErrorKind::Fenced), "another node has its name");
+    b.leave(&of_b.node).unwrap();
+    assert_eq!(a.beat(&again.node).unwrap(), vec![again.node.clone(), other.node]);
+}
