@@ -90,6 +90,8 @@ pub(crate) struct Used {
     pub(crate) processor_us: f64,
     /// Of it in scripts.
     pub(crate) scripts_us: f64,
+    /// Calls of them.
+    pub(crate) scripts: f64,
     pub(crate) memory_bytes: f64,
     /// Of the append-only files.
     pub(crate) file_bytes: f64,
@@ -109,8 +111,12 @@ impl Used {
                 "total_net_input_bytes" => self.in_bytes += number(),
                 "total_net_output_bytes" => self.out_bytes += number(),
                 "cmdstat_evalsha" | "cmdstat_eval" | "cmdstat_fcall" => {
-                    let usec = value.split(',').find_map(|field| field.strip_prefix("usec="));
-                    self.scripts_us += usec.and_then(|n| n.parse().ok()).unwrap_or(0.0);
+                    let of = |name: &str| -> f64 {
+                        let field = value.split(',').find_map(|field| field.strip_prefix(name));
+                        field.and_then(|n| n.parse().ok()).unwrap_or(0.0)
+                    };
+                    self.scripts_us += of("usec=");
+                    self.scripts += of("calls=");
                 }
                 _ => {}
             }
@@ -122,6 +128,7 @@ impl Used {
         Used {
             processor_us: self.processor_us / count,
             scripts_us: self.scripts_us / count,
+            scripts: self.scripts / count,
             memory_bytes: self.memory_bytes / count,
             file_bytes: self.file_bytes / count,
             in_bytes: self.in_bytes / count,
@@ -137,6 +144,7 @@ impl Sub for Used {
         Used {
             processor_us: self.processor_us - before.processor_us,
             scripts_us: self.scripts_us - before.scripts_us,
+            scripts: self.scripts - before.scripts,
             memory_bytes: self.memory_bytes - before.memory_bytes,
             file_bytes: self.file_bytes - before.file_bytes,
             in_bytes: self.in_bytes - before.in_bytes,
@@ -159,6 +167,7 @@ mod tests {
         let wanted = Used {
             processor_us: 1_750_000.0,
             scripts_us: 30.0,
+            scripts: 2.0,
             memory_bytes: 101.0,
             file_bytes: 7.0,
             ..Used::default()

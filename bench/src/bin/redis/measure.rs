@@ -15,6 +15,7 @@ use crate::homemade::Homemade;
 use crate::load::{self, Outcome, Shape, Target};
 use crate::node::{Fellows, Node};
 use crate::producer::{Keys, Way};
+use crate::store::{Owner, Phase};
 use crate::system::{Run, System};
 
 /// Many in flight.
@@ -25,6 +26,8 @@ pub(crate) const BATCHES: Shape = Shape { connections: 8, depth: 1 };
 pub(crate) const BULK: (usize, usize) = (4, 500);
 const SCRIPT: usize = 100;
 const NDJSON: usize = 1_000;
+/// Groups of a measurement of the store alone, at most.
+const STORE_GROUPS: usize = 4_000;
 const SHARDS: u32 = 16;
 const NODES: usize = 3;
 /// In the run from end to end.
@@ -104,6 +107,9 @@ impl Measure {
         if case.system.is_bullmq() {
             return self.bullmq(case, &backend);
         }
+        if let Some(group) = case.system.group() {
+            return self.store(case.run, group, &backend);
+        }
         let nodes = nodes(case.system, &backend.url())?;
         let target = Target {
             addresses: addresses(case, &backend, &nodes),
@@ -129,9 +135,34 @@ impl Measure {
                 load::through(&target, shape, consumers, (self.messages, DELAY_MS))?
             }
             Run::Late => load::come_due(&target, shape, consumers, (self.due_rate, self.due_time))?,
+            Run::StorePut | Run::StoreGrant | Run::StoreAck => {
+                return Err(io::Error::other("a run of the store alone"));
+            }
         };
         let used = backend.used()? - before.0;
         Ok(figure(&outcome, used, processor(&nodes) - before.1, processor_time() - before.2))
+    }
+
+    fn store(&self, run: Run, group: usize, backend: &Backend) -> io::Result<Figure> {
+        let phase = match run {
+            Run::StorePut => Phase::Put,
+            Run::StoreGrant => Phase::Grant,
+            _ => Phase::Ack,
+        };
+        let most = usize::try_from(self.messages).unwrap_or(usize::MAX);
+        let count = most.min(STORE_GROUPS * group).next_multiple_of(group);
+        let mut owner = Owner::open(&backend.url(), self.body)?;
+        owner.prepare(phase, count)?;
+        let before = (backend.used()?, processor_time());
+        let time = owner.append(phase, count, group)?;
+        let (used, own) = (backend.used()? - before.0, processor_time() - before.1);
+        let outcome = Outcome {
+            messages: count as u64,
+            seconds: time.as_secs_f64(),
+            all: count as u64,
+            ..Outcome::default()
+        };
+        Ok(figure(&outcome, used, Duration::ZERO, own))
     }
 
     fn consumers(&self, case: Case) -> usize {
@@ -164,12 +195,13 @@ fn nodes(system: System, store: &str) -> io::Result<Vec<Node>> {
     }
     match system {
         System::ThreeNodes => {
-            (0..NODES).map(|number| Node::start(store, Fellows::Some { number, shards: SHARDS })).collect()
+            (0..NODES).map(|number| Node::start(store, Fellows::Several { number, shards: SHARDS })).collect()
         }
         System::OneNode | System::OneNodeCluster => {
-            Ok(vec![Node::start(store, Fellows::None { shards: SHARDS })?])
+            Ok(vec![Node::start(store, Fellows::Alone { shards: SHARDS })?])
         }
-        _ => Ok(vec![Node::start(store, Fellows::None { shards: 1 })?]),
+        System::NdjsonLog => Ok(vec![Node::start("log", Fellows::OwnLog)?]),
+        _ => Ok(vec![Node::start(store, Fellows::Alone { shards: 1 })?]),
     }
 }
 
@@ -182,7 +214,7 @@ fn way(case: Case, backend: &Backend) -> io::Result<Way> {
         System::NdjsonKeyed | System::OneNode | System::OneNodeCluster | System::ThreeNodes => {
             Way::Ndjson(NDJSON, Keys::Own)
         }
-        System::Ndjson | System::Bullmq | System::BullmqBulk => Way::Ndjson(NDJSON, Keys::None),
+        _ => Way::Ndjson(NDJSON, Keys::None),
     })
 }
 

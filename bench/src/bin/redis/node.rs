@@ -25,10 +25,12 @@ pub(crate) struct Node {
 /// Who a node is among others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fellows {
+    /// On a store that knows neither nodes nor shards.
+    OwnLog,
     /// Alone, with so many shards.
-    None { shards: u32 },
+    Alone { shards: u32 },
     /// One of several that share so many shards.
-    Some { number: usize, shards: u32 },
+    Several { number: usize, shards: u32 },
 }
 
 impl Node {
@@ -39,8 +41,9 @@ impl Node {
         command.current_dir(dir.path()).args(["serve", "--log", "error", "--store", store]);
         command.args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0"]);
         match fellows {
-            Fellows::None { shards } => command.args(["--shards", &shards.to_string()]),
-            Fellows::Some { number, shards } => {
+            Fellows::OwnLog => &mut command,
+            Fellows::Alone { shards } => command.args(["--shards", &shards.to_string()]),
+            Fellows::Several { number, shards } => {
                 let port = duewheel_redis_rig::free_port()?;
                 command
                     .args(["--shards", &shards.to_string(), "--node", &format!("n{number}")])

@@ -76,19 +76,21 @@ impl Table<'_> {
     /// Of one message.
     fn costs(&self, run: Run) {
         println!(
-            "\n| {run}: each message | appendfsync | Redis us | of it scripts | nodes us | clients us | Redis memory B | append-only file B | Redis in B | out B |\n\
-             |---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+            "\n| {run}: each message | appendfsync | Redis us | of it scripts | messages a script | nodes us | clients us | Redis memory B | append-only file B | Redis in B | out B |\n\
+             |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         );
         for case in self.cases(run) {
             let of = |digits: usize, of: fn(&Figure) -> f64| {
-                self.median(*case, of).map_or("-".into(), |value| format!("{value:.digits$}"))
+                let value = self.median(*case, of).filter(|value| value.is_finite());
+                value.map_or("-".into(), |value| format!("{value:.digits$}"))
             };
             println!(
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 case.system,
                 case.fsync,
                 of(2, |f| f.redis.processor_us),
                 of(2, |f| f.redis.scripts_us),
+                of(1, |f| 1.0 / f.redis.scripts),
                 of(2, |f| f.nodes_us),
                 of(2, |f| f.clients_us),
                 of(0, |f| f.redis.memory_bytes),

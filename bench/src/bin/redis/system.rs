@@ -23,12 +23,22 @@ pub(crate) enum System {
     Ndjson,
     /// The same, each message with a key
     NdjsonKeyed,
+    /// The same without keys on duewheel's own log, synced before each answer
+    NdjsonLog,
     /// One node on one Redis, 16 shards
     OneNode,
     /// One node on a Redis Cluster of three masters, 16 shards
     OneNodeCluster,
     /// Three nodes on a Redis Cluster of three masters, 16 shards
     ThreeNodes,
+    /// The store alone, groups of one record
+    Groups1,
+    /// The store alone, groups of 10 records
+    Groups10,
+    /// The store alone, groups of 100 records
+    Groups100,
+    /// The store alone, groups of 1000 records
+    Groups1000,
 }
 
 impl System {
@@ -42,6 +52,17 @@ impl System {
                 | System::Bullmq
                 | System::BullmqBulk
         )
+    }
+
+    /// Records of a group, if it is the store alone.
+    pub(crate) fn group(self) -> Option<usize> {
+        match self {
+            System::Groups1 => Some(1),
+            System::Groups10 => Some(10),
+            System::Groups100 => Some(100),
+            System::Groups1000 => Some(1_000),
+            _ => None,
+        }
     }
 
     /// Whether it is BullMQ.
@@ -62,9 +83,14 @@ impl fmt::Display for System {
             System::Http => "duewheel, HTTP",
             System::Ndjson => "duewheel, NDJSON x 1000",
             System::NdjsonKeyed => "duewheel, NDJSON x 1000, keys",
+            System::NdjsonLog => "duewheel, NDJSON x 1000, own log",
             System::OneNode => "1 node, 1 Redis",
             System::OneNodeCluster => "1 node, 3 masters",
             System::ThreeNodes => "3 nodes, 3 masters",
+            System::Groups1 => "groups of 1",
+            System::Groups10 => "groups of 10",
+            System::Groups100 => "groups of 100",
+            System::Groups1000 => "groups of 1000",
         })
     }
 }
@@ -84,20 +110,38 @@ pub(crate) enum Run {
     Nodes,
     /// Enqueued, delivered and acked by one node and by three
     NodesThrough,
+    /// The store alone takes new messages
+    StorePut,
+    /// The store alone takes grants
+    StoreGrant,
+    /// The store alone takes acks
+    StoreAck,
 }
 
 impl Run {
-    pub(crate) const ALL: [Run; 6] =
-        [Run::Pipelined, Run::Alone, Run::Through, Run::Late, Run::Nodes, Run::NodesThrough];
+    pub(crate) const ALL: [Run; 9] = [
+        Run::Pipelined,
+        Run::Alone,
+        Run::Through,
+        Run::Late,
+        Run::Nodes,
+        Run::NodesThrough,
+        Run::StorePut,
+        Run::StoreGrant,
+        Run::StoreAck,
+    ];
 
     pub(crate) fn systems(self) -> &'static [System] {
         use System::*;
         match self {
-            Run::Pipelined => &[Homemade, HomemadeBatch, BullmqBulk, Beanstalk, Ndjson, NdjsonKeyed],
+            Run::Pipelined => {
+                &[Homemade, HomemadeBatch, BullmqBulk, Beanstalk, Ndjson, NdjsonKeyed, NdjsonLog]
+            }
             Run::Alone => &[Homemade, Bullmq, Beanstalk, Http],
-            Run::Through => &[Homemade, Bullmq, BullmqBulk, Http, Ndjson],
-            Run::Late => &[Homemade, HomemadeSlow, Ndjson],
+            Run::Through => &[Homemade, Bullmq, BullmqBulk, Http, Ndjson, NdjsonLog],
+            Run::Late => &[Homemade, HomemadeSlow, Ndjson, NdjsonLog],
             Run::Nodes | Run::NodesThrough => &[OneNode, OneNodeCluster, ThreeNodes],
+            Run::StorePut | Run::StoreGrant | Run::StoreAck => &[Groups1000, Groups100, Groups10, Groups1],
         }
     }
 }
@@ -111,6 +155,9 @@ impl fmt::Display for Run {
             Run::Late => "lateness",
             Run::Nodes => "enqueue with keys",
             Run::NodesThrough => "end to end, nodes",
+            Run::StorePut => "store alone, puts",
+            Run::StoreGrant => "store alone, grants",
+            Run::StoreAck => "store alone, acks",
         })
     }
 }
