@@ -12,6 +12,7 @@ mod line;
 mod load;
 mod measure;
 mod node;
+mod parts;
 mod producer;
 mod report;
 mod resp;

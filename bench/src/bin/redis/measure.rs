@@ -14,6 +14,7 @@ use crate::consumer::Consumer;
 use crate::homemade::Homemade;
 use crate::load::{self, Outcome, Shape, Target};
 use crate::node::{Fellows, Node};
+use crate::parts;
 use crate::producer::{Keys, Way};
 use crate::store::{Owner, Phase};
 use crate::system::{Run, System};
@@ -110,6 +111,12 @@ impl Measure {
         if let Some(group) = case.system.group() {
             return self.store(case.run, group, &backend);
         }
+        if let (Some(parts), Backend::One(redis)) = (case.system.parts(), &backend) {
+            let before = (backend.used()?, processor_time());
+            let time = parts::write(redis, parts, self.messages, self.body)?;
+            let (used, own) = (backend.used()? - before.0, processor_time() - before.1);
+            return Ok(figure(&untimed(self.messages, time), used, Duration::ZERO, own));
+        }
         let nodes = nodes(case.system, &backend.url())?;
         let target = Target {
             addresses: addresses(case, &backend, &nodes),
@@ -135,8 +142,8 @@ impl Measure {
                 load::through(&target, shape, consumers, (self.messages, DELAY_MS))?
             }
             Run::Late => load::come_due(&target, shape, consumers, (self.due_rate, self.due_time))?,
-            Run::StorePut | Run::StoreGrant | Run::StoreAck => {
-                return Err(io::Error::other("a run of the store alone"));
+            Run::Parts | Run::StorePut | Run::StoreGrant | Run::StoreAck => {
+                return Err(io::Error::other("a run without a server"));
             }
         };
         let used = backend.used()? - before.0;
@@ -156,13 +163,7 @@ impl Measure {
         let before = (backend.used()?, processor_time());
         let time = owner.append(phase, count, group)?;
         let (used, own) = (backend.used()? - before.0, processor_time() - before.1);
-        let outcome = Outcome {
-            messages: count as u64,
-            seconds: time.as_secs_f64(),
-            all: count as u64,
-            ..Outcome::default()
-        };
-        Ok(figure(&outcome, used, Duration::ZERO, own))
+        Ok(figure(&untimed(count as u64, time), used, Duration::ZERO, own))
     }
 
     fn consumers(&self, case: Case) -> usize {
@@ -259,6 +260,10 @@ fn settle(target: &Target) -> io::Result<()> {
 
 fn processor(nodes: &[Node]) -> Duration {
     nodes.iter().map(Node::processor_time).sum()
+}
+
+fn untimed(messages: u64, time: Duration) -> Outcome {
+    Outcome { messages, seconds: time.as_secs_f64(), all: messages, ..Outcome::default() }
 }
 
 fn figure(outcome: &Outcome, used: Used, nodes: Duration, clients: Duration) -> Figure {

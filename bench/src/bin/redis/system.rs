@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::parts::Parts;
+
 /// A way to have delayed messages on Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum System {
@@ -31,6 +33,14 @@ pub(crate) enum System {
     OneNodeCluster,
     /// Three nodes on a Redis Cluster of three masters, 16 shards
     ThreeNodes,
+    /// A value for 1000 messages
+    PartBlob,
+    /// A field of a hash for each message
+    PartField,
+    /// That, and a member of a sorted set
+    PartOneSet,
+    /// That, and a member of each of two sorted sets
+    PartTwoSets,
     /// The store alone, groups of one record
     Groups1,
     /// The store alone, groups of 10 records
@@ -42,16 +52,24 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// Whether it is ours.
+    /// Whether it needs a server of ours.
     pub(crate) fn is_duewheel(self) -> bool {
-        !matches!(
+        use System::*;
+        matches!(
             self,
-            System::Homemade
-                | System::HomemadeSlow
-                | System::HomemadeBatch
-                | System::Bullmq
-                | System::BullmqBulk
+            Beanstalk | Http | Ndjson | NdjsonKeyed | NdjsonLog | OneNode | OneNodeCluster | ThreeNodes
         )
+    }
+
+    /// What is written, if it is Redis alone.
+    pub(crate) fn parts(self) -> Option<Parts> {
+        match self {
+            System::PartBlob => Some(Parts::Blob),
+            System::PartField => Some(Parts::Field),
+            System::PartOneSet => Some(Parts::FieldAndSets(1)),
+            System::PartTwoSets => Some(Parts::FieldAndSets(2)),
+            _ => None,
+        }
     }
 
     /// Records of a group, if it is the store alone.
@@ -87,6 +105,10 @@ impl fmt::Display for System {
             System::OneNode => "1 node, 1 Redis",
             System::OneNodeCluster => "1 node, 3 masters",
             System::ThreeNodes => "3 nodes, 3 masters",
+            System::PartBlob => "a value for 1000",
+            System::PartField => "a field of a hash",
+            System::PartOneSet => "... and a member of a sorted set",
+            System::PartTwoSets => "... and of two",
             System::Groups1 => "groups of 1",
             System::Groups10 => "groups of 10",
             System::Groups100 => "groups of 100",
@@ -110,6 +132,8 @@ pub(crate) enum Run {
     Nodes,
     /// Enqueued, delivered and acked by one node and by three
     NodesThrough,
+    /// What Redis itself needs for the parts of a message
+    Parts,
     /// The store alone takes new messages
     StorePut,
     /// The store alone takes grants
@@ -119,13 +143,14 @@ pub(crate) enum Run {
 }
 
 impl Run {
-    pub(crate) const ALL: [Run; 9] = [
+    pub(crate) const ALL: [Run; 10] = [
         Run::Pipelined,
         Run::Alone,
         Run::Through,
         Run::Late,
         Run::Nodes,
         Run::NodesThrough,
+        Run::Parts,
         Run::StorePut,
         Run::StoreGrant,
         Run::StoreAck,
@@ -141,6 +166,7 @@ impl Run {
             Run::Through => &[Homemade, Bullmq, BullmqBulk, Http, Ndjson, NdjsonLog],
             Run::Late => &[Homemade, HomemadeSlow, Ndjson, NdjsonLog],
             Run::Nodes | Run::NodesThrough => &[OneNode, OneNodeCluster, ThreeNodes],
+            Run::Parts => &[PartBlob, PartField, PartOneSet, PartTwoSets],
             Run::StorePut | Run::StoreGrant | Run::StoreAck => &[Groups1000, Groups100, Groups10, Groups1],
         }
     }
@@ -155,6 +181,7 @@ impl fmt::Display for Run {
             Run::Late => "lateness",
             Run::Nodes => "enqueue with keys",
             Run::NodesThrough => "end to end, nodes",
+            Run::Parts => "Redis alone",
             Run::StorePut => "store alone, puts",
             Run::StoreGrant => "store alone, grants",
             Run::StoreAck => "store alone, acks",
