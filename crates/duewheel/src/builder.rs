@@ -45,6 +45,8 @@ pub struct Builder {
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
     own: Option<Own>,
+    #[cfg(feature = "cluster")]
+    node: Option<(Arc<dyn duewheel_core::store::Coordinator>, crate::NodeOptions)>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
 }
@@ -67,6 +69,10 @@ pub enum OpenError {
     /// The policy asks for a ring that cannot be.
     #[error("the ring cannot be made: {0}")]
     Policy(GeometryError),
+    /// The node cannot take part in its cluster.
+    #[cfg(feature = "cluster")]
+    #[error(transparent)]
+    Node(#[from] crate::FleetError),
     /// No thread could be started.
     #[error("no thread could be started: {0}")]
     Thread(std::io::Error),
@@ -84,6 +90,8 @@ impl Default for Builder {
             log: LogOptions::default(),
             disk: None,
             own: None,
+            #[cfg(feature = "cluster")]
+            node: None,
             clock: Arc::new(SystemClock),
             seed: None,
         }
@@ -149,6 +157,20 @@ impl Builder {
         self
     }
 
+    /// As a node of a cluster: shards of it are opened here as this node comes to own them, and every operation finds its way to the
+    /// owner. [`Builder::data`] and [`Builder::durability`] do not count then, and there is no [`Duewheel::backup`].
+    ///
+    /// The runtime on which it is opened must live as long as the node.
+    #[cfg(feature = "cluster")]
+    pub fn cluster(
+        mut self,
+        coordinator: Arc<dyn duewheel_core::store::Coordinator>,
+        node: crate::NodeOptions,
+    ) -> Self {
+        self.node = Some((coordinator, node));
+        self
+    }
+
     /// Another disk under the log store than the folder's own: one that fails, for tests.
     #[doc(hidden)]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
@@ -176,6 +198,11 @@ impl Builder {
     /// # Cancel safety
     /// When the future is dropped, opening goes on in the background and is then undone.
     pub async fn open(self) -> Result<Duewheel, OpenError> {
+        #[cfg(feature = "cluster")]
+        if let Some((coordinator, node)) = self.node {
+            let node = node.seed(self.seed);
+            return Ok(crate::node::open(coordinator, node, self.policy, self.clock).await?);
+        }
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {

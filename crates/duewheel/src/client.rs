@@ -9,11 +9,14 @@ use std::task::{Context, Poll};
 
 use duewheel_core::engine::{Op, Reply, Reserve, Reserved, WaiterId};
 use duewheel_core::id::SessionId;
+use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::store::Level;
 use duewheel_core::time::Now;
 use tokio::sync::oneshot;
 
+use crate::cluster::list::{ListPlace, ListPlaces, Listing};
+use crate::cluster::room::Room;
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, Submission};
 use crate::shared::{EndOnPanic, Shared};
@@ -34,6 +37,21 @@ pub(crate) trait Route: Send + Sync + fmt::Debug {
     /// As [`Client::offer`]. A reserve that waits ends with [`Op::CancelReserve`], and when its answer has no receiver any more, what it
     /// was granted goes back.
     fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)>;
+
+    /// How many shards there are.
+    fn shards(&self) -> u32;
+
+    /// As [`Client::list`].
+    fn list(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPlaces>,
+        limit: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>>;
+
+    /// Ends all waiting reserves with what there is, and lets none wait any more: a shutdown has begun.
+    fn end_waits(&self);
 }
 
 /// A consumer's demand, as [`Client::reserve`] takes it.
@@ -72,12 +90,20 @@ impl Demand {
 pub struct Pending {
     answers: oneshot::Receiver<Answers>,
     ops: usize,
+    /// Given back when the answers are there.
+    room: Option<Room>,
 }
 
 impl Pending {
     /// Answers to so many operations, on their way through this channel.
     pub(crate) fn new(answers: oneshot::Receiver<Answers>, ops: usize) -> Self {
-        Pending { answers, ops }
+        Pending { answers, ops, room: None }
+    }
+
+    /// The same, and they count as under way.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn holding(self, room: Option<Room>) -> Self {
+        Pending { room, ..self }
     }
 }
 
@@ -85,7 +111,11 @@ impl Future for Pending {
     type Output = Answers;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answers> {
         let ops = self.ops;
-        Pin::new(&mut self.answers).poll(cx).map(|answers| {
+        let polled = Pin::new(&mut self.answers).poll(cx);
+        if polled.is_ready() {
+            self.room = None;
+        }
+        polled.map(|answers| {
             answers.unwrap_or_else(|_| {
                 (0..ops).map(|_| Err(CallError::Lost("the driver ended before it answered"))).collect()
             })
@@ -101,14 +131,21 @@ impl Client {
     }
 
     /// A way to many shards. `inbox` and `shared` are the node's; sessions get numbers behind `sessions`, which no other node gives.
+    #[cfg(feature = "cluster")]
     pub(crate) fn routed(
         inbox: Arc<Inbox>,
         shared: Arc<Shared>,
         route: Arc<dyn Route>,
         sessions: u64,
     ) -> Self {
-        let next_session = Arc::new(AtomicU64::new(sessions + 1));
-        Client { next_session, route: Some(route), ..Client::new(inbox, shared) }
+        // Waiting reserves are named by the same numbers: with one shard the names of all nodes meet there.
+        let first = || Arc::new(AtomicU64::new(sessions + 1));
+        Client {
+            next_waiter: first(),
+            next_session: first(),
+            route: Some(route),
+            ..Client::new(inbox, shared)
+        }
     }
 
     /// Submits operations to be decided in order, next to each other, and answered together when the last answer may
@@ -130,7 +167,10 @@ impl Client {
     /// As [`Client::submit`].
     pub fn offer(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
         if let Some(route) = &self.route {
-            return route.offer(ops, patience);
+            return match self.inbox.admits(&ops) {
+                Ok(()) => route.offer(ops, patience),
+                Err(error) => Err((error, ops)),
+            };
         }
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
@@ -177,6 +217,53 @@ impl Client {
             Some(Ok(Reply::Reserve(reserved))) => Ok(reserved),
             Some(Err(error)) => Err(error),
             Some(Ok(_)) | None => Err(CallError::Lost("the driver gave another answer")),
+        }
+    }
+
+    /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died. `after` is the `next` of the page
+    /// before. A message that stays as it is between two pages is listed once, however many shards there are.
+    ///
+    /// # Errors
+    /// When there was no answer, or not of all shards; and when `after` is of another number of shards.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn list(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPlaces>,
+        limit: usize,
+    ) -> Result<Listing, CallError> {
+        if let Some(route) = &self.route
+            && route.shards() != 1
+        {
+            return route.list(queue, state, after, limit).await;
+        }
+        let after = match after.as_ref().map(ListPlaces::as_slice) {
+            None => None,
+            Some([ListPlace::Behind(place)]) => Some(*place),
+            Some([ListPlace::End]) => return Ok(Listing::default()),
+            Some(_) => return Err(CallError::WRONG_PLACES),
+        };
+        match self.call(Op::List { queue, state, after, limit }).await? {
+            Reply::Page(page) => {
+                let next = page.next.map(|place| ListPlaces::new(vec![ListPlace::Behind(place)]));
+                Ok(Listing { views: page.views, next })
+            }
+            _ => Err(CallError::WRONG_ANSWER),
+        }
+    }
+
+    /// How many shards there are; 1 without a cluster.
+    pub fn shards(&self) -> u32 {
+        self.route.as_ref().map_or(1, |route| route.shards())
+    }
+
+    /// Ends waiting reserves that do not wait at this client's own inbox.
+    pub(crate) fn end_routed_waits(&self) {
+        if let Some(route) = &self.route {
+            route.end_waits();
         }
     }
 

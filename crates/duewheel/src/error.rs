@@ -19,7 +19,8 @@ pub enum CallError {
         /// Whether the call may have been applied.
         outcome: Outcome,
     },
-    /// The driver ended before the call: its store cannot be had any more, or a bug of ours. Nothing was applied.
+    /// The driver ended before the call, as its store cannot be had any more or because of a bug of ours; or the call can never succeed.
+    /// Nothing was applied.
     #[error("closed: {0}")]
     Closed(&'static str),
     /// The driver ended before it answered; the call may have been applied.
@@ -39,6 +40,10 @@ pub enum Outcome {
 impl CallError {
     /// The driver answered with another operation's answer: a bug of ours.
     pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
+
+    /// A place in a listing that was made with another number of shards.
+    pub(crate) const WRONG_PLACES: CallError =
+        CallError::Closed("the place is not one of a listing over this number of shards");
 
     /// Whether the call may have been applied.
     pub fn outcome(&self) -> Outcome {

@@ -162,7 +162,6 @@ impl Inbox {
     ///
     /// # Errors
     /// [`CallError::Draining`] or the closing reason.
-    #[cfg(feature = "cluster")]
     pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
         match &self.state().door {
             Door::Open => Ok(()),

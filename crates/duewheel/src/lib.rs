@@ -43,6 +43,8 @@ mod error;
 mod handler;
 mod inbox;
 mod message;
+#[cfg(feature = "cluster")]
+mod node;
 mod queue;
 mod restore;
 mod runner;
@@ -60,6 +62,7 @@ pub use backup::{BackupError, FolderProblem};
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
 pub use cluster::{ClusterView, FleetError, ShardView, Stage};
 pub use driver::Driver;
@@ -73,6 +76,8 @@ pub use error::{CallError, Outcome};
 pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
 pub use inbox::{Answers, Inbox, Patience, Submission};
 pub use message::Message;
+#[cfg(feature = "cluster")]
+pub use node::NodeOptions;
 pub use queue::{Cancel, Queue, QueueError};
 pub use restore::{Restored, restore};
 pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};

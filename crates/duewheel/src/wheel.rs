@@ -32,6 +32,8 @@ pub struct Duewheel {
 struct Inner {
     client: Client,
     copier: Copier,
+    #[cfg(feature = "cluster")]
+    membership: Option<crate::node::Membership>,
     session: SessionId,
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
@@ -57,11 +59,26 @@ pub enum ShutdownError {
 
 impl Duewheel {
     pub(crate) fn new(client: Client, copier: Copier) -> Self {
+        Duewheel::with(
+            client,
+            copier,
+            #[cfg(feature = "cluster")]
+            None,
+        )
+    }
+
+    pub(crate) fn with(
+        client: Client,
+        copier: Copier,
+        #[cfg(feature = "cluster")] membership: Option<crate::node::Membership>,
+    ) -> Self {
         let session = client.new_session();
         Duewheel {
             inner: Arc::new(Inner {
                 client,
                 copier,
+                #[cfg(feature = "cluster")]
+                membership,
                 session,
                 handlers: Mutex::default(),
                 stop: watch::Sender::new(false),
@@ -225,6 +242,7 @@ impl Duewheel {
         inbox.close_door(Door::Draining);
         self.inner.stop.send_replace(true);
         shared.wish(Wish::EndWaits, inbox);
+        self.inner.client.end_routed_waits();
         let registered = {
             let mut handlers = self.handlers();
             handlers.stopping = true;
@@ -253,6 +271,11 @@ impl Duewheel {
             End::Stopped => "it was shut down".to_owned(),
             End::Fenced(why) | End::Failed(why) => why,
         }
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(crate) fn membership(&self) -> Option<&crate::node::Membership> {
+        self.inner.membership.as_ref()
     }
 
     pub(crate) fn session(&self) -> SessionId {

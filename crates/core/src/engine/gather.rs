@@ -261,9 +261,9 @@ impl Engine {
             }
             Want::List { state, seen, limit } => {
                 let mut page = self.read(now, &queue, state, pages, limit);
-                if let Some(next) = &mut page.next {
-                    next.at = next.at.or(seen.at);
-                    next.after = next.after.or(seen.after);
+                for place in page.behind.iter_mut().chain(&mut page.next) {
+                    place.at = place.at.or(seen.at);
+                    place.after = place.after.or(seen.after);
                 }
                 self.respond(to, Reply::Page(page), fx);
             }
@@ -383,22 +383,21 @@ impl Engine {
             let Some(row) = reading.rows.next() else { break };
             reading.seen = place_in(reading.sequence, &row);
             let as_of = reading.as_of;
-            page.views.extend(
-                self.view_of_row(now, queue, &row, as_of)
-                    .filter(|v| state.is_none_or(|wanted| v.state == wanted)),
-            );
+            let view = self.view_of_row(now, queue, &row, as_of);
+            if let Some(view) = view.filter(|v| state.is_none_or(|wanted| v.state == wanted)) {
+                page.views.push(view);
+                page.behind.push(place_of(readings.iter().map(|r| (r.sequence, r.seen))));
+            }
         }
         let mut rest = false;
-        let mut next = ListCursor { at: None, after: None };
         for reading in &mut readings {
             let left = reading.rows.peek().is_some();
             rest |= left || reading.more == More::Yes;
-            let seen = if left { reading.seen } else { reading.upto.max(reading.seen) };
-            match reading.sequence {
-                Sequence::After | Sequence::AllAfter | Sequence::Leased => next.after = seen,
-                Sequence::At | Sequence::AllAt | Sequence::Dead => next.at = seen,
+            if !left {
+                reading.seen = reading.upto.max(reading.seen);
             }
         }
+        let next = place_of(readings.iter().map(|r| (r.sequence, r.seen)));
         page.next = rest.then_some(next);
         page
     }
@@ -449,15 +448,18 @@ impl Engine {
         let more = more || fits < slots.len();
         slots.truncate(fits);
         let mut next = seen;
+        let mut behind = Vec::with_capacity(slots.len());
         for &(_, id, slot) in &slots {
             let due = self.rows.get(slot).life.due;
             match due.class() {
                 Class::At => next.at = Some((due.raw(), id)),
                 Class::After => next.after = Some((due.raw(), id)),
             }
+            behind.push(next);
         }
         Page {
             views: slots.iter().map(|&(_, _, slot)| self.view(now, slot)).collect(),
+            behind,
             next: more.then_some(next),
         }
     }
@@ -466,4 +468,16 @@ impl Engine {
     pub(super) fn expire_one(&mut self, slot: super::rows::Slot, fx: &mut Effects) {
         self.remove(slot, Gone::Expired, fx);
     }
+}
+
+/// A place in a listing, out of how far each of its sequences has been read.
+fn place_of(seen: impl Iterator<Item = (Sequence, Option<Cursor>)>) -> ListCursor {
+    let mut place = NOTHING_SEEN;
+    for (sequence, seen) in seen {
+        match sequence {
+            Sequence::After | Sequence::AllAfter | Sequence::Leased => place.after = seen,
+            Sequence::At | Sequence::AllAt | Sequence::Dead => place.at = seen,
+        }
+    }
+    place
 }

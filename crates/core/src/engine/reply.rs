@@ -254,6 +254,8 @@ pub struct View {
 pub struct Page {
     /// Messages in due order. May be fewer than asked for although there are more: see `next`.
     pub views: Vec<View>,
+    /// The place behind each of them: whoever takes only the first ones goes on there.
+    pub behind: Vec<ListCursor>,
     /// Go on here; `None`: that was all.
     pub next: Option<ListCursor>,
 }

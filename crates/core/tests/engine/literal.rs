@@ -681,6 +681,17 @@ fn peek_list_histogram_and_wheel_show_what_is_there() {
     }
     assert_eq!(ids, [2, 4, 3, 1], "in due order over both clocks");
 
+    for state in [None, Some(State::Scheduled), Some(State::Ready)] {
+        let list = |after, limit| Op::List { queue: queue("q"), state, after, limit };
+        let Reply::Page(all) = rig.call(list(None, 100)) else { panic!() };
+        let ids = |page: &Page| page.views.iter().map(|v| v.message.id.0).collect::<Vec<_>>();
+        assert_eq!(all.views.len(), all.behind.len());
+        for (n, &place) in all.behind.iter().enumerate() {
+            let Reply::Page(rest) = rig.call(list(Some(place), 100)) else { panic!() };
+            assert_eq!(ids(&rest), ids(&all)[n + 1..], "{state:?}: behind the message at {n}");
+        }
+    }
+
     let histogram =
         Op::Histogram { queue: Some(queue("q")), from: WallMs(WALL), to: WallMs(WALL + 180_000), columns: 3 };
     let Reply::Histogram(h) = rig.call(histogram) else { panic!() };

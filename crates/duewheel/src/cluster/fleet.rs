@@ -108,6 +108,8 @@ pub(crate) struct Core {
     pub(crate) inbox: Arc<Inbox>,
     /// Somebody should look who owns what.
     pub(crate) look: Arc<AtomicBool>,
+    /// Another node says that who takes part may have changed, too.
+    pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
     pub(crate) view: Mutex<(ClusterView, Instant)>,
     /// For tests: the node is to end as if it had been killed.
@@ -144,6 +146,7 @@ impl Host for Core {
     }
 
     fn nudged(&self) {
+        self.nudged.store(true, Ordering::SeqCst);
         self.look();
     }
 
@@ -366,6 +369,7 @@ fn assemble(
         shared,
         inbox,
         look,
+        nudged: AtomicBool::new(false),
         moves: AtomicU64::new(0),
         view: Mutex::new((view, Instant::now())),
         killed: AtomicBool::new(false),

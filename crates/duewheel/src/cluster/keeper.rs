@@ -41,17 +41,23 @@ pub(crate) struct Keeper {
     max_queued: usize,
     runtime: tokio::runtime::Handle,
     peers: BTreeMap<u32, (Arc<Peer>, AbortHandle)>,
+    /// Those that take part no more, until the last answer.
+    parted: Vec<(Arc<Peer>, AbortHandle)>,
     /// As the coordinator said last.
     nodes: Vec<Node>,
     owners: Vec<Option<Owner>>,
     /// The node that owned a shard last, whether it does now or not.
     last_owners: Vec<Option<u32>>,
-    /// Whose each shard should be; places in `nodes`. Empty: not known.
+    /// Whose each shard should be: places in `assigned`. Empty: not known.
     wanted: Vec<usize>,
+    /// The names by which that was computed.
+    assigned: Vec<Box<str>>,
     next_beat: Instant,
     /// Not before: what is looked at too often is slow for all.
     next_look: Instant,
     heard: Instant,
+    /// When it was read who owns what, if nobody has been shown that yet.
+    looked: Option<Instant>,
     next_figures: Instant,
     began: watch::Sender<bool>,
 }
@@ -75,13 +81,16 @@ impl Keeper {
             max_queued,
             runtime,
             peers: BTreeMap::new(),
+            parted: Vec::new(),
             nodes: Vec::new(),
             owners: vec![None; shards],
             last_owners: vec![None; shards],
             wanted: Vec::new(),
+            assigned: Vec::new(),
             next_beat: now,
             next_look: now,
             heard: now,
+            looked: None,
             next_figures: now,
             began: watch::Sender::new(false),
         }
@@ -103,7 +112,12 @@ impl Keeper {
             End::Stopped => CallError::Draining,
             End::Fenced(_) | End::Failed(_) => CallError::Closed("the node ended; see the log"),
         }));
-        let end = if killed { end } else { self.give_up(end) };
+        if !killed {
+            let giving_up = AssertUnwindSafe(|| self.give_up(&end));
+            if let Err(panic) = catch_unwind(giving_up) {
+                tracing::error!(bug = bug("the fleet", panic_text(&*panic)), "while ending");
+            }
+        }
         if let End::Fenced(why) | End::Failed(why) = &end {
             tracing::error!(%why, "the node ended");
         }
@@ -111,7 +125,7 @@ impl Keeper {
         if let Some(listening) = listening {
             listening.abort();
         }
-        for (peer, task) in self.peers.values() {
+        for (peer, task) in self.peers.values().chain(&self.parted) {
             peer.close("this node ended");
             task.abort();
         }
@@ -137,6 +151,10 @@ impl Keeper {
             }
             if self.core.shared.wished(Wish::Stop) {
                 return End::Stopped;
+            }
+            if self.core.nudged.load(Ordering::SeqCst) && Instant::now() >= self.next_look {
+                self.core.nudged.store(false, Ordering::SeqCst);
+                self.next_beat = Instant::now();
             }
             if Instant::now() >= self.next_beat
                 && let Some(end) = self.beat()
@@ -171,7 +189,8 @@ impl Keeper {
     fn beat(&mut self) -> Option<End> {
         let lease = self.core.lease;
         // From the beginning of the call, so that beats keep their distance however long a call takes.
-        self.next_beat = Instant::now() + jittered(lease / 4);
+        let uneasy = (lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
+        self.next_beat = Instant::now() + jittered(if self.is_uneasy() { uneasy } else { lease / 4 });
         match self.coordinator.beat(&self.core.me) {
             Ok(nodes) => {
                 self.heard = Instant::now();
@@ -238,8 +257,7 @@ impl Keeper {
             };
             self.core.ways.set(shard, way);
         }
-        let view = self.view();
-        *self.core.view() = (view, Instant::now());
+        self.looked = Some(Instant::now());
     }
 
     /// Takes the shards that this node should have and nobody has, and gives up those that it should not have.
@@ -250,24 +268,30 @@ impl Keeper {
         } else {
             self.nodes.clone()
         };
-        let Some(me) = nodes.iter().position(|node| node.number == self.core.me.number) else { return };
-        let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
-        let wanted = assign(&names, self.core.shards);
+        if !nodes.iter().any(|node| node.number == self.core.me.number) {
+            return;
+        }
+        let names: Vec<Box<str>> = nodes.into_iter().map(|node| node.name).collect();
+        if names != self.assigned {
+            let borrowed: Vec<&str> = names.iter().map(|name| &**name).collect();
+            self.wanted = assign(&borrowed, self.core.shards);
+            self.assigned = names;
+        }
         let mut missing = 0;
-        for (at, owner) in wanted.iter().enumerate() {
+        for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
-            if *owner == me {
+            let name = &self.assigned[*owner];
+            if *name == self.core.me.name {
                 missing += usize::from(self.owned.stage(shard) != Stage::Serving);
                 let free = self.owners[at].as_ref().is_none_or(|o| o.node.number == self.core.me.number);
                 if free {
                     self.owned.open(shard);
                 }
             } else if matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening) {
-                tracing::info!(%shard, to = names[*owner], "gives a shard up");
+                tracing::info!(%shard, to = %name, "gives a shard up");
                 self.owned.close(shard);
             }
         }
-        self.wanted = wanted;
         if missing == 0 {
             self.began.send_replace(true);
         }
@@ -283,13 +307,15 @@ impl Keeper {
             .filter(|node| node.number != self.core.me.number && !node.advertise.is_empty())
             .map(|node| (node.number, node))
             .collect();
-        self.peers.retain(|number, (peer, _)| {
+        self.peers.retain(|number, (peer, task)| {
             let stays = others.contains_key(number);
             if !stays {
-                peer.close("it takes part no more");
+                peer.part();
+                self.parted.push((peer.clone(), task.clone()));
             }
             stays
         });
+        self.parted.retain(|(_, task)| !task.is_finished());
         for (number, node) in others {
             if !self.peers.contains_key(&number) {
                 let peer = Arc::new(Peer::new(node.clone(), self.terms.clone(), self.max_queued));
@@ -302,6 +328,11 @@ impl Keeper {
                 self.peers.insert(number, (peer, task));
             }
         }
+    }
+
+    /// Whether a node or an owner may be dead: then it is to be known soon.
+    fn is_uneasy(&self) -> bool {
+        self.core.ways.lost() > 0 || self.peers.values().any(|(peer, _)| !peer.is_up())
     }
 
     fn nudge(&self) {
@@ -319,6 +350,10 @@ impl Keeper {
             self.next_figures = Instant::now() + Duration::from_secs(1);
             self.core.shared.set_figures(self.owned.figures());
         }
+        if let Some(at) = self.looked.take() {
+            let view = self.view();
+            *self.core.view() = (view, at);
+        }
         let mut strays = Vec::new();
         self.core.inbox.take(&mut strays);
         for stray in strays {
@@ -334,11 +369,7 @@ impl Keeper {
             shard: shard(at),
             owner: owner.as_ref().map(|owner| owner.node.name.clone()),
             epoch: owner.as_ref().map(|owner| owner.epoch),
-            wanted: self
-                .wanted
-                .get(at)
-                .and_then(|wanted| self.nodes.get(*wanted))
-                .map(|node| node.name.clone()),
+            wanted: self.wanted.get(at).and_then(|wanted| self.assigned.get(*wanted)).cloned(),
             here: self.owned.stage(shard(at)),
         });
         ClusterView {
@@ -362,13 +393,14 @@ impl Keeper {
     /// Whether a shard is nobody's that should be this node's.
     fn misses(&self) -> bool {
         self.wanted.iter().enumerate().any(|(at, wanted)| {
-            let mine = self.nodes.get(*wanted).is_some_and(|node| node.number == self.core.me.number);
-            mine && self.owners[at].is_none() && self.owned.stage(shard(at)) == Stage::Away
+            self.assigned[*wanted] == self.core.me.name
+                && self.owners[at].is_none()
+                && self.owned.stage(shard(at)) == Stage::Away
         })
     }
 
     /// Gives everything up: shards are closed, answers leave, the others are told.
-    fn give_up(&mut self, end: End) -> End {
+    fn give_up(&mut self, end: &End) {
         self.core.ways.end_waits();
         for shard in self.core.ways.shards() {
             self.owned.close(shard);
@@ -391,6 +423,7 @@ impl Keeper {
             tracing::warn!(%error, "could not say that this node takes part no more; others find out");
         }
         self.nudge();
+        self.terms.end();
         let until = Instant::now() + LAST_WORDS;
         let talks = |keeper: &Keeper| {
             keeper.terms.open() > 0 || keeper.peers.values().any(|(peer, _)| peer.flying() > 0)
@@ -398,7 +431,6 @@ impl Keeper {
         while talks(self) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
-        end
     }
 }
 

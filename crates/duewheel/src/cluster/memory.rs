@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,13 @@ use duewheel_core::store::{
     Node, Owner, Progress, Recovered, Room, Store, StoreError, Waker,
 };
 
-/// Keeps in memory what nodes agree by. Clones are the same.
+/// Keeps in memory what nodes agree by. Clones are the same way to it.
 #[derive(Clone, Debug)]
-pub struct MemoryCoordinator(Arc<World>);
+pub struct MemoryCoordinator {
+    world: Arc<World>,
+    /// Who has joined by this way; 0: nobody.
+    who: Arc<AtomicU32>,
+}
 
 #[derive(Debug)]
 struct World {
@@ -29,6 +34,7 @@ struct State {
     last_number: u32,
     away: Option<StoreError>,
     cut_off: BTreeSet<u32>,
+    panic_at: Option<ShardId>,
 }
 
 #[derive(Debug)]
@@ -63,34 +69,45 @@ impl MemoryCoordinator {
                 std::thread::sleep(lease / 8);
             }
         });
-        MemoryCoordinator(world)
+        MemoryCoordinator { world, who: Arc::default() }
+    }
+
+    /// A way of its own for one node, which can be cut.
+    #[must_use]
+    pub fn for_a_node(&self) -> Self {
+        MemoryCoordinator { world: self.world.clone(), who: Arc::default() }
     }
 
     /// Its calls fail until [`MemoryCoordinator::come_back`]; leases that run are renewed all the same.
     pub fn go_away(&self) {
-        self.0.state().away = Some(unavailable("the coordinator is away"));
+        self.world.state().away = Some(unavailable("the coordinator is away"));
     }
 
     /// Ends [`MemoryCoordinator::go_away`].
     pub fn come_back(&self) {
-        self.0.state().away = None;
+        self.world.state().away = None;
     }
 
     /// Every call of a node fails, those of its stores too, and its leases run out; until [`MemoryCoordinator::let_in`].
     pub fn cut_off(&self, node: u32) {
-        self.0.state().cut_off.insert(node);
+        self.world.state().cut_off.insert(node);
     }
 
     /// Ends [`MemoryCoordinator::cut_off`].
     pub fn let_in(&self, node: u32) {
-        self.0.state().cut_off.remove(&node);
+        self.world.state().cut_off.remove(&node);
     }
 
     /// The lease of a shard is over now, and its owner fenced.
     pub fn end_lease(&self, shard: ShardId) {
-        if let Some(shard) = self.0.state().shards.get_mut(shard.0 as usize) {
+        if let Some(shard) = self.world.state().shards.get_mut(shard.0 as usize) {
             shard.lease = None;
         }
+    }
+
+    /// The next append of a shard panics: a bug of ours.
+    pub fn panic_at(&self, shard: ShardId) {
+        self.world.state().panic_at = Some(shard);
     }
 
     /// What a shard's stores leave behind.
@@ -98,7 +115,7 @@ impl MemoryCoordinator {
     /// # Panics
     /// When there is no such shard yet.
     pub fn disk(&self, shard: ShardId) -> MemoryDisk {
-        self.0.state().shards[shard.0 as usize].disk.clone()
+        self.world.state().shards[shard.0 as usize].disk.clone()
     }
 }
 
@@ -144,11 +161,11 @@ impl State {
 
 impl Coordinator for MemoryCoordinator {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
-        let mut state = self.0.state();
-        state.check(0)?;
+        let mut state = self.world.state();
+        state.check(self.who.load(SeqCst))?;
         let now = Instant::now();
         if let Some(member) = state.members.get(&candidate.name)
-            && member.heard + self.0.lease > now
+            && member.heard + self.world.lease > now
         {
             return Err(fenced(format_args!("node {} lives", candidate.name)));
         }
@@ -157,6 +174,7 @@ impl Coordinator for MemoryCoordinator {
             state.shards = (0..candidate.shards_if_new).map(shard).collect();
         }
         state.last_number += 1;
+        self.who.store(state.last_number, SeqCst);
         let node = Node {
             name: candidate.name.clone(),
             advertise: candidate.advertise.clone(),
@@ -168,7 +186,7 @@ impl Coordinator for MemoryCoordinator {
     }
 
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         state.check(node.number)?;
         let now = Instant::now();
         let me = Member { node: node.clone(), heard: now };
@@ -179,13 +197,13 @@ impl Coordinator for MemoryCoordinator {
             Some(member) => *member = me,
             None => drop(state.members.insert(node.name.clone(), me)),
         }
-        let lease = self.0.lease;
+        let lease = self.world.lease;
         let living = state.members.values().filter(|member| member.heard + lease > now);
         Ok(living.map(|member| member.node.clone()).collect())
     }
 
     fn leave(&self, node: &Node) -> Result<(), StoreError> {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         state.check(node.number)?;
         if state.members.get(&node.name).is_some_and(|member| member.node.number == node.number) {
             state.members.remove(&node.name);
@@ -194,21 +212,21 @@ impl Coordinator for MemoryCoordinator {
     }
 
     fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
-        let state = self.0.state();
-        state.check(0)?;
+        let state = self.world.state();
+        state.check(self.who.load(SeqCst))?;
         let shards = (0..u32::try_from(state.shards.len()).unwrap_or(u32::MAX)).map(ShardId);
         Ok(shards.map(|shard| state.running(shard).cloned()).collect())
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         state.check(node.number)?;
         if let Some(owner) = state.running(shard)
             && owner.node.number != node.number
         {
             return Err(fenced(format_args!("node {} has shard {shard}", owner.node.name)));
         }
-        let lease = self.0.lease;
+        let lease = self.world.lease;
         let Some(kept) = state.shards.get_mut(shard.0 as usize) else {
             return Err(StoreError::new(ErrorKind::Corrupt, "there is no such shard"));
         };
@@ -217,12 +235,12 @@ impl Coordinator for MemoryCoordinator {
         let lives = Arc::new(());
         let until = Instant::now() + lease;
         kept.lease = Some(Lease { owner: owner.clone(), until, store: Arc::downgrade(&lives) });
-        let world = self.0.clone();
+        let world = self.world.clone();
         Ok(Box::new(LeasedStore { store, world, shard, owner, _lives: lives }))
     }
 
     fn lease(&self) -> Duration {
-        self.0.lease
+        self.world.lease
     }
 
     fn level(&self) -> Level {
@@ -260,6 +278,8 @@ impl Store for LeasedStore {
 
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         self.check()?;
+        let panics = self.world.state().panic_at == Some(self.shard);
+        assert!(!panics, "the test wants it");
         self.store.append(group)
     }
 

@@ -3,11 +3,20 @@
 #[cfg(feature = "cluster")]
 mod assign;
 #[cfg(feature = "cluster")]
-mod fleet;
+mod fan;
+#[cfg(feature = "cluster")]
+pub(crate) mod fleet;
+#[cfg(all(feature = "cluster", test))]
+mod fleet_tests;
 #[cfg(feature = "cluster")]
 mod keeper;
+#[cfg(feature = "cluster")]
+mod line;
+pub(crate) mod list;
 #[cfg(all(feature = "cluster", any(test, feature = "testing")))]
 pub(crate) mod memory;
+#[cfg(feature = "cluster")]
+mod merge;
 #[cfg(feature = "cluster")]
 mod owned;
 #[cfg(feature = "cluster")]
@@ -17,14 +26,22 @@ mod pause;
 #[cfg(feature = "cluster")]
 mod peer;
 #[cfg(feature = "cluster")]
+mod place;
+#[cfg(feature = "cluster")]
+mod reserve;
+pub(crate) mod room;
+#[cfg(feature = "cluster")]
+pub(crate) mod router;
+#[cfg(feature = "cluster")]
+mod sessions;
+#[cfg(all(feature = "cluster", test))]
+mod tests;
+#[cfg(feature = "cluster")]
 mod view;
 #[cfg(feature = "cluster")]
 mod ways;
 #[cfg(feature = "cluster")]
 mod wire;
-
-#[cfg(all(feature = "cluster", test))]
-mod tests;
 
 #[cfg(feature = "cluster")]
 pub use fleet::FleetError;

@@ -201,6 +201,11 @@ impl Ways {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn way(&self, shard: ShardId) -> Way {
+        self.slot(shard).map_or(Way::None, |slot| slot.state().way.clone())
+    }
+
     /// All shards that are here.
     pub(crate) fn all_here(&self) -> Vec<ShardId> {
         self.shards().filter(|shard| self.here(*shard).is_some()).collect()

@@ -83,6 +83,8 @@ pub(crate) enum Head {
     Pong,
     /// Who owns what may have changed.
     Nudge,
+    /// Everything that was heard is answered, and nothing more is applied.
+    Bye,
 }
 
 /// What came.
@@ -100,6 +102,8 @@ pub(crate) enum Frame {
     Pong,
     /// Who owns what may have changed.
     Nudge,
+    /// What has no answer by now was not applied.
+    Bye,
 }
 
 /// Why bytes are no frame, or a frame cannot be made.
@@ -250,6 +254,7 @@ pub(crate) fn read(bytes: &[u8], limits: Limits) -> Result<Frame, WireError> {
         Head::Ping => (Frame::Ping, rest),
         Head::Pong => (Frame::Pong, rest),
         Head::Nudge => (Frame::Nudge, rest),
+        Head::Bye => (Frame::Bye, rest),
     };
     if rest.is_empty() { Ok(frame) } else { Err(WireError::Damaged) }
 }
@@ -321,5 +326,7 @@ fn parts<T: DeserializeOwned>(bytes: &[u8], n: u32, limits: Limits) -> Result<(V
     Ok((parts, rest))
 }
 
+#[cfg(test)]
+mod samples;
 #[cfg(test)]
 mod tests;

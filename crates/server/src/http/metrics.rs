@@ -16,9 +16,11 @@ use crate::error::Problem;
 const MAX_QUEUES: usize = 1_000;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
-    let stats = match call.app.ask(Op::Stats).await? {
-        Reply::Stats(stats) => stats,
-        _ => return Err(Problem::internal()),
+    // While the store is away, or a shard of a cluster, there are the figures of the process.
+    let stats = match call.app.ask(Op::Stats).await {
+        Ok(Reply::Stats(stats)) => Some(stats),
+        Ok(_) => return Err(Problem::internal()),
+        Err(_) => None,
     };
     let limit = MAX_QUEUES.min(call.app.policy.max_page);
     // While draining only figures of the whole are to be had.
@@ -29,8 +31,14 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     };
     let mut page = Page(String::with_capacity(4_096 + queues.len() * 400));
     write_process(&mut page, &call.app);
-    write_engine(&mut page, &stats);
+    if let Some(stats) = stats {
+        write_engine(&mut page, &stats);
+    }
     write_queues(&mut page, &queues, call.app.client.now().wall.0);
+    for (name, value) in call.app.wheel.cluster_figures().into_iter().flatten() {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
+    }
     for (name, value) in call.app.client.store_figures() {
         page.one(&format!("duewheel_store_{name}"), "untyped", "The store's own figure.", value);
     }

@@ -18,6 +18,7 @@ use duewheel::{Client, Duewheel};
 mod backup;
 mod call;
 mod cancel;
+mod cluster;
 #[cfg(test)]
 mod contract;
 mod enqueue;

@@ -12,8 +12,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::call::Call;
 use super::{
-    Answer, App, backup, cancel, enqueue, health, histogram, home, listing, message as messages, metrics,
-    queue as queues, reserve, settle, wheel,
+    Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages,
+    metrics, queue as queues, reserve, settle, wheel,
 };
 use crate::auth::Scope;
 use crate::error::{ErrorCode, Problem};
@@ -99,6 +99,7 @@ pub(crate) fn table() -> Vec<Route> {
         post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive),
         get("/v1/wheel", NO, server(Metrics), wheel::wheel),
+        get("/v1/cluster", NO, server(Metrics), cluster::cluster),
         post("/v1/backup", NO, server(Admin), backup::backup),
 
         get("/healthz", NO, Access::Open, health::health),

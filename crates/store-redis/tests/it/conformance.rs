@@ -1,24 +1,51 @@
-//! The suite that every store runs.
+//! The suite that every store runs, on one server and on a Redis Cluster.
 
 use duewheel_core::store::conformance::{self, Fixture, Hook, Space};
 use duewheel_core::store::{StoreError, Waker};
-use duewheel_redis_rig::Redis;
+use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use duewheel_store_redis::{Options, RedisStore};
 
-use crate::place::{SHARD, options, server, until};
+use crate::place::{PATIENCE, SHARD, of_cluster, options, server, until};
 
-/// One server; each place is a prefix of its own.
-struct Single {
-    redis: Redis,
+/// Where the shard is; each place is a prefix of its own.
+struct Servers {
+    kind: Kind,
     places: u32,
+    losses: u32,
     options: Options,
 }
 
-impl Single {
-    fn new() -> Self {
+enum Kind {
+    Single(Redis),
+    Cluster(RedisCluster),
+}
+
+impl Servers {
+    fn single() -> Self {
         let redis = server();
         let options = options(&redis);
-        Single { redis, places: 0, options }
+        Servers { kind: Kind::Single(redis), places: 0, losses: 0, options }
+    }
+
+    fn cluster() -> Self {
+        let cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
+        let options = of_cluster(&cluster);
+        Servers { kind: Kind::Cluster(cluster), places: 0, losses: 0, options }
+    }
+
+    /// The node that has the shard.
+    fn node(&self) -> usize {
+        match &self.kind {
+            Kind::Single(_) => 0,
+            Kind::Cluster(cluster) => cluster.master_of_key(&self.key("owner")).expect("a master"),
+        }
+    }
+
+    fn redis(&self) -> &Redis {
+        match &self.kind {
+            Kind::Single(redis) => redis,
+            Kind::Cluster(cluster) => cluster.node(self.node()),
+        }
     }
 
     fn key(&self, name: &str) -> String {
@@ -26,24 +53,28 @@ impl Single {
     }
 
     fn lease_end(&self) -> Option<u64> {
-        self.redis.command(&["HGET", &self.key("owner"), "until"]).expect("a reply").number()
+        self.redis().command(&["HGET", &self.key("owner"), "until"]).expect("a reply").number()
     }
 
     fn command(&self, words: &[&str]) {
-        let reply = self.redis.command(words).expect("a reply");
+        let reply = self.redis().command(words).expect("a reply");
         assert!(!matches!(reply, duewheel_redis_rig::Value::Error(_)), "{words:?}: {reply:?}");
     }
 }
 
-impl Fixture for Single {
+impl Fixture for Servers {
     type Store = RedisStore;
 
     fn clear(&mut self) {
         self.command(&["FLUSHALL"]);
         self.places += 1;
+        let options = match &self.kind {
+            Kind::Single(redis) => options(redis),
+            Kind::Cluster(cluster) => of_cluster(cluster),
+        };
         // Small books, so that they are written now and then.
-        let options = options(&self.redis).tail_bytes(3_000);
-        self.options = options.prefix(format!("place{}", self.places)).expect("a good prefix");
+        self.options =
+            options.tail_bytes(3_000).prefix(format!("place{}", self.places)).expect("a good prefix");
     }
 
     fn open(&mut self, waker: Waker) -> Result<RedisStore, StoreError> {
@@ -52,8 +83,22 @@ impl Fixture for Single {
 
     /// The server is killed; it syncs its append-only file before each reply.
     fn lose_power(&mut self) -> Hook {
-        self.redis.kill().expect("it ran");
-        self.redis.restart().expect("it starts again");
+        let node = self.node();
+        match &mut self.kind {
+            Kind::Single(redis) => {
+                redis.kill().expect("it ran");
+                redis.restart().expect("it starts again");
+            }
+            Kind::Cluster(cluster) => {
+                self.losses += 1;
+                if self.losses % 8 != 1 {
+                    return Hook::Unsupported; // it takes seconds until the others believe it again
+                }
+                cluster.kill(node).expect("it ran");
+                cluster.restart(node).expect("it starts again");
+                cluster.wait_until_well(PATIENCE).expect("a cluster that is well");
+            }
+        }
         Hook::Done
     }
 
@@ -74,7 +119,7 @@ impl Fixture for Single {
             Space::Free => 0,
             Space::Full => {
                 let info =
-                    self.redis.command(&["INFO", "memory"]).expect("a reply").text().unwrap_or_default();
+                    self.redis().command(&["INFO", "memory"]).expect("a reply").text().unwrap_or_default();
                 let used = info.lines().find_map(|line| line.trim().strip_prefix("used_memory:"));
                 let used: u64 = used.and_then(|n| n.parse().ok()).expect("a number");
                 used + used / 20
@@ -92,5 +137,10 @@ impl Fixture for Single {
 
 #[test]
 fn a_single_server_conforms() {
-    conformance::run(&mut Single::new());
+    conformance::run(&mut Servers::single());
+}
+
+#[test]
+fn a_cluster_conforms() {
+    conformance::run(&mut Servers::cluster());
 }

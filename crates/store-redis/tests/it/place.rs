@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::ShardId;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_redis_rig::{Redis, Settings};
+use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use duewheel_store_redis::{Options, RedisStore};
 
 /// The shard that tests use when one is enough.
@@ -20,6 +20,11 @@ pub(crate) fn server() -> Redis {
 
 pub(crate) fn options(redis: &Redis) -> Options {
     Options::parse(&redis.url(0)).expect("a good URL")
+}
+
+pub(crate) fn of_cluster(cluster: &RedisCluster) -> Options {
+    let seeds: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
+    Options::parse(&format!("redis-cluster://{}", seeds.join(","))).expect("a good URL")
 }
 
 /// Opens the shard; waits while the lease of an owner that is gone runs.

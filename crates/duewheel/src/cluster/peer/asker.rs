@@ -1,6 +1,6 @@
 //! The asking side: requests of this node to one other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -37,7 +37,8 @@ struct State {
     phase: Phase,
     queue: VecDeque<(Option<u64>, Vec<u8>)>,
     queued: usize,
-    flying: HashMap<u64, Flying>,
+    /// In the order of asking.
+    flying: BTreeMap<u64, Flying>,
     next: u64,
 }
 
@@ -49,6 +50,8 @@ enum Phase {
     Up,
     /// Until the next attempt, for this reason.
     Down(Box<str>),
+    /// What is under way comes to its end; nothing more is asked.
+    Parting,
     /// For good.
     Closed,
 }
@@ -101,7 +104,6 @@ impl Peer {
     }
 
     /// Whether it can be asked at this moment.
-    #[cfg(test)]
     pub(crate) fn is_up(&self) -> bool {
         matches!(self.state().phase, Phase::Up)
     }
@@ -121,7 +123,9 @@ impl Peer {
             match &state.phase {
                 Phase::Connecting | Phase::Up => {}
                 Phase::Down(why) => return Err(NotAsked::Away(why.clone())),
-                Phase::Closed => return Err(NotAsked::Away("it takes part no more".into())),
+                Phase::Parting | Phase::Closed => {
+                    return Err(NotAsked::Away("it takes part no more".into()));
+                }
             }
             if state.queued >= self.max_queued {
                 return Err(NotAsked::Overloaded);
@@ -138,7 +142,9 @@ impl Peer {
         match &state.phase {
             Phase::Connecting | Phase::Up => {}
             Phase::Down(why) => return Err(NotAsked::Away(why.clone())),
-            Phase::Closed => return Err(NotAsked::Away("it takes part no more".into())),
+            Phase::Parting | Phase::Closed => {
+                return Err(NotAsked::Away("it takes part no more".into()));
+            }
         }
         state.queued += frame.len();
         state.queue.push_back((Some(id), frame));
@@ -151,6 +157,16 @@ impl Peer {
     /// Tells it that owners may have changed, if there is a connection.
     pub(crate) fn nudge(&self) {
         self.send(&Head::Nudge);
+    }
+
+    /// Asks nothing more, and ends when what is under way is answered or the connection breaks.
+    pub(crate) fn part(&self) {
+        let mut state = self.state();
+        if !matches!(state.phase, Phase::Closed) {
+            state.phase = Phase::Parting;
+        }
+        drop(state);
+        self.wake.notify_one();
     }
 
     /// Ends it: what was not sent was not applied, the rest is unknown.
@@ -172,9 +188,12 @@ impl Peer {
             let ended = match timeout(pace.greet, self.connect()).await {
                 Ok(Ok(stream)) => {
                     if !self.turn(Phase::Up) {
+                        self.fail(Phase::Closed, "it takes part no more");
                         return;
                     }
                     tracing::debug!(node = %self.node.name, "connected to a node");
+                    // It may not know yet that this node takes part.
+                    self.nudge();
                     pause = pace.pause;
                     self.talk(stream).await
                 }
@@ -197,7 +216,7 @@ impl Peer {
     /// Turns to another phase, unless it is closed for good.
     fn turn(&self, phase: Phase) -> bool {
         let mut state = self.state();
-        let open = !matches!(state.phase, Phase::Closed);
+        let open = !matches!(state.phase, Phase::Parting | Phase::Closed);
         if open {
             state.phase = phase;
         }
@@ -269,6 +288,10 @@ impl Peer {
                 Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
                 Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
                 Frame::Pong => continue,
+                Frame::Bye => {
+                    self.nothing_applied();
+                    return Ok(());
+                }
                 Frame::Request { .. } | Frame::Ping | Frame::Nudge => {
                     return Err(io::Error::other("it says what only an asker says"));
                 }
@@ -279,6 +302,9 @@ impl Peer {
                 Some(flying) => drop(flying.to.send(outcome)),
                 None => return Err(io::Error::other("it answers what nobody asked")),
             }
+            if self.is_done() {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -287,7 +313,7 @@ impl Peer {
         loop {
             let batch = self.take_batch();
             if batch.is_empty() {
-                if matches!(self.state().phase, Phase::Closed) {
+                if self.is_done() {
                     return Ok(());
                 }
                 self.wake.notified().await;
@@ -335,20 +361,33 @@ impl Peer {
         }
     }
 
+    /// The other node ends, and has answered what it heard: the rest was sent and not heard.
+    fn nothing_applied(&self) {
+        for flying in self.state().flying.values_mut() {
+            flying.sent = Sent::No;
+        }
+    }
+
+    /// Whether there is nothing left to be done for this peer.
+    fn is_done(&self) -> bool {
+        let state = self.state();
+        match state.phase {
+            Phase::Closed => true,
+            Phase::Parting => state.flying.is_empty(),
+            Phase::Connecting | Phase::Up | Phase::Down(_) => false,
+        }
+    }
+
     /// Nothing flies any more. Whether it is closed for good.
     fn fail(&self, phase: Phase, why: &str) -> bool {
         let mut state = self.state();
-        let closed = matches!(state.phase, Phase::Closed);
-        if !closed {
-            state.phase = phase;
-        }
+        let closed = matches!(state.phase, Phase::Parting | Phase::Closed);
+        state.phase = if closed { Phase::Closed } else { phase };
         state.queue.clear();
         state.queued = 0;
-        let mut flying: Vec<(u64, Flying)> = state.flying.drain().collect();
+        let flying = std::mem::take(&mut state.flying);
         drop(state);
-        // In the order of asking, so that what is tried again keeps it.
-        flying.sort_unstable_by_key(|(id, _)| *id);
-        for (_, flying) in flying {
+        for flying in flying.into_values() {
             let outcome = match flying.sent {
                 Sent::No => Outcome::NotSent(why.into()),
                 Sent::Maybe => Outcome::Lost(why.into()),

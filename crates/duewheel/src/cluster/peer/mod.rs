@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
 
 pub(crate) use asker::{NotAsked, Outcome, Peer};
 pub(crate) use owner::{Host, listen};
@@ -28,6 +29,14 @@ pub(crate) struct Terms {
     limits: super::wire::Limits,
     pace: Pace,
     open: Arc<AtomicUsize>,
+    ends: watch::Sender<Ends>,
+}
+
+/// Whether this node takes requests of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    No,
+    Yes,
 }
 
 impl Terms {
@@ -37,16 +46,29 @@ impl Terms {
         limits: super::wire::Limits,
         lease: Duration,
     ) -> Self {
-        Terms { me, secret: proof::Secret::new(secret), limits, pace: Pace::of(lease), open: Arc::default() }
+        Terms {
+            me,
+            secret: proof::Secret::new(secret),
+            limits,
+            pace: Pace::of(lease),
+            open: Arc::default(),
+            ends: watch::Sender::new(Ends::No),
+        }
     }
 
-    /// Requests of other nodes whose answer was not sent yet.
+    /// No request of another node is heard any more. Once those that were have their answers, others are told that nothing else was
+    /// applied.
+    pub(crate) fn end(&self) {
+        self.ends.send_replace(Ends::Yes);
+    }
+
+    /// Requests and connections of other nodes that have not come to their end.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
 }
 
-/// A request of another node, counted until its answer is sent.
+/// A request or a connection of another node, counted until its end.
 #[derive(Debug)]
 struct Open(Arc<AtomicUsize>);
 
@@ -123,7 +145,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Frames { from, buffer: BytesMut::new() }
     }
 
-    /// The next frame, without its length; `None` at a clean end. Not cancel safe.
+    /// The next frame, without its length; `None` at a clean end. Cancel safe: what was read is kept.
     async fn next(&mut self, limit: usize, heard: &Heard) -> io::Result<Option<Bytes>> {
         loop {
             if let Some(length) = self.buffer.first_chunk::<LENGTH>() {

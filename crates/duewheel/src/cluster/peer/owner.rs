@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::asker::{hear_greeting, send_greeting};
 use super::proof::{Hello, MAGIC, Proof, Ready, Role, Welcome, Who, draw};
-use super::{Frames, Heard, Open, Terms};
+use super::{Ends, Frames, Heard, Open, Terms};
 use crate::cluster::parcel::{moved, undo, waiters};
 use crate::cluster::wire::{self, Frame, Head, PROTOCOL};
 use crate::error::{CallError, Outcome};
@@ -73,6 +73,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             drop(stranger);
             match greeted {
                 Ok(Ok(who)) => {
+                    let _open = Open::new(&terms);
                     let ended = serve(stream, &terms, &host).await;
                     tracing::debug!(node = %who.name, ?ended, "a node's connection ended");
                 }
@@ -238,7 +239,14 @@ async fn hear(
     is_gone: &watch::Receiver<()>,
 ) -> io::Result<()> {
     let limits = terms.limits;
-    while let Some(bytes) = frames.next(limits.bytes, heard).await? {
+    let mut ends = terms.ends.subscribe();
+    loop {
+        let bytes = tokio::select! {
+            bytes = frames.next(limits.bytes, heard) => bytes?,
+            // The terms live as long as we do.
+            Ok(_) = ends.wait_for(|ends| *ends == Ends::Yes) => break,
+        };
+        let Some(bytes) = bytes else { return Ok(()) };
         match wire::read(&bytes, limits).map_err(io::Error::other)? {
             Frame::Request { id, shard, patience, ops } => {
                 drop(bytes);
@@ -253,7 +261,7 @@ async fn hear(
             }
             Frame::Ping => line.say(&Head::Pong),
             Frame::Nudge => host.nudged(),
-            Frame::Answers { .. } | Frame::NotMine { .. } | Frame::Pong => {
+            Frame::Answers { .. } | Frame::NotMine { .. } | Frame::Pong | Frame::Bye => {
                 return Err(io::Error::other("it says what only an owner says"));
             }
         }
@@ -262,6 +270,12 @@ async fn hear(
             line.sent.notified().await;
         }
     }
+    while line.flying.load(Ordering::SeqCst) > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    line.say(&Head::Bye);
+    // The asker closes the connection when it has heard that. Closing it here would lose answers under way.
+    while frames.next(limits.bytes, heard).await?.is_some() {}
     Ok(())
 }
 
@@ -302,13 +316,13 @@ fn take_in(
         Err((CallError::Overloaded, _)) => return overloaded(),
         Err((error, _)) => return line.say(&not_mine(id, &error.to_string())),
     }
-    line.flying.fetch_add(1, Ordering::Relaxed);
+    line.flying.fetch_add(1, Ordering::SeqCst);
     let (line, host, is_gone) = (line.clone(), host.clone(), is_gone.clone());
     let limits = terms.limits;
     tokio::spawn(async move {
         let _end = host.end_on_panic();
         follow(request, answers, inbox, &line, &host, is_gone, limits).await;
-        line.flying.fetch_sub(1, Ordering::Relaxed);
+        line.flying.fetch_sub(1, Ordering::SeqCst);
     });
 }
 
@@ -398,5 +412,80 @@ async fn watch_silence(heard: &Heard, terms: &Terms) -> io::Result<()> {
         if heard.since() >= terms.pace.silence {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "it hangs"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::id::{Epoch, LeaseToken, MessageId};
+    use duewheel_core::policy::Policy;
+    use duewheel_core::store::Level;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::shared::Shared;
+
+    struct Nowhere(Mutex<Vec<(ShardId, Op)>>);
+
+    impl Host for Nowhere {
+        fn inbox(&self, _: ShardId) -> Result<Arc<Inbox>, Box<str>> {
+            Err("nowhere".into())
+        }
+        fn put_back(&self, shard: ShardId, op: Op) {
+            self.0.lock().unwrap().push((shard, op));
+        }
+        fn nudged(&self) {}
+        fn end_on_panic(&self) -> EndOnPanic {
+            let shared = Arc::new(Shared::new(Level::Memory, Arc::new(SystemClock)));
+            EndOnPanic::new(&shared, &Arc::new(Inbox::new(&Policy::default())), "a test")
+        }
+    }
+
+    fn line() -> Arc<Line> {
+        Arc::new(Line {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            sent: Notify::new(),
+            flying: AtomicUsize::new(0),
+        })
+    }
+
+    fn undelivered(id: u64) -> Op {
+        Op::Undelivered { leases: vec![(MessageId(id), LeaseToken { epoch: Epoch(1), counter: id })] }
+    }
+
+    fn answer(id: u64) -> Answer {
+        Answer { frame: vec![0; 10], shard: ShardId(3), undo: vec![undelivered(id)], open: None }
+    }
+
+    #[test]
+    fn grants_that_were_not_sent_when_the_connection_ends_go_back() {
+        let nowhere = Arc::new(Nowhere(Mutex::default()));
+        let (line, host) = (line(), nowhere.clone() as Arc<dyn Host>);
+        let closing = Closing { line: line.clone(), host: host.clone() };
+        line.push(answer(1)).unwrap();
+        line.push(answer(2)).unwrap();
+        drop(closing);
+        put_back(&host, line.push(answer(3)).expect_err("the connection is gone"));
+        let all: Vec<_> = (1..4).map(|id| (ShardId(3), undelivered(id))).collect();
+        assert_eq!(*nowhere.0.lock().unwrap(), all);
+    }
+
+    #[tokio::test]
+    async fn an_asker_that_does_not_read_is_not_answered_without_bounds() {
+        let line = line();
+        for id in 0..10 {
+            line.push(answer(id)).unwrap();
+        }
+        assert_eq!(line.out().bytes, 100, "counted until they are sent");
+        let (mut near, far) = tokio::io::duplex(15);
+        let heard = Heard::now();
+        let mut read = [0; 40];
+        tokio::select! {
+            ended = speak(far, &line, &heard) => panic!("{ended:?}"),
+            read = tokio::io::AsyncReadExt::read_exact(&mut near, &mut read) => assert_eq!(read.unwrap(), 40),
+        }
+        let left = line.out().bytes;
+        assert!((40..=60).contains(&left), "{left} bytes wait, as the socket takes no more");
     }
 }

@@ -1,1 +1,186 @@
+//! Round trips, and what is no frame.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
+use std::collections::BTreeSet;
+
+use duewheel_core::name::{Key, QueueName};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
+use super::*;
+
+const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000 };
+const SHARD: ShardId = ShardId(3);
+
+fn sent(frame: &[u8]) -> Frame {
+    let (length, rest) = frame.split_at(LENGTH);
+    assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
+    read(rest, LIMITS).unwrap()
+}
+
+fn again(ops: &[Op]) -> Vec<Op> {
+    let frame = request(7, SHARD, Patience::Some, ops, LIMITS).unwrap();
+    match sent(&frame) {
+        Frame::Request { id: 7, shard: SHARD, patience: Patience::Some, ops } => ops,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What an error says to a caller.
+fn said(error: &CallError) -> (String, Outcome, bool) {
+    let text = match error {
+        CallError::Store { error, .. } => format!("{error:?}"),
+        CallError::Overloaded | CallError::Draining => error.to_string(),
+        // These name a driver on another machine: it is the store of a shard that cannot be had, for the caller.
+        CallError::Closed(why) | CallError::Lost(why) => format!("Unavailable: {why}"),
+    };
+    let retryable = error.is_retryable() || matches!(error, CallError::Closed(_) | CallError::Lost(_));
+    (text, error.outcome(), retryable)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn operations_come_as_they_were_sent(ops in vec(op(), 0..5)) {
+        prop_assert_eq!(again(&ops), ops);
+    }
+
+    #[test]
+    fn answers_come_as_they_were_sent(all in any_answers()) {
+        let Frame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS).unwrap()) else {
+            panic!("another frame")
+        };
+        prop_assert_eq!(came.len(), all.len());
+        for (came, was) in came.iter().zip(&all) {
+            match (came, was) {
+                (Ok(came), Ok(was)) => prop_assert_eq!(came, was),
+                (Err(came), Err(was)) => prop_assert_eq!(said(came), said(was)),
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_keeps_its_outcome(error in error()) {
+        let came = CallError::from(Failure::from(&error));
+        prop_assert_eq!(said(&came), said(&error));
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_or_longer_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
+        let frame = request(1, SHARD, Patience::None, &ops, LIMITS).unwrap();
+        let rest = &frame[LENGTH..];
+        let cut = cut.index(rest.len());
+        prop_assert!(matches!(read(&rest[..cut], LIMITS), Err(WireError::Damaged)));
+        let longer = [rest, &[0]].concat();
+        prop_assert!(matches!(read(&longer, LIMITS), Err(WireError::Damaged)));
+    }
+
+    #[test]
+    fn damaged_bytes_never_panic(
+        all in any_answers(),
+        ops in vec(op(), 0..4),
+        hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        for frame in [answers(1, &all, LIMITS).unwrap(), request(1, SHARD, Patience::None, &ops, LIMITS).unwrap()] {
+            let mut bytes = frame[LENGTH..].to_vec();
+            for (at, by) in &hits {
+                let at = at.index(bytes.len());
+                bytes[at] ^= by;
+            }
+            let _ = read(&bytes, LIMITS);
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(bytes in vec(any::<u8>(), 0..300)) {
+        let _ = read(&bytes, LIMITS);
+        let _ = read_greeting::<(u64, Box<str>)>(&bytes);
+    }
+}
+
+#[test]
+fn the_samples_are_of_every_kind() {
+    let mut runner = TestRunner::deterministic();
+    let mut ops = BTreeSet::new();
+    let mut replies = BTreeSet::new();
+    for _ in 0..2_000 {
+        ops.insert(kind_of_op(&op().new_tree(&mut runner).unwrap().current()));
+        replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
+    }
+    assert_eq!((ops.len(), replies.len()), (33, 17));
+}
+
+#[test]
+fn limits_hold_in_both_directions() {
+    let small = Limits { bytes: 64, parts: 3 };
+    let ops = |n| vec![Op::Stats; n];
+    assert!(request(1, SHARD, Patience::None, &ops(3), small).is_ok());
+    assert_eq!(request(1, SHARD, Patience::None, &ops(4), small), Err(WireError::TooLarge));
+    let large = request(1, SHARD, Patience::None, &ops(4), LIMITS).unwrap();
+    assert!(matches!(read(&large[LENGTH..], small), Err(WireError::TooLarge)));
+    let long = [Ok(Reply::Histogram(duewheel_core::engine::Histogram {
+        from: duewheel_core::WallMs(0),
+        width_ms: 0,
+        counts: vec![0; 100],
+        before: 0,
+        after: 0,
+        resolution_ms: 0,
+    }))];
+    assert_eq!(answers(1, &long, small), Err(WireError::TooLarge));
+    let long = answers(1, &long, LIMITS).unwrap();
+    assert!(matches!(read(&long[LENGTH..], small), Err(WireError::TooLarge)));
+}
+
+#[test]
+fn a_number_of_parts_that_lies_makes_no_room() {
+    let head = Head::Request { id: 1, shard: SHARD, patience: Patience::None, ops: 900 };
+    let frame = plain(&head).unwrap();
+    assert!(matches!(read(&frame[LENGTH..], LIMITS), Err(WireError::Damaged)));
+}
+
+#[test]
+fn names_are_checked_on_their_way_in() {
+    // As texts they are bytes with their length before: what a name's bytes are, are a bad name's, too.
+    let bytes = postcard::to_allocvec("-bad name").unwrap();
+    assert!(postcard::from_bytes::<QueueName>(&bytes).is_err());
+    assert!(postcard::from_bytes::<Key>(&bytes).is_ok());
+    assert!(postcard::from_bytes::<Key>(&postcard::to_allocvec("").unwrap()).is_err());
+    assert!(postcard::from_bytes::<Key>(&postcard::to_allocvec(&*"k".repeat(513)).unwrap()).is_err());
+    let good = QueueName::new("good").unwrap();
+    assert_eq!(postcard::from_bytes::<QueueName>(&postcard::to_allocvec("good").unwrap()), Ok(good));
+}
+
+#[test]
+fn the_policy_s_largest_requests_fit() {
+    let policy = Policy::default();
+    let limits = Limits::of(&policy);
+    assert!(limits.bytes > policy.max_batch_bytes + policy.max_body && limits.bytes <= 1 << 30);
+    assert!(limits.parts >= policy.max_batch_messages);
+    let none = Policy { max_batch_bytes: 0, max_reserve_bytes: 0, max_body: 0, ..Policy::default() };
+    assert!(Limits::of(&none).bytes >= MAX_GREETING);
+}
+
+/// The bytes of one frame. If this fails, nodes of two builds would misunderstand each other: raise [`PROTOCOL`].
+#[test]
+fn the_bytes_are_those_of_this_protocol() {
+    let queue = QueueName::new("q").unwrap();
+    let ops = [
+        Op::Enqueue(Box::new(duewheel_core::engine::Enqueue::new(queue.clone(), "b"))),
+        Op::Purge { queue },
+        Op::NextDue,
+    ];
+    let frame = request(1, SHARD, Patience::None, &ops, LIMITS).unwrap();
+    let expected: &[u8] = &[
+        26, 0, 0, 0, // length
+        0, 1, 3, 0, 3, // head
+        0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // an enqueue
+        27, 1, b'q', // a purge
+        32,   // when is the next one due?
+    ];
+    assert_eq!((PROTOCOL, &*frame), (1, expected));
+}

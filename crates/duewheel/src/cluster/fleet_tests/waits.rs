@@ -1,0 +1,122 @@
+//! Reserves that wait, and what becomes of what nobody takes.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reserve_waits_at_a_shard_of_another_node() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let a = start(&coordinator, "a").await;
+    let b = start(&coordinator, "b").await;
+    settled(&[&a, &b]).await;
+    let shard = a.fleet.here()[0];
+    let pending = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+    // Behind it in the same way: when this is answered, the reserve waits.
+    call(&b, shard, Op::Stats).await.unwrap();
+    enqueue(&a, shard, "x").await.unwrap();
+    let answers = pending.await;
+    assert!(matches!(&answers[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.len() == 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_is_given_up_takes_nothing_here_or_there() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let a = start(&coordinator, "a").await;
+    let b = start(&coordinator, "b").await;
+    settled(&[&a, &b]).await;
+    let shard = a.fleet.here()[0];
+    for node in [&a, &b] {
+        let pending = node.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+        call(node, shard, Op::Stats).await.unwrap();
+        drop(pending);
+        waiters(&a, shard, 0).await;
+        enqueue(node, shard, "x").await.unwrap();
+        let grants = reserve(node, shard, 2, 0).await.unwrap();
+        assert_eq!(grants.len(), 1);
+        assert_eq!(grants[0].attempt, 1, "no attempt was counted");
+        ack(node, shard, &grants[0]).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let a = start(&coordinator, "a").await;
+    let b = start(&coordinator, "b").await;
+    settled(&[&a, &b]).await;
+    let shard = a.fleet.here()[0];
+    for node in [&a, &b] {
+        enqueue(node, shard, "x").await.unwrap();
+        // It does not wait, so it is granted whatever happens; nobody takes it.
+        drop(node.fleet.submit(shard, vec![reserve_op(1, 0)], Patience::None));
+        let mut grants = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while grants.is_empty() {
+            assert!(Instant::now() < deadline, "it was not put back");
+            grants = reserve(node, shard, 2, 100).await.unwrap();
+        }
+        assert_eq!(grants[0].attempt, 1, "no attempt was counted");
+        ack(node, shard, &grants[0]).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_with_one_number_on_two_nodes_are_two() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let a = start(&coordinator, "a").await;
+    let b = start(&coordinator, "b").await;
+    settled(&[&a, &b]).await;
+    let shard = a.fleet.here()[0];
+    let of_a = a.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+    let of_b = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
+    waiters(&a, shard, 2).await;
+    call(&b, shard, Op::CancelReserve { waiter: WaiterId(1) }).await.unwrap();
+    let ended = of_b.await;
+    assert!(matches!(&ended[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.is_empty()));
+    enqueue(&b, shard, "x").await.unwrap();
+    let answers = of_a.await;
+    assert!(matches!(&answers[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.len() == 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let a = start(&coordinator, "a").await;
+    let b = start(&coordinator, "b").await;
+    settled(&[&a, &b]).await;
+    let (near, far) = (b.fleet.here()[0], a.fleet.here()[0]);
+    enqueue(&b, far, "x").await.unwrap();
+    let grant = reserve(&b, far, 9, 0).await.unwrap().remove(0);
+    let waits: Vec<_> =
+        [near, far].map(|shard| b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None)).into();
+    waiters(&a, far, 1).await;
+    waiters(&b, near, 1).await;
+    b.inbox.close_door(Door::Draining);
+    b.shared.wish(Wish::EndWaits, &b.inbox);
+    for wait in waits {
+        let ended = wait.await;
+        assert!(
+            matches!(&ended[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.is_empty()),
+            "{ended:?}"
+        );
+    }
+    assert!(matches!(enqueue(&b, near, "late").await, Err(CallError::Draining)));
+    assert!(matches!(ack(&b, far, &grant).await.unwrap(), Reply::Settle(Ok(_))));
+    assert_eq!(b.fleet.here().len(), 4, "it serves others until it stops");
+    enqueue(&a, near, "from a").await.unwrap();
+    assert_eq!(stop(&b).await, End::Stopped);
+    settled(&[&a]).await;
+    assert_eq!(reserve(&a, near, 1, 0).await.unwrap().len(), 1);
+}
+
+/// Waits until so many reserves wait at a shard.
+async fn waiters(node: &Started, shard: ShardId, wanted: u64) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let Reply::Stats(stats) = call(node, shard, Op::Stats).await.unwrap() else { panic!("no stats") };
+        if stats.waiters == wanted {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{} wait, not {wanted}", stats.waiters);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -1,0 +1,360 @@
+//! One answer out of those of all shards. Pure.
+
+use std::collections::BTreeMap;
+
+use duewheel_core::engine::{Attended, Counts, Histogram, QueueView, Rates, Stats, View, WheelView};
+use duewheel_core::message::State;
+use duewheel_core::name::QueueName;
+use duewheel_core::policy::{Lasting, QueueSettings};
+use duewheel_core::record::{Pause, Totals};
+use duewheel_core::time::WallMs;
+
+/// What this node knows of a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Own {
+    /// How often it is held, for each `Hold`.
+    pub(crate) holds: [u32; 3],
+    /// Reserves that wait in its line.
+    pub(crate) waiting: usize,
+    /// Those, and the ones that are being served.
+    pub(crate) standing: usize,
+}
+
+/// A queue of which nothing is there.
+pub(crate) fn empty_queue(name: QueueName) -> QueueView {
+    QueueView {
+        name,
+        counts: Counts::default(),
+        urgent: 0,
+        oldest_ready: None,
+        waiters: 0,
+        using: 0,
+        watching: 0,
+        attended: Attended::No,
+        totals: Totals::default(),
+        rates: Rates::default(),
+        settings: QueueSettings::default(),
+        pause: Pause::Running,
+        pause_left_ms: None,
+    }
+}
+
+/// What the shards say of one queue. Numbers are added; what is set in one shard at least is shown as set.
+pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
+    into.counts = counts(into.counts, other.counts);
+    into.urgent += other.urgent;
+    into.oldest_ready = [into.oldest_ready, other.oldest_ready].into_iter().flatten().min();
+    into.waiters += other.waiters;
+    into.using += other.using;
+    into.watching += other.watching;
+    if other.attended == Attended::Yes {
+        into.attended = Attended::Yes;
+    }
+    into.totals = totals(into.totals, other.totals);
+    into.rates.enqueued_milli += other.rates.enqueued_milli;
+    into.rates.granted_milli += other.rates.granted_milli;
+    into.rates.acked_milli += other.rates.acked_milli;
+    // Everywhere the same, unless setting them has failed at some shards, or they last no longer than messages are there.
+    let is_set = |s: &QueueSettings| (*s != QueueSettings::default(), s.lasting == Lasting::Always);
+    if is_set(&other.settings) > is_set(&into.settings) {
+        into.settings = other.settings;
+    }
+    let length = |view: (Pause, Option<u64>)| match view.0 {
+        Pause::Running => (0, 0),
+        Pause::Until { .. } => (1, view.1.unwrap_or(0)),
+        Pause::Paused => (2, 0),
+    };
+    let (mine, others) = ((into.pause, into.pause_left_ms), (other.pause, other.pause_left_ms));
+    (into.pause, into.pause_left_ms) = if length(others) > length(mine) { others } else { mine };
+}
+
+/// Queues by name, out of what the shards and this node know. Holds and waiting reserves are those of this node: what the shards count as
+/// waiting are nodes. A queue of which nothing else is there is left out.
+pub(crate) fn queues(
+    shards: impl IntoIterator<Item = Vec<QueueView>>,
+    own: BTreeMap<QueueName, Own>,
+) -> Vec<QueueView> {
+    let mut all: BTreeMap<QueueName, QueueView> = BTreeMap::new();
+    for view in shards.into_iter().flatten() {
+        let view = QueueView { waiters: 0, using: 0, watching: 0, ..view };
+        match all.get_mut(&view.name) {
+            Some(into) => queue(into, view),
+            None => drop(all.insert(view.name.clone(), view)),
+        }
+    }
+    for name in own.keys() {
+        all.entry(name.clone()).or_insert_with(|| empty_queue(name.clone()));
+    }
+    all.retain(|name, view| {
+        let own = own.get(name).copied().unwrap_or_default();
+        [view.using, view.watching, _] = own.holds;
+        view.waiters = own.waiting;
+        let c = view.counts;
+        c.scheduled + c.ready + c.leased + c.dead > 0
+            || own != Own::default()
+            || view.settings.keep_a_queue()
+            || view.pause != Pause::Running
+    });
+    all.into_values().collect()
+}
+
+fn counts(a: Counts, b: Counts) -> Counts {
+    Counts {
+        scheduled: a.scheduled + b.scheduled,
+        ready: a.ready + b.ready,
+        leased: a.leased + b.leased,
+        dead: a.dead + b.dead,
+        estimated: a.estimated || b.estimated,
+    }
+}
+
+/// A queue is paused in all shards at once, so that is one pause.
+fn totals(a: Totals, b: Totals) -> Totals {
+    Totals {
+        enqueued: a.enqueued.saturating_add(b.enqueued),
+        granted: a.granted.saturating_add(b.granted),
+        acked: a.acked.saturating_add(b.acked),
+        cancelled: a.cancelled.saturating_add(b.cancelled),
+        replaced: a.replaced.saturating_add(b.replaced),
+        purged: a.purged.saturating_add(b.purged),
+        died: a.died.saturating_add(b.died),
+        expired: a.expired.saturating_add(b.expired),
+        paused: a.paused.max(b.paused),
+    }
+}
+
+/// Figures of all shards. Each shard counts the queues that it has something of, so there are at least as many as in the shard with the most.
+/// Waiting reserves are counted by whoever has the lines.
+pub(crate) fn stats(shards: Vec<Stats>) -> Stats {
+    shards.into_iter().fold(Stats::default(), |mut sum, one| {
+        sum.counts = counts(sum.counts, one.counts);
+        sum.urgent += one.urgent;
+        sum.bytes = sum.bytes.saturating_add(one.bytes);
+        sum.resident += one.resident;
+        sum.resident_bytes = sum.resident_bytes.saturating_add(one.resident_bytes);
+        sum.queues = sum.queues.max(one.queues);
+        sum.totals = totals(sum.totals, one.totals);
+        sum.lease_expired += one.lease_expired;
+        sum.lease_lost += one.lease_lost;
+        sum.lateness.resize(sum.lateness.len().max(one.lateness.len()), 0);
+        for (sum, n) in sum.lateness.iter_mut().zip(one.lateness) {
+            *sum += n;
+        }
+        sum.lateness_sum_ms = sum.lateness_sum_ms.saturating_add(one.lateness_sum_ms);
+        sum
+    })
+}
+
+/// Columns that several histograms can have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) from: WallMs,
+    pub(crate) to: WallMs,
+    pub(crate) columns: usize,
+}
+
+/// The columns of the coarsest one, if there are others. Asked for these, a shard with a finer resolution has them, too: resolutions are
+/// doubled, and columns are multiples of them.
+pub(crate) fn common_columns(all: &[Histogram]) -> Option<Columns> {
+    let coarsest = all.iter().max_by_key(|h| (h.resolution_ms, h.width_ms))?;
+    let differs = |h: &&Histogram| !is_empty(h) && !fits(h, coarsest);
+    all.iter().find(differs)?;
+    let span = coarsest.width_ms.saturating_mul(coarsest.counts.len() as u64);
+    Some(Columns {
+        from: coarsest.from,
+        to: WallMs(coarsest.from.0.saturating_add(span)),
+        columns: coarsest.counts.len(),
+    })
+}
+
+fn fits(a: &Histogram, b: &Histogram) -> bool {
+    (a.from, a.width_ms, a.counts.len()) == (b.from, b.width_ms, b.counts.len())
+}
+
+fn is_empty(h: &Histogram) -> bool {
+    h.before == 0 && h.after == 0 && h.counts.iter().all(|n| *n == 0)
+}
+
+/// One histogram. Where the columns of two do not fit, each narrow one is counted where it begins, and the resolution says how far off that may
+/// be.
+pub(crate) fn histogram(all: Vec<Histogram>) -> Option<Histogram> {
+    let mut merged = all.iter().max_by_key(|h| (h.resolution_ms, h.width_ms))?.clone();
+    merged.counts.fill(0);
+    (merged.before, merged.after) = (0, 0);
+    for one in all {
+        merged.before += one.before;
+        merged.after += one.after;
+        if !is_empty(&one) {
+            merged.resolution_ms = merged.resolution_ms.max(one.resolution_ms);
+            if !fits(&one, &merged) {
+                merged.resolution_ms = merged.resolution_ms.max(one.width_ms).max(merged.width_ms);
+            }
+        }
+        for (n, count) in (0..).zip(one.counts) {
+            let start = one.from.0.saturating_add(one.width_ms.saturating_mul(n));
+            if start < merged.from.0 {
+                merged.before += count;
+                continue;
+            }
+            let column = usize::try_from((start - merged.from.0) / merged.width_ms.max(1));
+            match merged.counts.get_mut(column.unwrap_or(usize::MAX)) {
+                Some(sum) => *sum += count,
+                None => merged.after += count,
+            }
+        }
+    }
+    Some(merged)
+}
+
+/// One ring: those of the shards turned so that their pointers stand where that of the first one does. Engine time is each shard's own, so
+/// their pointers differ; how far ahead of the pointer a message is stays true.
+pub(crate) fn wheel(shards: Vec<WheelView>) -> Option<WheelView> {
+    let mut shards = shards.into_iter();
+    let mut merged = shards.next()?;
+    let slots = merged.slots.max(1);
+    for one in shards {
+        merged.messages += one.messages;
+        for (ring, occupied) in one.occupied.into_iter().enumerate() {
+            let turn = slots + merged.pointers[ring] % slots - one.pointers[ring] % slots;
+            let mut sum: BTreeMap<usize, u64> = merged.occupied[ring].iter().copied().collect();
+            for (slot, n) in occupied {
+                *sum.entry((slot + turn) % slots).or_default() += n;
+            }
+            merged.occupied[ring] = sum.into_iter().collect();
+        }
+    }
+    Some(merged)
+}
+
+/// The first message of a state: ready, by priority, due time, id; scheduled, by due time; dead, by when it died; leased, by id.
+pub(crate) fn first(state: State, found: impl Iterator<Item = Box<View>>) -> Option<Box<View>> {
+    found.min_by_key(|view| {
+        let (priority, time) = match state {
+            State::Ready => (view.priority, view.due_at.0),
+            State::Scheduled => (0, view.due_at.0),
+            State::Dead => (0, view.dead.map_or(u64::MAX, |(_, since)| since.0)),
+            State::Leased => (0, 0),
+        };
+        (priority, time, view.message.id)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::message::MaxAttempts;
+    use duewheel_core::time::EngineMs;
+
+    use super::*;
+
+    fn name(text: &str) -> QueueName {
+        QueueName::new(text).unwrap()
+    }
+
+    fn view(text: &str, ready: u64) -> QueueView {
+        QueueView { counts: Counts { ready, ..Counts::default() }, ..empty_queue(name(text)) }
+    }
+
+    #[test]
+    fn a_queue_is_the_sum_of_its_parts() {
+        let settings = QueueSettings { max_attempts: MaxAttempts::new(3), ..QueueSettings::default() };
+        let until = Pause::Until { end: EngineMs(9), length_ms: 5 };
+        let rates = Rates { enqueued_milli: 5, granted_milli: 6, acked_milli: 7 };
+        let a = QueueView {
+            oldest_ready: Some(WallMs(8)),
+            totals: Totals { enqueued: 4, paused: 2, ..Totals::default() },
+            pause: until,
+            pause_left_ms: Some(3),
+            rates,
+            ..view("q", 1)
+        };
+        let b = QueueView {
+            oldest_ready: Some(WallMs(5)),
+            totals: Totals { enqueued: 3, paused: 2, ..Totals::default() },
+            attended: Attended::Yes,
+            settings: settings.clone(),
+            pause: until,
+            pause_left_ms: Some(4),
+            rates,
+            waiters: 9,
+            ..view("q", 2)
+        };
+        let own = Own { holds: [1, 2, 3], waiting: 4, standing: 5 };
+        let merged = queues([vec![a], vec![b]], BTreeMap::from([(name("q"), own)]));
+        let wanted = QueueView {
+            oldest_ready: Some(WallMs(5)),
+            totals: Totals { enqueued: 7, paused: 2, ..Totals::default() },
+            attended: Attended::Yes,
+            settings,
+            pause: until,
+            pause_left_ms: Some(4),
+            rates: Rates { enqueued_milli: 10, granted_milli: 12, acked_milli: 14 },
+            waiters: 4,
+            using: 1,
+            watching: 2,
+            ..view("q", 3)
+        };
+        assert_eq!(merged, [wanted]);
+    }
+
+    #[test]
+    fn a_queue_is_there_while_anything_of_it_is() {
+        let waited_at = QueueView { waiters: 1, attended: Attended::Yes, ..view("node-waits", 0) };
+        let paused = QueueView { pause: Pause::Paused, ..view("paused", 0) };
+        let own = BTreeMap::from([(name("held"), Own { holds: [0, 0, 1], ..Own::default() })]);
+        let names: Vec<String> = queues([vec![waited_at], vec![paused, view("used", 1)]], own)
+            .into_iter()
+            .map(|q| q.name.to_string())
+            .collect();
+        assert_eq!(names, ["held", "paused", "used"]);
+    }
+
+    #[test]
+    fn figures_are_added_and_queues_are_not_counted_twice() {
+        let one = Stats { queues: 3, bytes: 5, waiters: 7, lateness: vec![1, 2], ..Stats::default() };
+        let sum = stats(vec![one.clone(), Stats { queues: 2, ..one }]);
+        assert_eq!((sum.queues, sum.bytes, sum.waiters), (3, 10, 0));
+        assert_eq!(sum.lateness, [2, 4]);
+    }
+
+    fn columns(from: u64, width_ms: u64, resolution_ms: u64, counts: &[u64]) -> Histogram {
+        let (before, after) = (1, 2);
+        Histogram { from: WallMs(from), width_ms, counts: counts.to_vec(), before, after, resolution_ms }
+    }
+
+    #[test]
+    fn columns_that_fit_are_added_exactly() {
+        let all = vec![columns(60, 60, 60, &[1, 2]), columns(60, 60, 60, &[3, 4])];
+        assert_eq!(common_columns(&all), None);
+        let wanted = Histogram { before: 2, after: 4, ..columns(60, 60, 60, &[4, 6]) };
+        assert_eq!(histogram(all), Some(wanted));
+    }
+
+    #[test]
+    fn the_coarsest_columns_count_and_the_others_are_asked_for_them() {
+        let all = vec![columns(60, 60, 60, &[1, 2, 3]), columns(0, 120, 120, &[4, 5])];
+        let wanted = Columns { from: WallMs(0), to: WallMs(240), columns: 2 };
+        assert_eq!(common_columns(&all), Some(wanted));
+        // As they are, they can only be counted roughly, and that is said.
+        let merged = histogram(all).unwrap();
+        assert_eq!((merged.counts, merged.resolution_ms), (vec![5, 10], 120));
+        let nothing = Histogram { before: 0, after: 0, ..columns(60, 60, 60, &[0]) };
+        assert_eq!(common_columns(&[nothing, columns(0, 120, 120, &[4, 5])]), None);
+    }
+
+    #[test]
+    fn rings_are_turned_to_one_pointer() {
+        let ring = |pointers, occupied: [Vec<(usize, u64)>; 2]| WheelView {
+            slots: 10,
+            tick_ms: 1,
+            pointers,
+            messages: occupied.iter().flatten().map(|(_, n)| n).sum(),
+            occupied,
+        };
+        let merged = wheel(vec![
+            ring([2, 8], [vec![(3, 1)], vec![(9, 1)]]),
+            ring([2, 1], [vec![(3, 1), (4, 2)], vec![(2, 5), (3, 1)]]),
+        ]);
+        let wanted = ring([2, 8], [vec![(3, 2), (4, 2)], vec![(0, 1), (9, 6)]]);
+        assert_eq!(merged, Some(wanted), "one and two slots ahead of the pointer");
+    }
+}

@@ -1,0 +1,149 @@
+//! Which shard an operation belongs to.
+//!
+//! | operation | shard |
+//! |---|---|
+//! | on an id | [`ShardId::of`] the id |
+//! | on a key, and the enqueue of a message with one | XXH3-64 of queue, a zero byte, key; modulo the number of shards |
+//! | the enqueue of a message without a key, with a `dedupe_id` | the same, of queue, a zero byte, `dedupe_id` |
+//! | any other enqueue | whichever is near |
+//! | on a queue, on a session, on everything | all |
+//!
+//! Data lies where this has put it, so it must never change. What follows from it: a `dedupe_id` is known in its shard alone, so one that is used
+//! with two keys, or once with a key and once without, may stand for two messages.
+
+use duewheel_core::engine::{Op, Target};
+use duewheel_core::id::{LeaseToken, MessageId, ShardId};
+use duewheel_core::name::QueueName;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Where an operation goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// To this shard.
+    To(ShardId),
+    /// To any one.
+    Any,
+    /// To several, and their answers are merged.
+    Many,
+    /// Nowhere: it is about this node's connections.
+    Node,
+}
+
+/// Where an operation goes, if there are so many shards.
+pub(crate) fn way(op: &Op, shards: u32) -> Way {
+    match op {
+        Op::Enqueue(e) => match (&e.key, &e.dedupe_id) {
+            (Some(key), _) => Way::To(of_name(&e.queue, key.as_str(), shards)),
+            (None, Some(id)) => Way::To(of_name(&e.queue, id, shards)),
+            (None, None) => Way::Any,
+        },
+        Op::ReserveOne { id, .. }
+        | Op::Ack { id, .. }
+        | Op::Nack { id, .. }
+        | Op::Bury { id, .. }
+        | Op::Extend { id, .. }
+        | Op::Delete { id, .. }
+        | Op::Redrive { id } => Way::To(ShardId::of(*id, shards)),
+        Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target } | Op::Get { target } => {
+            match target {
+                Target::Id(id) => Way::To(ShardId::of(*id, shards)),
+                Target::Key(queue, key) => Way::To(of_name(queue, key.as_str(), shards)),
+            }
+        }
+        Op::Hold { .. } | Op::LetGo { .. } | Op::CancelReserve { .. } => Way::Node,
+        Op::Undelivered { leases } => match by_shard(leases, shards).as_slice() {
+            [(shard, _)] => Way::To(*shard),
+            _ => Way::Many,
+        },
+        Op::Reserve(_)
+        | Op::FireMany { .. }
+        | Op::RedriveMany { .. }
+        | Op::Peek { .. }
+        | Op::List { .. }
+        | Op::Queue { .. }
+        | Op::Queues { .. }
+        | Op::Histogram { .. }
+        | Op::Wheel
+        | Op::Stats
+        | Op::Configure { .. }
+        | Op::Pause { .. }
+        | Op::Resume { .. }
+        | Op::Purge { .. }
+        | Op::SessionClosed { .. }
+        | Op::SessionDeadline { .. }
+        | Op::NextDue => Way::Many,
+    }
+}
+
+/// The shard of a queue's key or `dedupe_id`.
+pub(crate) fn of_name(queue: &QueueName, name: &str, shards: u32) -> ShardId {
+    let mut hash = Xxh3::new();
+    hash.update(queue.as_str().as_bytes());
+    hash.update(&[0]);
+    hash.update(name.as_bytes());
+    let shard = hash.digest() % u64::from(shards.max(1));
+    ShardId(u32::try_from(shard).unwrap_or(0))
+}
+
+/// Leases, sorted by shard.
+pub(crate) type Leases = Vec<(MessageId, LeaseToken)>;
+
+/// Sorts leases by their shards.
+pub(crate) fn by_shard(leases: &[(MessageId, LeaseToken)], shards: u32) -> Vec<(ShardId, Leases)> {
+    let mut sorted: Vec<(ShardId, Leases)> = Vec::new();
+    for &lease in leases {
+        let shard = ShardId::of(lease.0, shards);
+        match sorted.iter_mut().find(|(of, _)| *of == shard) {
+            Some((_, leases)) => leases.push(lease),
+            None => sorted.push((shard, vec![lease])),
+        }
+    }
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::Key;
+    use duewheel_core::engine::Enqueue;
+
+    use super::*;
+
+    fn queue(name: &str) -> QueueName {
+        QueueName::new(name).unwrap()
+    }
+
+    #[test]
+    fn the_shard_of_a_name_never_changes() {
+        let shards = |n| ["", "k", "order-42", "über"].map(|name| of_name(&queue("q"), name, n).0);
+        assert_eq!(shards(1), [0; 4]);
+        assert_eq!(shards(16), [11, 9, 2, 11], "data lies where these numbers say");
+        assert_eq!(of_name(&queue("a"), "bc", 1 << 31), of_name(&queue("a"), "bc", 1 << 31));
+        assert_ne!(of_name(&queue("a"), "bc", 1 << 31), of_name(&queue("ab"), "c", 1 << 31));
+    }
+
+    #[test]
+    fn a_message_is_found_by_the_way_it_went() {
+        for n in 0..100 {
+            let key = Key::new(&format!("key-{n}")).unwrap();
+            let put = Enqueue {
+                key: Some(key.clone()),
+                dedupe_id: Some("d".into()),
+                ..Enqueue::new(queue("q"), "")
+            };
+            let get = Op::Get { target: Target::Key(queue("q"), key) };
+            assert_eq!(way(&Op::Enqueue(Box::new(put)), 7), way(&get, 7));
+        }
+        let any = Op::Enqueue(Box::new(Enqueue::new(queue("q"), "")));
+        assert_eq!(way(&any, 7), Way::Any);
+        assert_eq!(way(&Op::Redrive { id: MessageId(9) }, 7), Way::To(ShardId(1)));
+    }
+
+    #[test]
+    fn names_are_spread_evenly() {
+        let mut counts = [0; 16];
+        for n in 0..16_000 {
+            counts[of_name(&queue("orders"), &format!("order-{n}"), 16).0 as usize] += 1;
+        }
+        assert!(counts.iter().all(|n| (850..1150).contains(n)), "{counts:?}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Opening a node of a cluster: how it takes part, and what is put together for that.
+
+use std::sync::Arc;
+
+use duewheel_core::policy::Policy;
+use duewheel_core::store::Coordinator;
+
+use crate::Duewheel;
+use crate::backup::Copier;
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::cluster::fleet::{Fleet, FleetOptions};
+use crate::cluster::router::Router;
+use crate::cluster::{ClusterView, FleetError};
+
+/// How a node takes part in a cluster.
+///
+/// ```
+/// let alone = duewheel::NodeOptions::new("a");
+/// let with_others = duewheel::NodeOptions::new("a").advertise("10.0.0.1:7800").shards_if_new(16);
+/// ```
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    fleet: FleetOptions,
+}
+
+impl NodeOptions {
+    /// A node of this name, which no other living node has. Alone, and a new cluster has one shard, if nothing else is said.
+    pub fn new(name: impl Into<String>) -> Self {
+        let fleet =
+            FleetOptions { name: name.into(), advertise: None, bind: None, shards_if_new: 1, seed: None };
+        NodeOptions { fleet }
+    }
+
+    /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the coordinator keeps; what they say
+    /// is not encrypted. With port 0 one that is free is taken.
+    #[must_use]
+    pub fn advertise(mut self, address: impl Into<String>) -> Self {
+        self.fleet.advertise = Some(address.into());
+        self
+    }
+
+    /// Where it listens, if that is not where others reach it.
+    #[must_use]
+    pub fn bind(mut self, address: impl Into<String>) -> Self {
+        self.fleet.bind = Some(address.into());
+        self
+    }
+
+    /// Into how many shards a new cluster is split, for ever; one that exists stays as it is.
+    #[must_use]
+    pub fn shards_if_new(mut self, shards: u32) -> Self {
+        self.fleet.shards_if_new = shards;
+        self
+    }
+
+    pub(crate) fn seed(mut self, seed: Option<u64>) -> Self {
+        self.fleet.seed = seed;
+        self
+    }
+}
+
+/// A node that takes part, for as long as its handle lives.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    fleet: Arc<Fleet>,
+}
+
+impl Membership {
+    pub(crate) fn view(&self) -> ClusterView {
+        self.fleet.view()
+    }
+
+    pub(crate) fn figures(&self) -> [(&'static str, u64); 5] {
+        self.fleet.figures()
+    }
+}
+
+/// Takes part, and puts a client on top.
+pub(crate) async fn open(
+    coordinator: Arc<dyn Coordinator>,
+    options: NodeOptions,
+    policy: Policy,
+    clock: Arc<dyn Clock>,
+) -> Result<Duewheel, FleetError> {
+    let started = Fleet::start(coordinator, options.fleet, policy.clone(), clock.clone()).await?;
+    let runtime = tokio::runtime::Handle::current();
+    let router = Router::new(started.fleet.clone(), policy, clock, started.sessions, runtime);
+    let client = Client::routed(started.inbox, started.shared, router, started.sessions);
+    Ok(Duewheel::of_node(client, Membership { fleet: started.fleet }))
+}
+
+impl Duewheel {
+    fn of_node(client: Client, membership: Membership) -> Self {
+        Duewheel::with(client, Copier::None, Some(membership))
+    }
+
+    /// The cluster as this node sees it; `None` when this is no node of one.
+    pub fn cluster(&self) -> Option<ClusterView> {
+        self.membership().map(Membership::view)
+    }
+
+    /// Figures of the node for `/metrics`; names without prefix.
+    pub fn cluster_figures(&self) -> Option<[(&'static str, u64); 5]> {
+        self.membership().map(Membership::figures)
+    }
+}
