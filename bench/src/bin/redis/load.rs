@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, LocalSet};
 
 use crate::consumer::{Consumer, Seen};
-use crate::line::Line;
+use crate::line::{Line, Speech, find};
 use crate::producer::{Due, Producer, Way, now_ms};
 
 /// How requests are sent: over so many connections, on each so many before the replies are read.
@@ -147,6 +147,17 @@ pub(crate) fn come_due(
         let seen = seen.take();
         let seconds = seen.acked.map_or(0.0, |acked| (acked - began).as_secs_f64());
         Ok(Outcome { messages: total, seconds, all: total, seen: Some(seen), ..Outcome::default() })
+    })
+}
+
+/// What a node answers to a GET.
+pub(crate) fn look(address: SocketAddr, path: &str) -> io::Result<serde_json::Value> {
+    run(async {
+        let mut line = Line::open(address, Speech::Http).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n");
+        let answer = line.call(request.as_bytes(), 1).await?;
+        let body = find(answer, b"\r\n\r\n").map_or(answer.len(), |head| head + 4);
+        serde_json::from_slice(&answer[body..]).map_err(io::Error::other)
     })
 }
 

@@ -35,9 +35,10 @@ const NODES: usize = 3;
 pub(crate) const DELAY_MS: u64 = 1_000;
 const POLL: Duration = Duration::from_millis(10);
 const SLOW_POLL: Duration = Duration::from_millis(100);
-/// Shards are shared out among nodes, and nodes and Redis are warm.
-const SETTLE: Duration = Duration::from_secs(3);
-const SETTLE_TRIES: usize = 10;
+/// Shards that are not shared out among the nodes by then never are.
+const SETTLED: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+const WARM: Duration = Duration::from_secs(1);
 
 /// A row of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -243,19 +244,30 @@ fn addresses(case: Case, backend: &Backend, nodes: &[Node]) -> Vec<SocketAddr> {
     }
 }
 
-/// Shards move while nodes come, and requests may be refused meanwhile.
+/// Waits until every shard is where it is to be, and warms nodes and Redis.
 fn settle(target: &Target) -> io::Result<()> {
-    let mut tries = 0;
-    let until = Instant::now() + 2 * SETTLE;
-    loop {
-        match load::enqueue(target, BATCHES, SETTLE) {
-            Ok(_) if Instant::now() >= until => return Ok(()),
-            Err(error) if tries >= SETTLE_TRIES => return Err(error),
-            Ok(_) => {}
-            Err(_) => thread::sleep(SETTLE / 10),
+    let until = Instant::now() + SETTLED;
+    for node in &target.addresses {
+        loop {
+            let view = load::look(*node, "/v1/cluster")?;
+            if is_settled(&view, target.addresses.len()) {
+                break;
+            }
+            if Instant::now() >= until {
+                return Err(io::Error::other(format!("shards do not come to rest: {view}")));
+            }
+            thread::sleep(LOOK);
         }
-        tries += 1;
     }
+    load::enqueue(target, BATCHES, WARM).map(|_| ())
+}
+
+fn is_settled(view: &serde_json::Value, nodes: usize) -> bool {
+    let list =
+        |name: &str| view.get(name).and_then(|list| list.as_array()).map_or(&[] as &[_], Vec::as_slice);
+    let shards = list("shards");
+    let at_home = |shard: &serde_json::Value| !shard["owner"].is_null() && shard["owner"] == shard["wanted"];
+    list("nodes").len() == nodes && !shards.is_empty() && shards.iter().all(at_home)
 }
 
 fn processor(nodes: &[Node]) -> Duration {
