@@ -158,19 +158,6 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether the door lets these in, whatever room there is.
-    ///
-    /// # Errors
-    /// [`CallError::Draining`] or the closing reason.
-    pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
-        match &self.state().door {
-            Door::Open => Ok(()),
-            Door::Draining if ops.iter().all(is_settling) => Ok(()),
-            Door::Draining => Err(CallError::Draining),
-            Door::Closed(why) => Err(why.clone()),
-        }
-    }
-
     /// Makes the driver run its loop once more.
     pub fn wake(&self) {
         let mut state = self.state();

@@ -8,6 +8,7 @@
 //! 2. `Info` means that nobody knows what became of it; an operation without an answer counts as `Info`. `Fail` is a
 //!    definite refusal: nothing was changed.
 //! 3. An operation invoked before [`Fault::Killed`], [`Fault::Stopped`] or [`Fault::PowerLoss`] takes no effect after it.
+//!    Of a cluster these are not written ([`Fault::Struck`] is), and [`Unanswered`] says how long such an operation lingers.
 //!    (A client opens its connection before it writes the invocation down, never retries inside one operation, and the
 //!    fault is written after the process is gone.)
 //!
@@ -413,8 +414,42 @@ pub enum Fault {
     Paused,
     /// It is about to go on. Between the two it does nothing, and its clocks run.
     Resumed,
+    /// Something of a cluster is taken away, or comes: from here to [`Fault::Healed`] what is due may have to wait. Nothing else
+    /// is excused by it: a node is no system, and what was asked of it may still take effect elsewhere.
+    Struck(Blow),
+    /// The store goes on with a copy, and what was before it will not come back: whatever was invoked before this place, and
+    /// answered later than [`Rules::failover_ms`] before the last blow, may be forgotten.
+    FailedOver,
+    /// Nothing of the cluster is missing any more.
+    Healed,
     /// Anything else that the checker need not know about.
     Other(String),
+}
+
+/// What is done to a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blow {
+    /// A node was killed.
+    NodeKilled,
+    /// A node was stopped (SIGSTOP) until others had its shards.
+    NodePaused,
+    /// A node was asked to end, and is gone.
+    NodeLeft,
+    /// A node came.
+    NodeCame,
+    /// A node was cut off from the store.
+    NodeCut,
+    /// The whole store was killed.
+    StoreKilled,
+    /// The whole store was stopped (SIGSTOP).
+    StorePaused,
+    /// The whole store was killed, and is started with an older copy of what it had.
+    StoreSetBack,
+    /// One of several masters of the store was killed.
+    MasterKilled,
+    /// One of several masters of the store was stopped (SIGSTOP).
+    MasterPaused,
 }
 
 /// When a process was killed.
@@ -457,6 +492,23 @@ pub struct Rules {
     /// Whose a lease is.
     #[serde(default)]
     pub leases: Leases,
+    /// What was answered longer than this before a failover of the store is not forgotten by it.
+    #[serde(default)]
+    pub failover_ms: u64,
+    /// Until when an operation without an answer takes effect, if at all.
+    #[serde(default)]
+    pub unanswered: Unanswered,
+}
+
+/// Until when an operation without an answer takes effect, if at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unanswered {
+    /// Until the process is killed: there is one.
+    #[default]
+    UntilKilled,
+    /// For so many ms after the client has given it up: of several processes any may still have it in hand.
+    ForMs(u64),
 }
 
 /// Whether a system says something. From what it does not say nothing is concluded.
@@ -507,6 +559,8 @@ impl Default for Rules {
             keys: Told::Yes,
             lateness: Told::Yes,
             leases: Leases::OfTokens,
+            failover_ms: 0,
+            unanswered: Unanswered::UntilKilled,
         }
     }
 }

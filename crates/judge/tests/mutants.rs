@@ -3,8 +3,8 @@
 //! Without a bug the toy's histories must be clean, so that the checker is not a liar; each bug must be caught within
 //! 200 seeds, so that it is not blind.
 
-use duewheel_judge::checker::{Fact, check};
-use duewheel_judge::model::{Bug, run};
+use duewheel_judge::checker::{Check, Fact, check};
+use duewheel_judge::model::{Bug, Fate, KEPT_MS, run, run_under};
 
 const SEEDS: u64 = 200;
 
@@ -41,4 +41,43 @@ fn each_bug_of_the_toy_is_caught() {
         }
     }
     assert!(blind.is_empty(), "not caught within {SEEDS} seeds: {blind:?}");
+}
+
+#[test]
+fn what_failovers_of_the_toy_forget_is_no_violation() {
+    let (mut forgotten, mut failovers, mut again) = (0, 0, 0);
+    for seed in 0..SEEDS {
+        let report = check(&run_under(Fate::Failovers(KEPT_MS), seed, None));
+        for violation in &report.violations {
+            eprintln!("{violation}");
+        }
+        assert!(report.violations.is_empty(), "seed {seed}\n{report}");
+        forgotten += report.balance.forgotten;
+        failovers += report.evidence.count(Fact::FailedOver);
+        again += report.evidence.count(Fact::ExpiredLeasesGrantedAgain);
+    }
+    println!("{failovers} failovers, {forgotten} messages forgotten");
+    assert!(failovers > SEEDS && forgotten > SEEDS && again > 1_000, "{failovers} {forgotten} {again}");
+}
+
+#[test]
+fn what_no_failover_explains_is_caught() {
+    let caught = |fate: Fate, bug: Option<Bug>, by: Check| {
+        let seed = (0..SEEDS).find(|&seed| check(&run_under(fate, seed, bug)).failed().contains(&by));
+        let Some(seed) = seed else { panic!("{fate:?}, {bug:?}: {by:?} is not found within {SEEDS} seeds") };
+        println!("{fate:?}, {bug:?}: seed {seed}, by {by:?}");
+    };
+    // A copy that is older than promised.
+    for by in [Check::Lost, Check::Attempts, Check::Resurrected, Check::Totals] {
+        caught(Fate::Failovers(5 * KEPT_MS), None, by);
+    }
+    let usual = Fate::Failovers(KEPT_MS);
+    caught(usual, Some(Bug::TokenReused), Check::TokenOrder);
+    caught(usual, Some(Bug::TokenUnchecked), Check::StaleSettle);
+    caught(usual, Some(Bug::LeasesDropped), Check::LeaseBroken);
+    caught(usual, Some(Bug::DueRoundedDown), Check::Early);
+    caught(usual, Some(Bug::NackLoses), Check::Lost);
+    caught(usual, Some(Bug::CancelInTwoSteps), Check::GrantAfterCancel);
+    caught(usual, Some(Bug::KeysForgotten), Check::DoubleKey);
+    caught(usual, Some(Bug::OneAttemptMore), Check::DeadInexact);
 }

@@ -65,9 +65,13 @@ impl RedisCluster {
     /// A node does not start, or they do not agree within a minute.
     pub fn start(masters: usize, replicas_per_master: usize, settings: Settings) -> io::Result<Self> {
         let count = masters * (1 + replicas_per_master);
-        let nodes: Vec<Redis> = (0..count)
-            .map(|_| Redis::start_of(&settings, Some(NODE_TIMEOUT_MS)))
-            .collect::<io::Result<_>>()?;
+        let mut nodes: Vec<Redis> = Vec::new();
+        for _ in 0..count {
+            // They believe each other's certificates over the cluster's bus.
+            let certificates = nodes.first().and_then(Redis::certificates);
+            let node = Redis::start_of(&settings, Some(NODE_TIMEOUT_MS), certificates)?;
+            nodes.push(node);
+        }
         let cluster = RedisCluster { runs: vec![Run::Runs; nodes.len()], nodes };
         cluster.make(masters)?;
         cluster.wait_until_well(PATIENCE)?;

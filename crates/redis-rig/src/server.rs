@@ -1,6 +1,6 @@
 //! One redis-server as a child process.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a command may take, and a question whether it is there yet.
 const COMMAND: Duration = Duration::from_secs(10);
 const QUESTION: Duration = Duration::from_secs(1);
+/// Where Redis keeps its append-only file in its folder.
+const APPENDONLY: &str = "appendonlydir";
 const STEP: Duration = Duration::from_millis(5);
 
 /// A redis-server on 127.0.0.1 with a port and a folder of its own. Dropping it kills it and removes the folder.
@@ -40,10 +42,15 @@ impl Redis {
     ///
     /// It cannot be started, or does not answer within a minute; the error has the end of its log.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        Redis::start_of(&settings, None)
+        Redis::start_of(&settings, None, None)
     }
 
-    pub(crate) fn start_of(settings: &Settings, node_timeout_ms: Option<u64>) -> io::Result<Self> {
+    /// A node of a cluster has a timeout, and over TLS the certificates of its first node.
+    pub(crate) fn start_of(
+        settings: &Settings,
+        node_timeout_ms: Option<u64>,
+        certificates: Option<&Certificates>,
+    ) -> io::Result<Self> {
         let mut last = io::Error::other("never tried");
         // Somebody else may have taken a port between our look and the server's.
         for _ in 0..10 {
@@ -52,9 +59,10 @@ impl Redis {
                 None => None,
             };
             let folder = tempfile::Builder::new().prefix("duewheel-redis-").tempdir()?;
-            let certificates = match settings.transport {
-                Transport::Plain => None,
-                Transport::Tls => Some(Certificates::make(folder.path())?),
+            let certificates = match (settings.transport, certificates) {
+                (Transport::Plain, _) => None,
+                (Transport::Tls, None) => Some(Certificates::make(folder.path())?),
+                (Transport::Tls, Some(others)) => Some(others.copy(folder.path())?),
             };
             let settings = settings.clone();
             let mut redis =
@@ -218,6 +226,33 @@ impl Redis {
         }
     }
 
+    /// Copies the append-only file as it is now, of a running server, too: then its last command may be cut, which Redis forgives.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or it cannot be copied.
+    pub fn copy(&self) -> io::Result<TempDir> {
+        let to = tempfile::Builder::new().prefix("duewheel-redis-copy-").tempdir()?;
+        copy_files(&self.folder.path().join(APPENDONLY), to.path())?;
+        Ok(to)
+    }
+
+    /// Starts a server that does not run with a copy in place of what it had.
+    ///
+    /// # Errors
+    ///
+    /// It runs, the copy cannot be put there, or as [`Redis::restart`].
+    pub fn restart_from(&mut self, copy: &TempDir) -> io::Result<()> {
+        if self.child.is_some() {
+            return Err(io::Error::other("it runs"));
+        }
+        let own = self.folder.path().join(APPENDONLY);
+        fs::remove_dir_all(&own)?;
+        fs::create_dir(&own)?;
+        copy_files(copy.path(), &own)?;
+        self.restart()
+    }
+
     fn signal(&self, signal: Signal) -> io::Result<()> {
         let child = self.child.as_ref().ok_or_else(not_running)?;
         Ok(kill_process(Pid::from_child(child), signal)?)
@@ -240,7 +275,7 @@ impl Redis {
                 let _ = child.kill();
                 let _ = child.wait();
                 self.child = None;
-                let said = std::fs::read(log).unwrap_or_default();
+                let said = fs::read(log).unwrap_or_default();
                 let from = usize::try_from(began).unwrap_or(0).min(said.len());
                 let said = String::from_utf8_lossy(&said[from..]).into_owned();
                 let kind = if said.contains("in use") { ErrorKind::AddrInUse } else { ErrorKind::TimedOut };
@@ -271,6 +306,14 @@ impl Drop for Redis {
             let _ = child.wait();
         }
     }
+}
+
+fn copy_files(from: &Path, to: &Path) -> io::Result<()> {
+    for file in fs::read_dir(from)? {
+        let file = file?;
+        fs::copy(file.path(), to.join(file.file_name()))?;
+    }
+    Ok(())
 }
 
 fn not_running() -> io::Error {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 
@@ -25,6 +25,9 @@ impl Certificates {
     pub fn make(folder: &Path) -> io::Result<Self> {
         let mut of_authority = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate whose issuer has its own name for one that has signed itself.
+        of_authority.distinguished_name = DistinguishedName::new();
+        of_authority.distinguished_name.push(DnType::CommonName, "authority of a test");
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let authority = CertifiedIssuer::self_signed(of_authority, key).map_err(io::Error::other)?;
         let names = ["127.0.0.1", "localhost"].map(str::to_owned);
@@ -37,6 +40,15 @@ impl Certificates {
         fs::write(folder.join("cert.pem"), certificate.pem())?;
         fs::write(folder.join("key.pem"), own.serialize_pem())?;
         Ok(Certificates { folder: folder.to_owned(), authority: authority.der().clone() })
+    }
+
+    /// Copies them to another folder.
+    pub(crate) fn copy(&self, folder: &Path) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        for name in ["ca.pem", "cert.pem", "key.pem"] {
+            fs::copy(self.folder.join(name), folder.join(name))?;
+        }
+        Ok(Certificates { folder: folder.to_owned(), authority: self.authority.clone() })
     }
 
     /// The authority's certificate, as a file of the form PEM.

@@ -35,6 +35,19 @@ fn what_is_synced_survives_a_kill_and_nothing_else_does() -> io::Result<()> {
 }
 
 #[test]
+fn a_server_is_set_back_to_a_copy() -> io::Result<()> {
+    let mut redis = Redis::start(Settings::default())?;
+    redis.command(&["SET", "a", "1"])?;
+    let copy = redis.copy()?;
+    redis.command(&["SET", "a", "2"])?;
+    assert!(redis.restart_from(&copy).is_err());
+    redis.kill()?;
+    redis.restart_from(&copy)?;
+    assert_eq!(redis.command(&["GET", "a"])?, bytes("1"));
+    Ok(())
+}
+
+#[test]
 fn a_paused_server_answers_when_it_goes_on() -> io::Result<()> {
     let redis = Redis::start(Settings::default())?;
     redis.pause()?;
@@ -104,6 +117,16 @@ fn a_cluster_fails_over_and_comes_back_with_its_files() -> io::Result<()> {
     assert_eq!(cluster.wait_for_failover(slot, new, PATIENCE)?, old);
     cluster.resume(new)?;
     cluster.wait_until_well(PATIENCE)
+}
+
+#[test]
+fn a_cluster_may_have_users_and_tls() -> io::Result<()> {
+    let login = Login::User { name: "wheel".to_owned(), password: "secret".to_owned() };
+    let settings = Settings { login, transport: Transport::Tls, ..Settings::default() };
+    let cluster = RedisCluster::start(3, 0, settings)?;
+    let master = cluster.master_of_key("a")?;
+    assert_eq!(cluster.node(master).command(&["SET", "a", "1"])?, bytes("OK"));
+    Ok(())
 }
 
 #[test]

@@ -19,4 +19,5 @@ pub mod rfc3339;
 pub mod serve;
 pub mod span;
 pub mod stop;
+mod store;
 pub mod tls;

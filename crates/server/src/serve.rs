@@ -3,12 +3,11 @@
 use std::future::Future;
 use std::io::Write;
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel::{Duewheel, testing};
+use duewheel::testing;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, JoinSet};
@@ -16,9 +15,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::auth::{Guard, TokensError};
 use crate::beanstalk;
 use crate::bug::Bugs;
-use crate::config::{ConfigError, Level, Settings};
+use crate::config::{ConfigError, Settings};
 use crate::drain::Drain;
 use crate::http::{App, Listener};
+use crate::store;
 use crate::tls::{Tls, TlsError};
 
 /// Connections may take this long for their last answers once the wheel is closed.
@@ -36,11 +36,11 @@ pub enum ServeError {
     /// Every listener is off.
     #[error("every listener is off; there is nothing to serve")]
     NoListener,
-    /// The data folder did not open.
-    #[error("cannot open {data}: {why}")]
+    /// The store did not open.
+    #[error("cannot open {what}: {why}")]
     Open {
-        /// Which folder.
-        data: String,
+        /// The data folder, or the name for another store.
+        what: String,
         /// Why.
         why: duewheel::OpenError,
     },
@@ -82,10 +82,12 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let tls = settings.tls.clone().map(Tls::of).transpose()?.map(Arc::new);
     // Before anything that takes time, so that no signal is missed.
     let mut stop = Signals::new(Secrets { guard: Arc::clone(&guard), tls: tls.clone() })?;
-    warn_of_open_folder(&settings.data);
-
-    let wheel = open(&settings).await?;
     let drain = Drain::default();
+    let wheel = tokio::select! {
+        wheel = store::open(&settings) => wheel?,
+        // It may be waiting for its store.
+        () = stop.next(&drain) => return Ok(()),
+    };
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
     let max_connections = limits.max_connections;
@@ -235,20 +237,6 @@ impl Listeners {
     }
 }
 
-async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
-    if settings.durability == Level::Memory {
-        tracing::warn!("durability is memory: nothing survives the end of this process");
-    }
-    let opened = Duewheel::builder()
-        .data(&settings.data)
-        .durability(settings.durability.into())
-        .policy(settings.engine_policy())
-        .log_options(settings.log_options())
-        .open()
-        .await;
-    opened.map_err(|why| ServeError::Open { data: settings.data.display().to_string(), why })
-}
-
 /// How many connections each listener may have. Every one is an open file, and when the process may open no more the store cannot, either:
 /// clients must not be able to bring that about.
 fn places(wanted: usize, listeners: [bool; 2]) -> usize {
@@ -270,16 +258,6 @@ fn places(wanted: usize, listeners: [bool; 2]) -> usize {
         return places;
     }
     wanted
-}
-
-/// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.
-fn warn_of_open_folder(data: &Path) {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(meta) = std::fs::metadata(data) else { return };
-    let mode = meta.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        tracing::warn!(data = %data.display(), mode = format!("{mode:03o}"), "others may look into the data folder; chmod 700 it");
-    }
 }
 
 /// What is read again at SIGHUP.

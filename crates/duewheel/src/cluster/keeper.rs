@@ -29,6 +29,9 @@ use crate::shared::{End, Wish, bug};
 /// How long the thread sleeps at most: health shows when it came round last.
 const NAP: Duration = Duration::from_millis(250);
 
+/// Shards that are given up at a time: the next one when another node has taken one of these. So none of many waits for long.
+const MAX_MOVING: usize = 4;
+
 /// How long the node waits at its end until answers have left.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -48,6 +51,8 @@ pub(crate) struct Keeper {
     owners: Vec<Option<Owner>>,
     /// The node that owned a shard last, whether it does now or not.
     last_owners: Vec<Option<u32>>,
+    /// When shards were given up that nobody has taken yet.
+    given: Vec<Option<Instant>>,
     /// Whose each shard should be: places in `assigned`. Empty: not known.
     wanted: Vec<usize>,
     /// The names by which that was computed.
@@ -85,6 +90,7 @@ impl Keeper {
             nodes: Vec::new(),
             owners: vec![None; shards],
             last_owners: vec![None; shards],
+            given: vec![None; shards],
             wanted: Vec::new(),
             assigned: Vec::new(),
             next_beat: now,
@@ -242,6 +248,9 @@ impl Keeper {
                 }
                 self.last_owners[at] = number;
             }
+            if number.is_some_and(|number| number != self.core.me.number) {
+                self.given[at] = None;
+            }
             let elsewhere = owner.filter(|owner| owner.node.number != self.core.me.number);
             if elsewhere.is_some() && self.owned.stage(shard) == Stage::Serving {
                 // Its lease here is over: it cannot write any more, and would find that out later.
@@ -278,6 +287,9 @@ impl Keeper {
             self.assigned = names;
         }
         let mut missing = 0;
+        let lease = self.core.lease;
+        // What nobody takes for so long keeps no other from moving.
+        let mut moving = self.given.iter().flatten().filter(|given| given.elapsed() < lease).count();
         for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
             let name = &self.assigned[*owner];
@@ -287,7 +299,11 @@ impl Keeper {
                 if free {
                     self.owned.open(shard);
                 }
-            } else if matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening) {
+            } else if matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening)
+                && moving < MAX_MOVING
+            {
+                moving += 1;
+                self.given[at] = Some(Instant::now());
                 tracing::info!(%shard, to = %name, "gives a shard up");
                 self.owned.close(shard);
             }

@@ -11,9 +11,14 @@
 //!                               Failed, armed again after a pause
 //! ```
 //!
+//! While others wait behind them, the post is armed again at once, right behind what was asked.
+//!
 //! The first demands in line are *asked for* at a shard that has told: as reserves that do not wait, a few in one submission. Meanwhile they stand in no
 //! line, so a demand is at one shard at a time. Those that get nothing come back to their old places. Posts stay armed for a while after the last
 //! demand has left: consumers come again.
+//!
+//! First come, first served; but one that is asked for at a shard which turns out to have nothing (another node was faster) may be overtaken
+//! meanwhile, and so may any by a reserve that does not wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -255,19 +260,21 @@ impl Lines {
         }
         if let Some(post) = self.post(queue, shard) {
             post.misses = if got > 0 { 0 } else { post.misses.saturating_add(1) };
-            match gave {
-                Gave::Failed(error) => self.fail(now, queue, shard, error, out),
-                Gave::Full => {
-                    post.most = (post.most * 2).min(MOST);
-                    post.state = PostState::Told;
-                }
-                Gave::Dry => {
-                    post.most = 1;
+            post.most = if matches!(gave, Gave::Full) { (post.most * 2).min(MOST) } else { 1 };
+            match (post.state, gave) {
+                (PostState::Asking, Gave::Failed(error)) => self.fail(now, queue, shard, error, out),
+                (PostState::Asking, Gave::Full) => post.state = PostState::Told,
+                (PostState::Asking, Gave::Dry) => {
                     match pause(FIRST_REST, LONGEST_REST, post.misses.checked_sub(2)) {
                         0 => self.arm(now, queue, shard, out),
                         rest => self.rest(now.saturating_add(rest), queue, shard),
                     }
                 }
+                // It was armed behind what was asked, and tells how it goes on.
+                (
+                    PostState::Bare | PostState::Armed { .. } | PostState::Told | PostState::Resting { .. },
+                    Gave::Failed(_) | Gave::Full | Gave::Dry,
+                ) => {}
             }
         }
         lines.push(queue.clone());
@@ -423,10 +430,14 @@ impl Lines {
                 continue;
             }
             let shard = ShardId(u32::try_from(at).unwrap_or(0));
-            if let Some(post) = self.post(queue, shard) {
-                post.state = PostState::Asking;
-            }
             out.push(Action::Ask { queue: queue.clone(), shard, demands });
+            let Some(line) = self.lines.get_mut(queue) else { return };
+            line.posts[at].state = PostState::Asking;
+            // The next in line is not asked for in vain: the shard says at once if there is more. One that has told in vain does not get to
+            // say so again before it has answered.
+            if !line.waiting.is_empty() && line.posts[at].misses == 0 {
+                self.arm(now, queue, shard, out);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 mod backlog;
 mod backup;
 mod bugs;
+mod cluster;
 mod delays;
 mod driver;
 mod handlers;

@@ -63,7 +63,7 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
         let life = &world.lives[l];
         let Some(exists) = life.exists else { continue };
         let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
-        let end = ended.min(life.may_die_at(world));
+        let end = ended.min(life.may_die_at(world)).min(life.forgotten_at(world));
         if exists.idx < end {
             spans.push((exists.idx, end, life));
         }
@@ -200,8 +200,10 @@ fn kept(
         complain(world, op, ret, "kept an older message without having been asked to", report);
     }
     // The older one may be an enqueue that was never answered, and so has no id yet.
-    let nameless = lives.iter().any(|l| l.id.is_none() && may_hold_key(world, l, op, ret));
-    match lives.iter().find(|l| l.id == Some(id)) {
+    let nameless = lives.iter().any(|l| l.may_have_had_another_id(world) && may_hold_key(world, l, op, ret));
+    // Of several with this id the last; the others were forgotten.
+    let born = |l: &&&Life<'_>| l.born(world);
+    match lives.iter().filter(|l| l.id == Some(id) && l.born(world) < ret.idx).max_by_key(born) {
         Some(life) => {
             if let Some((e, at)) = life.certain_end(world)
                 && at.idx < op.inv.idx
@@ -257,7 +259,8 @@ fn totals(world: &World<'_>, report: &mut Report) {
             let is = |l: &&&Life<'_>| l.enders.iter().any(|e| e.how == how);
             lives.iter().filter(is).count() as u64 + nameless_ends(world, queue, how)
         };
-        let existing = lives.iter().filter(|l| l.exists.is_some()).count() as u64;
+        let kept = |l: &&&Life<'_>| l.exists.is_some() && !l.forgotten(world, usize::MAX);
+        let existing = lives.iter().filter(kept).count() as u64;
         let maybe =
             lives.iter().filter(|l| l.exists.is_some() || l.sends.iter().any(|&s| world.ops[s].unknown()));
         let mut faults = Vec::new();

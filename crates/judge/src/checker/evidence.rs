@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::history::{Answer, Call, Moment, Refusal, State};
+use crate::history::{Answer, Blow, Call, Fault, Moment, Refusal, State, What};
 
 use super::index::{End, How, NS, Point, World, proof};
 
@@ -32,6 +32,18 @@ pub enum Fact {
     LeasesEndedInAPause,
     /// A message came due while the process was stopped, and was granted afterwards.
     OverdueFromPauses,
+    /// Something was done to a cluster.
+    Struck(Blow),
+    /// The store has gone on with a copy.
+    FailedOver,
+    /// A message is gone, and only a failover of the store explains it.
+    Forgotten,
+    /// A message came due while something of the cluster was missing, and its first grant was not asked for within a second.
+    DelayedByABlow,
+    /// An operation was refused, or its outcome is unknown, because the store was away.
+    StorageUnavailable,
+    /// A lease was given before a blow and acked after it.
+    LeasesAckedAcrossABlow,
     /// A lease was given before a kill and acked after it.
     LeasesAckedAcrossAKill,
     /// A message was cancelled.
@@ -110,6 +122,20 @@ pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
     evidence.add(Fact::KillsServing, world.kills(Moment::Serving));
     evidence.add(Fact::KillsRecovering, world.kills(Moment::Recovering));
     evidence.add(Fact::Pauses, world.pauses.len() as u64);
+    for (_, fault) in &world.faults {
+        match fault {
+            Fault::Struck(blow) => evidence.add(Fact::Struck(*blow), 1),
+            Fault::FailedOver => evidence.add(Fact::FailedOver, 1),
+            _ => {}
+        }
+    }
+    let away = |what: &What| match what {
+        What::Fail { refusal: Refusal::Other(code), .. } => code == "storage_unavailable",
+        What::Info { why, .. } => why.contains("storage_unavailable"),
+        _ => false,
+    };
+    let away = world.events.iter().filter(|event| away(&event.what)).count() as u64;
+    evidence.add(Fact::StorageUnavailable, away);
     for op in &world.ops {
         let fact = match (op.call, op.end) {
             (Call::Reserve { .. }, End::Unknown) => {
@@ -146,6 +172,8 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
     if answered && life.sends.iter().any(|&s| world.ops[s].unknown()) {
         evidence.add(Fact::Deduped, 1);
     }
+    let gone = life.exists.is_some() && life.held.is_none() && !life.may_have_ended(world, usize::MAX);
+    evidence.add(Fact::Forgotten, u64::from(gone && life.forgotten(world, usize::MAX)));
     if life.held.is_some_and(|(_, row)| row.state == State::Dead) {
         evidence.add(Fact::Dead, 1);
     }
@@ -194,6 +222,8 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
         let Some(g) = life.grants.iter().find(|g| g.grant.token == proof.token) else { continue };
         let across = world.downs.iter().any(|(down, up)| g.ret.idx < down.idx && up.idx < op.inv.idx);
         evidence.add(Fact::LeasesAckedAcrossAKill, u64::from(across));
+        let across = world.blows.iter().any(|(blow, _)| g.ret.idx < blow.idx && blow.idx < op.inv.idx);
+        evidence.add(Fact::LeasesAckedAcrossABlow, u64::from(across));
     }
     if let (Some(first), Some(&send)) = (life.grants.first(), life.sends.first())
         && life.changes.is_empty()
@@ -206,5 +236,11 @@ fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evid
         };
         evidence.add(Fact::OverdueFromDowntime, u64::from(world.downs.iter().any(inside)));
         evidence.add(Fact::OverdueFromPauses, u64::from(world.pauses.iter().any(inside)));
+        let delayed = |(blow, healed): &(Point, Point)| {
+            blow.ns <= due.earliest
+                && due.latest <= healed.ns
+                && due.latest.saturating_add(1_000 * NS) <= first.inv.ns
+        };
+        evidence.add(Fact::DelayedByABlow, u64::from(world.blows.iter().any(delayed)));
     }
 }

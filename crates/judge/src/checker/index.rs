@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::history::{
     Answer, Call, Enqueue, Event, Fault, Grant, Held, History, IfExists, Leases, Moment, MsgId, OpId,
-    Payload, Proof, Refusal, Rules, Seen, Stamp, Tag, Target, Token, Told, Totals, What,
+    Payload, Proof, Refusal, Rules, Seen, Stamp, Tag, Target, Token, Told, Totals, Unanswered, What,
 };
 
 use super::{Check, Report, Violation, story};
@@ -132,6 +132,17 @@ impl Life<'_> {
     }
 }
 
+/// The store has gone on with a copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failover {
+    /// The blow.
+    pub(super) begin: Point,
+    /// From here on the copy is all that there is.
+    pub(super) end: Point,
+    /// What was answered before this is in the copy.
+    pub(super) kept_ns: u64,
+}
+
 /// The whole run, indexed.
 #[derive(Debug)]
 pub(super) struct World<'h> {
@@ -158,6 +169,9 @@ pub(super) struct World<'h> {
     pub(super) stalls: Vec<Point>,
     /// From stopped to about to go on.
     pub(super) pauses: Vec<(Point, Point)>,
+    /// From a blow until nothing of the cluster is missing any more.
+    pub(super) blows: Vec<(Point, Point)>,
+    pub(super) failovers: Vec<Failover>,
     /// A kill after which it has not listened again.
     down_since: Option<Point>,
     pub(super) phases: Vec<(Point, &'h str)>,
@@ -181,6 +195,8 @@ impl<'h> World<'h> {
             downs: Vec::new(),
             stalls: Vec::new(),
             pauses: Vec::new(),
+            blows: Vec::new(),
+            failovers: Vec::new(),
             down_since: None,
             phases: Vec::new(),
         };
@@ -197,6 +213,7 @@ impl<'h> World<'h> {
         let mut open: Vec<usize> = Vec::new();
         let mut down = Some(Point { idx: 0, ns: 0, wall: 0 });
         let mut paused = None;
+        let (mut struck, mut last_blow) = (None, None);
         for (idx, event) in self.events.iter().enumerate() {
             let at = Point::new(idx, event.at);
             match &event.what {
@@ -233,6 +250,19 @@ impl<'h> World<'h> {
                         Fault::Stalled => self.stalls.push(at),
                         Fault::Paused => paused = Some(at),
                         Fault::Resumed => self.pauses.extend(paused.take().map(|since| (since, at))),
+                        Fault::Struck(_) => {
+                            struck.get_or_insert(at);
+                            last_blow = Some(at);
+                        }
+                        Fault::FailedOver => self.failovers.push(Failover {
+                            begin: last_blow.unwrap_or(at),
+                            end: at,
+                            kept_ns: last_blow
+                                .unwrap_or(at)
+                                .ns
+                                .saturating_sub(self.rules.failover_ms.saturating_mul(NS)),
+                        }),
+                        Fault::Healed => self.blows.extend(struck.take().map(|since| (since, at))),
                         Fault::ClockStep { .. } | Fault::Other(_) => {}
                     }
                 }
@@ -245,6 +275,10 @@ impl<'h> World<'h> {
             }
         }
         self.down_since = down;
+        self.blows.extend(struck.map(|since| (since, Point::NEVER)));
+        if let Unanswered::ForMs(ms) = self.rules.unanswered {
+            self.unanswered_for(ms.saturating_mul(NS));
+        }
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
             if let Call::Reserve { queue, .. } = op.call {
@@ -262,6 +296,18 @@ impl<'h> World<'h> {
                     End::Fail(..) => {}
                 }
             }
+        }
+    }
+
+    /// Operations that were given up take no effect after so long.
+    fn unanswered_for(&mut self, ns: u64) {
+        // Their stamps are in the order of the list.
+        let invocations: Vec<Point> = self.ops.iter().map(|op| op.inv).collect();
+        for op in &mut self.ops {
+            let Some(info) = op.info_idx.filter(|_| op.latest == Point::NEVER) else { continue };
+            let until = self.events[info].at.mono_ns.saturating_add(ns);
+            let first = invocations.partition_point(|inv| inv.ns <= until);
+            op.latest = invocations.get(first).copied().unwrap_or(Point::NEVER);
         }
     }
 
@@ -310,24 +356,39 @@ impl<'h> World<'h> {
         report.applied(Check::Ghost);
         if let Some(old) = self.lives[life].id
             && old != id
+            && !self.made_twice(life, at)
         {
             let what = format!("one enqueue shows up under two ids, {} and {}", old.0, id.0);
             self.blame(report, Check::Ghost, life, what);
             return;
         }
-        if let Some(&other) = names.ids.get(&id)
-            && other != life
-        {
-            let what = format!("id {} was given to two enqueues", id.0);
-            self.blame(report, Check::Ghost, life, what);
-            return;
-        }
-        names.ids.insert(id, life);
-        self.lives[life].id = Some(id);
         let exists = &mut self.lives[life].exists;
         if exists.is_none_or(|p| at.idx < p.idx) {
             *exists = Some(at);
         }
+        let sends = self.lives[life].sends.iter().map(|&send| self.ops[send].inv.idx);
+        let since = sends.filter(|inv| *inv < at.idx).max().unwrap_or(at.idx);
+        for &(other_since, other) in names.ids.get(&id).into_iter().flatten().filter(|(_, l)| *l != life) {
+            // The older one must be forgotten when the younger one is there.
+            let (old, young) = if other_since <= since { (other, at.idx) } else { (life, other_since) };
+            if !self.lives[old].forgotten(self, young) {
+                let what = format!("id {} was given to two enqueues", id.0);
+                self.blame(report, Check::Ghost, life, what);
+                return;
+            }
+        }
+        names.add(id, since, life);
+        self.lives[life].id = Some(id);
+    }
+
+    /// Whether a failover may have forgotten what a first try of an enqueue had made, so that a retry, one of the two seen here and
+    /// the other at another place, has made it again.
+    fn made_twice(&self, life: usize, at: Point) -> bool {
+        let life = &self.lives[life];
+        let Some(exists) = life.exists else { return false };
+        let (first, then) = if exists.idx < at.idx { (exists, at) } else { (at, exists) };
+        let born = life.sends.iter().map(|&s| self.ops[s].inv).min_by_key(|inv| inv.idx);
+        born.is_some_and(|born| self.failovers.iter().any(|f| f.may_undo(born, first, then.idx)))
     }
 
     /// Grants, gets and the dump: they prove that a message exists, and say which.
@@ -350,8 +411,8 @@ impl<'h> World<'h> {
                         Target::Key { queue, .. } => queue.clone(),
                         Target::Id(_) => {
                             let tagged = row.body.and_then(|b| b.tag).and_then(|t| names.tags.get(&t));
-                            let known = names.ids.get(&row.id).or(tagged);
-                            known.map(|&l| self.lives[l].queue.clone()).unwrap_or_default()
+                            let known = names.of(row.id, ret.idx).or(tagged.copied());
+                            known.map(|l| self.lives[l].queue.clone()).unwrap_or_default()
                         }
                     };
                     let seen = Sight { id: row.id, queue: &queue, key: row.key.as_deref(), body: row.body };
@@ -381,7 +442,11 @@ impl<'h> World<'h> {
         report.applied(Check::WrongBody);
         let tagged = s.body.and_then(|b| b.tag);
         let by_tag = tagged.and_then(|t| names.tags.get(&t).copied());
-        let life = match (names.ids.get(&s.id).copied(), by_tag) {
+        let by_id = names.of_either(s.id, at.idx, by_tag);
+        // An id that was forgotten may be another's now, as the body tells.
+        let anew =
+            |l: &usize| by_tag.is_some_and(|tagged| tagged != *l) && self.lives[*l].forgotten(self, at.idx);
+        let life = match (by_id.filter(|l| !anew(l)), by_tag) {
             (Some(life), _) => life,
             (None, Some(life)) => {
                 self.name(life, s.id, at, names, report);
@@ -466,14 +531,16 @@ impl<'h> World<'h> {
         for i in 0..self.ops.len() {
             let (call, end) = (self.ops[i].call, self.ops[i].end);
             match call {
-                Call::Ack(proof) | Call::Bury(proof) => self.attach(names, proof.id, |l| l.settles.push(i)),
-                Call::Nack { proof, .. } | Call::Extend { proof, .. } => {
-                    self.attach(names, proof.id, |l| l.settles.push(i));
+                Call::Ack(proof) | Call::Bury(proof) => {
+                    self.attach(names, proof.id, i, |l| l.settles.push(i));
                 }
-                Call::Redrive(id) => self.attach(names, *id, |l| l.changes.push(i)),
+                Call::Nack { proof, .. } | Call::Extend { proof, .. } => {
+                    self.attach(names, proof.id, i, |l| l.settles.push(i));
+                }
+                Call::Redrive(id) => self.attach(names, *id, i, |l| l.changes.push(i)),
                 Call::Get(Target::Id(id)) => {
                     if !matches!(end, End::Ok(..)) {
-                        self.attach(names, *id, |l| l.gets.push(i));
+                        self.attach(names, *id, i, |l| l.gets.push(i));
                     }
                 }
                 Call::Cancel(target) | Call::Postpone { target, .. } | Call::Fire(target) => {
@@ -482,16 +549,14 @@ impl<'h> World<'h> {
                         End::Ok(..) | End::Fail(..) | End::Unknown => None,
                     };
                     match (answered, target) {
-                        (Some(id), _) if names.ids.contains_key(&id) => {
-                            self.attach(names, id, |l| l.changes.push(i));
-                        }
-                        (_, Target::Id(id)) => self.attach(names, *id, |l| l.changes.push(i)),
+                        (Some(id), _) if names.ids.contains_key(&id) => self.attach_change(names, id, i),
+                        (_, Target::Id(id)) => self.attach_change(names, *id, i),
                         // By key: an answered id that nothing else is known of is that of an unanswered enqueue.
                         (named, Target::Key { queue, key }) => {
                             let lives =
                                 self.keys.get(&(queue.clone(), key.clone())).cloned().unwrap_or_default();
                             for l in lives {
-                                if named.is_none() || self.lives[l].id.is_none() {
+                                if named.is_none() || self.lives[l].may_have_had_another_id(self) {
                                     self.lives[l].loose.push(i);
                                 }
                             }
@@ -506,9 +571,18 @@ impl<'h> World<'h> {
         }
     }
 
-    fn attach(&mut self, names: &Names, id: MsgId, to: impl FnOnce(&mut Life<'h>)) {
-        if let Some(&l) = names.ids.get(&id) {
+    fn attach(&mut self, names: &Names, id: MsgId, op: usize, to: impl FnOnce(&mut Life<'h>)) {
+        if let Some(&l) = names.between(id, self.ops[op].inv.idx, 0).first() {
             to(&mut self.lives[l]);
+        }
+    }
+
+    /// What was done to an id while it was given again may have been done to either message.
+    fn attach_change(&mut self, names: &Names, id: MsgId, op: usize) {
+        let lives = names.between(id, self.ops[op].inv.idx, self.ops[op].latest.idx);
+        for &l in &lives {
+            let life = &mut self.lives[l];
+            if lives.len() == 1 { life.changes.push(op) } else { life.loose.push(op) }
         }
     }
 
@@ -527,35 +601,36 @@ impl<'h> World<'h> {
             }
         }
         for l in 0..self.lives.len() {
-            let enders = self.enders_of(&self.lives[l], names, &purges, &replacers);
+            let enders = self.enders_of(l, names, &purges, &replacers);
             self.lives[l].enders = enders;
         }
     }
 
     fn enders_of(
         &self,
-        life: &Life<'h>,
+        number: usize,
         names: &Names,
         purges: &BTreeMap<&str, Vec<usize>>,
         replacers: &BTreeMap<(&str, &str), Vec<usize>>,
     ) -> Vec<Ender> {
+        let life = &self.lives[number];
         let mut enders = Vec::new();
         for &op in &life.settles {
             let Call::Ack(proof) = self.ops[op].call else { continue };
-            let certain = self.ops[op].done().is_some();
+            let certain = self.certainly_done(op);
             // An ack that is known to be stale has ended nothing, whatever became of it; a delete may have.
             let stale = self.rules.leases == Leases::OfTokens
                 && life
                     .grants
                     .iter()
                     .any(|g| g.grant.token > proof.token && g.ret.idx < self.ops[op].inv.idx);
-            if certain || (self.ops[op].unknown() && !stale) {
+            if self.ops[op].done().is_some() || (self.ops[op].unknown() && !stale) {
                 enders.push(Ender { op, how: How::Acked, certain });
             }
         }
         for &op in &life.changes {
             if matches!(self.ops[op].call, Call::Cancel(_)) && self.ops[op].possible() {
-                enders.push(Ender { op, how: How::Cancelled, certain: self.ops[op].done().is_some() });
+                enders.push(Ender { op, how: How::Cancelled, certain: self.certainly_done(op) });
             }
         }
         for &op in &life.loose {
@@ -570,9 +645,13 @@ impl<'h> World<'h> {
                 }
                 match self.ops[op].end {
                     End::Ok(_, Answer::Enqueued { replaced, .. }) => {
-                        if replaced.is_some() && *replaced == life.id {
-                            enders.push(Ender { op, how: How::Replaced, certain: true });
-                        } else if life.id.is_none() && replaced.is_some_and(|id| !names.ids.contains_key(&id))
+                        let (inv, latest) = (self.ops[op].inv.idx, self.ops[op].latest.idx);
+                        let meant = replaced.map_or(Vec::new(), |id| names.between(id, inv, latest));
+                        if meant.contains(&number) {
+                            let certain = self.certainly_done(op) && meant.len() == 1;
+                            enders.push(Ender { op, how: How::Replaced, certain });
+                        } else if life.may_have_had_another_id(self)
+                            && replaced.is_some_and(|id| !names.ids.contains_key(&id))
                         {
                             enders.push(Ender { op, how: How::Replaced, certain: false });
                         }
@@ -588,6 +667,16 @@ impl<'h> World<'h> {
         let since = life.sends.iter().map(|&s| self.ops[s].inv.idx).min().unwrap_or(0);
         enders.retain(|e| self.ops[e.op].latest.idx > since);
         enders
+    }
+
+    /// Whether it was answered positively, and no failover may have undone it.
+    fn certainly_done(&self, op: usize) -> bool {
+        self.ops[op].done().is_some() && !self.undone(&self.ops[op], usize::MAX)
+    }
+
+    /// Whether a failover before a place may have undone what was answered.
+    pub(super) fn undone(&self, op: &Op<'_>, to: usize) -> bool {
+        op.done().is_some_and(|ret| self.failovers.iter().any(|f| f.may_undo(op.inv, ret, to)))
     }
 
     pub(super) fn blame(&self, report: &mut Report, check: Check, life: usize, what: String) {
@@ -697,15 +786,17 @@ impl<'h> World<'h> {
         self.faults.iter().any(|(at, f)| matches!(f, Fault::ClockStep { .. }) && at.idx > from && at.idx < to)
     }
 
-    /// Whether a power loss between two places may have made the system forget a grant. It has not if the system has
+    /// Whether a failover, or a power loss, between two places may have made the system forget a grant. A power loss has not if the system has
     /// durably answered something that was asked after the grant was received: replies leave in order.
     pub(super) fn forgettable(&self, g: &Granted<'_>, to: usize) -> bool {
-        self.faults.iter().any(|(at, fault)| {
-            matches!(fault, Fault::PowerLoss)
-                && at.idx > g.inv.idx
-                && at.idx < to
-                && !self.is_noted(g.ret.idx, at.idx)
-        })
+        let undone = self.failovers.iter().any(|f| f.may_undo(g.inv, g.ret, to));
+        undone
+            || self.faults.iter().any(|(at, fault)| {
+                matches!(fault, Fault::PowerLoss)
+                    && at.idx > g.inv.idx
+                    && at.idx < to
+                    && !self.is_noted(g.ret.idx, at.idx)
+            })
     }
 
     /// Counts the kills, by moment.
@@ -714,12 +805,52 @@ impl<'h> World<'h> {
     }
 }
 
+impl Failover {
+    /// Whether something that was invoked and answered here may be undone before a place.
+    pub(super) fn may_undo(&self, inv: Point, ret: Point, to: usize) -> bool {
+        self.begin.idx < to && inv.idx < self.end.idx && ret.ns >= self.kept_ns
+    }
+}
+
 /// What a name stands for.
 #[derive(Debug, Default)]
 struct Names {
-    ids: BTreeMap<MsgId, usize>,
+    /// Lives by id, each from a place on: an id that a failover has made the system forget may be given again.
+    ids: BTreeMap<MsgId, Vec<(usize, usize)>>,
     tags: BTreeMap<Tag, usize>,
     patches: BTreeMap<Tag, (usize, Payload)>,
+}
+
+impl Names {
+    fn add(&mut self, id: MsgId, since: usize, life: usize) {
+        let lives = self.ids.entry(id).or_default();
+        match lives.iter_mut().find(|(_, l)| *l == life) {
+            Some((first, _)) => *first = since.min(*first),
+            None => lives.push((since, life)),
+        }
+        lives.sort_unstable();
+    }
+
+    /// Whose id it is at a place.
+    fn of(&self, id: MsgId, at: usize) -> Option<usize> {
+        self.ids.get(&id)?.iter().rev().find(|(since, _)| *since <= at).map(|(_, life)| *life)
+    }
+
+    /// Whose id it may be between two places.
+    fn between(&self, id: MsgId, from: usize, to: usize) -> Vec<usize> {
+        let lives = self.ids.get(&id).map_or(&[][..], Vec::as_slice);
+        let first = lives.partition_point(|(since, _)| *since <= from).saturating_sub(1);
+        let within =
+            lives.iter().enumerate().filter(|(n, (since, _))| *n == first || (*n > first && *since < to));
+        within.map(|(_, (_, life))| *life).collect()
+    }
+
+    /// As [`Names::of`], but of several lives the one that the body tells.
+    fn of_either(&self, id: MsgId, at: usize, told: Option<usize>) -> Option<usize> {
+        let named =
+            |l: &usize| self.ids.get(&id).is_some_and(|lives| lives.iter().any(|(_, life)| life == l));
+        told.filter(named).or_else(|| self.of(id, at))
+    }
 }
 
 /// Something that was seen.

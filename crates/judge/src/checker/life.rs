@@ -104,7 +104,31 @@ impl Life<'_> {
 
     /// Whether it provably exists, unsettled, from one place to another.
     pub(super) fn alive(&self, world: &World<'_>, from: usize, to: usize) -> bool {
-        self.exists.is_some_and(|p| p.idx < from) && !self.may_have_ended(world, to)
+        self.exists.is_some_and(|p| p.idx < from)
+            && !self.may_have_ended(world, to)
+            && !self.forgotten(world, to)
+    }
+
+    /// Whether it may have been there under an id that is not known: none is, or a failover may have forgotten what a first try
+    /// had made before a retry made it again.
+    pub(super) fn may_have_had_another_id(&self, world: &World<'_>) -> bool {
+        let unanswered = self.sends.iter().map(|&s| &world.ops[s]).filter(|op| op.unknown());
+        let born = unanswered.map(|op| op.inv.idx).min();
+        self.id.is_none() || born.is_some_and(|born| world.failovers.iter().any(|f| f.end.idx > born))
+    }
+
+    /// The first place at which a failover may have taken it away.
+    pub(super) fn forgotten_at(&self, world: &World<'_>) -> usize {
+        let Some(exists) = self.exists else { return usize::MAX };
+        let sends = self.sends.iter().filter(|&&s| world.ops[s].possible()).map(|&s| world.ops[s].inv);
+        let Some(born) = sends.min_by_key(|inv| inv.idx) else { return usize::MAX };
+        let failovers = world.failovers.iter().filter(|f| f.may_undo(born, exists, usize::MAX));
+        failovers.map(|f| f.begin.idx).min().unwrap_or(usize::MAX)
+    }
+
+    /// Whether a failover before a place may have taken it away.
+    pub(super) fn forgotten(&self, world: &World<'_>, to: usize) -> bool {
+        self.forgotten_at(world) < to
     }
 
     /// The earliest moment at which a lease may run out, judged by what was asked before a place.
@@ -117,6 +141,7 @@ impl Life<'_> {
             let new = op.inv.ns.saturating_add(lease_ms.saturating_mul(NS));
             // An extend may shorten a lease. It certainly counts if it was answered before the next began.
             let alone = op.done().is_some_and(|at| at.idx < before)
+                && !world.undone(op, before)
                 && extends[..i].iter().all(|earlier| earlier.latest.idx < op.inv.idx);
             end = if alone { new } else { end.min(new) };
         }
@@ -248,7 +273,8 @@ impl<'h> Judge<'_, 'h> {
         }
         let mut add = |op: &Op<'_>, due| {
             if op.possible() {
-                setters.push(Setter { inv: op.inv, latest: op.latest, done: op.done(), due });
+                let done = op.done().filter(|_| !self.world.undone(op, usize::MAX));
+                setters.push(Setter { inv: op.inv, latest: op.latest, done, due });
             }
         };
         for op in self.ops(&self.life.changes).chain(self.ops(&self.life.loose)) {
@@ -448,7 +474,9 @@ impl<'h> Judge<'_, 'h> {
                     }
                 }
                 End::Fail(ret, Refusal::LeaseLost) => self.refused(s, op, ret),
-                End::Fail(_, Refusal::NotFound) if life.exists.is_some_and(|p| p.idx < op.inv.idx) => {
+                End::Fail(ret, Refusal::NotFound)
+                    if life.exists.is_some_and(|p| p.idx < op.inv.idx) && !life.forgotten(world, ret.idx) =>
+                {
                     self.blame(Check::Untruthful, "the id was said never to have been given".to_owned());
                 }
                 End::Fail(..) | End::Unknown => {}
@@ -669,6 +697,7 @@ impl<'h> Judge<'_, 'h> {
         self.report.applied(Check::NotOffered);
         let patience = (world.rules.offer_ms + world.rules.slack_ms) * NS;
         let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
+        let ended = ended.min(life.forgotten_at(world));
         for i in 0..=life.grants.len() {
             let next = life.grants.get(i);
             let until = next.map_or(usize::MAX, |g| g.inv.idx);
@@ -724,8 +753,10 @@ impl<'h> Judge<'_, 'h> {
             return false;
         }
         let ups = world.downs.iter().map(|(_, up)| up).chain(&world.stalls);
-        let pauses = world.pauses.iter().filter(|(paused, _)| paused.idx < r.latest.idx).map(|(_, up)| up);
-        let up = ups.filter(|up| up.idx < r.latest.idx).chain(pauses).all(|up| up.ns + patience < at);
+        let away = world.pauses.iter().chain(&world.blows);
+        let away = away.filter(|(paused, _)| paused.idx < r.latest.idx).map(|(_, up)| up);
+        let ups = ups.filter(|up| up.idx < r.latest.idx).chain(away);
+        let up = ups.into_iter().all(|up| up.ns.saturating_add(patience) < at);
         let leased = world
             .lost_reserves(&life.queue, born, r.latest.idx)
             .any(|lost| world.lost_lease_ends(life, lost).saturating_add(patience) >= r.inv.ns);
@@ -794,6 +825,7 @@ impl<'h> Judge<'_, 'h> {
         let answered = self.life.sends.iter().any(|&s| world.ops[s].done().is_some());
         balance.accepted_unanswered += u64::from(!answered);
         let unknown = life.may_have_ended(world, usize::MAX);
+        let forgotten = life.forgotten(world, usize::MAX);
         match (life.certain_end(world).map(|(e, _)| e.how), life.held) {
             (Some(How::Acked), _) => balance.acked += 1,
             (Some(How::Cancelled), _) => balance.cancelled += 1,
@@ -801,13 +833,14 @@ impl<'h> Judge<'_, 'h> {
             (Some(How::Purged) | None, Some((_, row))) if row.state == State::Dead => balance.dead += 1,
             (Some(How::Purged) | None, Some(_)) => balance.held += 1,
             (Some(How::Purged) | None, None) if unknown => balance.unknown += 1,
+            (Some(How::Purged) | None, None) if forgotten => balance.forgotten += 1,
             (Some(How::Purged) | None, None) => balance.lost += 1,
         }
         if !world.dumps.contains_key(life.queue.as_str()) {
             return;
         }
         self.report.applied(Check::Lost);
-        if life.held.is_none() && !unknown {
+        if life.held.is_none() && !unknown && !forgotten {
             let granted = if life.grants.is_empty() { "was never granted" } else { "was never settled" };
             self.blame(Check::Lost, format!("was accepted, {granted}, and is not in the final dump"));
         }
@@ -824,7 +857,9 @@ pub(super) fn may_be_leased(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret
     let known = life.grants.iter().filter(|g| g.inv.idx < ret.idx).any(|g| {
         let settled = life.settles.iter().map(|&s| &world.ops[s]).any(|s| {
             let same = proof(s.call).is_some_and(|p| p.token == g.grant.token);
-            same && !matches!(s.call, Call::Extend { .. }) && s.done().is_some_and(|at| at.idx < op.inv.idx)
+            same && !matches!(s.call, Call::Extend { .. })
+                && s.done().is_some_and(|at| at.idx < op.inv.idx)
+                && !world.undone(s, ret.idx)
         });
         !settled && life.lease_ends_before(world, g).saturating_add(slack) >= op.inv.ns
     });

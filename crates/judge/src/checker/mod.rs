@@ -131,6 +131,8 @@ pub struct Balance {
     pub held: u64,
     /// Not in the dump; an operation with an unknown outcome, or a purge, may have ended it.
     pub unknown: u64,
+    /// Not in the dump; a failover of the store may have taken it away.
+    pub forgotten: u64,
     /// Not in the dump, and nothing explains it.
     pub lost: u64,
 }
@@ -188,7 +190,7 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "accepted        {} ({} of them never answered) = {} acked + {} cancelled + {} replaced + {} dead + {} \
-             held + {} unknown + {} lost",
+             held + {} unknown + {} forgotten + {} lost",
             b.accepted,
             b.accepted_unanswered,
             b.acked,
@@ -197,6 +199,7 @@ impl fmt::Display for Report {
             b.dead,
             b.held,
             b.unknown,
+            b.forgotten,
             b.lost
         )?;
         writeln!(f, "{}", self.evidence)?;

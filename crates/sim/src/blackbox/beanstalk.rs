@@ -31,7 +31,7 @@ use crate::process::{Listens, Server, binary, free_address};
 const ABILITIES: [Ability; 5] =
     [Ability::Cancel, Ability::Wait, Ability::Nack, Ability::Extend, Ability::Durable];
 
-const OURS: [Ability; 6] = [
+pub(super) const OURS: [Ability; 6] = [
     Ability::Cancel,
     Ability::Wait,
     Ability::Nack,
@@ -41,7 +41,7 @@ const OURS: [Ability; 6] = [
     Ability::Keys,
 ];
 
-fn rules(attempts: Told) -> Rules {
+pub(super) fn rules(attempts: Told) -> Rules {
     Rules {
         lease_ms: 2_000,
         max_attempts: u64::MAX,
@@ -264,7 +264,7 @@ fn number(yaml: &str, name: &str) -> io::Result<u64> {
 }
 
 #[derive(Debug)]
-struct Beanstalk {
+pub(super) struct Beanstalk {
     wire: Wire,
     rules: Rules,
     reign: u64,
@@ -278,7 +278,12 @@ struct Beanstalk {
 const PRIORITY: u32 = 1024;
 
 impl Beanstalk {
-    fn open(address: SocketAddr, reign: u64, rules: Rules, tokens: Arc<AtomicU64>) -> io::Result<Self> {
+    pub(super) fn open(
+        address: SocketAddr,
+        reign: u64,
+        rules: Rules,
+        tokens: Arc<AtomicU64>,
+    ) -> io::Result<Self> {
         let wire = Wire::open(address, PATIENCE)?;
         let default = || "default".to_owned();
         let taken = BTreeMap::new();

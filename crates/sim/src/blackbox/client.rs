@@ -20,8 +20,8 @@ pub struct Run<'s> {
     pub system: &'s dyn System,
     /// The history.
     pub recorder: Recorder,
-    /// Where the server listens, and how often it had been started then.
-    address: Mutex<Option<(SocketAddr, u64)>>,
+    /// Where each node listens, and how often anything had been started then. A system of one process has one node.
+    nodes: Mutex<Vec<Option<(SocketAddr, u64)>>>,
     stage: AtomicU64,
     tags: AtomicU64,
     /// Answers that no client should ever get.
@@ -45,7 +45,7 @@ impl<'s> Run<'s> {
         Run {
             system,
             recorder: Recorder::new(),
-            address: Mutex::default(),
+            nodes: Mutex::default(),
             stage: AtomicU64::new(0),
             tags: AtomicU64::new(0),
             complaints: Mutex::default(),
@@ -68,11 +68,23 @@ impl<'s> Run<'s> {
 
     /// Tells the clients where to connect to.
     pub fn set_address(&self, address: Option<(SocketAddr, u64)>) {
-        *lock(&self.address) = address;
+        *lock(&self.nodes) = vec![address];
     }
 
-    pub(super) fn address(&self) -> Option<(SocketAddr, u64)> {
-        *lock(&self.address)
+    /// Tells the clients where a node of a cluster is; `None`: it is gone, and they go to the next.
+    pub fn set_node(&self, node: usize, address: Option<(SocketAddr, u64)>) {
+        let mut nodes = lock(&self.nodes);
+        if nodes.len() <= node {
+            nodes.resize(node + 1, None);
+        }
+        nodes[node] = address;
+    }
+
+    /// Where the client with this number asks: at its own node, or the next one that is there.
+    pub(super) fn address_for(&self, number: u32) -> Option<(SocketAddr, u64)> {
+        let nodes = lock(&self.nodes);
+        let (after, before) = nodes.split_at(usize::try_from(number).ok()? % nodes.len().max(1));
+        before.iter().chain(after).find_map(|node| *node)
     }
 
     /// A tag that no other request of the run has.
@@ -184,7 +196,7 @@ pub struct Client<'r> {
     /// What it shares with the others.
     pub run: &'r Run<'r>,
     number: u32,
-    peer: Option<(Box<dyn Peer>, u64)>,
+    peer: Option<(Box<dyn Peer>, (SocketAddr, u64))>,
     /// What the last reserve brought.
     last: Crop,
 }
@@ -209,14 +221,15 @@ impl<'r> Client<'r> {
     /// Connects if need be. An invocation is written down only when the connection is open: it then belongs to that one
     /// process and can have no effect in a later one.
     pub fn connect(&mut self) -> bool {
-        let Some((address, reign)) = self.run.address() else {
+        let Some(at) = self.run.address_for(self.number) else {
             self.hang_up();
             return false;
         };
-        let usable = |(p, r): &(Box<dyn Peer>, u64)| *r == reign && p.soundness() == Soundness::Open;
+        let usable =
+            |(p, a): &(Box<dyn Peer>, (SocketAddr, u64))| *a == at && p.soundness() == Soundness::Open;
         if !self.peer.as_ref().is_some_and(usable) {
             self.hang_up();
-            self.peer = self.run.system.connect(address, reign).ok().map(|p| (p, reign));
+            self.peer = self.run.system.connect(at.0, at.1).ok().map(|p| (p, at));
         }
         self.peer.is_some()
     }

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel_judge::history::{
     Answer, Call, Enqueue, Grant, Held, IfExists, Leases, MsgId, Proof, Recorder, Refusal, Rules, Seen,
-    Shards, Stamp, State, Target, Token, Told, Totals, When, wall_ms,
+    Shards, Stamp, State, Target, Token, Told, Totals, Unanswered, When, wall_ms,
 };
 use serde_json::{Value, json};
 
@@ -95,6 +95,8 @@ impl System for DuewheelHttp {
             keys: Told::Yes,
             lateness: Told::Yes,
             leases: Leases::OfTokens,
+            failover_ms: 0,
+            unanswered: Unanswered::UntilKilled,
         }
     }
 

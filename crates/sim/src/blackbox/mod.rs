@@ -14,6 +14,7 @@
 
 pub mod beanstalk;
 pub mod client;
+pub mod cluster;
 pub mod crew;
 pub mod http;
 pub mod redis;

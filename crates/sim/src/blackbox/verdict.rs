@@ -9,6 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use duewheel_judge::checker::{Report, check};
 use duewheel_judge::history::History;
 
+use tempfile::TempDir;
+
 use super::System;
 use super::client::Run;
 use super::scenario::{Done, Scenario, Trial};
@@ -78,13 +80,7 @@ pub fn conduct(scenario: &Scenario, system: &dyn System, settings: Settings<'_>)
     let size = settings.size.or_else(|| env(scenario.knob)).unwrap_or(scenario.usual);
     let seed = settings.seed;
     let again = format!("DUEWHEEL_SEED={seed} {}={size} {}", scenario.knob, settings.command);
-    let mut finding = Finding {
-        verdict: Verdict::Held,
-        figures: String::new(),
-        report: String::new(),
-        again,
-        seconds: 0.0,
-    };
+    let mut finding = Finding::new(again);
     if let Some(missing) = scenario.needs.iter().find(|a| !system.can(**a)) {
         finding.verdict = Verdict::NotApplicable(format!("no {missing:?}"));
         return finding;
@@ -101,12 +97,24 @@ pub fn conduct(scenario: &Scenario, system: &dyn System, settings: Settings<'_>)
     let started = Instant::now();
     let run = Run::new(system);
     let done = (scenario.act)(&Trial { run: &run, folder: folder.path(), seed, size });
-    let history = run.recorder.history(&title, system.rules());
-    let report = check(&history);
     finding.seconds = started.elapsed().as_secs_f32();
+    conclude(&run, run.complaints(), &title, folder, &done, finding)
+}
+
+/// Judges what a run has recorded, completes the finding, and keeps the folder if it is to be kept.
+pub fn conclude(
+    run: &Run<'_>,
+    complaints: Vec<String>,
+    title: &str,
+    folder: TempDir,
+    done: &Result<Done, String>,
+    mut finding: Finding,
+) -> Finding {
+    let history = run.recorder.history(title, run.system.rules());
+    let report = check(&history);
     finding.report = format!("{report}");
-    finding.verdict = judge(&report, run.complaints(), &done);
-    if let Ok(done) = &done {
+    finding.verdict = judge(&report, complaints, done);
+    if let Ok(done) = done {
         finding.figures = done.figures.say(&report);
     }
     let bad = matches!(finding.verdict, Verdict::Broken { .. } | Verdict::Inconclusive(_));
@@ -153,6 +161,11 @@ fn judge(report: &Report, complaints: Vec<String>, done: &Result<Done, String>) 
 }
 
 impl Finding {
+    /// Nothing is known yet but how to do it again.
+    pub fn new(again: String) -> Self {
+        Finding { verdict: Verdict::Held, figures: String::new(), report: String::new(), again, seconds: 0.0 }
+    }
+
     /// For a test of a system that must hold.
     pub fn must_hold(&self) {
         println!("{self}");

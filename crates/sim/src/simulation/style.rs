@@ -3,7 +3,7 @@
 
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
-use duewheel_judge::history::{Leases, Rules, Shards, Told};
+use duewheel_judge::history::{Leases, Rules, Shards, Told, Unanswered};
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Options, Workers};
 
@@ -78,6 +78,8 @@ pub(super) const RULES: Rules = Rules {
     keys: Told::Yes,
     lateness: Told::Yes,
     leases: Leases::OfTokens,
+    failover_ms: 0,
+    unanswered: Unanswered::UntilKilled,
 };
 
 impl Style {

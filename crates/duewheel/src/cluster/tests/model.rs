@@ -113,7 +113,9 @@ impl Side {
                 (_, None) => "none".into(),
                 // Which of those that are first together is shown may differ.
                 (Op::Peek { state: State::Leased, .. }, Some(view)) => format!("{:?}", view.state),
-                (Op::Peek { state: State::Dead, .. }, Some(view)) => format!("{:?}", view.dead),
+                (Op::Peek { state: State::Dead, .. }, Some(view)) => {
+                    format!("{:?}", view.dead.map(|(_, since)| since))
+                }
                 (Op::Peek { .. }, Some(view)) => {
                     format!("{:?} {} {:?}", view.state, view.priority, view.due_at)
                 }

@@ -447,8 +447,8 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
             lateness_sum_ms: n[8],
         },
     );
-    let page = (vec(view(), 0..3), vec(cursor(), 0..3), of(cursor()))
-        .prop_map(|(views, behind, next)| Page { views, behind, next });
+    let page = (vec(view(), 0..3), of(cursor()), vec(cursor(), 0..3))
+        .prop_map(|(views, next, behind)| Page { views, next, behind });
     let hand = prop_oneof![
         result(enqueued, enqueue_refusal()).prop_map(Reply::Enqueue),
         reserved.prop_map(Reply::Reserve),

@@ -45,13 +45,13 @@ pub struct Trial<'a> {
 #[derive(Debug)]
 pub struct Done {
     /// What must provably have happened.
-    pub(super) require: Vec<(Fact, u64)>,
+    pub require: Vec<(Fact, u64)>,
     /// What is worth saying besides.
-    pub(super) figures: Figures,
+    pub figures: Figures,
 }
 
 /// Words from a report and what the scenario itself knows.
-pub(super) struct Figures(Box<dyn Fn(&Report) -> String + Send>);
+pub struct Figures(Box<dyn Fn(&Report) -> String + Send>);
 
 impl std::fmt::Debug for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -60,7 +60,8 @@ impl std::fmt::Debug for Figures {
 }
 
 impl Figures {
-    pub(super) fn new(say: impl Fn(&Report) -> String + Send + 'static) -> Self {
+    /// Said when the report is there.
+    pub fn new(say: impl Fn(&Report) -> String + Send + 'static) -> Self {
         Figures(Box::new(say))
     }
 
@@ -143,7 +144,7 @@ impl<'a> Host<'a> {
     /// The first start, and what the queues are set to.
     fn begin(&mut self, queues: &[&str]) -> Result<(), String> {
         self.start()?;
-        let Some((address, _)) = self.run.address() else { return Err("it does not listen".to_owned()) };
+        let Some((address, _)) = self.run.address_for(0) else { return Err("it does not listen".to_owned()) };
         queues.iter().try_for_each(|queue| self.run.system.prepare(address, queue))
     }
 

@@ -6,6 +6,8 @@ use duewheel_judge::history::{
     Payload, Proof, Refusal, Rules, Stamp, State, Tag, Target, Token, Told, Totals, What, When, body,
 };
 
+mod cluster;
+
 const Q: &str = "q";
 const WALL: u64 = 1_000_000;
 
@@ -1040,7 +1042,7 @@ fn evidence_is_counted_and_required() {
 #[test]
 fn every_check_has_a_case() {
     // Each check is named in this file; a new one must not be forgotten.
-    let text = include_str!("handmade.rs");
+    let text = include_str!("main.rs");
     for check in Check::ALL {
         assert!(text.contains(&format!("case(Check::{check:?}")), "{check:?} has no case");
     }

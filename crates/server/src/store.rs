@@ -1,0 +1,103 @@
+//! Opens the wheel on the store that was chosen.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use duewheel::core::store::{Coordinator, ErrorKind};
+use duewheel::{Duewheel, FleetError, NodeOptions, OpenError};
+use duewheel_store_redis::{BadOption, Options, RedisCoordinator};
+
+use crate::config::{ConfigError, Level, RedisSettings, Settings, StoreChoice};
+use crate::serve::ServeError;
+
+/// For so long a start waits for a Redis that is not there: after a power failure both may come up together, and whoever watches over the
+/// process should hear of it in the end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Replicas have so much of the lease to take a change; later it could not be answered any more.
+const WAIT_PART: u32 = 4;
+
+/// Opens it.
+pub(crate) async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
+    match &settings.store {
+        StoreChoice::Log => open_log(settings).await,
+        StoreChoice::Redis(redis) => open_redis(settings, redis).await,
+    }
+}
+
+async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
+    warn_of_open_folder(&settings.data);
+    if settings.durability == Level::Memory {
+        tracing::warn!("durability is memory: nothing survives the end of this process");
+    }
+    let opened = Duewheel::builder()
+        .data(&settings.data)
+        .durability(settings.durability.into())
+        .policy(settings.engine_policy())
+        .log_options(settings.log_options())
+        .open()
+        .await;
+    opened.map_err(|why| ServeError::Open { what: settings.data.display().to_string(), why })
+}
+
+async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewheel, ServeError> {
+    let options = options_of(redis)?;
+    let mut node = NodeOptions::new(&redis.node).shards_if_new(redis.shards_if_new());
+    if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
+        node = node.advertise(advertise).bind(bind.to_string());
+    }
+    let coordinator: Arc<dyn Coordinator> = Arc::new(RedisCoordinator::new(options));
+    let since = Instant::now();
+    loop {
+        let builder = Duewheel::builder().policy(settings.engine_policy());
+        match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
+            Ok(wheel) => return Ok(wheel),
+            Err(why) if is_away(&why) && since.elapsed() < PATIENCE => {
+                tracing::warn!(%why, "Redis is not there yet; trying again");
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
+        }
+    }
+}
+
+/// Whether the store may be there a little later.
+fn is_away(why: &OpenError) -> bool {
+    matches!(why, OpenError::Node(FleetError::Store(error)) if error.kind() == ErrorKind::Unavailable)
+}
+
+fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
+    let named = |option: &str| {
+        let option = option.to_owned();
+        move |error: BadOption| ConfigError::Value(format!("--{option}: {error}"))
+    };
+    let mut options = Options::parse(redis.url.expose()).map_err(named("store"))?;
+    if let Some(user) = &redis.user {
+        options = options.user(user);
+    }
+    if let Some(password) = &redis.password {
+        options = options.password(password.expose());
+    }
+    options = options.prefix(&redis.prefix).map_err(named("redis-prefix"))?;
+    options = options.lease(redis.lease).map_err(named("shard-lease"))?;
+    if redis.wait > 0 {
+        options = options.wait_replicas(redis.wait, redis.lease / WAIT_PART).map_err(named("redis-wait"))?;
+    }
+    if let Some(file) = &redis.ca {
+        options = options.tls_authority(file).map_err(named("redis-ca"))?;
+    }
+    Ok(options)
+}
+
+/// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.
+fn warn_of_open_folder(data: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(meta) = std::fs::metadata(data) else { return };
+    let mode = meta.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        tracing::warn!(data = %data.display(), mode = format!("{mode:03o}"), "others may look into the data folder; chmod 700 it");
+    }
+}
