@@ -99,6 +99,17 @@ pub(crate) enum Door {
     Closed(CallError),
 }
 
+impl Door {
+    fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        match self {
+            Door::Open => Ok(()),
+            Door::Draining if ops.iter().all(is_settling) => Ok(()),
+            Door::Draining => Err(CallError::Draining),
+            Door::Closed(why) => Err(why.clone()),
+        }
+    }
+}
+
 impl Inbox {
     /// An empty inbox with the limits of `policy`.
     pub fn new(policy: &Policy) -> Self {
@@ -128,11 +139,8 @@ impl Inbox {
         let requests = submission.ops.len();
         let bytes: usize = submission.ops.iter().map(weight).sum();
         let mut state = self.state();
-        match &state.door {
-            Door::Open => {}
-            Door::Draining if submission.ops.iter().all(is_settling) => {}
-            Door::Draining => return Err((CallError::Draining, submission)),
-            Door::Closed(why) => return Err((why.clone(), submission)),
+        if let Err(error) = state.door.admits(&submission.ops) {
+            return Err((error, submission));
         }
         let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
         // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
@@ -156,6 +164,14 @@ impl Inbox {
             self.changed.notify_one();
         }
         Ok(())
+    }
+
+    /// Whether the door lets these in, whatever room there is.
+    ///
+    /// # Errors
+    /// [`CallError::Draining`] or the closing reason.
+    pub(crate) fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        self.state().door.admits(ops)
     }
 
     /// Makes the driver run its loop once more.

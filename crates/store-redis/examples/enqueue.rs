@@ -29,7 +29,7 @@ enum Keyed {
 
 fn main() -> Result<(), Failed> {
     let messages = std::env::args().nth(1).map_or(Ok(200_000), |n| n.parse::<u64>())?;
-    let redis = Redis::start(Settings { appendonly: Appendonly::Everysec, ..Settings::default() })?;
+    let redis = Redis::start(Settings { appendonly: Appendonly::EverySecond, ..Settings::default() })?;
     println!("{messages} messages of {} bytes, {GROUP} in a group or pipeline", BODY.len());
     println!("{:>26} {:>12} {:>14} {:>12}", "", "messages/s", "server µs each", "bytes each");
     for _ in 0..ROUNDS {
