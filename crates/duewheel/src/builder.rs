@@ -49,6 +49,8 @@ pub struct Builder {
     node: Option<(Arc<dyn duewheel_core::store::Coordinator>, crate::NodeOptions)>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
+    #[cfg(feature = "testing")]
+    shards: u32,
 }
 
 /// A store that somebody has brought.
@@ -81,6 +83,16 @@ pub enum OpenError {
     Runtime,
 }
 
+impl From<StartError> for OpenError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Store(error) => OpenError::Store(error),
+            StartError::Policy(error) => OpenError::Policy(error),
+            StartError::Thread(error) => OpenError::Thread(error),
+        }
+    }
+}
+
 impl Default for Builder {
     fn default() -> Self {
         Builder {
@@ -94,6 +106,8 @@ impl Default for Builder {
             node: None,
             clock: Arc::new(SystemClock),
             seed: None,
+            #[cfg(feature = "testing")]
+            shards: 1,
         }
     }
 }
@@ -190,6 +204,14 @@ impl Builder {
         self
     }
 
+    /// In memory only, and in so many shards behind a router, as in a cluster: for tests.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.shards = shards;
+        self
+    }
+
     /// Opens it: recovers what is there, and starts.
     ///
     /// # Errors
@@ -205,6 +227,10 @@ impl Builder {
         }
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
+        #[cfg(feature = "testing")]
+        if self.shards > 1 {
+            return crate::cluster::here::open(self.shards, &self.policy, seed, &self.clock);
+        }
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
             (Some(Own(opener)), _) => (opener, Copier::None),
             (None, Durability::Memory) => (
@@ -236,11 +262,7 @@ impl Builder {
         let clock = self.clock;
         let fenced = WhenFenced::OpenAgain;
         let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock, fenced)).await;
-        let shard = started.map_err(|_| OpenError::Runtime)?.map_err(|error| match error {
-            StartError::Store(error) => OpenError::Store(error),
-            StartError::Policy(error) => OpenError::Policy(error),
-            StartError::Thread(error) => OpenError::Thread(error),
-        })?;
+        let shard = started.map_err(|_| OpenError::Runtime)??;
         let (inbox, shared) = shard.hand_on();
         Ok(Duewheel::new(Client::new(inbox, shared), copier))
     }

@@ -238,6 +238,9 @@ impl Client {
         if let Some(route) = &self.route
             && route.shards() != 1
         {
+            let op = Op::List { queue, state, after: None, limit };
+            self.inbox.admits(std::slice::from_ref(&op))?;
+            let Op::List { queue, .. } = op else { return Err(CallError::WRONG_ANSWER) };
             return route.list(queue, state, after, limit).await;
         }
         let after = match after.as_ref().map(ListPlaces::as_slice) {

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use duewheel_core::message::{Life, Message};
-use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::id::{Epoch, LeaseToken, SessionId};
+use duewheel_core::message::{Kind, Lease, Life, Message};
+use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::Store;
 use duewheel_core::time::{Due, EngineMs, WallMs};
 use duewheel_core::{Key, Lsn, MessageId, QueueName, ShardId};
@@ -34,8 +35,9 @@ fn main() -> Result<(), Failed> {
     println!("{:>26} {:>12} {:>14} {:>12}", "", "messages/s", "server µs each", "bytes each");
     for _ in 0..ROUNDS {
         for (name, keyed) in [("duewheel", Keyed::No), ("duewheel, with keys", Keyed::Yes)] {
-            measure(&redis, name, messages, || ours(&redis, messages, keyed))?;
+            ours(&redis, name, messages, keyed)?;
         }
+        redis.command(&["FLUSHALL", "SYNC"])?;
         measure(&redis, "script for each message", messages, || home_made(&redis, messages))?;
     }
     Ok(())
@@ -47,13 +49,13 @@ fn measure(
     messages: u64,
     run: impl FnOnce() -> Result<Duration, Failed>,
 ) -> Result<(), Failed> {
-    redis.command(&["FLUSHALL", "SYNC"])?;
-    let (cpu, memory) = (cpu(redis)?, field(redis, "memory", "used_memory")?);
+    let before = cpu(redis)?;
     let took = run()?;
     #[allow(clippy::cast_precision_loss)] // figures for people
     let each = |what: f64| what / messages as f64;
-    let cpu = each((self::cpu(redis)? - cpu) * 1e6);
-    let bytes = each(field(redis, "memory", "used_memory")? - memory);
+    let cpu = each((cpu(redis)? - before) * 1e6);
+    // All that is there, of so many messages.
+    let bytes = each(field(redis, "memory", "used_memory")? - 1.0e6);
     println!("{name:>26} {:>12.0} {cpu:>14.2} {bytes:>12.0}", 1.0 / each(took.as_secs_f64()));
     Ok(())
 }
@@ -69,20 +71,42 @@ fn cpu(redis: &Redis) -> Result<f64, Failed> {
     Ok(field(redis, "cpu", "used_cpu_user_main_thread")? + field(redis, "cpu", "used_cpu_sys_main_thread")?)
 }
 
-fn ours(redis: &Redis, messages: u64, keyed: Keyed) -> Result<Duration, Failed> {
-    let options = Options::parse(&redis.url(0))?;
-    let mut store = RedisStore::open(&options, ShardId(0), Arc::new(|| {}))?;
+/// New messages, then a grant of each, then an ack of each.
+fn ours(redis: &Redis, name: &str, messages: u64, keyed: Keyed) -> Result<(), Failed> {
+    redis.command(&["FLUSHALL", "SYNC"])?;
+    let mut store = RedisStore::open(&Options::parse(&redis.url(0))?, ShardId(0), Arc::new(|| {}))?;
     let Lsn(next) = store.recovered().next_lsn;
     let queue = QueueName::new("close-review")?;
-    let groups: Vec<Group> = (0..messages / GROUP)
-        .map(|n| {
-            let records =
-                (0..GROUP).map(|i| put(&queue, 1 + n * GROUP + i, keyed)).collect::<Result<_, _>>()?;
-            Ok(Group { first: Lsn(next + n * GROUP), clock: ClockPair::default(), records })
-        })
-        .collect::<Result<_, Failed>>()?;
+    let put = |id| put(&queue, id, keyed);
+    let was = |id, kind| Was { queue: queue.clone(), kind, due: due(id), weight: BODY.len() as u64 };
+    let grant = |id| {
+        let token = LeaseToken { epoch: Epoch(1), counter: id };
+        let (until, granted_at) = (EngineMs(4_000_000), WallMs(1_763_740_800_000));
+        let lease = Lease { token, until, session: SessionId::NONE, granted_at };
+        Ok(Record::Granted { id: MessageId(id), attempt: 1, lease, was: was(id, Kind::Waiting) })
+    };
+    let ack = |id| Ok(Record::Removed { id: MessageId(id), why: Gone::Acked, was: was(id, Kind::Leased) });
+    let mut from = next;
+    for (what, record) in
+        [("", &put as &dyn Fn(u64) -> Result<Record, Failed>), (": a grant", &grant), (": an ack", &ack)]
+    {
+        let groups: Vec<Group> = (0..messages / GROUP)
+            .map(|n| {
+                let records = (1..=GROUP).map(|i| record(n * GROUP + i)).collect::<Result<_, _>>()?;
+                let first = Lsn(from + n * GROUP);
+                Ok(Group { first, clock: ClockPair::default(), records })
+            })
+            .collect::<Result<_, Failed>>()?;
+        from += messages;
+        let name = format!("{name}{what}");
+        measure(redis, &name, messages, || append(&mut store, &groups))?;
+    }
+    Ok(())
+}
+
+fn append(store: &mut RedisStore, groups: &[Group]) -> Result<Duration, Failed> {
     let start = Instant::now();
-    for group in &groups {
+    for group in groups {
         store.append(group)?;
     }
     let last = groups.last().map_or(Lsn(0), Group::last);
@@ -90,6 +114,10 @@ fn ours(redis: &Redis, messages: u64, keyed: Keyed) -> Result<Duration, Failed> 
         std::thread::sleep(Duration::from_micros(200));
     }
     Ok(start.elapsed())
+}
+
+fn due(id: u64) -> Due {
+    Due::After(EngineMs(3_600_000 + id * 7_919 % 1_000_000))
 }
 
 fn put(queue: &QueueName, id: u64, keyed: Keyed) -> Result<Record, Failed> {
@@ -106,7 +134,7 @@ fn put(queue: &QueueName, id: u64, keyed: Keyed) -> Result<Record, Failed> {
         options: duewheel_core::message::Options::default(),
         enqueued_at: WallMs(1_763_740_800_000),
     };
-    let life = Life::new(Due::After(EngineMs(3_600_000 + id * 7_919 % 1_000_000)), None);
+    let life = Life::new(due(id), None);
     Ok(Record::Put { message: Arc::new(message), life, was: None })
 }
 

@@ -17,7 +17,7 @@ use crate::keys::Keys;
 use crate::options::Options;
 use crate::reign::{self, Claimant, FIRST_EPOCH, FORMAT};
 use crate::store::RedisStore;
-use crate::wire::{Address, Reply, Servers, Wire, wait_for};
+use crate::wire::{Address, Reply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
 
 /// Nodes and shards in Redis.
@@ -47,6 +47,7 @@ struct Inner {
     servers: Servers,
     /// One for each master, made when it is needed, and made anew after an error.
     wires: Mutex<BTreeMap<Address, Arc<Wire>>>,
+    known: Mutex<Option<Arc<Slots>>>,
     cluster: String,
     nodes: String,
     /// 0: not known yet.
@@ -59,8 +60,8 @@ impl RedisCoordinator {
         let key = |name: &str| format!("{{{}:cluster}}:{name}", options.prefix);
         let (cluster, nodes) = (key("cluster"), key("nodes"));
         let servers = Servers(Arc::new(options));
-        let (wires, shards) = (Mutex::default(), AtomicU32::new(0));
-        RedisCoordinator { inner: Arc::new(Inner { servers, wires, cluster, nodes, shards }) }
+        let (wires, known, shards) = (Mutex::default(), Mutex::default(), AtomicU32::new(0));
+        RedisCoordinator { inner: Arc::new(Inner { servers, wires, known, cluster, nodes, shards }) }
     }
 
     /// Where Redis is, and how it is used.
@@ -80,10 +81,21 @@ impl RedisCoordinator {
 impl Inner {
     /// A command for the master of the cluster's own keys.
     async fn of_cluster(&self, call: Cmd) -> Reply {
-        let master = self.servers.masters_of(&[&self.cluster]).await?;
+        let slots = self.slots().await?;
         let mut ask = Pipeline::new();
         ask.add_command(call);
-        self.send(value::some(master.first(), "masters")?, ask).await
+        self.send(slots.master_of(&self.cluster)?, ask).await
+    }
+
+    /// Which master has what, as it was when a call failed last.
+    async fn slots(&self) -> Result<Arc<Slots>, StoreError> {
+        let mut known = self.known.lock().await;
+        if let Some(slots) = &*known {
+            return Ok(Arc::clone(slots));
+        }
+        let slots = Arc::new(self.servers.slots().await?);
+        *known = Some(Arc::clone(&slots));
+        Ok(slots)
     }
 
     async fn send(&self, to: &Address, ask: Pipeline) -> Reply {
@@ -91,7 +103,13 @@ impl Inner {
         let wire = match known {
             Some(wire) => wire,
             None => {
-                let connection = self.servers.connect(to).await?;
+                let connection = match self.servers.connect(to).await {
+                    Ok(connection) => connection,
+                    Err(error) => {
+                        *self.known.lock().await = None;
+                        return Err(error);
+                    }
+                };
                 let wire = Arc::new(Wire::new(connection, self.servers.0.response_timeout));
                 self.wires.lock().await.insert(to.clone(), Arc::clone(&wire));
                 wire
@@ -101,6 +119,7 @@ impl Inner {
         if reply.is_err() {
             // The next call makes another one. This one is not sent again: a join that was carried out must not be a second time.
             self.wires.lock().await.remove(to);
+            *self.known.lock().await = None;
         }
         reply
     }
@@ -131,10 +150,10 @@ impl Inner {
         let keys: Vec<String> = (0..self.shards().await?)
             .map(|shard| Keys::new(&self.servers.0.prefix, ShardId(shard)).owner)
             .collect();
-        let names: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let mut by_master: BTreeMap<Address, Vec<usize>> = BTreeMap::new();
-        for (place, master) in self.servers.masters_of(&names).await?.into_iter().enumerate() {
-            by_master.entry(master).or_default().push(place);
+        let slots = self.slots().await?;
+        let mut by_master: BTreeMap<&Address, Vec<usize>> = BTreeMap::new();
+        for (place, key) in keys.iter().enumerate() {
+            by_master.entry(slots.master_of(key)?).or_default().push(place);
         }
         let mut owners = vec![None; keys.len()];
         for (master, places) in by_master {
@@ -144,7 +163,7 @@ impl Inner {
                 let fields = ["epoch", "until", "node", "number", "advertise"];
                 ask.cmd("HMGET").arg(&keys[*place]).arg(&fields);
             }
-            let mut replies = self.send(&master, ask).await?.into_iter();
+            let mut replies = self.send(master, ask).await?.into_iter();
             let mut next = || value::some(replies.next(), "owners");
             let mut time = value::list(next()?, "TIME")?.into_iter();
             let mut part = || value::number(time.next().unwrap_or_default(), "TIME");

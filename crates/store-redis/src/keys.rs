@@ -17,14 +17,8 @@ pub(crate) struct Keys {
     pub(crate) lives: String,
     /// id → its lease.
     pub(crate) leases: String,
-    /// Waiting, due at an instant; all queues.
-    pub(crate) at: String,
-    /// Waiting, due after a delay; all queues.
-    pub(crate) after: String,
     /// Leased, the score is the deadline; all queues.
     pub(crate) leased: String,
-    /// Dead; all queues.
-    pub(crate) dead: String,
     /// Leased or dead, by the instant they were due at; all queues.
     pub(crate) held_at: String,
     /// Leased or dead, by the engine time they were due at; all queues.
@@ -51,10 +45,7 @@ impl Keys {
             messages: key("messages"),
             lives: key("lives"),
             leases: key("leases"),
-            at: key("at"),
-            after: key("after"),
             leased: key("leased"),
-            dead: key("dead"),
             held_at: key("held:at"),
             held_after: key("held:after"),
             answers: key("answers"),

@@ -1,10 +1,15 @@
 //! Pages of a sequence: members of sorted sets first, then the messages that they name.
+//!
+//! Waiting and dead messages are in a set of their queue alone. What is asked of all queues is merged out of the sets of those that have
+//! something in the range, which the ledger tells.
 
 use std::collections::BTreeMap;
 
-use duewheel_core::store::{Cursor, Load, Loaded, More, Sequence, StoreError, Which, place_in};
+use duewheel_core::message::Kind;
+use duewheel_core::store::{Cursor, Ledger, Load, Loaded, More, Sequence, StoreError, Which, place_in};
+use duewheel_core::time::Class;
 use duewheel_core::{Lsn, MessageId, QueueName};
-use redis::Pipeline;
+use redis::{Pipeline, Value};
 
 use crate::find::{ask_rows, read_rows};
 use crate::keys::Keys;
@@ -14,65 +19,123 @@ use crate::{fault, lex, value};
 
 /// Members that are looked at for one page, at most; so a page ends early when it skips much.
 const SCANNED: usize = 10_000;
+/// Members of each queue that are looked at, at least.
+const LEAST: usize = 16;
 /// Messages of the first request of a page; later ones depend on how large these were.
 const FIRST_ROWS: usize = 100;
 /// Messages of one request at most.
 const MOST_ROWS: usize = 1_000;
+/// Sets that are asked at once.
+const AT_ONCE: usize = 500;
 
 /// A sorted set that a sequence is read from.
-#[derive(Debug)]
-struct Source {
-    key: String,
-    order: Order,
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) key: String,
+    pub(crate) order: Order,
+    /// The queue of all its members; `None`: they say it.
+    pub(crate) queue: Option<QueueName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+pub(crate) enum Order {
     /// Members say time and id.
     ByMember,
     /// The score is the time.
     ByScore,
 }
 
-/// A place, and the queue if the member says it.
-type Place = (Cursor, String);
+/// A page that was asked for.
+#[derive(Debug)]
+pub(crate) struct Request {
+    load: Load,
+    as_of: Lsn,
+    sources: Vec<Source>,
+}
 
-fn sources(keys: &Keys, sequence: Sequence, which: &Which) -> Vec<Source> {
-    let set = |key: &str| Source { key: key.into(), order: Order::ByMember };
-    let own = |all: &str| match which {
-        Which::One(queue) => set(&keys.of_queue(sequence, queue)),
-        Which::All | Which::AllBut(_) => set(all),
-    };
-    match sequence {
-        Sequence::At => vec![own(&keys.at)],
-        Sequence::After => vec![own(&keys.after)],
-        Sequence::Leased => vec![Source { key: keys.leased.clone(), order: Order::ByScore }],
-        Sequence::Dead => vec![own(&keys.dead)],
-        Sequence::AllAt => vec![own(&keys.at), set(&keys.held_at)],
-        Sequence::AllAfter => vec![own(&keys.after), set(&keys.held_after)],
+/// A range of a set: behind a place, up to and with a time, so many members.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) after: Option<Cursor>,
+    pub(crate) until: u64,
+    pub(crate) most: usize,
+}
+
+/// What a range has: the places, with the queue if members say it; and whether that is all.
+pub(crate) struct Scanned {
+    pub(crate) places: Vec<(Cursor, Box<str>)>,
+    is_all: bool,
+}
+
+impl Request {
+    /// Chooses the sets. Called by the owner, who knows what the queues hold.
+    pub(crate) fn new(keys: &Keys, ledger: &Ledger, load: Load) -> Self {
+        let all = |key: &str, order| Source { key: key.into(), order, queue: None };
+        let mut sources = match load.sequence {
+            Sequence::Leased => vec![all(&keys.leased, Order::ByScore)],
+            Sequence::AllAt => vec![all(&keys.held_at, Order::ByMember)],
+            Sequence::AllAfter => vec![all(&keys.held_after, Order::ByMember)],
+            Sequence::At | Sequence::After | Sequence::Dead => Vec::new(),
+        };
+        let (kind, order) = match load.sequence {
+            Sequence::Dead => (Kind::Dead, Order::ByMember),
+            _ => (Kind::Waiting, Order::ByScore),
+        };
+        let class = match load.sequence {
+            Sequence::At | Sequence::AllAt => Class::At,
+            _ => Class::After,
+        };
+        let from = load.after.map_or(0, |(time, _)| time);
+        let has_some = |queue: &QueueName| {
+            let Some(tally) = ledger.tally(queue) else { return false };
+            let first = tally.due.reach(class, from, 1).map(|end| end.saturating_sub(tally.due.width_ms()));
+            tally.part(kind).count > 0
+                && (kind == Kind::Dead || first.is_some_and(|first| first <= load.until))
+        };
+        let own = |queue: &QueueName| Source {
+            key: keys.of_queue(load.sequence, queue),
+            order,
+            queue: Some(queue.clone()),
+        };
+        if load.sequence != Sequence::Leased {
+            match &load.which {
+                Which::One(queue) => sources.extend(has_some(queue).then(|| own(queue))),
+                Which::All | Which::AllBut(_) => {
+                    let but: &[QueueName] = if let Which::AllBut(but) = &load.which { but } else { &[] };
+                    let wanted = ledger.tallies().map(|(queue, _)| queue);
+                    let wanted = wanted.filter(|queue| but.binary_search(queue).is_err());
+                    sources.extend(wanted.filter(|queue| has_some(queue)).map(own));
+                }
+            }
+        }
+        Request { as_of: ledger.applied(), load, sources }
     }
 }
 
 /// Loads a page.
-pub(crate) async fn page(shared: &Shared, load: Load, as_of: Lsn) -> Result<Loaded, StoreError> {
-    let keys = &shared.keys;
+pub(crate) async fn page(shared: &Shared, request: Request) -> Result<Loaded, StoreError> {
+    let Request { load, as_of, sources } = request;
     // One more than wanted tells whether there is more; some are skipped.
-    let scan = load.rows.saturating_add(1).clamp(64, SCANNED);
-    let mut places: Vec<Place> = Vec::new();
-    let mut bound: Option<Cursor> = None;
-    for source in sources(keys, load.sequence, &load.which) {
-        let (found, is_all) = scan_source(shared, &source, &load, scan).await?;
-        if let (false, Some((last, _))) = (is_all, found.last()) {
-            bound = Some(bound.map_or(*last, |bound| bound.min(*last)));
+    let most = load.rows.saturating_add(1).clamp(64, SCANNED);
+    let most = if sources.len() > 1 { (2 * most / sources.len()).clamp(LEAST, most) } else { most };
+    let range = Range { after: load.after, until: load.until, most };
+    let (marks, mut places, mut bound) = (shared.marks(), Vec::new(), None);
+    for sources in sources.chunks(AT_ONCE) {
+        for (source, scanned) in sources.iter().zip(scan(shared, sources, range).await?) {
+            if let (false, Some((last, _))) = (scanned.is_all, scanned.places.last()) {
+                bound = Some(bound.map_or(*last, |bound: Cursor| bound.min(*last)));
+            }
+            let wanted = scanned.places.into_iter().filter(|((_, id), queue)| {
+                let queue = source.queue.as_ref().map_or(&**queue, QueueName::as_str);
+                is_wanted(&load.which, queue, *id, &marks)
+            });
+            places.extend(wanted.map(|(place, _)| place));
         }
-        places.extend(found);
     }
-    places.sort_unstable_by_key(|(place, _)| *place);
+    places.sort_unstable();
     if let Some(bound) = bound {
-        places.retain(|(place, _)| *place <= bound);
+        places.retain(|place| *place <= bound);
     }
-    let marks = shared.marks();
-    places.retain(|(place, queue)| is_wanted(&load.which, queue, place.1, &marks));
 
     let (mut rows, mut bytes, mut upto) = (Vec::new(), 0, None);
     let mut at = 0;
@@ -81,12 +144,13 @@ pub(crate) async fn page(shared: &Shared, load: Load, as_of: Lsn) -> Result<Load
         let fits = each.map_or(FIRST_ROWS, |each| (load.bytes - bytes) / (each + 1) + 1);
         let most = fits.clamp(1, MOST_ROWS).min(load.rows - rows.len()).min(places.len() - at);
         let some = &places[at..at + most];
-        let ids: Vec<MessageId> = some.iter().map(|((_, id), _)| *id).collect();
+        let ids: Vec<MessageId> = some.iter().map(|(_, id)| *id).collect();
         let mut ask = Pipeline::new();
-        ask_rows(&mut ask, keys, &ids);
-        let mut found = read_rows(keys, &ids, &mut shared.wire.call(ask).await?.into_iter())?.into_iter();
+        ask_rows(&mut ask, &shared.keys, &ids);
+        let mut replies = shared.wire.call(ask).await?.into_iter();
+        let mut found = read_rows(&shared.keys, &ids, &mut replies)?.into_iter();
         let mut row = found.next();
-        for (place, _) in some {
+        for place in some {
             if bytes >= load.bytes && !rows.is_empty() {
                 break;
             }
@@ -106,8 +170,8 @@ pub(crate) async fn page(shared: &Shared, load: Load, as_of: Lsn) -> Result<Load
     }
     let more = if at < places.len() {
         More::Yes
-    } else if let Some(bound) = bound {
-        upto = Some(bound);
+    } else if bound.is_some() {
+        upto = bound;
         More::Yes
     } else {
         More::No
@@ -118,61 +182,119 @@ pub(crate) async fn page(shared: &Shared, load: Load, as_of: Lsn) -> Result<Load
 fn is_wanted(which: &Which, queue: &str, id: MessageId, marks: &BTreeMap<QueueName, Mark>) -> bool {
     let skipped = match which {
         Which::All => false,
-        // A set of the queue's own does not say it.
-        Which::One(one) => !queue.is_empty() && one.as_str() != queue,
+        Which::One(one) => one.as_str() != queue,
         Which::AllBut(queues) => queues.binary_search_by(|q| q.as_str().cmp(queue)).is_ok(),
     };
-    let of = match which {
-        Which::One(one) => one.as_str(),
-        Which::All | Which::AllBut(_) => queue,
-    };
-    !skipped && (marks.is_empty() || marks.get(of).is_none_or(|mark| !mark.hides(id)))
+    !skipped && (marks.is_empty() || marks.get(queue).is_none_or(|mark| !mark.hides(id)))
 }
 
-/// The next members of a set, and whether these are all up to the end of the range.
-async fn scan_source(
+/// The same range of several sets.
+pub(crate) async fn scan(
     shared: &Shared,
-    source: &Source,
-    load: &Load,
-    scan: usize,
-) -> Result<(Vec<Place>, bool), StoreError> {
-    let odd = |member: &[u8]| fault::damaged(&source.key, String::from_utf8_lossy(member), "another form");
-    if source.order == Order::ByMember {
-        let mut ask = Pipeline::new();
-        ask.cmd("ZRANGEBYLEX").arg(&source.key).arg(lex::behind(load.after)).arg(lex::up_to(load.until));
-        ask.arg("LIMIT").arg(0).arg(scan);
-        let reply = value::some(shared.wire.call(ask).await?.into_iter().next(), "ZRANGEBYLEX")?;
-        let members = value::bytes_list(reply, "ZRANGEBYLEX")?;
-        let is_all = members.len() < scan;
-        let place = |member: Vec<u8>| {
-            let (place, queue) = lex::read_place(&member).ok_or_else(|| odd(&member))?;
-            Ok((place, queue.to_owned()))
-        };
-        let places = members.into_iter().flatten().map(place).collect::<Result<_, StoreError>>()?;
-        return Ok((places, is_all));
+    sources: &[Source],
+    range: Range,
+) -> Result<Vec<Scanned>, StoreError> {
+    if sources.is_empty() {
+        return Ok(Vec::new());
     }
-    let from = load.after.map_or(0, |(time, _)| time);
-    let mut skip = 0;
-    loop {
-        let mut ask = Pipeline::new();
-        ask.cmd("ZRANGEBYSCORE").arg(&source.key).arg(from).arg(load.until).arg("WITHSCORES");
-        ask.arg("LIMIT").arg(skip).arg(scan);
-        let reply = value::some(shared.wire.call(ask).await?.into_iter().next(), "ZRANGEBYSCORE")?;
-        let members = value::pairs(reply, "ZRANGEBYSCORE")?;
-        let is_all = members.len() < scan;
-        let mut places = Vec::with_capacity(members.len());
-        for (member, score) in members {
-            let (id, queue) = lex::read_tail(&member).ok_or_else(|| odd(&member))?;
-            let score = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
-            let place = (score.ok_or_else(|| odd(&member))?, id);
-            // Those of the cursor's own ms come again.
-            if load.after.is_none_or(|after| place > after) {
-                places.push((place, queue.to_owned()));
+    let mut ask = Pipeline::with_capacity(sources.len());
+    for Source { key, order, .. } in sources {
+        match order {
+            Order::ByMember => {
+                let (min, max) = (lex::behind(range.after), lex::up_to(range.until));
+                ask.cmd("ZRANGEBYLEX").arg(key).arg(min).arg(max);
+            }
+            Order::ByScore => {
+                let from = range.after.map_or(0, |(time, _)| time);
+                ask.cmd("ZRANGEBYSCORE").arg(key).arg(from).arg(range.until).arg("WITHSCORES");
             }
         }
-        if !places.is_empty() || is_all {
-            return Ok((places, is_all));
-        }
-        skip += scan;
+        ask.arg("LIMIT").arg(0).arg(range.most);
     }
+    let replies = shared.wire.call(ask).await?;
+    let mut all = Vec::with_capacity(sources.len());
+    for (source, reply) in sources.iter().zip(replies) {
+        let mut members = read(source, reply)?;
+        let mut is_all = members.len() < range.most;
+        behind(&mut members, range.after);
+        if let (true, false, Some(after)) = (members.is_empty(), is_all, range.after) {
+            // More members than we read have the cursor's own time.
+            (members, is_all) = scan_ties(shared, source, range, after).await?;
+        }
+        all.push(Scanned { places: members, is_all });
+    }
+    Ok(all)
+}
+
+fn behind(members: &mut Vec<(Cursor, Box<str>)>, after: Option<Cursor>) {
+    if let Some(after) = after {
+        members.retain(|(place, _)| *place > after);
+    }
+}
+
+fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreError> {
+    let odd = |member: &[u8]| fault::damaged(&source.key, String::from_utf8_lossy(member), "another form");
+    match source.order {
+        Order::ByMember => {
+            let members = value::bytes_list(reply, "ZRANGEBYLEX")?.into_iter().flatten();
+            members
+                .map(|member| {
+                    let (place, queue) = lex::read_place(&member).ok_or_else(|| odd(&member))?;
+                    Ok((place, queue.into()))
+                })
+                .collect()
+        }
+        Order::ByScore => {
+            let members = value::pairs(reply, "ZRANGEBYSCORE")?.into_iter();
+            members
+                .map(|(member, score)| {
+                    let (id, queue) = lex::read_tail(&member).ok_or_else(|| odd(&member))?;
+                    let score = std::str::from_utf8(&score).ok().and_then(|score| score.parse().ok());
+                    Ok(((score.ok_or_else(|| odd(&member))?, id), queue.into()))
+                })
+                .collect()
+        }
+    }
+}
+
+/// A range that begins among very many members of one time: their ranks are searched for the cursor.
+async fn scan_ties(
+    shared: &Shared,
+    source: &Source,
+    range: Range,
+    after: Cursor,
+) -> Result<(Vec<(Cursor, Box<str>)>, bool), StoreError> {
+    let of = "ZRANGE";
+    let mut ask = Pipeline::new();
+    ask.cmd("ZCOUNT").arg(&source.key).arg("-inf").arg(format!("({}", after.0));
+    ask.cmd("ZCOUNT").arg(&source.key).arg("-inf").arg(after.0);
+    ask.cmd("ZCOUNT").arg(&source.key).arg("-inf").arg(range.until);
+    let mut counts = shared.wire.call(ask).await?.into_iter();
+    let mut count = || value::some(value::number(counts.next().unwrap_or_default(), of)?, of);
+    // Members up to `low` are not behind the cursor, those from `high` on are.
+    let (mut low, mut high, end) = (count()?, count()?, count()?);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match ranks(shared, source, middle, middle).await?.first() {
+            Some((place, _)) if *place <= after => low = middle + 1,
+            Some(_) => high = middle,
+            None => break, // there are fewer by now
+        }
+    }
+    let most = range.most as u64;
+    let mut members = ranks(shared, source, low, low + most - 1).await?;
+    members.retain(|((time, _), _)| *time <= range.until);
+    behind(&mut members, Some(after));
+    Ok((members, low + most >= end))
+}
+
+async fn ranks(
+    shared: &Shared,
+    source: &Source,
+    from: u64,
+    to: u64,
+) -> Result<Vec<(Cursor, Box<str>)>, StoreError> {
+    let mut ask = Pipeline::new();
+    ask.cmd("ZRANGE").arg(&source.key).arg(from).arg(to).arg("WITHSCORES");
+    read(source, value::some(shared.wire.call(ask).await?.into_iter().next(), "ZRANGE")?)
 }

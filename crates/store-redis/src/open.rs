@@ -42,9 +42,10 @@ pub(crate) async fn open(
 ) -> Result<Opened, StoreError> {
     let options = Arc::clone(&servers.0);
     let keys = Keys::new(&options.prefix, shard);
-    let master = servers.masters_of(&[&keys.owner]).await?.pop().ok_or_else(|| fault::bug("no master"))?;
+    let slots = servers.slots().await?;
+    let master = slots.master_of(&keys.owner)?;
     let patience = options.response_timeout + std::time::Duration::from_secs(5);
-    let connected = tokio::join!(servers.connect(&master), servers.connect(&master));
+    let connected = tokio::join!(servers.connect(master), servers.connect(master));
     let (wire, control) = (Wire::new(connected.0?, patience), Wire::new(connected.1?, patience));
     let (used, max) = memory(&control).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;

@@ -5,6 +5,8 @@ use duewheel_core::record::{DedupeRow, Record, Was};
 use duewheel_core::store::Sequence;
 use duewheel_core::time::{Class, Due};
 use duewheel_core::{MessageId, QueueName};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use redis::Cmd;
 
 use crate::fold::{Folded, Net, Standing};
@@ -49,6 +51,10 @@ impl List {
 
     fn id_and_member(&mut self, id: MessageId) {
         self.number(id.0);
+        self.id(id);
+    }
+
+    pub(crate) fn id(&mut self, id: MessageId) {
         self.write(|out| lex::push(out, id.0));
     }
 
@@ -87,6 +93,27 @@ impl SetMoves {
     }
 }
 
+/// Members that leave a queue's set of those that wait, and those that come.
+#[derive(Debug, Default)]
+struct Waits {
+    rem: List,
+    add: Vec<(u64, MessageId)>,
+}
+
+impl Waits {
+    /// In the order of the set: neighbours share most of the way to their places.
+    fn moves(&self) -> (&List, List) {
+        let mut sorted = self.add.clone();
+        sorted.sort_unstable();
+        let mut add = List::default();
+        for (time, id) in sorted {
+            add.number(time.min(MOST_SCORE));
+            add.id(id);
+        }
+        (&self.rem, add)
+    }
+}
+
 /// Fields that leave a hash, and fields that come, with their values.
 #[derive(Debug, Default)]
 struct HashMoves {
@@ -99,7 +126,7 @@ struct HashMoves {
 struct OfQueue<'a> {
     name: &'a QueueName,
     /// By class.
-    waiting: [SetMoves; 2],
+    waiting: [Waits; 2],
     dead: SetMoves,
     keys: List,
     dead_keys: List,
@@ -115,9 +142,9 @@ struct OfQueue<'a> {
 pub(crate) struct Plan<'a> {
     keys: &'a Keys,
     queues: Vec<OfQueue<'a>>,
-    waiting: [SetMoves; 2],
+    places: HashMap<&'a QueueName, usize, FixedState>,
+    last: usize,
     leased: SetMoves,
-    dead: SetMoves,
     held: [SetMoves; 2],
     messages: HashMoves,
     lives: HashMoves,
@@ -132,9 +159,9 @@ impl<'a> Plan<'a> {
         Plan {
             keys,
             queues: Vec::new(),
-            waiting: Default::default(),
+            places: HashMap::default(),
+            last: 0,
             leased: SetMoves::default(),
-            dead: SetMoves::default(),
             held: Default::default(),
             messages: HashMoves::default(),
             lives: HashMoves::default(),
@@ -176,9 +203,13 @@ impl<'a> Plan<'a> {
     }
 
     fn queue(&mut self, name: &'a QueueName) -> &mut OfQueue<'a> {
-        // Groups are of few queues, and mostly of the one before.
-        let known = self.queues.iter().rposition(|q| q.name == name);
+        // Mostly the queue of the message before.
+        if self.queues.get(self.last).is_some_and(|queue| queue.name == name) {
+            return &mut self.queues[self.last];
+        }
+        let known = self.places.get(name).copied();
         let place = known.unwrap_or_else(|| {
+            self.places.insert(name, self.queues.len());
             self.queues.push(OfQueue {
                 name,
                 waiting: Default::default(),
@@ -193,6 +224,7 @@ impl<'a> Plan<'a> {
             });
             self.queues.len() - 1
         });
+        self.last = place;
         &mut self.queues[place]
     }
 
@@ -289,9 +321,9 @@ impl<'a> Plan<'a> {
         let (time, class) = (was.due.raw(), was.due.class() as usize);
         let same_due = |is: &&Standing<'a>| is.due == was.due;
         if was.kind == Kind::Waiting {
-            if is.filter(same_due).is_none_or(|is| is.kind != Kind::Waiting) {
-                self.waiting[class].rem.place_of(time, id, name);
-                self.queue(name).waiting[class].rem.place(time, id);
+            // Another time in the same set needs no more than another score.
+            if is.is_none_or(|is| is.kind != Kind::Waiting || is.due.class() != was.due.class()) {
+                self.queue(name).waiting[class].rem.id(id);
             }
             return;
         }
@@ -311,8 +343,7 @@ impl<'a> Plan<'a> {
         match is.kind {
             Kind::Waiting => {
                 if same.is_none_or(|was| was.kind != Kind::Waiting) {
-                    self.waiting[class].place_of(time, id, name);
-                    self.queue(name).waiting[class].place(time, id);
+                    self.queue(name).waiting[class].add.push((time, id));
                 }
                 return;
             }
@@ -324,7 +355,6 @@ impl<'a> Plan<'a> {
             }
             Kind::Dead => {
                 if let Some(Stage::Dead { at, .. }) = is.life.map(|life| &life.stage) {
-                    self.dead.place_of(at.raw(), id, name);
                     self.queue(name).dead.place(at.raw(), id);
                 }
             }
@@ -356,27 +386,19 @@ impl<'a> Plan<'a> {
                 let (held, of_dead) = (keys.held_keys(name), keys.dead_keys(name));
                 let dead = keys.of_queue(Sequence::Dead, name);
                 for (command, list) in moves {
-                    let words = [
-                        command,
-                        &keys.messages,
-                        &keys.lives,
-                        &held,
-                        &of_dead,
-                        &keys.dead,
-                        &dead,
-                        name.as_str(),
-                    ];
+                    let words = [command, &keys.messages, &keys.lives, &held, &of_dead, &dead];
                     to.many(&words, list, 2);
                 }
             }
-            for (sequence, moves) in [
-                (Sequence::At, &queue.waiting[0]),
-                (Sequence::After, &queue.waiting[1]),
-                (Sequence::Dead, &queue.dead),
-            ] {
-                if moves.rem.len() + moves.add.len() > 0 {
-                    to.set(&keys.of_queue(sequence, name), moves);
+            for (sequence, waits) in [(Sequence::At, &queue.waiting[0]), (Sequence::After, &queue.waiting[1])]
+            {
+                if waits.rem.len() + waits.add.len() > 0 {
+                    let (rem, add) = waits.moves();
+                    to.set(&keys.of_queue(sequence, name), rem, &add);
                 }
+            }
+            if queue.dead.add.len() > 0 {
+                to.set(&keys.of_queue(Sequence::Dead, name), &queue.dead.rem, &queue.dead.add);
             }
             if queue.keys.len() > 0 {
                 to.many(&["HSET", &keys.held_keys(name)], &queue.keys, 2);
@@ -386,14 +408,11 @@ impl<'a> Plan<'a> {
             }
         }
         for (key, moves) in [
-            (&keys.at, &self.waiting[Class::At as usize]),
-            (&keys.after, &self.waiting[Class::After as usize]),
             (&keys.leased, &self.leased),
-            (&keys.dead, &self.dead),
             (&keys.held_at, &self.held[Class::At as usize]),
             (&keys.held_after, &self.held[Class::After as usize]),
         ] {
-            to.set(key, moves);
+            to.set(key, &moves.rem, &moves.add);
         }
         for (key, moves) in
             [(&keys.messages, &self.messages), (&keys.lives, &self.lives), (&keys.leases, &self.leases)]
@@ -412,9 +431,9 @@ impl<'a> Plan<'a> {
 pub(crate) struct Commands<'c>(pub(crate) &'c mut Cmd);
 
 impl Commands<'_> {
-    fn set(&mut self, key: &str, moves: &SetMoves) {
-        self.many(&["ZREM", key], &moves.rem, 1);
-        self.many(&["ZADD", key], &moves.add, 2);
+    fn set(&mut self, key: &str, rem: &List, add: &List) {
+        self.many(&["ZREM", key], rem, 1);
+        self.many(&["ZADD", key], add, 2);
     }
 
     /// A command for all words of a list, or several; a unit of words is not torn apart.

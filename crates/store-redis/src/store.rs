@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::fold::fold;
+use crate::load::Request;
 use crate::mark::Mark;
 use crate::open::{self, Opened};
 use crate::options::Options;
@@ -59,7 +60,7 @@ const CLOCK_MS: u64 = 5_000;
 pub struct RedisStore {
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<()>>,
-    loads: mpsc::UnboundedSender<(Load, Lsn)>,
+    loads: mpsc::UnboundedSender<Request>,
     ledger: Ledger,
     /// Queues whose books in Redis are older than the ledger.
     dirty: BTreeSet<QueueName>,
@@ -147,6 +148,19 @@ impl RedisStore {
             shared.comes(last, bytes, result);
         });
         Ok(())
+    }
+
+    /// The call that applies a group.
+    fn call(&self, group: &Group, script: &str, heads: &[u8]) -> Cmd {
+        let (keys, before) = (&self.shared.keys, self.ledger.applied());
+        let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
+        let folded = fold(group);
+        let mut plan = Plan::new(keys);
+        plan.take(&folded);
+        let mut commands = Commands(&mut call);
+        plan.write(&mut commands);
+        commands.one(&[b"RPUSH", keys.tail.as_bytes(), heads]);
+        call
     }
 
     fn take(&mut self, group: &Group) {
@@ -259,17 +273,9 @@ impl Store for RedisStore {
         if group.first != self.ledger.applied().next() || group.records.is_empty() {
             return self.or_end(Err(fault::bug("a group does not follow the one before")));
         }
-        let before = self.ledger.applied();
-        let folded = fold(group);
-        let mut plan = Plan::new(&self.shared.keys);
-        plan.take(&folded);
         let puts = group.records.iter().any(|record| matches!(record, Record::Put { .. }));
-        let script = if puts { script::apply() } else { script::settle() };
-        let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
         let heads = books::heads(group);
-        let mut commands = Commands(&mut call);
-        plan.write(&mut commands);
-        commands.one(&[b"RPUSH", self.shared.keys.tail.as_bytes(), &heads]);
+        let call = self.call(group, if puts { script::apply() } else { script::settle() }, &heads);
         let bytes = call.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 });
         let bytes = bytes.sum::<usize>() as u64;
         if puts {
@@ -311,7 +317,7 @@ impl Store for RedisStore {
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.check()?;
-        let asked = self.loads.send((load, self.ledger.applied()));
+        let asked = self.loads.send(Request::new(&self.shared.keys, &self.ledger, load));
         self.or_end(asked.map_err(|_| fault::bug("pages are not loaded any more")))
     }
 

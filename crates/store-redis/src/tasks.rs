@@ -5,18 +5,19 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use duewheel_core::message::{Kind, Stage};
-use duewheel_core::store::{ErrorKind, Load, Sequence, StoreError};
+use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::{Due, EngineMs, WallMs};
-use duewheel_core::{Lsn, MessageId, QueueName};
+use duewheel_core::{MessageId, QueueName};
 use redis::Pipeline;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::load::{Order, Range, Request, Source};
 use crate::mark::Mark;
 use crate::plan::{Commands, List, Plan};
 use crate::shared::Shared;
 use crate::wire::Wire;
-use crate::{find, lex, load, open, reign, script, value};
+use crate::{find, load, open, reign, script, value};
 
 /// Messages that a slice of a sweep looks at.
 const SLICE: usize = 500;
@@ -31,7 +32,7 @@ const MEMORY: Duration = Duration::from_millis(500);
 pub(crate) fn start(
     shared: &Arc<Shared>,
     control: Wire,
-    loads: mpsc::UnboundedReceiver<(Load, Lsn)>,
+    loads: mpsc::UnboundedReceiver<Request>,
 ) -> Vec<JoinHandle<()>> {
     vec![
         tokio::spawn(keep_lease(Arc::clone(shared), control)),
@@ -71,9 +72,8 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     let wire = match control {
         Some(wire) => wire,
         None => {
-            let masters = shared.servers.masters_of(&[&shared.keys.owner]).await?;
-            let master = value::some(masters.first(), "masters")?;
-            let connection = shared.servers.connect(master).await?;
+            let slots = shared.servers.slots().await?;
+            let connection = shared.servers.connect(slots.master_of(&shared.keys.owner)?).await?;
             control.insert(Wire::new(connection, shared.options().response_timeout))
         }
     };
@@ -95,9 +95,9 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     Ok(())
 }
 
-async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<(Load, Lsn)>) {
-    while let Some((load, as_of)) = loads.recv().await {
-        let page = load::page(&shared, load, as_of).await;
+async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Request>) {
+    while let Some(request) = loads.recv().await {
+        let page = load::page(&shared, request).await;
         if let Err(error) = &page {
             shared.end(error.clone());
         }
@@ -128,16 +128,15 @@ async fn sweep(shared: Arc<Shared>) {
 
 async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<(), StoreError> {
     for sequence in [Sequence::At, Sequence::After, Sequence::Dead] {
-        let key = shared.keys.of_queue(sequence, queue);
+        let order = if sequence == Sequence::Dead { Order::ByMember } else { Order::ByScore };
+        let source =
+            [Source { key: shared.keys.of_queue(sequence, queue), order, queue: Some(queue.clone()) }];
         let mut after = None;
         loop {
-            let mut ask = Pipeline::new();
-            ask.cmd("ZRANGEBYLEX").arg(&key).arg(lex::behind(after)).arg("+").arg("LIMIT").arg(0).arg(SLICE);
-            let reply = value::some(shared.wire.call(ask).await?.into_iter().next(), "ZRANGEBYLEX")?;
-            let members = value::bytes_list(reply, "ZRANGEBYLEX")?;
-            let is_last = members.len() < SLICE;
-            let places = members.iter().flatten().filter_map(|member| lex::read_place(member));
-            let places: Vec<_> = places.map(|(place, _)| place).collect();
+            let range = Range { after, until: u64::MAX, most: SLICE };
+            let scanned = load::scan(shared, &source, range).await?.pop();
+            let places: Vec<_> = scanned.iter().flat_map(|s| &s.places).map(|(place, _)| *place).collect();
+            let is_last = places.is_empty();
             after = places.last().copied().or(after);
             let gone: Vec<_> = places.into_iter().filter(|(_, id)| mark.hides(*id)).collect();
             if !gone.is_empty() {
@@ -193,7 +192,13 @@ async fn remove(
     plan.write(&mut commands);
     // Whatever else is missing of such a message, the next sweep must not find it again.
     let mut members = List::default();
-    gone.iter().for_each(|(time, id)| members.place(*time, *id));
+    for (time, id) in gone {
+        if sequence == Sequence::Dead {
+            members.place(*time, *id);
+        } else {
+            members.id(*id);
+        }
+    }
     commands.many(&["ZREM", &shared.keys.of_queue(sequence, queue)], &members, 1);
     run(shared, call).await
 }

@@ -103,22 +103,22 @@ impl Servers {
         }
     }
 
-    /// The masters of these keys, in order. A cluster is asked, and the first of its nodes that answers counts.
-    pub(crate) async fn masters_of(&self, keys: &[&str]) -> Result<Vec<Address>, StoreError> {
+    /// Which master has which keys. A cluster is asked, and the first of its nodes that answers counts.
+    pub(crate) async fn slots(&self) -> Result<Slots, StoreError> {
         if self.0.shape == Shape::Single {
-            return Ok(keys.iter().map(|_| self.0.hosts[0].clone()).collect());
+            return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
         }
         let mut last = None;
         for seed in &self.0.hosts {
-            match self.slots(seed).await {
-                Ok(slots) => return keys.iter().map(|key| owner_of(&slots, slot_of(key))).collect(),
+            match self.slots_by(seed).await {
+                Ok(slots) => return Ok(slots),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(|| fault::bug("no hosts")))
     }
 
-    async fn slots(&self, seed: &Address) -> Result<Vec<(u64, u64, Address)>, StoreError> {
+    async fn slots_by(&self, seed: &Address) -> Result<Slots, StoreError> {
         let mut connection = self.connect(seed).await?;
         let mut ask = redis::pipe();
         ask.cmd("CLUSTER").arg("SLOTS");
@@ -138,16 +138,23 @@ impl Servers {
             let (from, to) = (value::number(from, of)?, value::number(to, of)?);
             slots.push((value::some(from, of)?, value::some(to, of)?, (host, port)));
         }
-        Ok(slots)
+        Ok(Slots(slots))
     }
 }
 
-fn owner_of(slots: &[(u64, u64, Address)], slot: u16) -> Result<Address, StoreError> {
-    let slot = u64::from(slot);
-    let range = slots.iter().find(|(from, to, _)| (*from..=*to).contains(&slot));
-    range.map(|(_, _, address)| address.clone()).ok_or_else(|| {
-        StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: nobody has slot {slot}"))
-    })
+/// Ranges of slots, and their masters.
+#[derive(Debug)]
+pub(crate) struct Slots(Vec<(u64, u64, Address)>);
+
+impl Slots {
+    /// The master of a key.
+    pub(crate) fn master_of(&self, key: &str) -> Result<&Address, StoreError> {
+        let slot = u64::from(slot_of(key));
+        let range = self.0.iter().find(|(from, to, _)| (*from..=*to).contains(&slot));
+        range.map(|(_, _, address)| address).ok_or_else(|| {
+            StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: nobody has slot {slot}"))
+        })
+    }
 }
 
 /// The slot of a key with a hash tag: CRC-16/XMODEM of the tag.

@@ -197,6 +197,11 @@ impl Ledger {
         self.queues.get(name).map(|books| &books.tally)
     }
 
+    /// What each queue holds, by name.
+    pub fn tallies(&self) -> impl Iterator<Item = (&QueueName, &Tally)> {
+        self.queues.iter().map(|(name, books)| (name, &books.tally))
+    }
+
     /// All queues, by name.
     pub fn rows(&self) -> impl Iterator<Item = QueueRow> + '_ {
         self.queues.iter().map(|(name, books)| books.row(name))

@@ -20,6 +20,11 @@ mod ledger;
 mod memory;
 mod table;
 
+/// The example of `docs/stores.md` is one of ours.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/stores.md")]
+struct OwnStore;
+
 pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner};
 pub use ledger::{ALL_COLUMNS, Ledger};
 pub use memory::{MemoryDisk, MemoryStore};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use duewheel_core::engine::{GeometryError, Op};
+use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Node, StoreError};
@@ -66,9 +66,6 @@ pub enum FleetError {
     /// It cannot listen there.
     #[error("cannot listen for other nodes at {0}: {1}")]
     Listen(String, io::Error),
-    /// The policy asks for a ring that cannot be.
-    #[error("the ring cannot be made: {0}")]
-    Policy(GeometryError),
     /// No thread could be started.
     #[error("no thread could be started: {0}")]
     Thread(io::Error),

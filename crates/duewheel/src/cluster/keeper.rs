@@ -232,6 +232,10 @@ impl Keeper {
             Ok(owners) => owners,
             Err(error) => {
                 tracing::debug!(%error, "cannot read who owns what");
+                let pause =
+                    (self.core.lease / 20).clamp(Duration::from_millis(50), Duration::from_millis(500));
+                self.next_look = Instant::now() + jittered(pause);
+                self.core.look.store(true, Ordering::SeqCst);
                 return;
             }
         };

@@ -8,6 +8,8 @@ mod fan;
 pub(crate) mod fleet;
 #[cfg(all(feature = "cluster", test))]
 mod fleet_tests;
+#[cfg(feature = "testing")]
+pub(crate) mod here;
 #[cfg(feature = "cluster")]
 mod keeper;
 #[cfg(feature = "cluster")]

@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use duewheel::core::engine::{ListCursor, Op, QueueView, Reply};
 use duewheel::core::store::Cursor;
 use duewheel::core::{MessageId, QueueName, State};
+use duewheel::{ListPlace, ListPlaces};
 
 use super::call::Call;
 use super::{Answer, App, Json, held, object, queue, view, write_large};
@@ -16,30 +17,27 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let queue = call.queue()?;
     let state = call.param("state")?.map(|word| state(&word)).transpose()?;
     let bad = || Problem::field("after", "must be the `next` of an earlier page");
-    let after = call.param("after")?.map(|text| read_cursor(&text).ok_or_else(bad)).transpose()?;
+    let shards = call.app.client.shards();
+    let after = call.param("after")?.map(|text| read_places(&text, shards).ok_or_else(bad)).transpose()?;
     let limit = call.count_param("limit", MESSAGES, call.app.policy.max_page)?;
     let room = call.app.rooms.take(call.app.policy.load_bytes.saturating_mul(2)).await?;
-    match call.app.ask(Op::List { queue, state, after, limit }).await? {
-        Reply::Page(page) => {
-            let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
-            let write = move || {
-                let mut out = Json::with_capacity(bytes + 128);
-                out.open();
-                out.open_list("messages");
-                for message in &page.views {
-                    out.open();
-                    view::write(&mut out, message);
-                    out.close();
-                }
-                out.close_list();
-                out.text_or_null("next", page.next.map(write_cursor).as_deref());
-                out.close();
-                out
-            };
-            Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
+    let page = call.app.client.list(queue, state, after, limit).await?;
+    let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
+    let write = move || {
+        let mut out = Json::with_capacity(bytes + 128);
+        out.open();
+        out.open_list("messages");
+        for message in &page.views {
+            out.open();
+            view::write(&mut out, message);
+            out.close();
         }
-        _ => Err(Problem::internal()),
-    }
+        out.close_list();
+        out.text_or_null("next", page.next.map(|next| write_places(&next)).as_deref());
+        out.close();
+        out
+    };
+    Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
 }
 
 pub(crate) async fn queues(call: Call) -> Answer {
@@ -117,25 +115,41 @@ fn state(word: &str) -> Result<State, Problem> {
         .ok_or_else(|| Problem::field("state", "must be scheduled, ready, leased or dead"))
 }
 
-/// A cursor is text that clients only hand back: two places, each `-` or `time.id`.
-fn write_cursor(cursor: ListCursor) -> String {
-    let place = |place: Option<Cursor>| place.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
-    format!("{}_{}", place(cursor.at), place(cursor.after))
+/// A cursor is text that clients only hand back: a place for each shard, `~` between them. A place is two halves, each `-` or `time.id`; or
+/// `.` at the end of a shard.
+fn write_places(places: &ListPlaces) -> String {
+    let half = |half: Option<Cursor>| half.map_or("-".to_owned(), |(time, id)| format!("{time}.{id}"));
+    let place = |place: &ListPlace| match place {
+        ListPlace::Behind(cursor) => format!("{}_{}", half(cursor.at), half(cursor.after)),
+        ListPlace::End => ".".to_owned(),
+    };
+    places.as_slice().iter().map(place).collect::<Vec<_>>().join("~")
 }
 
-fn read_cursor(text: &str) -> Option<ListCursor> {
+/// The places of so many shards; `None` when the text is no such cursor.
+fn read_places(text: &str, shards: u32) -> Option<ListPlaces> {
     fn digits(s: &str) -> Option<u64> {
         if s.bytes().all(|b| b.is_ascii_digit()) { s.parse().ok() } else { None }
     }
-    fn place(s: &str) -> Option<Option<Cursor>> {
+    fn half(s: &str) -> Option<Option<Cursor>> {
         if s == "-" {
             return Some(None);
         }
         let (time, id) = s.split_once('.')?;
         Some(Some((digits(time)?, MessageId(digits(id)?))))
     }
-    let (at, after) = text.split_once('_')?;
-    Some(ListCursor { at: place(at)?, after: place(after)? })
+    fn place(s: &str) -> Option<ListPlace> {
+        if s == "." {
+            return Some(ListPlace::End);
+        }
+        let (at, after) = s.split_once('_')?;
+        Some(ListPlace::Behind(ListCursor { at: half(at)?, after: half(after)? }))
+    }
+    let shards = usize::try_from(shards).ok()?;
+    if text.split('~').take(shards + 1).count() != shards {
+        return None;
+    }
+    text.split('~').map(place).collect::<Option<Vec<_>>>().map(ListPlaces::new)
 }
 
 #[cfg(test)]
@@ -144,15 +158,30 @@ mod tests {
 
     #[test]
     fn cursors_come_back() {
-        for cursor in [
-            ListCursor { at: None, after: None },
-            ListCursor { at: Some((5, MessageId(7))), after: None },
-            ListCursor { at: Some((0, MessageId(0))), after: Some((u64::MAX, MessageId(u64::MAX))) },
-        ] {
-            assert_eq!(read_cursor(&write_cursor(cursor)), Some(cursor));
+        let all = [
+            ListPlace::START,
+            ListPlace::Behind(ListCursor { at: Some((5, MessageId(7))), after: None }),
+            ListPlace::Behind(ListCursor {
+                at: Some((0, MessageId(0))),
+                after: Some((u64::MAX, MessageId(u64::MAX))),
+            }),
+            ListPlace::End,
+        ];
+        for n in 1..=all.len() {
+            let places = ListPlaces::new(all[..n].to_vec());
+            let text = write_places(&places);
+            for shards in 0..6 {
+                let wanted = (shards as usize == n).then(|| places.clone());
+                assert_eq!(read_places(&text, shards), wanted, "{text}, {shards} shards");
+            }
         }
-        for bad in ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-"] {
-            assert_eq!(read_cursor(bad), None, "{bad}");
+        let one = ListPlaces::new(vec![all[1]]);
+        assert_eq!(write_places(&one), "5.7_-", "as it has always been with one shard");
+        for bad in
+            ["", "_", "-", "5.7", "5.7_", "5_7", "a.b_-", "+1.2_-", "-_-_-", "1.2.3_-", "-_-~", "~", ".."]
+        {
+            assert_eq!(read_places(bad, 1), None, "{bad}");
+            assert_eq!(read_places(&format!("{bad}~-_-"), 2), None, "{bad}");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::error::Problem;
 const MAX_QUEUES: usize = 1_000;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
-    // While the store is away, or a shard of a cluster, there are the figures of the process.
+    // Of many shards one may be away: then there are no figures of the whole rather than smaller ones.
     let stats = match call.app.ask(Op::Stats).await {
         Ok(Reply::Stats(stats)) => Some(stats),
         Ok(_) => return Err(Problem::internal()),

@@ -37,9 +37,23 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
+/// How many shards the engine has: what `DUEWHEEL_TEST_SHARDS` says, or one.
+fn shards() -> u32 {
+    let Ok(text) = std::env::var("DUEWHEEL_TEST_SHARDS") else { return 1 };
+    text.parse().unwrap_or_else(|_| panic!("DUEWHEEL_TEST_SHARDS is not a number: {text}"))
+}
+
 impl Server {
     pub(crate) async fn start() -> Server {
         Server::start_with(Policy::default(), Limits::default()).await
+    }
+
+    /// Over so many shards in this process.
+    pub(crate) async fn start_shards(shards: u32) -> Server {
+        let (clock, policy) = (VirtualClock::at_2026(), Policy::default());
+        let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1);
+        let wheel = open.shards(shards).open().await.expect("wheel");
+        Server::over(wheel, clock, policy, Limits::default()).await
     }
 
     pub(crate) async fn start_with(policy: Policy, limits: Limits) -> Server {
@@ -53,8 +67,8 @@ impl Server {
         hosts: Hosts,
     ) -> Server {
         let clock = VirtualClock::at_2026();
-        let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
-        let wheel = open.await.expect("wheel");
+        let open = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1);
+        let wheel = open.shards(shards()).open().await.expect("wheel");
         let drain = Drain::default();
         let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, hosts);
         Server::listen(wheel, clock, app, drain).await

@@ -3,7 +3,7 @@
 -- KEYS: the shard's owner, its head.
 -- ARGV: new incarnation, node, number, advertise, length of the lease in ms, greatest epoch known to the caller, format,
 --       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch.
--- Gives {'OK', epoch, replication id, connected replicas}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
+-- Gives {'OK', epoch, replication id, replicas that follow}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
 local format = redis.call('HGET', KEYS[2], 'format')
 if format and format ~= ARGV[7] then
   return { 'FORMAT', format }
@@ -33,4 +33,6 @@ redis.call('HSET', KEYS[1], 'epoch', epoch, 'incarnation', ARGV[1], 'node', ARGV
 if not format then
   redis.call('HSET', KEYS[2], 'format', ARGV[7], 'lsn', '0')
 end
-return { 'OK', epoch, replid, string.match(info, 'connected_slaves:(%d+)') or '0' }
+-- One that is still being filled is filled with this, too.
+local _, replicas = string.gsub(info, 'state=online', '')
+return { 'OK', epoch, replid, tostring(replicas) }

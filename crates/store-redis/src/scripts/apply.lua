@@ -30,11 +30,11 @@ local function key_of(message)
   return message and string.match(message, '^[^\n]* key=([^ \n]*)')
 end
 
--- Words: messages, lives, keys, dead keys, dead, dead of the queue, queue, then ids and the same as members say them.
+-- Words: messages, lives, keys, dead keys, the dead, then ids and the same as members say them.
 -- `was` and `is` are 'live', 'dead' or 'gone'.
 local function move(from, to, was, is)
   local ids, members = {}, {}
-  for i = from + 8, to, 2 do
+  for i = from + 6, to, 2 do
     ids[#ids + 1] = ARGV[i]
     members[#members + 1] = ARGV[i + 1]
   end
@@ -45,8 +45,7 @@ local function move(from, to, was, is)
     if lives then
       local since = string.match(lives[i] or '', '^dead=(%w+)')
       if since then
-        redis.call('ZREM', ARGV[from + 5], since .. ':' .. members[i] .. ':' .. ARGV[from + 7])
-        redis.call('ZREM', ARGV[from + 6], since .. ':' .. members[i])
+        redis.call('ZREM', ARGV[from + 5], since .. ':' .. members[i])
       end
       if key then
         redis.call('ZREM', ARGV[from + 4], key .. ' ' .. members[i])

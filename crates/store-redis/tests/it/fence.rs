@@ -195,34 +195,37 @@ fn an_owner_that_a_rolled_back_state_names_is_fenced() {
     durable(&mut newest, next.last());
 }
 
+/// This process remembers its epochs; another one has only the server. So what counts here is that an epoch is the time at which it was
+/// given: each reign is longer than a second, so none is ahead of the clock, and what is set back is behind it.
 #[test]
 fn a_copy_that_was_restored_gives_no_epoch_again() {
+    const FIRST_EPOCH: u64 = 1_577_836_800;
     let mut redis = server();
-    let options = long_lease(&redis);
-    let mut store = open(&options);
-    let mut seen = vec![store.recovered().epoch];
-    store.close(History::new(1).tick()).unwrap();
+    let options = long_lease(&redis).prefix("restored").unwrap();
+    let now = |redis: &Redis| ask(redis, &["TIME"]).list()[0].number().expect("seconds") - FIRST_EPOCH;
+    let reign = |redis: &Redis| {
+        let before = now(redis);
+        let mut store = open(&options);
+        let epoch = u64::from(store.recovered().epoch.0);
+        assert!((before..=now(redis)).contains(&epoch), "an epoch is the time at which it was given");
+        until("a second has passed", || now(redis) > epoch);
+        store.close(History::new(1).tick()).expect("close");
+        epoch
+    };
+    let stored = |redis: &Redis| ask(redis, &["HGET", "{restored:3}:owner", "epoch"]).number();
+    let mut seen = vec![reign(&redis)];
     redis.stop().unwrap();
     let copy = tempfile::tempdir().unwrap();
     copy_folder(redis.folder(), copy.path());
     redis.restart().unwrap();
-    // As if each reign were of another process: this one would remember the epochs.
-    let mut last = 0;
-    for _ in 0..3 {
-        until("a second has passed", || ask(&redis, &["TIME"]).list()[0].number() > Some(last));
-        last = ask(&redis, &["TIME"]).list()[0].number().unwrap();
-        let mut store = open(&options);
-        seen.push(store.recovered().epoch);
-        store.close(History::new(1).tick()).unwrap();
-    }
+    seen.extend((0..2).map(|_| reign(&redis)));
     redis.stop().unwrap();
     std::fs::remove_dir_all(redis.folder().join("appendonlydir")).unwrap();
     copy_folder(copy.path(), redis.folder());
     redis.restart().unwrap();
-    let stored = ask(&redis, &["HGET", OWNER, "epoch"]).number();
-    assert_eq!(stored, Some(u64::from(seen[0].0)), "it was set back");
-    let epoch = open(&options).recovered().epoch;
-    assert!(seen.iter().all(|before| *before < epoch), "{seen:?} {epoch:?}");
+    assert_eq!(stored(&redis), Some(seen[0]), "it was set back");
+    let epoch = reign(&redis);
+    assert!(seen.iter().all(|before| *before < epoch), "{seen:?} {epoch}");
 }
 
 fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
@@ -268,4 +271,61 @@ fn flushed_scripts_are_no_matter() {
         ask(&redis, &["SCRIPT", "FLUSH", "SYNC"]);
     }
     durable(&mut store, history.model().applied());
+}
+
+/// Story: the owner renews, and the renewal is lost with the master that had it. The state that is left says that the lease has run
+/// out; the owner is still sure of it.
+#[test]
+fn a_lease_whose_renewal_may_be_lost_is_waited_for() {
+    let redis = server();
+    let lease = Duration::from_millis(700);
+    let options = options(&redis).lease(lease).unwrap();
+    let other =
+        ["epoch", "7", "incarnation", "other", "node", "b", "number", "1", "replid", "of-another-master"];
+    let set = |until: &str| {
+        let words: Vec<&str> = ["HSET", OWNER].into_iter().chain(other).chain(["until", until]).collect();
+        ask(&redis, &words);
+    };
+    set("1000");
+    let asked = Instant::now();
+    let error = RedisStore::open(&options, SHARD, Arc::new(|| {})).map(drop).expect_err("it must wait");
+    assert_eq!(error.kind(), ErrorKind::Fenced);
+    assert!(error.to_string().contains("\"b\""), "{error}");
+    let epoch = open(&options).recovered().epoch;
+    assert!(asked.elapsed() >= lease, "a whole lease from when it was seen");
+    assert!(epoch.0 > 7);
+    // A lease that was given back is over for sure.
+    set("0");
+    assert!(RedisStore::open(&options, SHARD, Arc::new(|| {})).is_ok());
+}
+
+/// A history that the old owner goes on with while a new one has the shard changes nothing, in whatever order their requests come.
+#[test]
+fn of_two_owners_one_writes() {
+    let redis = server();
+    let options = long_lease(&redis);
+    let mut history = History::new(6);
+    let mut old: Option<RedisStore> = None;
+    for _ in 0..20 {
+        end_lease(&redis);
+        let mut new = open(&options);
+        let group = history.group(5);
+        assert_eq!(new.recovered().next_lsn, group.first);
+        if let Some(old) = &mut old {
+            // The last owner believes in its lease of a minute, and has the same next position.
+            old.append(&group).unwrap();
+        }
+        new.append(&group).unwrap();
+        durable(&mut new, group.last());
+        if let Some(old) = &mut old {
+            assert_eq!(wait_for_error(old), ErrorKind::Fenced);
+        }
+        old = Some(new);
+    }
+    let mut last = old.expect("an owner");
+    let (mut found, mut expected) = (Found::default(), Found::default());
+    last.find_many(&history.lookups(), &mut found).unwrap();
+    history.model().find_many(&history.lookups(), &mut expected);
+    found.rows.sort_by_key(|row| row.message.id);
+    assert_eq!(found.rows, expected.rows);
 }

@@ -1,6 +1,9 @@
 //! The store on real servers.
 
 mod conformance;
+mod connect;
 mod coordinator;
 mod fence;
+mod limits;
+mod model;
 mod place;

@@ -202,6 +202,8 @@ async fn posts_are_armed_again_when_their_own_wait_is_over() {
     until_waiting(&rig, "q", 1).await;
     for round in 1..4 {
         until("both are armed", || rig.local.asked("wait") == 2 * round).await;
+        // Behind that, so that the shards have seen it before time passes.
+        rig.call(Op::Stats).await;
         rig.pass(30_000);
     }
     rig.put("q", "x").await;

@@ -1,0 +1,133 @@
+//! Ways to a server: TLS, users, a cluster whose shards move, and nobody there.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use duewheel_core::ShardId;
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Store};
+use duewheel_redis_rig::{Login, Redis, RedisCluster, Settings, Transport, Value, free_port};
+use duewheel_store_redis::{Options, RedisCoordinator, RedisStore};
+
+use crate::place::{PATIENCE, SHARD, kind, of_cluster, open, options, server, until};
+
+fn works(options: &Options) {
+    let mut history = History::new(1);
+    let mut store = open(options);
+    for _ in 0..20 {
+        store.append(&history.group(20)).expect("append");
+    }
+    let last = history.model().applied();
+    until("it is durable", || store.progress().expect("it lives").durable >= last);
+    store.close(history.tick()).expect("close");
+    assert_eq!(open(options).recovered().next_lsn, last.next());
+}
+
+#[test]
+fn over_tls_as_a_user() {
+    let login = Login::User { name: "wheel".into(), password: "s3:c/r@t".into() };
+    let settings = Settings { login, transport: Transport::Tls, ..Settings::default() };
+    let redis = Redis::start(settings).expect("a server");
+    let authority = redis.certificates().expect("certificates").authority();
+    let bare = format!("rediss://{}/0", redis.address());
+    let options = Options::parse(&bare).unwrap().user("wheel").password("s3:c/r@t");
+    let trusting = options.clone().tls_authority(&authority).unwrap();
+    works(&trusting);
+    let whole = Options::parse(&redis.url(0)).unwrap().tls_authority(&authority).unwrap();
+    works(&whole.prefix("second").unwrap());
+    // Who does not know the authority does not talk to it, and a wrong password is said to be one.
+    assert_eq!(kind(RedisStore::open(&options, SHARD, Arc::new(|| {}))), Some(ErrorKind::Unavailable));
+    let wrong = RedisStore::open(&trusting.password("hunter2"), SHARD, Arc::new(|| {})).map(drop);
+    let wrong = wrong.expect_err("a wrong password");
+    assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
+}
+
+/// The commands that `docs/redis.md` names are enough.
+#[test]
+fn a_user_that_may_do_little() {
+    let redis = server();
+    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +info +time +wait +select";
+    let mut words = vec!["ACL", "SETUSER", "wheel", "on", ">pw", "resetchannels"];
+    words.extend(rules.split(' '));
+    let reply = redis.command(&words).expect("a reply");
+    assert!(!matches!(reply, Value::Error(_)), "{reply:?}");
+    let options = options(&redis).user("wheel").password("pw");
+    works(&options);
+    let nodes = RedisCoordinator::new(options);
+    let candidate = Candidate { name: "a".into(), advertise: "a:1".into(), shards_if_new: 2 };
+    let joined = nodes.join(&candidate).unwrap();
+    assert_eq!(nodes.beat(&joined.node).unwrap(), vec![joined.node.clone()]);
+    assert_eq!(nodes.owners().unwrap(), vec![None; 2]);
+    nodes.leave(&joined.node).unwrap();
+}
+
+#[test]
+fn databases_are_apart() {
+    let redis = server();
+    for db in [0, 5] {
+        works(&Options::parse(&redis.url(db)).unwrap());
+    }
+}
+
+#[test]
+fn nobody_there_is_known_in_time() {
+    let port = free_port().expect("a free port");
+    let options = Options::parse(&format!("redis://127.0.0.1:{port}")).unwrap();
+    let started = Instant::now();
+    let error = RedisStore::open(&options, SHARD, Arc::new(|| {})).map(drop).expect_err("nobody is there");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains(&port.to_string()), "{error}");
+    // A server that takes connections and says nothing.
+    let redis = server();
+    redis.pause().unwrap();
+    let short = Duration::from_millis(200);
+    let options =
+        crate::place::options(&redis).connect_timeout(short).unwrap().response_timeout(short).unwrap();
+    assert_eq!(kind(RedisStore::open(&options, SHARD, Arc::new(|| {}))), Some(ErrorKind::Unavailable));
+    assert_eq!(kind(RedisCoordinator::new(options).owners()), Some(ErrorKind::Unavailable));
+    assert!(started.elapsed() < PATIENCE);
+    redis.resume().unwrap();
+}
+
+/// The master of a shard dies, and its replica takes over.
+#[test]
+fn a_failover_is_another_reign() {
+    let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
+    let options = of_cluster(&cluster).lease(Duration::from_secs(2)).unwrap();
+    let nodes = RedisCoordinator::new(options);
+    let candidate = Candidate { name: "a".into(), advertise: "a:1".into(), shards_if_new: 6 };
+    let joined = nodes.join(&candidate).unwrap();
+    let mut history = History::new(3);
+    let mut store = nodes.open(&joined.node, SHARD, Arc::new(|| {})).unwrap();
+    let others: Vec<_> = (0..6)
+        .filter(|shard| *shard != SHARD.0)
+        .map(|shard| nodes.open(&joined.node, ShardId(shard), Arc::new(|| {})).unwrap())
+        .collect();
+    assert!(nodes.owners().unwrap().iter().all(Option::is_some));
+    let epoch = store.recovered().epoch;
+    let group = history.group(20);
+    store.append(&group).unwrap();
+    until("it is durable", || store.progress().unwrap().durable >= group.last());
+    let key = format!("{{duewheel:{SHARD}}}:owner");
+    let (slot, master) = (cluster.slot_of_key(&key).unwrap(), cluster.master_of_key(&key).unwrap());
+    cluster.kill(master).unwrap();
+    cluster.wait_for_failover(slot, master, PATIENCE).unwrap();
+    let mut error = None;
+    until("the reign is over", || {
+        error = kind(store.progress());
+        error.is_some()
+    });
+    assert!(matches!(error, Some(ErrorKind::Fenced | ErrorKind::Unavailable)), "{error:?}");
+    drop(store);
+    let mut again = None;
+    until("it is taken again", || {
+        again = nodes.open(&joined.node, SHARD, Arc::new(|| {})).ok();
+        again.is_some()
+    });
+    let mut again = again.expect("a store");
+    let recovered = again.recovered();
+    assert!(recovered.epoch > epoch);
+    let next = recovered.next_lsn;
+    assert!(history.model_at(duewheel_core::Lsn(next.0 - 1)).is_some(), "whole groups are there");
+    drop(others);
+}

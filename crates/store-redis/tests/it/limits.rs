@@ -1,0 +1,451 @@
+//! Memory that runs out, purges of many, answers that are over, and what an operator may have done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use duewheel_core::id::{Epoch, LeaseToken, SessionId};
+use duewheel_core::message::{DeadReason, Died, Lease, Life, Message, Stage};
+use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record, Was};
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{
+    ErrorKind, Found, Load, Loaded, Lookups, More, Room, Sequence, Store, Table, Which,
+};
+use duewheel_core::time::{Due, EngineMs, WallMs};
+use duewheel_core::{Key, Lsn, MessageId, QueueName};
+use duewheel_redis_rig::{Redis, Settings, Value};
+use duewheel_store_redis::{Options, RedisStore};
+
+use crate::place::{SHARD, kind, open, options, server, until};
+
+fn ask(redis: &Redis, words: &[&str]) -> Value {
+    let reply = redis.command(words).expect("a reply");
+    assert!(!matches!(reply, Value::Error(_)), "{words:?}: {reply:?}");
+    reply
+}
+
+fn number(redis: &Redis, words: &[&str]) -> u64 {
+    ask(redis, words).number().expect("a number")
+}
+
+fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("a good name")
+}
+
+fn put(queue: &QueueName, id: u64, key: Option<&str>, body: Bytes) -> Record {
+    let key = key.map(|key| Key::new(key).expect("a good key"));
+    let (options, enqueued_at) = (duewheel_core::message::Options::default(), WallMs(7));
+    let message = Message {
+        id: MessageId(id),
+        queue: queue.clone(),
+        key,
+        body,
+        headers: Vec::new(),
+        options,
+        enqueued_at,
+    };
+    let due =
+        if id.is_multiple_of(2) { Due::At(WallMs(1_000 + id)) } else { Due::After(EngineMs(9_000_000 + id)) };
+    Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
+}
+
+fn parts(record: &Record) -> (&Message, &Life, Was) {
+    let Record::Put { message, life, .. } = record else { panic!("a put") };
+    let (queue, weight) = (message.queue.clone(), message.weight() as u64);
+    (message, life, Was { queue, kind: life.stage.kind(), due: life.due, weight })
+}
+
+fn leased(record: &Record, until: u64) -> Record {
+    let (message, _, was) = parts(record);
+    let token = LeaseToken { epoch: Epoch(1), counter: message.id.0 };
+    let lease = Lease { token, until: EngineMs(until), session: SessionId::NONE, granted_at: WallMs(5) };
+    Record::Granted { id: message.id, attempt: 1, lease, was }
+}
+
+fn dead(record: &Record, at: u64) -> Record {
+    let (message, life, was) = parts(record);
+    let at = Died::at(WallMs(at));
+    let life = Life { stage: Stage::Dead { reason: DeadReason::Buried, at }, ..life.clone() };
+    Record::Changed { id: message.id, life, was }
+}
+
+struct Shard {
+    store: RedisStore,
+    next: Lsn,
+    clock: ClockPair,
+}
+
+impl Shard {
+    fn open(options: &Options) -> Self {
+        let mut store = open(options);
+        let recovered = store.recovered();
+        Shard { store, next: recovered.next_lsn, clock: recovered.clock.unwrap_or_default() }
+    }
+
+    fn append(&mut self, records: Vec<Record>) -> Group {
+        let group = Group { first: self.next, clock: self.clock, records };
+        self.next = group.last().next();
+        self.store.append(&group).expect("append");
+        group
+    }
+
+    fn settle(&mut self) {
+        let last = Lsn(self.next.0 - 1);
+        until("it is durable", || self.store.progress().expect("it lives").durable >= last);
+    }
+
+    fn figure(&self, name: &str) -> u64 {
+        let figure = self.store.figures().into_iter().find(|(n, _)| *n == name);
+        figure.expect("a figure").1
+    }
+
+    fn load(&mut self, load: Load) -> Loaded {
+        self.store.load(load).expect("load");
+        let mut page = None;
+        until("the page comes", || {
+            page = self.store.loaded();
+            page.is_some()
+        });
+        page.expect("a page").expect("loaded")
+    }
+}
+
+fn all(sequence: Sequence, which: Which) -> Load {
+    Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows: 100, bytes: 1 << 20 }
+}
+
+#[test]
+fn a_purge_of_many_hides_at_once_and_is_swept_in_slices() {
+    const MANY: u64 = 100_000;
+    let redis = server();
+    let options = options(&redis);
+    let mut shard = Shard::open(&options);
+    let (mine, other) = (queue("mine"), queue("other"));
+    for first in (1..=MANY).step_by(10_000) {
+        let keyed = |id: u64| id.is_multiple_of(4).then(|| format!("key-{id}"));
+        let records = (first..first + 10_000)
+            .map(|id| put(&mine, id, keyed(id).as_deref(), Bytes::from_static(b"body")));
+        shard.append(records.collect());
+    }
+    // Some are dead, one is in another queue, one stays because it is leased.
+    let first = put(&mine, 4, Some("key-4"), Bytes::from_static(b"body"));
+    let more = put(&mine, 8, Some("key-8"), Bytes::from_static(b"body"));
+    let stays = put(&mine, 17, None, Bytes::from_static(b"body"));
+    shard.append(vec![
+        dead(&first, 5),
+        dead(&more, 6),
+        leased(&stays, 8_000_000),
+        put(&other, MANY + 1, None, Bytes::new()),
+    ]);
+    shard.settle();
+    let slowest = || {
+        let log = ask(&redis, &["SLOWLOG", "GET", "100"]);
+        log.list().iter().filter_map(|entry| entry.list().get(2).and_then(Value::number)).max().unwrap_or(0)
+    };
+    ask(&redis, &["SLOWLOG", "RESET"]);
+    let purged = Record::Purged {
+        queue: mine.clone(),
+        keep: vec![MessageId(17)],
+        before: MessageId(MANY + 2),
+        purged: MANY - 1,
+    };
+    shard.append(vec![purged]);
+
+    // At once, for every way to look.
+    let mut found = Found::default();
+    let lookups = Lookups {
+        ids: [1, 4, 8, 17, MANY, MANY + 1].map(MessageId).to_vec(),
+        keys: ["key-4", "key-8", "key-100"].map(|key| (mine.clone(), Key::new(key).unwrap())).to_vec(),
+        answers: Vec::new(),
+    };
+    shard.store.find_many(&lookups, &mut found).unwrap();
+    let mut ids: Vec<u64> = found.rows.iter().map(|row| row.message.id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [17, MANY + 1]);
+    let mut load = all(Sequence::Dead, Which::One(mine.clone()));
+    assert!(shard.load(load.clone()).rows.is_empty());
+    load.sequence = Sequence::AllAfter;
+    let mut seen = Vec::new();
+    loop {
+        let page = shard.load(load.clone());
+        seen.extend(page.rows.iter().map(|row| row.message.id.0));
+        load.after = page.upto;
+        if page.more == More::No {
+            break;
+        }
+    }
+    assert_eq!(seen, [17]);
+    // A key of what was purged is free, and a sweep does not take it from its new owner.
+    shard.append(vec![put(&mine, MANY + 2, Some("key-100"), Bytes::from_static(b"new"))]);
+
+    // Killed in the middle of the sweep, the next owner goes on with it.
+    until("the sweep has begun", || shard.figure("swept") > 0);
+    shard.settle();
+    drop(shard);
+    let mut shard = Shard::open(&options);
+    until("the sweep has ended", || number(&redis, &["HLEN", "{duewheel:3}:purges"]) == 0);
+    assert_eq!(number(&redis, &["HLEN", "{duewheel:3}:messages"]), 3);
+    assert_eq!(number(&redis, &["HLEN", "{duewheel:3}:key:mine"]), 1);
+    for (set, left) in [
+        ("at:mine", 1),
+        ("after:other", 1),
+        ("after:mine", 0),
+        ("leased", 1),
+        ("held:at", 0),
+        ("held:after", 1),
+    ] {
+        assert_eq!(number(&redis, &["ZCARD", &format!("{{duewheel:3}}:{set}")]), left, "{set}");
+    }
+    for gone in ["lives", "dead:mine", "deadkey:mine"] {
+        assert_eq!(number(&redis, &["EXISTS", &format!("{{duewheel:3}}:{gone}")]), 0, "{gone}");
+    }
+    let mut found = Found::default();
+    shard.store.find_many(&lookups, &mut found).unwrap();
+    let mut ids: Vec<u64> = found.rows.iter().map(|row| row.message.id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, [17, MANY + 1, MANY + 2]);
+    println!("the slowest command of the sweep took {} µs", slowest());
+    assert_eq!(shard.load(all(Sequence::Leased, Which::One(mine.clone()))).rows.len(), 1);
+}
+
+#[test]
+fn a_server_without_memory_refuses_the_whole_group() {
+    let redis =
+        Redis::start(Settings { maxmemory: Some(64 << 20), ..Settings::default() }).expect("a server");
+    let options = options(&redis);
+    let mut shard = Shard::open(&options);
+    assert_eq!(shard.store.room(), Room::Enough);
+    let q = queue("q");
+    let first = put(&q, 1, Some("one"), Bytes::from_static(b"x"));
+    shard.append(vec![first.clone()]);
+    shard.settle();
+    // Room runs out behind the store's back, faster than it looks.
+    let used = number(&redis, &["MEMORY", "USAGE", "{duewheel:3}:messages"]);
+    assert!(used > 0);
+    ask(&redis, &["CONFIG", "SET", "maxmemory", "1"]);
+    // What puts nothing goes on.
+    shard.append(vec![dead(&first, 5)]);
+    shard.settle();
+    until("the store knows", || shard.store.room() == Room::SettleOnly);
+    let last = shard.next;
+    let group = Group {
+        first: last,
+        clock: shard.clock,
+        records: vec![put(&q, 2, None, Bytes::from_static(b"y")), put(&q, 3, None, Bytes::from_static(b"z"))],
+    };
+    shard.store.append(&group).unwrap();
+    let mut error = None;
+    until("it is refused", || {
+        error = kind(shard.store.progress());
+        error.is_some()
+    });
+    assert_eq!(error, Some(ErrorKind::Full));
+    assert_eq!(kind(shard.store.sync()), Some(ErrorKind::Full), "for ever");
+    drop(shard);
+    ask(&redis, &["CONFIG", "SET", "maxmemory", "0"]);
+    let recovered = open(&options).recovered();
+    assert_eq!(recovered.next_lsn, last, "nothing of it is there");
+    assert_eq!(recovered.queues[0].tally.count(), 1);
+}
+
+#[test]
+fn a_server_that_may_throw_messages_away_is_refused() {
+    let redis =
+        Redis::start(Settings { maxmemory: Some(64 << 20), ..Settings::default() }).expect("a server");
+    ask(&redis, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let error = RedisStore::open(&options(&redis), SHARD, Arc::new(|| {})).map(drop);
+    let error = error.expect_err("it must be refused");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("maxmemory-policy"), "{error}");
+    // Keys of duewheel's never expire, so these throw nothing away.
+    ask(&redis, &["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
+    open(&options(&redis));
+}
+
+#[test]
+fn answers_that_are_over_are_forgotten() {
+    let redis = server();
+    let options = options(&redis);
+    let mut shard = Shard::open(&options);
+    let q = queue("q");
+    let answer = |n: u64, until: u64| {
+        Record::Deduped(DedupeRow {
+            queue: q.clone(),
+            dedupe_id: format!("once {n}").into(),
+            content: 5,
+            until: EngineMs(until),
+            id: MessageId(n),
+            key: None,
+            due_at: WallMs(5),
+            generation: 1,
+            created: Created::New,
+        })
+    };
+    shard.append((0..2_000).map(|n| answer(n, 1_000 + n)).collect());
+    // The same id again, for longer: the earlier end does not count any more.
+    shard.append(vec![answer(7, 1_000_000)]);
+    shard.clock.engine = EngineMs(2_499);
+    shard.append(vec![put(&q, 1, None, Bytes::new())]);
+    shard.settle();
+    let left = 500 + 1;
+    until("those that are over are gone", || number(&redis, &["HLEN", "{duewheel:3}:answers"]) == left);
+    assert_eq!(number(&redis, &["ZCARD", "{duewheel:3}:answers:ends"]), left);
+    let mut found = Found::default();
+    let wanted = [7, 8, 1_499, 1_500, 1_999].map(|n| (q.clone(), format!("once {n}").into()));
+    let lookups = Lookups { answers: wanted.to_vec(), ..Lookups::default() };
+    shard.store.find_many(&lookups, &mut found).unwrap();
+    let ids: Vec<u64> = found.answers.iter().map(|row| row.id.0).collect();
+    assert_eq!(ids, [7, 1_500, 1_999]);
+}
+
+#[test]
+fn a_key_of_another_program_is_no_place_for_ours() {
+    let redis = server();
+    ask(&redis, &["SET", "{duewheel:3}:messages", "mine"]);
+    let mut shard = Shard::open(&options(&redis));
+    shard.append(vec![put(&queue("q"), 1, None, Bytes::new())]);
+    let mut error = None;
+    until("it is refused", || {
+        error = kind(shard.store.progress());
+        error.is_some()
+    });
+    assert_eq!(error, Some(ErrorKind::Corrupt));
+}
+
+#[test]
+fn an_unknown_format_is_refused() {
+    let redis = server();
+    ask(&redis, &["HSET", "{duewheel:3}:head", "format", "2", "lsn", "0"]);
+    let error = RedisStore::open(&options(&redis), SHARD, Arc::new(|| {})).map(drop);
+    let error = error.expect_err("it must be refused");
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("format"), "{error}");
+}
+
+#[test]
+fn the_clocks_are_noted_at_rest() {
+    let redis = server();
+    let options = options(&redis);
+    let mut shard = Shard::open(&options);
+    shard.append(vec![put(&queue("q"), 1, None, Bytes::new())]);
+    let later = ClockPair { engine: EngineMs(3_600_000), wall: WallMs(1_700_003_600_000) };
+    shard.store.idle(later).unwrap();
+    until("the clocks are noted", || {
+        number(&redis, &["HGET", "{duewheel:3}:head", "engine"]) == later.engine.0
+    });
+    drop(shard);
+    assert_eq!(open(&options).recovered().clock, Some(later));
+}
+
+/// The books that are read at a start are those that every record amounts to, wherever they were written last.
+#[test]
+fn books_agree_with_the_model_wherever_they_were_written() {
+    let redis = server();
+    for (seed, bytes) in [(1, 0), (2, 700), (3, 5_000), (4, 1 << 20)] {
+        let options = options(&redis).prefix(format!("books{bytes}")).unwrap().tail_bytes(bytes);
+        let mut history = History::new(seed);
+        for _ in 0..8 {
+            let mut store = open(&options);
+            let recovered = store.recovered();
+            let mut model = history.model().recovered(recovered.epoch);
+            model.clock = recovered.clock;
+            assert_eq!(recovered, model, "books of {bytes} bytes");
+            for _ in 0..20 {
+                store.append(&history.group(12)).unwrap();
+            }
+            let last = history.model().applied();
+            until("it is durable", || store.progress().unwrap().durable >= last);
+        }
+    }
+}
+
+#[test]
+fn replicas_that_are_waited_for() {
+    let redis = server();
+    let base = options(&redis).lease(Duration::from_secs(60)).unwrap();
+    let wants = base.clone().wait_replicas(1, Duration::from_millis(200)).unwrap();
+    let mut shard = Shard::open(&wants);
+    let last = shard.next;
+    shard.append(vec![put(&queue("q"), 1, None, Bytes::new())]);
+    let mut error = None;
+    until("there is none", || {
+        error = kind(shard.store.progress());
+        error.is_some()
+    });
+    assert_eq!(error, Some(ErrorKind::Unavailable));
+    drop(shard);
+    let mut shard = Shard::open(&wants);
+    assert_eq!(shard.next, last.next(), "the outcome was unknown: it is there");
+    let copy = server();
+    ask(&copy, &["REPLICAOF", "127.0.0.1", &redis.port().to_string()]);
+    until("it follows", || {
+        ask(&copy, &["INFO", "replication"]).text().unwrap_or_default().contains("master_link_status:up")
+    });
+    // The first replica has changed the replication id.
+    drop(shard);
+    shard = Shard::open(&wants);
+    shard.append(vec![put(&queue("q"), 2, None, Bytes::new())]);
+    shard.settle();
+    assert_eq!(number(&copy, &["HLEN", "{duewheel:3}:messages"]), 2, "what is durable is on the replica");
+}
+
+/// Many messages of one time: a page begins behind its cursor, however many there are before it.
+#[test]
+fn many_of_one_millisecond_are_paged() {
+    const MANY: u64 = 30_000;
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis));
+    let (q, other) = (queue("q"), queue("other"));
+    let at = |record: Record| match record {
+        Record::Put { message, was, .. } => {
+            Record::Put { message, life: Life::new(Due::At(WallMs(77)), None), was }
+        }
+        _ => panic!("a put"),
+    };
+    let put_all = |queue: &QueueName, ids: std::ops::RangeInclusive<u64>| -> Vec<Record> {
+        ids.map(|id| at(put(queue, id, None, Bytes::new()))).collect()
+    };
+    shard.append(put_all(&q, 1..=MANY));
+    shard.append(put_all(&other, MANY + 1..=MANY + 10));
+    for (which, expected) in [(Which::One(q.clone()), MANY), (Which::All, MANY + 10)] {
+        let mut load = Load { rows: 1_000, ..all(Sequence::At, which) };
+        let mut seen = 0;
+        loop {
+            let page = shard.load(load.clone());
+            for row in &page.rows {
+                seen += 1;
+                assert_eq!(row.message.id.0, seen);
+            }
+            load.after = page.upto;
+            if page.more == More::No {
+                break;
+            }
+        }
+        assert_eq!(seen, expected);
+    }
+}
+
+/// What a full group of the policy costs: the server does nothing else meanwhile. A figure for the documents, and a limit that only a
+/// mistake reaches.
+#[test]
+fn a_full_group_is_one_step() {
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis));
+    let q = queue("q");
+    ask(&redis, &["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
+    let records: Vec<Record> =
+        (1..=50_000).map(|id| put(&q, id, None, Bytes::from_static(b"12345678"))).collect();
+    let mut model = Table::default();
+    let group = shard.append(records);
+    model.apply(&group);
+    shard.settle();
+    let log = ask(&redis, &["SLOWLOG", "GET", "100"]);
+    let slowest = log.list().iter().filter_map(|entry| entry.list().get(2).and_then(Value::number)).max();
+    println!("50,000 new messages in one group: {} µs", slowest.expect("a time"));
+    let mut found = Found::default();
+    let lookups = Lookups { ids: [1, 25_000, 50_000].map(MessageId).to_vec(), ..Lookups::default() };
+    shard.store.find_many(&lookups, &mut found).unwrap();
+    let mut expected = Found::default();
+    model.find_many(&lookups, &mut expected);
+    assert_eq!(found.rows, expected.rows);
+}
