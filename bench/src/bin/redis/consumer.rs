@@ -13,6 +13,8 @@ use crate::line::{Line, Speech, find};
 use crate::producer::{DUE_DIGITS, NUMBER_DIGITS, now_ms, push_post};
 use crate::resp;
 
+/// The queue that is served over HTTP.
+pub(crate) const QUEUE: &str = "bench";
 /// Messages that do not come for so long are lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -151,7 +153,7 @@ async fn poll(mut line: Line, homemade: Homemade, interval: Duration, seen: Shar
 async fn reserve(mut line: Line, most: usize, seen: Shared) -> io::Result<()> {
     let (mut reserve, mut acks, mut ack) = (Vec::new(), Vec::new(), Vec::new());
     let wanted = format!("{{\"max\":{most},\"wait_ms\":500}}");
-    push_post(&mut reserve, "/v1/queues/bench/reserve", "application/json", wanted.as_bytes());
+    push_post(&mut reserve, &format!("/v1/queues/{QUEUE}/reserve"), "application/json", wanted.as_bytes());
     let mut last = Instant::now();
     while seen.borrow().left > 0 {
         let text = std::str::from_utf8(line.call(&reserve, 1).await?).map_err(io::Error::other)?;

@@ -39,6 +39,8 @@ pub(crate) struct Outcome {
 pub(crate) struct Target {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) way: Way,
+    /// Over HTTP.
+    pub(crate) queue: &'static str,
     pub(crate) body: usize,
 }
 
@@ -52,7 +54,7 @@ impl Target {
     }
 
     fn producer(&self, due: Due) -> Producer {
-        Producer::new(self.way.clone(), due, self.body)
+        Producer::new(self.way.clone(), due, self.queue, self.body)
     }
 }
 

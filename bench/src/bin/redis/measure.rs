@@ -10,7 +10,7 @@ use duewheel_bench::process::processor_time;
 
 use crate::backend::{Backend, Fsync, Used};
 use crate::bullmq::Bullmq;
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, QUEUE};
 use crate::homemade::Homemade;
 use crate::load::{self, Outcome, Shape, Target};
 use crate::node::{Fellows, Node};
@@ -122,6 +122,7 @@ impl Measure {
         let target = Target {
             addresses: addresses(case, &backend, &nodes),
             way: way(case, &backend)?,
+            queue: QUEUE,
             body: self.body,
         };
         let consumer = consumer(case.system, &backend)?;
@@ -259,7 +260,8 @@ fn settle(target: &Target) -> io::Result<()> {
             thread::sleep(LOOK);
         }
     }
-    load::enqueue(target, BATCHES, WARM).map(|_| ())
+    let other = Target { queue: "warm", ..target.clone() };
+    load::enqueue(&other, BATCHES, WARM).map(|_| ())
 }
 
 fn is_settled(view: &serde_json::Value, nodes: usize) -> bool {

@@ -103,6 +103,7 @@ impl Way {
 pub(crate) struct Producer {
     pub(crate) way: Way,
     due: Due,
+    path: String,
     ends: Vec<Vec<u8>>,
     words: Words,
 }
@@ -117,12 +118,12 @@ struct Words {
 }
 
 impl Producer {
-    /// With bodies of so many bytes.
-    pub(crate) fn new(way: Way, due: Due, body: usize) -> Self {
+    /// For a queue, with bodies of so many bytes.
+    pub(crate) fn new(way: Way, due: Due, queue: &str, body: usize) -> Self {
         let rest = body.saturating_sub(DUE_DIGITS + NUMBER_DIGITS);
         let letter = |n: usize| b'a' + u8::try_from(scatter(n as u64) % 26).unwrap_or(0);
         let ends = (0..ENDS).map(|n| (0..rest).map(|i| letter(n * rest + i)).collect()).collect();
-        Producer { way, due, ends, words: Words::default() }
+        Producer { way, due, path: format!("/v1/queues/{queue}/messages"), ends, words: Words::default() }
     }
 
     /// Appends the requests for messages of these numbers, as many as go into whole requests or fewer.
@@ -175,7 +176,7 @@ impl Producer {
             Way::Http => "application/json",
             Way::Ndjson(..) => "application/x-ndjson",
         };
-        push_post(out, "/v1/queues/bench/messages", content, &self.words.lines);
+        push_post(out, &self.path, content, &self.words.lines);
     }
 }
 
@@ -214,7 +215,7 @@ mod tests {
 
     #[test]
     fn batches_have_a_line_for_each_message() {
-        let mut producer = Producer::new(Way::Ndjson(3, Keys::Own), Due::After(50), 40);
+        let mut producer = Producer::new(Way::Ndjson(3, Keys::Own), Due::After(50), "q", 40);
         let mut out = Vec::new();
         producer.requests(0..5, &mut out);
         let text = String::from_utf8(out).unwrap();
