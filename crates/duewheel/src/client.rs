@@ -88,7 +88,7 @@ impl Demand {
 /// Answers under way. Dropping it does not take the operations back.
 #[derive(Debug)]
 pub struct Pending {
-    answers: oneshot::Receiver<Answers>,
+    answers: Receiver,
     ops: usize,
     /// Given back when the answers are there.
     room: Option<Room>,
@@ -97,7 +97,14 @@ pub struct Pending {
 impl Pending {
     /// Answers to so many operations, on their way through this channel.
     pub(crate) fn new(answers: oneshot::Receiver<Answers>, ops: usize) -> Self {
-        Pending { answers, ops, room: None }
+        Pending { answers: Receiver { answers, undo: None }, ops, room: None }
+    }
+
+    /// The same; answers that are there when it is dropped, and were never taken, go to `undo`.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn or_undo(mut self, undo: impl FnOnce(Answers) + Send + 'static) -> Self {
+        self.answers.undo = Some(Undo(Box::new(undo)));
+        self
     }
 
     /// The same, and they count as under way.
@@ -107,13 +114,50 @@ impl Pending {
     }
 }
 
+/// The end of a channel from which answers come, once.
+#[derive(Debug)]
+struct Receiver {
+    answers: oneshot::Receiver<Answers>,
+    undo: Option<Undo>,
+}
+
+/// What becomes of answers that nobody takes although they have arrived: their sender does not know.
+#[cfg_attr(not(feature = "cluster"), allow(dead_code))] // with one shard the driver undoes
+struct Undo(Box<dyn FnOnce(Answers) + Send>);
+
+impl fmt::Debug for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Undo")
+    }
+}
+
+impl Receiver {
+    /// From now on the sender knows that nobody takes them; what has arrived before.
+    fn last(&mut self) -> Option<Answers> {
+        self.undo = None;
+        self.answers.close();
+        self.answers.try_recv().ok()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(Undo(undo)) = self.undo.take()
+            && let Some(answers) = self.last()
+        {
+            undo(answers);
+        }
+    }
+}
+
 impl Future for Pending {
     type Output = Answers;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answers> {
         let ops = self.ops;
-        let polled = Pin::new(&mut self.answers).poll(cx);
+        let polled = Pin::new(&mut self.answers.answers).poll(cx);
         if polled.is_ready() {
             self.room = None;
+            self.answers.undo = None;
         }
         polled.map(|answers| {
             answers.unwrap_or_else(|_| {
@@ -335,17 +379,16 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(mut pending) = self.pending.take() else { return };
-        pending.answers.close();
-        match pending.answers.try_recv() {
+        match pending.answers.last() {
             // The grants had already left the driver.
-            Ok(mut answers) => {
+            Some(mut answers) => {
                 if let Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) = answers.pop() {
                     let leases = grants.iter().map(|g| (g.message.id, g.token)).collect();
                     self.client.put_back(Op::Undelivered { leases });
                 }
             }
             // The driver sees the closed channel if it answers before it sees this.
-            Err(_) => self.client.put_back(Op::CancelReserve { waiter: self.waiter }),
+            None => self.client.put_back(Op::CancelReserve { waiter: self.waiter }),
         }
     }
 }

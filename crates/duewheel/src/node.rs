@@ -83,9 +83,10 @@ pub(crate) async fn open(
     policy: Policy,
     clock: Arc<dyn Clock>,
 ) -> Result<Duewheel, FleetError> {
-    let started = Fleet::start(coordinator, options.fleet, policy.clone(), clock.clone()).await?;
+    let started = Fleet::start(coordinator, options.fleet, policy.clone(), clock).await?;
     let runtime = tokio::runtime::Handle::current();
-    let router = Router::new(started.fleet.clone(), policy, clock, started.sessions, runtime);
+    let (inbox, shared) = (&started.inbox, &started.shared);
+    let router = Router::new(started.fleet.clone(), policy, inbox, shared, started.sessions, runtime);
     let client = Client::routed(started.inbox, started.shared, router, started.sessions);
     Ok(Duewheel::of_node(client, Membership { fleet: started.fleet }))
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -95,39 +96,32 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts);
     let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
-    let mut listeners = Listeners::default();
-    if let Some(address) = http {
-        let bound = Listener::bind(address, app.clone()).await;
-        let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let listener = listener.with_tls(tls);
-        let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
-        listeners.add(shown, listener.run(LINGER), move || stopper.stop());
-    }
-    if let (Some(address), Some(lean)) = (beanstalk, &lean) {
-        if asks {
-            tracing::warn!(
-                %address,
-                "beanstalkd's protocol asks for no token: whoever reaches this address may do what it can"
-            );
+    let max_body = settings.beanstalk_max_job_size;
+    let bound = async {
+        let mut listeners = Listeners::default();
+        if let Some(address) = http {
+            listeners.add_http(address, app.clone(), tls).await?;
         }
-        let max_body = settings.beanstalk_max_job_size;
-        let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
-        let shown = address.to_string();
-        let binding = lean.spawn(async move { beanstalk::Listener::bind(&address, app).await });
-        let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
-        let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
-        let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
-        let running = lean.spawn(async move { listener.run(LINGER).await });
-        let run = async move {
-            if let Err(failed) = running.await
-                && let Ok(panic) = failed.try_into_panic()
-            {
-                resume_unwind(panic);
+        if let (Some(address), Some(lean)) = (beanstalk, &lean) {
+            if asks {
+                tracing::warn!(
+                    %address,
+                    "beanstalkd's protocol asks for no token: whoever reaches this address may do what it can"
+                );
             }
-        };
-        listeners.add(shown, run, move || stopper.stop());
-    }
+            let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
+            listeners.add_beanstalk(address, app, lean).await?;
+        }
+        Ok(listeners)
+    };
+    let mut listeners = match bound.await {
+        Ok(listeners) => listeners,
+        Err(error) => {
+            // Other nodes need not wait for what this one would have owned.
+            let _ = wheel.shutdown(Duration::ZERO).await;
+            return Err(error);
+        }
+    };
     for address in listeners.start() {
         writeln!(out, "listening on {address}")?;
     }
@@ -207,6 +201,44 @@ impl Listeners {
     ) {
         self.bound.push((address, Box::pin(run)));
         self.stoppers.push(Box::new(stop));
+    }
+
+    async fn add_http(
+        &mut self,
+        address: SocketAddr,
+        app: App,
+        tls: Option<Arc<Tls>>,
+    ) -> Result<(), ServeError> {
+        let bound = Listener::bind(address, app).await;
+        let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let listener = listener.with_tls(tls);
+        let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
+        self.add(shown, listener.run(LINGER), move || stopper.stop());
+        Ok(())
+    }
+
+    async fn add_beanstalk(
+        &mut self,
+        address: beanstalk::Address,
+        app: beanstalk::App,
+        lean: &Lean,
+    ) -> Result<(), ServeError> {
+        let shown = address.to_string();
+        let binding = lean.spawn(async move { beanstalk::Listener::bind(&address, app).await });
+        let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
+        let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
+        let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
+        let running = lean.spawn(async move { listener.run(LINGER).await });
+        let run = async move {
+            if let Err(failed) = running.await
+                && let Ok(panic) = failed.try_into_panic()
+            {
+                resume_unwind(panic);
+            }
+        };
+        self.add(shown, run, move || stopper.stop());
+        Ok(())
     }
 
     /// Where they listen, in order.

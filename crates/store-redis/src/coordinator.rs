@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
@@ -19,6 +20,9 @@ use crate::reign::{self, Claimant, FIRST_EPOCH, FORMAT};
 use crate::store::RedisStore;
 use crate::wire::{Address, Reply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
+
+/// Calls are given this time at least, however short the lease.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// Nodes and shards in Redis.
 ///
@@ -69,11 +73,33 @@ impl RedisCoordinator {
         &self.inner.servers.0
     }
 
+    /// What an operator should change at the servers, in sentences; nothing if all is well.
+    ///
+    /// # Errors
+    /// When they cannot be asked.
+    pub fn warnings(&self) -> Result<Vec<String>, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        self.bounded(async move { inner.warnings().await })
+    }
+
     fn call(&self, call: Cmd) -> Result<Vec<Value>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        wait_for(async move {
+        self.bounded(async move {
             let reply = inner.of_cluster(call).await?;
             value::list(value::some(reply.into_iter().next(), "node")?, "node")
+        })
+    }
+
+    /// An answer that comes later than a lease is of no use to anybody.
+    fn bounded<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let options = self.options();
+        let most = options.connect_timeout + options.response_timeout.min(options.lease.max(LEAST));
+        wait_for(async move {
+            let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
+            tokio::time::timeout(most, work).await.map_err(late)?
         })
     }
 }
@@ -110,7 +136,7 @@ impl Inner {
                         return Err(error);
                     }
                 };
-                let wire = Arc::new(Wire::new(connection, self.servers.0.response_timeout));
+                let wire = Arc::new(Wire::new(connection));
                 self.wires.lock().await.insert(to.clone(), Arc::clone(&wire));
                 wire
             }
@@ -130,6 +156,30 @@ impl Inner {
         call.arg(verb).arg(name).arg(number).arg(advertise);
         call.arg(reign::millis(self.servers.0.lease)).arg(FORMAT);
         call
+    }
+
+    async fn warnings(&self) -> Result<Vec<String>, StoreError> {
+        let slots = self.slots().await?;
+        let mut warnings = Vec::new();
+        for master in slots.masters() {
+            let mut ask = Pipeline::new();
+            ask.cmd("INFO").arg("persistence");
+            ask.cmd("INFO").arg("memory");
+            let of = "INFO";
+            let mut replies = self.send(master, ask).await?.into_iter();
+            let mut next = || value::some(value::text(replies.next().unwrap_or_default(), of)?, of);
+            let (persistence, memory) = (next()?, next()?);
+            let (host, port) = master;
+            if value::info(&persistence, "aof_enabled") != Some("1") {
+                let what = "appendonly is off: what it was told since its last snapshot is lost with it";
+                warnings.push(format!("{host}:{port}: {what}"));
+            }
+            let policy = value::info(&memory, "maxmemory_policy").unwrap_or("noeviction");
+            if policy.starts_with("allkeys") {
+                warnings.push(format!("{host}:{port}: maxmemory-policy {policy} may throw messages away"));
+            }
+        }
+        Ok(warnings)
     }
 
     async fn shards(&self) -> Result<u32, StoreError> {
@@ -269,7 +319,7 @@ impl Coordinator for RedisCoordinator {
 
     fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        wait_for(async move { inner.owners().await })
+        self.bounded(async move { inner.owners().await })
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {

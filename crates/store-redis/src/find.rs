@@ -62,7 +62,7 @@ pub(crate) fn find(
             cmd.arg(text::answer_name(queue, id));
         });
     }
-    let mut replies = shared.wire.ask(ask)?.into_iter();
+    let mut replies = shared.ask(ask)?.into_iter();
 
     let mut rows = read_rows(keys, &ids, &mut replies)?;
     // A message by its key, and whether it is there as a dead one.
@@ -110,7 +110,7 @@ pub(crate) fn find(
     if !more.is_empty() {
         let mut ask = Pipeline::new();
         ask_rows(&mut ask, keys, &more);
-        let by_key = read_rows(keys, &more, &mut shared.wire.ask(ask)?.into_iter())?;
+        let by_key = read_rows(keys, &more, &mut shared.ask(ask)?.into_iter())?;
         rows.extend(by_key.into_iter().filter(|row| {
             wanted.get(&row.message.id).is_some_and(|(queue, key)| {
                 row.message.queue == **queue && row.message.key.as_ref() == Some(*key)

@@ -62,6 +62,25 @@ impl Keys {
         &self.tag
     }
 
+    /// The keys that are there once, and their types.
+    pub(crate) fn types(&self) -> [(&str, &'static str); 13] {
+        [
+            (&self.owner, "hash"),
+            (&self.head, "hash"),
+            (&self.messages, "hash"),
+            (&self.lives, "hash"),
+            (&self.leases, "hash"),
+            (&self.answers, "hash"),
+            (&self.books, "hash"),
+            (&self.purges, "hash"),
+            (&self.leased, "zset"),
+            (&self.held_at, "zset"),
+            (&self.held_after, "zset"),
+            (&self.answer_ends, "zset"),
+            (&self.tail, "list"),
+        ]
+    }
+
     /// The set of one queue for a sequence that has one.
     pub(crate) fn of_queue(&self, sequence: Sequence, queue: &QueueName) -> String {
         let name = match sequence {

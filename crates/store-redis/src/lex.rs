@@ -50,13 +50,6 @@ pub(crate) fn push_place(out: &mut Vec<u8>, time: u64, id: MessageId) {
     push(out, id.0);
 }
 
-/// Appends `time:id:queue`, as in the sets of all queues.
-pub(crate) fn push_place_of(out: &mut Vec<u8>, time: u64, id: MessageId, queue: &str) {
-    push(out, time);
-    out.push(b':');
-    push_tail(out, id, queue);
-}
-
 /// Appends `id:queue`, where the score is the time.
 pub(crate) fn push_tail(out: &mut Vec<u8>, id: MessageId, queue: &str) {
     push(out, id.0);
@@ -64,11 +57,13 @@ pub(crate) fn push_tail(out: &mut Vec<u8>, id: MessageId, queue: &str) {
     out.extend_from_slice(queue.as_bytes());
 }
 
-/// The cursor of a member of either kind, and its queue, empty if it says none.
-pub(crate) fn read_place(member: &[u8]) -> Option<(Cursor, &str)> {
+/// The cursor of `time:id`.
+pub(crate) fn read_place(member: &[u8]) -> Option<Cursor> {
     let (time, rest) = read(member)?;
-    let (id, queue) = read_tail(rest.strip_prefix(b":")?)?;
-    Some(((time, id), queue))
+    match read_tail(rest.strip_prefix(b":")?)? {
+        (id, "") => Some((time, id)),
+        _ => None,
+    }
 }
 
 /// The id and the queue of `id:queue`.
@@ -119,16 +114,19 @@ mod tests {
             }
         }
         for (a, b) in places.iter().flat_map(|a| places.iter().map(move |b| (a, b))) {
-            let (short, mut long) = (place(a.0, a.1), Vec::new());
-            push_place_of(&mut long, b.0, b.1, "q;x");
-            assert_eq!(a.cmp(b), place(a.0, a.1).cmp(&place(b.0, b.1)), "{a:?} {b:?}");
-            assert_eq!(read_place(&short), Some((*a, "")));
-            assert_eq!(read_place(&long), Some((*b, "q;x")));
-            // What is behind a cursor begins above its range's lower end, whichever form it has.
-            assert_eq!(a < b, behind(Some(*a))[1..] < long[..], "{a:?} {b:?}");
-            assert_eq!(b.0 <= a.0, long[..] < up_to(a.0)[1..], "{a:?} {b:?}");
+            let (first, second) = (place(a.0, a.1), place(b.0, b.1));
+            assert_eq!(a.cmp(b), first.cmp(&second), "{a:?} {b:?}");
+            assert_eq!(read_place(&first), Some(*a));
+            // What is behind a cursor begins above its range's lower end.
+            assert_eq!(a < b, behind(Some(*a))[1..] < second[..], "{a:?} {b:?}");
+            assert_eq!(b.0 <= a.0, second[..] < up_to(a.0)[1..], "{a:?} {b:?}");
+            let mut tails = [Vec::new(), Vec::new()];
+            push_tail(&mut tails[0], a.1, "x");
+            push_tail(&mut tails[1], b.1, "a;b");
+            assert_eq!(read_tail(&tails[1]), Some((b.1, "a;b")));
+            assert!(a.1 == b.1 || a.1.cmp(&b.1) == tails[0].cmp(&tails[1]), "{a:?} {b:?}");
         }
-        for bad in ["", "a", "b1", "z", "a1", "a1:", "a1;a1"] {
+        for bad in ["", "a", "b1", "z", "a1", "a1:", "a1;a1", "a1:a1:x"] {
             assert_eq!(read_place(bad.as_bytes()), None, "{bad}");
         }
     }

@@ -70,11 +70,11 @@ pub(crate) struct Scanned {
 impl Request {
     /// Chooses the sets. Called by the owner, who knows what the queues hold.
     pub(crate) fn new(keys: &Keys, ledger: &Ledger, load: Load) -> Self {
-        let all = |key: &str, order| Source { key: key.into(), order, queue: None };
+        let all = |key: &str| Source { key: key.into(), order: Order::ByScore, queue: None };
         let mut sources = match load.sequence {
-            Sequence::Leased => vec![all(&keys.leased, Order::ByScore)],
-            Sequence::AllAt => vec![all(&keys.held_at, Order::ByMember)],
-            Sequence::AllAfter => vec![all(&keys.held_after, Order::ByMember)],
+            Sequence::Leased => vec![all(&keys.leased)],
+            Sequence::AllAt => vec![all(&keys.held_at)],
+            Sequence::AllAfter => vec![all(&keys.held_after)],
             Sequence::At | Sequence::After | Sequence::Dead => Vec::new(),
         };
         let (kind, order) = match load.sequence {
@@ -239,8 +239,8 @@ fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreE
             let members = value::bytes_list(reply, "ZRANGEBYLEX")?.into_iter().flatten();
             members
                 .map(|member| {
-                    let (place, queue) = lex::read_place(&member).ok_or_else(|| odd(&member))?;
-                    Ok((place, queue.into()))
+                    let place = lex::read_place(&member).ok_or_else(|| odd(&member))?;
+                    Ok((place, Box::default()))
                 })
                 .collect()
         }

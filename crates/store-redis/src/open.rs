@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use duewheel_core::record::{ClockPair, DecodeError, Reader};
 use duewheel_core::store::{ErrorKind, Ledger, StoreError, Waker};
@@ -44,10 +45,10 @@ pub(crate) async fn open(
     let keys = Keys::new(&options.prefix, shard);
     let slots = servers.slots().await?;
     let master = slots.master_of(&keys.owner)?;
-    let patience = options.response_timeout + std::time::Duration::from_secs(5);
     let connected = tokio::join!(servers.connect(master), servers.connect(master));
-    let (wire, control) = (Wire::new(connected.0?, patience), Wire::new(connected.1?, patience));
+    let (wire, control) = (Wire::new(connected.0?), Wire::new(connected.1?));
     let (used, max) = memory(&control).await?;
+    check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;
     let fence = Fence::new(asked, options.lease);
     let found = tokio::select! {
@@ -55,7 +56,7 @@ pub(crate) async fn open(
         // Much may have to be read.
         error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
     };
-    let Found { ledger, marks, tail } = match found {
+    let Found { mut ledger, marks, tail } = match found {
         Ok(found) => found,
         Err(error) => {
             reign::ended(&reign.incarnation);
@@ -65,10 +66,36 @@ pub(crate) async fn open(
             return Err(error);
         }
     };
+    if let (Some(clock), Some(ago)) = (ledger.clock(), reign.noted_ago) {
+        ledger.note_clock(noted(clock, ago, reign.taken));
+    }
     let applied = ledger.applied();
     let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);
     shared.memory.note(used, max);
     Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
+}
+
+/// A key that somebody uses for something else would let a group fail half-way.
+async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
+    let mut ask = Pipeline::new();
+    for (key, _) in keys.types() {
+        ask.cmd("TYPE").arg(key);
+    }
+    let replies = wire.call(ask).await?;
+    for ((key, should), reply) in keys.types().into_iter().zip(replies) {
+        let is = value::text(reply, "TYPE")?.unwrap_or_default();
+        if is != should && is != "none" {
+            return Err(fault::damaged(key, "", &format!("it is a {is}, and should be a {should}")));
+        }
+    }
+    Ok(())
+}
+
+/// The clocks as they were noted, with the wall clock as this node's would have been: how much time has passed since then is known by the server's
+/// clock, and not by those of two nodes, which may differ. Rounded so that no more time has passed than is said.
+fn noted(clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
+    let wall = WallMs::from_system_time_up(taken).0.saturating_add(1);
+    ClockPair { wall: WallMs(wall.saturating_sub(reign::millis(ago))), ..clock }
 }
 
 /// Renews the lease for as long as nobody else does.

@@ -8,6 +8,7 @@ use duewheel_core::{MessageId, QueueName};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use redis::Cmd;
+use roaring::RoaringTreemap;
 
 use crate::fold::{Folded, Net, Standing};
 use crate::keys::Keys;
@@ -43,10 +44,6 @@ impl List {
 
     pub(crate) fn place(&mut self, time: u64, id: MessageId) {
         self.write(|out| lex::push_place(out, time, id));
-    }
-
-    pub(crate) fn place_of(&mut self, time: u64, id: MessageId, queue: &QueueName) {
-        self.write(|out| lex::push_place_of(out, time, id, queue.as_str()));
     }
 
     fn id_and_member(&mut self, id: MessageId) {
@@ -85,11 +82,6 @@ impl SetMoves {
     fn place(&mut self, time: u64, id: MessageId) {
         self.add.push(b"0");
         self.add.place(time, id);
-    }
-
-    fn place_of(&mut self, time: u64, id: MessageId, queue: &QueueName) {
-        self.add.push(b"0");
-        self.add.place_of(time, id, queue);
     }
 }
 
@@ -141,6 +133,7 @@ struct OfQueue<'a> {
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     keys: &'a Keys,
+    unkeyed: &'a RoaringTreemap,
     queues: Vec<OfQueue<'a>>,
     places: HashMap<&'a QueueName, usize, FixedState>,
     last: usize,
@@ -155,9 +148,11 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(crate) fn new(keys: &'a Keys) -> Self {
+    /// `unkeyed` are messages that are known to have no key: of the others the script looks.
+    pub(crate) fn new(keys: &'a Keys, unkeyed: &'a RoaringTreemap) -> Self {
         Plan {
             keys,
+            unkeyed,
             queues: Vec::new(),
             places: HashMap::default(),
             last: 0,
@@ -270,9 +265,11 @@ impl<'a> Plan<'a> {
         for hash in [&mut self.messages, &mut self.lives] {
             hash.del.number(id.0);
         }
-        let queue = self.queue(name);
-        let moved = if was.kind == Kind::Dead { &mut queue.rots } else { &mut queue.gone };
-        moved.id_and_member(id);
+        if was.kind == Kind::Dead {
+            self.queue(name).rots.id_and_member(id);
+        } else if !self.unkeyed.contains(id.0) {
+            self.queue(name).gone.id_and_member(id);
+        }
         if was.kind == Kind::Leased {
             self.leases.del.number(id.0);
         }
@@ -318,11 +315,11 @@ impl<'a> Plan<'a> {
 
     /// Takes a message out of the sets that it is not in any more; those of the dead are the script's business.
     fn displace(&mut self, id: MessageId, name: &'a QueueName, was: &Was, is: Option<&Standing<'a>>) {
-        let (time, class) = (was.due.raw(), was.due.class() as usize);
-        let same_due = |is: &&Standing<'a>| is.due == was.due;
+        let class = was.due.class() as usize;
+        let same_class = |is: &&Standing<'a>| is.due.class() == was.due.class();
         if was.kind == Kind::Waiting {
             // Another time in the same set needs no more than another score.
-            if is.is_none_or(|is| is.kind != Kind::Waiting || is.due.class() != was.due.class()) {
+            if is.filter(same_class).is_none_or(|is| is.kind != Kind::Waiting) {
                 self.queue(name).waiting[class].rem.id(id);
             }
             return;
@@ -330,8 +327,8 @@ impl<'a> Plan<'a> {
         if was.kind == Kind::Leased && is.is_none_or(|is| is.kind != Kind::Leased) {
             self.leased.rem.tail(id, name);
         }
-        if is.filter(same_due).is_none_or(|is| is.kind == Kind::Waiting) {
-            self.held[class].rem.place_of(time, id, name);
+        if is.filter(same_class).is_none_or(|is| is.kind == Kind::Waiting) {
+            self.held[class].rem.tail(id, name);
         }
     }
 
@@ -360,7 +357,8 @@ impl<'a> Plan<'a> {
             }
         }
         if same.is_none_or(|was| was.kind == Kind::Waiting) {
-            self.held[class].place_of(time, id, name);
+            self.held[class].add.number(time.min(MOST_SCORE));
+            self.held[class].add.tail(id, name);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -19,6 +19,9 @@ use crate::{fault, script, value};
 pub(crate) const FORMAT: &str = "1";
 /// Epochs count the seconds from the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
+/// Ids are set aside so many at a time, and again when half of them are used: a failover that takes back fewer than that takes back none
+/// that was given. A shard gives every n-th of them. They last for 2^27 ends that are not clean.
+pub(crate) const IDS_ASIDE: u64 = 1 << 26;
 /// The longest that replicas may take to know of a new owner.
 const REPLICAS_KNOW: Duration = Duration::from_secs(1);
 
@@ -38,6 +41,12 @@ pub(crate) struct Reign {
     pub(crate) incarnation: String,
     /// Of the master that it was begun on.
     pub(crate) replid: String,
+    /// No id below this one may be given.
+    pub(crate) first_id: u64,
+    /// How long ago the clocks were noted, by the server's clock, which all nodes share.
+    pub(crate) noted_ago: Option<Duration>,
+    /// When that was said, by this node's wall clock.
+    pub(crate) taken: SystemTime,
 }
 
 /// Milliseconds of a clock that goes on while the process or the machine sleeps.
@@ -144,12 +153,14 @@ pub(crate) async fn acquire(
     loop {
         let mut call = script::call(script::acquire(), keys);
         call.arg(&incarnation).arg(&*claimant.node).arg(claimant.number).arg(&*claimant.advertise);
-        call.arg(millis(lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH);
+        call.arg(millis(lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH).arg(IDS_ASIDE);
         let mut ask = Pipeline::new();
         ask.add_command(call);
         let asked = boot_ms();
         let of = "acquire";
         let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
+        // Before the replicas are waited for: what passes until then is known by this node's clock.
+        let taken = SystemTime::now();
         let mut words = value::list(reply, of)?.into_iter();
         let mut next = || words.next().unwrap_or(Value::Nil);
         match value::text(next(), of)?.as_deref() {
@@ -157,10 +168,12 @@ pub(crate) async fn acquire(
                 let epoch = value::some(value::number(next(), of)?, of)?;
                 let replid = value::some(value::text(next(), of)?, of)?;
                 let replicas = value::some(value::number(next(), of)?, of)?;
+                let first_id = value::some(value::number(next(), of)?, of)?;
+                let noted_ago = value::number(next(), of)?.map(Duration::from_millis);
                 let epoch = u32::try_from(epoch)
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
                 note_epoch(keys, epoch);
-                let reign = Reign { epoch: Epoch(epoch), incarnation, replid };
+                let reign = Reign { epoch: Epoch(epoch), incarnation, replid, first_id, noted_ago, taken };
                 let known = all_know(wire, replicas).await;
                 if let Err(error) = known {
                     ended(&reign.incarnation);

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Loaded, Room, StoreError, Waker};
 use duewheel_core::{Lsn, MessageId, QueueName};
-use redis::Cmd;
+use redis::{Cmd, Pipeline};
 use tokio::sync::Notify;
 
 use crate::keys::Keys;
@@ -17,7 +18,7 @@ use crate::mark::Mark;
 use crate::options::Options;
 use crate::reign::{self, Fence, Reign};
 use crate::script;
-use crate::wire::{Servers, Wire};
+use crate::wire::{self, Reply, Servers, Wire};
 
 /// Groups may wait for their replies up to so many bytes; then the owner waits.
 const UNDER_WAY_BYTES: u64 = 64 * 1024 * 1024;
@@ -152,6 +153,22 @@ impl Shared {
         self.came.notify_all();
         self.sweep.notify_waiters();
         self.wake();
+    }
+
+    /// Sends commands behind everything else, and waits for their replies, but not for longer than the lease is sure.
+    pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
+        let (done, reply) = sync_channel(1);
+        self.wire.post(ask, move |result| {
+            let _ = done.send(result); // nobody waits any more
+        });
+        loop {
+            let left = Duration::from_millis(self.fence.left().clamp(1, 100));
+            match reply.recv_timeout(left) {
+                Ok(reply) => return reply,
+                Err(RecvTimeoutError::Disconnected) => return Err(wire::gone()),
+                Err(RecvTimeoutError::Timeout) => self.check()?,
+            }
+        }
     }
 
     pub(crate) fn acked(&self) -> Lsn {

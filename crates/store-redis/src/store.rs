@@ -13,6 +13,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Lsn, QueueName, ShardId};
 use redis::{Cmd, Pipeline, Value};
+use roaring::RoaringTreemap;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -62,14 +63,26 @@ pub struct RedisStore {
     tasks: Vec<JoinHandle<()>>,
     loads: mpsc::UnboundedSender<Request>,
     ledger: Ledger,
+    /// Messages of this reign without a key.
+    unkeyed: RoaringTreemap,
     /// Queues whose books in Redis are older than the ledger.
     dirty: BTreeSet<QueueName>,
     /// Bytes of what has happened to the books since they were written.
     tail: usize,
     /// As noted in Redis last.
     noted: ClockPair,
+    /// Ids below this one are set aside.
+    aside: u64,
     recovered: Recovered,
     state: State,
+}
+
+/// Whether the books are written for the last time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    NotYet,
+    /// Nothing follows: the next owner goes on with the id behind the last one.
+    Clean,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,14 +119,28 @@ impl RedisStore {
             let recovered = Recovered {
                 epoch: shared.reign.epoch,
                 next_lsn: ledger.applied().next(),
-                next_id: ledger.next_id().0,
+                next_id: ledger.next_id().0.max(shared.reign.first_id),
                 clock: ledger.clock(),
                 due: ledger.due().clone(),
                 queues: ledger.rows().collect(),
             };
             // The list names queues that the next checkpoint must write.
             let dirty = recovered.queues.iter().map(|row| row.name.clone()).filter(|_| tail > 0).collect();
-            Ok(RedisStore { shared, tasks, loads, ledger, dirty, tail, noted, recovered, state: State::Open })
+            let aside = shared.reign.first_id.saturating_add(reign::IDS_ASIDE);
+            let (unkeyed, state) = (RoaringTreemap::new(), State::Open);
+            Ok(RedisStore {
+                shared,
+                tasks,
+                loads,
+                ledger,
+                unkeyed,
+                dirty,
+                tail,
+                noted,
+                aside,
+                recovered,
+                state,
+            })
         })
     }
 
@@ -151,15 +178,25 @@ impl RedisStore {
     }
 
     /// The call that applies a group.
-    fn call(&self, group: &Group, script: &str, heads: &[u8]) -> Cmd {
+    fn call(&mut self, group: &Group, script: &str, heads: &[u8]) -> Cmd {
         let (keys, before) = (&self.shared.keys, self.ledger.applied());
         let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
         let folded = fold(group);
-        let mut plan = Plan::new(keys);
+        let mut plan = Plan::new(keys, &self.unkeyed);
         plan.take(&folded);
         let mut commands = Commands(&mut call);
         plan.write(&mut commands);
         commands.one(&[b"RPUSH", keys.tail.as_bytes(), heads]);
+        let newest = group.records.iter().filter_map(|record| match record {
+            Record::Put { message, .. } => Some(message.id.0),
+            _ => None,
+        });
+        let newest = newest.max().unwrap_or(0);
+        if newest.saturating_add(reign::IDS_ASIDE / 2) > self.aside {
+            self.aside = newest.saturating_add(reign::IDS_ASIDE);
+            let aside = self.aside.to_string();
+            commands.one(&[b"HSET", keys.head.as_bytes(), b"ids", aside.as_bytes()]);
+        }
         call
     }
 
@@ -174,11 +211,15 @@ impl RedisStore {
                     self.shared.answers.store(true, SeqCst);
                     continue;
                 }
-                Record::Put { .. }
-                | Record::Changed { .. }
-                | Record::Granted { .. }
-                | Record::Removed { .. }
-                | Record::Queue { .. } => {}
+                Record::Put { message, .. } => {
+                    if message.key.is_none() {
+                        self.unkeyed.insert(message.id.0);
+                    }
+                }
+                Record::Removed { id, .. } => {
+                    self.unkeyed.remove(id.0);
+                }
+                Record::Changed { .. } | Record::Granted { .. } | Record::Queue { .. } => {}
             }
             if !self.dirty.contains(record.queue()) {
                 self.dirty.insert(record.queue().clone());
@@ -194,7 +235,7 @@ impl RedisStore {
     }
 
     /// Writes the books of the queues that have changed, and clears the list of changes.
-    fn write_books(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn write_books(&mut self, clock: ClockPair, clean: End) -> Result<(), StoreError> {
         let keys = &self.shared.keys;
         let applied = self.ledger.applied();
         let mut call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
@@ -228,6 +269,10 @@ impl RedisStore {
             &due.bytes,
         ]);
         commands.one(&[b"DEL", keys.tail.as_bytes()]);
+        if clean == End::Clean {
+            let next_id = self.ledger.next_id().0.max(self.shared.reign.first_id).to_string();
+            commands.one(&[b"HSET", keys.head.as_bytes(), b"clean", next_id.as_bytes()]);
+        }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);
         self.post(call, (bytes + due.bytes.len()) as u64, applied)
@@ -287,7 +332,7 @@ impl Store for RedisStore {
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
-            self.write_books(group.clock)?;
+            self.write_books(group.clock, End::NotYet)?;
         }
         Ok(())
     }
@@ -343,11 +388,11 @@ impl Store for RedisStore {
         self.check()?;
         self.ledger.note_clock(clock);
         let applied = self.ledger.applied();
-        let written = self.write_books(clock).and_then(|()| {
+        let written = self.write_books(clock, End::Clean).and_then(|()| {
             // Behind everything that is under way, so its answer is the last.
             let mut give_back = Pipeline::new();
             give_back.add_command(reign::renewal(&self.shared.keys, &self.shared.reign, Duration::ZERO));
-            let reply = self.shared.wire.ask(give_back)?;
+            let reply = self.shared.ask(give_back)?;
             self.shared.wait_until(applied)?;
             reign::judge(value::some(reply.into_iter().next(), "renew")?)
         });

@@ -9,6 +9,7 @@ use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::{Due, EngineMs, WallMs};
 use duewheel_core::{MessageId, QueueName};
 use redis::Pipeline;
+use roaring::RoaringTreemap;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -74,7 +75,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
         None => {
             let slots = shared.servers.slots().await?;
             let connection = shared.servers.connect(slots.master_of(&shared.keys.owner)?).await?;
-            control.insert(Wire::new(connection, shared.options().response_timeout))
+            control.insert(Wire::new(connection))
         }
     };
     let mut ask = Pipeline::new();
@@ -183,7 +184,8 @@ async fn remove(
         }));
     }
     let kind = if sequence == Sequence::Dead { Kind::Dead } else { Kind::Waiting };
-    let mut plan = Plan::new(&shared.keys);
+    let unkeyed = RoaringTreemap::new(); // it is not known which
+    let mut plan = Plan::new(&shared.keys, &unkeyed);
     for (id, due) in dues {
         plan.sweep(id, queue, kind, due);
     }

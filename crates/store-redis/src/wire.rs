@@ -1,10 +1,11 @@
 //! Connections: requests of one go out in order, without waiting for each other's replies, and none is ever sent twice.
 
-use std::future::Future;
+use std::collections::BTreeSet;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::sync_channel;
+use std::task::Poll;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use futures_util::StreamExt;
@@ -16,7 +17,7 @@ use redis::{
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, unconstrained};
 
 use crate::fault;
 use crate::options::{Options, Shape, Transport};
@@ -147,6 +148,11 @@ impl Servers {
 pub(crate) struct Slots(Vec<(u64, u64, Address)>);
 
 impl Slots {
+    /// All masters, each once.
+    pub(crate) fn masters(&self) -> BTreeSet<&Address> {
+        self.0.iter().map(|(_, _, address)| address).collect()
+    }
+
     /// The master of a key.
     pub(crate) fn master_of(&self, key: &str) -> Result<&Address, StoreError> {
         let slot = u64::from(slot_of(key));
@@ -194,14 +200,13 @@ struct Job {
 pub(crate) struct Wire {
     jobs: mpsc::UnboundedSender<Job>,
     pump: JoinHandle<()>,
-    patience: Duration,
 }
 
 impl Wire {
     /// Takes a connection over. Must be called on a thread of the connections.
-    pub(crate) fn new(connection: MultiplexedConnection, patience: Duration) -> Self {
+    pub(crate) fn new(connection: MultiplexedConnection) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
-        Wire { jobs, pump: tokio::spawn(pump(connection, queue)), patience }
+        Wire { jobs, pump: tokio::spawn(pump(connection, queue)) }
     }
 
     /// Sends commands, behind all that were sent before. Replies are handed over in the same order.
@@ -223,21 +228,6 @@ impl Wire {
         reply.await.map_err(|_| gone())?
     }
 
-    /// The same for a thread that may wait.
-    pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
-        let (done, reply): (SyncSender<Reply>, _) = sync_channel(1);
-        self.post(ask, move |result| {
-            let _ = done.send(result); // nobody waits any more
-        });
-        match reply.recv_timeout(self.patience) {
-            Ok(reply) => reply,
-            Err(RecvTimeoutError::Disconnected) => Err(gone()),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time"))
-            }
-        }
-    }
-
     /// Ends the connection at once.
     pub(crate) fn cut(&self) {
         self.pump.abort();
@@ -250,7 +240,7 @@ impl Drop for Wire {
     }
 }
 
-fn gone() -> StoreError {
+pub(crate) fn gone() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, "the connection to Redis has ended")
 }
 
@@ -262,7 +252,16 @@ async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiv
             job = jobs.recv() => {
                 let Some(Job { ask, done }) = job else { break };
                 let mut connection = connection.clone();
-                under_way.push_back(async move { (send(&mut connection, &ask).await, done) });
+                // The first poll hands the request to the connection, or puts it in the line before it, so it must come here, in the
+                // order of the jobs; and it must not be put off, which the runtime does with a task that has worked for long enough.
+                let mut request = Box::pin(unconstrained(async move { (send(&mut connection, &ask).await, done) }));
+                let begun = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
+                under_way.push_back(async move {
+                    match begun {
+                        Poll::Ready(reply) => reply,
+                        Poll::Pending => request.await,
+                    }
+                });
             }
             Some((reply, done)) = under_way.next(), if !under_way.is_empty() => done(reply),
         }

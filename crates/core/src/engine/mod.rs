@@ -464,8 +464,9 @@ impl Engine {
         fx.push(Effect::Respond { to, reply, after });
     }
 
+    /// The shards count in their own steps, as with ids: a token for a message of one shard is never one for a message of another.
     fn new_token(&mut self) -> LeaseToken {
-        self.tokens += 1;
+        self.tokens = self.ids.at_least(self.tokens + 1);
         LeaseToken { epoch: self.epoch, counter: self.tokens }
     }
 

@@ -152,9 +152,10 @@ pub struct Recovered {
     pub epoch: Epoch,
     /// The next record gets this position.
     pub next_lsn: Lsn,
-    /// The next message gets this id.
+    /// The next message gets this id, or a greater one. None that was ever given is as great.
     pub next_id: u64,
-    /// The clocks as noted last; `None` for a new store.
+    /// The clocks as noted last; `None` for a new store. A store that knows how long ago that was, better than a wall clock would say, may give the
+    /// wall clock as it would have been then by this owner's.
     pub clock: Option<ClockPair>,
     /// When the messages that wait are due, all queues together.
     pub due: DueCounts,

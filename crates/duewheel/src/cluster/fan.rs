@@ -333,7 +333,7 @@ impl Router {
             if !matches!(pending.await.as_slice(), [Ok(_)]) {
                 let me = self.clone();
                 let op = Op::SessionClosed { session };
-                self.runtime.spawn(async move { me.insist(shard, op, TELL).await });
+                self.spawn(async move { me.insist(shard, op, TELL).await });
             }
         }
     }

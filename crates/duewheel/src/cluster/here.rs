@@ -46,7 +46,7 @@ pub(crate) fn open(
         here.0.push(Client::new(inbox, shared));
     }
     let (inbox, shared) = start(Ids::default())?;
-    let router = Router::new(Arc::new(here), policy.clone(), clock.clone(), NAMES, Handle::current());
+    let router = Router::new(Arc::new(here), policy.clone(), &inbox, &shared, NAMES, Handle::current());
     Ok(Duewheel::new(Client::routed(inbox, shared, router, NAMES), Copier::None))
 }
 

@@ -61,6 +61,8 @@ pub(crate) struct Keeper {
     /// Not before: what is looked at too often is slow for all.
     next_look: Instant,
     heard: Instant,
+    /// Until then no shard goes to another node.
+    calm_until: Instant,
     /// When it was read who owns what, if nobody has been shown that yet.
     looked: Option<Instant>,
     next_figures: Instant,
@@ -96,6 +98,7 @@ impl Keeper {
             next_beat: now,
             next_look: now,
             heard: now,
+            calm_until: now,
             looked: None,
             next_figures: now,
             began: watch::Sender::new(false),
@@ -199,6 +202,11 @@ impl Keeper {
         self.next_beat = Instant::now() + jittered(if self.is_uneasy() { uneasy } else { lease / 4 });
         match self.coordinator.beat(&self.core.me) {
             Ok(nodes) => {
+                if self.heard.elapsed() >= lease / 2 {
+                    // Others come back when this one does; until they have, each has only what it had.
+                    self.calm_until = Instant::now() + retry(lease);
+                    self.next_beat = Instant::now() + jittered(uneasy);
+                }
                 self.heard = Instant::now();
                 self.nodes = nodes;
                 self.core.look.store(true, Ordering::SeqCst);
@@ -218,7 +226,7 @@ impl Keeper {
                 if self.heard.elapsed() >= lease {
                     self.core.shared.set_trouble(Some(format!("what the nodes agree by is away: {error}")));
                 }
-                self.next_beat = Instant::now() + jittered((lease / 8).min(Duration::from_secs(1)));
+                self.next_beat = Instant::now() + jittered(retry(lease));
             }
         }
         None
@@ -290,6 +298,7 @@ impl Keeper {
             self.wanted = assign(&borrowed, self.core.shards);
             self.assigned = names;
         }
+        let calm = Instant::now() < self.calm_until;
         let mut missing = 0;
         let lease = self.core.lease;
         // What nobody takes for so long keeps no other from moving.
@@ -300,11 +309,13 @@ impl Keeper {
             if *name == self.core.me.name {
                 missing += usize::from(self.owned.stage(shard) != Stage::Serving);
                 let free = self.owners[at].as_ref().is_none_or(|o| o.node.number == self.core.me.number);
-                if free {
+                let had = self.last_owners[at] == Some(self.core.me.number);
+                if free && (had || !calm) {
                     self.owned.open(shard);
                 }
-            } else if matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening)
+            } else if !calm
                 && moving < MAX_MOVING
+                && matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening)
             {
                 moving += 1;
                 self.given[at] = Some(Instant::now());
@@ -452,6 +463,11 @@ impl Keeper {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// When a coordinator that is away is tried again.
+fn retry(lease: Duration) -> Duration {
+    (lease / 8).min(Duration::from_secs(1))
 }
 
 fn shard(at: usize) -> ShardId {

@@ -66,7 +66,7 @@ pub(crate) struct Arrival(u64);
 /// What a shard has given to a demand.
 pub(crate) type Asked = (Arrival, Result<Vec<Grant>, CallError>);
 
-/// All lines. Times are [`crate::clock::Reading::elapsed_ns`].
+/// All lines. Times are [`crate::clock::Reading::elapsed_ns`], but for the pauses of posts ([`Lines::at`]).
 #[derive(Debug)]
 pub(crate) struct Lines {
     shards: usize,
@@ -76,8 +76,11 @@ pub(crate) struct Lines {
     by_session: BTreeSet<(SessionId, Arrival)>,
     by_time: BTreeSet<(u64, Arrival)>,
     lines: BTreeMap<QueueName, Line>,
-    /// When to look at lines again.
+    /// When lines have been idle for long.
     alarms: BTreeSet<(u64, QueueName)>,
+    /// When posts have rested: by the clock that runs even where a test holds the other one.
+    rests: BTreeSet<(u64, QueueName)>,
+    running: u64,
     arrivals: u64,
     next_waiter: u64,
 }
@@ -157,9 +160,16 @@ impl Lines {
             by_time: BTreeSet::new(),
             lines: BTreeMap::new(),
             alarms: BTreeSet::new(),
+            rests: BTreeSet::new(),
+            running: 0,
             arrivals: 0,
             next_waiter: names,
         }
+    }
+
+    /// What [`crate::Clock::running`] shows, in ns. To be told before anything else.
+    pub(crate) fn at(&mut self, running: u64) {
+        self.running = running;
     }
 
     /// A demand takes its place behind the others.
@@ -267,7 +277,7 @@ impl Lines {
                 (PostState::Asking, Gave::Dry) => {
                     match pause(FIRST_REST, LONGEST_REST, post.misses.checked_sub(2)) {
                         0 => self.arm(now, queue, shard, out),
-                        rest => self.rest(now.saturating_add(rest), queue, shard),
+                        rest => self.rest(rest, queue, shard),
                     }
                 }
                 // It was armed behind what was asked, and tells how it goes on.
@@ -350,15 +360,22 @@ impl Lines {
             && time <= now
             && let Some((_, queue)) = self.alarms.pop_first()
         {
-            self.look_at(now, &queue, out);
+            self.leave_alone(now, &queue, out);
+        }
+        while let Some(&(time, _)) = self.rests.first()
+            && time <= self.running
+            && let Some((_, queue)) = self.rests.pop_first()
+        {
+            self.arm_rested(now, &queue, out);
         }
     }
 
-    /// When to call [`Lines::tick`].
-    pub(crate) fn next_wakeup(&self) -> Option<u64> {
-        let time = self.by_time.first().map(|(time, _)| *time);
-        let alarm = self.alarms.first().map(|(time, _)| *time);
-        [time, alarm].into_iter().flatten().min()
+    /// In how many ns to call [`Lines::tick`].
+    pub(crate) fn next_wakeup(&self, now: u64) -> Option<u64> {
+        let time = self.by_time.first().map(|(time, _)| time.saturating_sub(now));
+        let alarm = self.alarms.first().map(|(time, _)| time.saturating_sub(now));
+        let rest = self.rests.first().map(|(time, _)| time.saturating_sub(self.running));
+        [time, alarm, rest].into_iter().flatten().min()
     }
 
     /// How many wait in a queue's line, and how many stand there altogether.
@@ -538,10 +555,11 @@ impl Lines {
         out.push(Action::Arm { queue: queue.clone(), shard, waiter });
     }
 
-    fn rest(&mut self, until: u64, queue: &QueueName, shard: ShardId) {
+    fn rest(&mut self, length: u64, queue: &QueueName, shard: ShardId) {
+        let until = self.running.saturating_add(length);
         if let Some(post) = self.post(queue, shard) {
             post.state = PostState::Resting { until };
-            self.alarms.insert((until, queue.clone()));
+            self.rests.insert((until, queue.clone()));
         }
     }
 
@@ -555,26 +573,32 @@ impl Lines {
         post.failing = Some(error.clone());
         let all_fail = line.posts.iter().all(|post| post.failing.is_some());
         let waiting: Vec<Arrival> = if all_fail { line.waiting.iter().copied().collect() } else { vec![] };
-        self.rest(now.saturating_add(length + length / 1_024 * jitter), queue, shard);
+        self.rest(length + length / 1_024 * jitter, queue, shard);
         for arrival in waiting {
             self.answer(now, arrival, Err(error.clone()), out);
         }
     }
 
-    /// A line's time has come: posts have rested, or nobody has stood here for long.
-    fn look_at(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
+    /// Withdraws the posts of a line where nobody has stood for long.
+    fn leave_alone(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
         let Some(line) = self.lines.get(queue) else { return };
-        if line.idle.is_some_and(|since| now >= since.saturating_add(LINGER)) {
-            let Some(line) = self.lines.remove(queue) else { return };
-            for (post, shard) in line.posts.iter().zip((0..).map(ShardId)) {
-                if let PostState::Armed { waiter, .. } = post.state {
-                    out.push(Action::Withdraw { shard, waiter });
-                }
-            }
+        if line.idle.is_none_or(|since| now < since.saturating_add(LINGER)) {
             return;
         }
+        let Some(line) = self.lines.remove(queue) else { return };
+        for (post, shard) in line.posts.iter().zip((0..).map(ShardId)) {
+            if let PostState::Armed { waiter, .. } = post.state {
+                out.push(Action::Withdraw { shard, waiter });
+            }
+        }
+    }
+
+    /// Arms posts that have rested.
+    fn arm_rested(&mut self, now: u64, queue: &QueueName, out: &mut Vec<Action>) {
+        let Some(line) = self.lines.get(queue) else { return };
+        let running = self.running;
         let rested = |(at, post): (usize, &Post)| match post.state {
-            PostState::Resting { until } if until <= now => Some(at),
+            PostState::Resting { until } if until <= running => Some(at),
             PostState::Resting { .. }
             | PostState::Bare
             | PostState::Armed { .. }

@@ -105,6 +105,7 @@ impl Rig {
 
     fn pass(&mut self, ms: u64) {
         self.now += ms * MS;
+        self.lines.at(self.now);
         self.lines.tick(self.now, &mut self.out);
     }
 }
@@ -243,7 +244,7 @@ fn waits_end_by_time_by_name_and_by_session() {
     let (second, _receiver) = rig.join(&["q"], 1, 500);
     let (third, _receiver2) = rig.join(&["q"], 1, 500);
     rig.wants();
-    assert_eq!(rig.lines.next_wakeup(), Some(50 * MS));
+    assert_eq!(rig.lines.next_wakeup(rig.now), Some(50 * MS));
     rig.pass(49);
     assert!(rig.wants().is_empty());
     rig.pass(1);
@@ -257,7 +258,7 @@ fn waits_end_by_time_by_name_and_by_session() {
     assert!(rig.wants().is_empty());
     rig.pass(1);
     assert_eq!(rig.wants(), ["withdraw 1 at 0"]);
-    assert!(rig.lines.lines.is_empty() && rig.lines.next_wakeup().is_none(), "nothing is left");
+    assert!(rig.lines.lines.is_empty() && rig.lines.next_wakeup(rig.now).is_none(), "nothing is left");
 }
 
 #[test]

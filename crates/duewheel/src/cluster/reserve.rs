@@ -2,7 +2,8 @@
 //!
 //! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
 //!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
-//!   asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered.
+//!   asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
+//!   granted something that did not arrive.
 //! * One that waits takes its place in line ([`super::line`]), and is asked for where something is.
 //! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
 //!   not wait, those of this node: nobody's messages wait for a round through the cluster.
@@ -49,7 +50,7 @@ impl Router {
             return self.with_lines(|lines, now, out| lines.join(now, demand, out));
         }
         let Some(me) = self.me.upgrade() else { return };
-        self.runtime.spawn(async move {
+        self.spawn(async move {
             me.take_or_leave(demand).await;
             drop(room);
         });
@@ -104,11 +105,13 @@ impl Router {
             }
             match self.ask_more(shard, reserve, &mut got).await {
                 Ok(()) => answered = true,
+                // One that may have granted something is the news: whoever is told that nothing was applied believes it.
+                Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         match failed {
-            Some(error) if !answered => Err(error),
+            Some(error) if !answered || (got.is_empty() && error.outcome() == Outcome::Unknown) => Err(error),
             Some(_) | None => Ok(Reserved::Grants(got)),
         }
     }
@@ -127,7 +130,7 @@ impl Router {
         if away.is_empty() {
             return;
         }
-        let now = self.now();
+        let now = self.running();
         away.retain(|_, until| *until > now);
         if order.iter().any(|shard| !away.contains_key(shard)) {
             order.retain(|shard| !away.contains_key(shard));
@@ -210,6 +213,7 @@ impl Router {
             }
             Ok(Reply::Reserve(Reserved::Overloaded)) => Err(CallError::Overloaded),
             Ok(_) => Err(CallError::WRONG_ANSWER),
+            Err(CallError::Overloaded) => Err(CallError::Overloaded),
             Err(error) => {
                 self.is_away(shard);
                 Err(of_shard(shard, error))
@@ -218,12 +222,12 @@ impl Router {
     }
 
     fn is_away(&self, shard: ShardId) {
-        let until = self.now().saturating_add(AWAY);
+        let until = self.running().saturating_add(AWAY);
         self.away.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, until);
     }
 
     /// Does what the lines want.
-    pub(super) fn act(self: Arc<Self>, action: Action) {
+    pub(super) fn act(self: &Arc<Self>, action: Action) {
         match action {
             Action::Answer { to, with } => self.say(to, with),
             Action::Withdraw { shard, waiter } => {
@@ -232,8 +236,8 @@ impl Router {
             Action::Arm { queue, shard, waiter } => {
                 let post = post(queue.clone(), waiter);
                 let pending = self.shards.submit(shard, vec![Op::Reserve(post)], Patience::None);
-                let (me, runtime) = (Arc::downgrade(&self), self.runtime.clone());
-                runtime.spawn(async move {
+                let me = self.me.clone();
+                self.spawn(async move {
                     let answer = pending.await.pop();
                     if let Some(me) = me.upgrade() {
                         me.post_answered(&queue, shard, waiter, answer);
@@ -242,15 +246,15 @@ impl Router {
             }
             Action::Ask { queue, shard, demands } => {
                 let answers = self.ask(shard, demands.iter().map(|(_, reserve)| reserve.clone()).collect());
-                let runtime = self.runtime.clone();
-                runtime.spawn(async move { self.serve(queue, shard, demands, answers.await).await });
+                let me = self.clone();
+                self.spawn(async move { me.serve(queue, shard, demands, answers.await).await });
             }
             Action::Look { arrival, session } => {
-                let runtime = self.runtime.clone();
-                runtime.spawn(async move {
-                    let margin = self.with_lines(|lines, _, _| lines.margin(arrival));
-                    let soon = self.look(session, margin).await;
-                    self.with_lines(|lines, now, out| lines.looked(now, arrival, soon, out));
+                let me = self.clone();
+                self.spawn(async move {
+                    let margin = me.with_lines(|lines, _, _| lines.margin(arrival));
+                    let soon = me.look(session, margin).await;
+                    me.with_lines(|lines, now, out| lines.looked(now, arrival, soon, out));
                 });
             }
         }

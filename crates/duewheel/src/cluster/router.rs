@@ -34,7 +34,8 @@ use super::sessions::{Sessions, Watch};
 use crate::client::{Pending, Route};
 use crate::clock::Clock;
 use crate::error::CallError;
-use crate::inbox::{Answers, Patience, is_settling};
+use crate::inbox::{Answers, Inbox, Patience, is_settling};
+use crate::shared::{EndOnPanic, Shared};
 
 /// Messages without a key go to one shard so many at a time.
 const TOGETHER: usize = 64;
@@ -52,7 +53,9 @@ pub(crate) struct Router {
     pub(super) shards: Arc<dyn Shards>,
     pub(super) policy: Policy,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) runtime: Handle,
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    runtime: Handle,
     pub(super) sessions: Sessions,
     /// Shards that did not answer lately: not asked for messages until then.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
@@ -61,7 +64,7 @@ pub(crate) struct Router {
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
     /// Whose turn it is.
     turn: AtomicUsize,
-    /// When the lines are looked at next.
+    /// When the lines are looked at next, by the clock that runs.
     alarm: AtomicU64,
     changed: Arc<Notify>,
     ended: AtomicBool,
@@ -95,12 +98,13 @@ struct Group {
 }
 
 impl Router {
-    /// Over these shards. Names of waiting reserves at shards are numbers behind `names`, which no other node gives. Its tasks run on `runtime`,
-    /// and end when it is dropped.
+    /// Over these shards, for the node that has this inbox. Names of waiting reserves at shards are numbers behind `names`, which no other node
+    /// gives. Its tasks run on `runtime`, and end when it is dropped; a panic in one of them ends the node.
     pub(crate) fn new(
         shards: Arc<dyn Shards>,
         policy: Policy,
-        clock: Arc<dyn Clock>,
+        inbox: &Arc<Inbox>,
+        shared: &Arc<Shared>,
         names: u64,
         runtime: Handle,
     ) -> Arc<Self> {
@@ -117,13 +121,24 @@ impl Router {
             ended: AtomicBool::new(false),
             shards,
             policy,
-            clock,
+            clock: shared.clock().clone(),
+            inbox: inbox.clone(),
+            shared: shared.clone(),
             runtime,
         });
         if router.count() > 1 {
-            router.runtime.spawn(keep_time(Arc::downgrade(&router), router.changed.clone()));
+            router.spawn(keep_time(Arc::downgrade(&router), router.changed.clone()));
         }
         router
+    }
+
+    /// Runs a task of the router's.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let end = EndOnPanic::new(&self.shared, &self.inbox, "a task of the router");
+        self.runtime.spawn(async move {
+            let _end = end;
+            task.await;
+        });
     }
 
     pub(super) fn count(&self) -> u32 {
@@ -132,6 +147,11 @@ impl Router {
 
     pub(super) fn now(&self) -> u64 {
         self.clock.read().elapsed_ns
+    }
+
+    /// Time that passes even where a test holds the clock, for pauses.
+    pub(super) fn running(&self) -> u64 {
+        u64::try_from(self.clock.running().as_nanos()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -147,8 +167,10 @@ impl Router {
         let mut actions = Vec::new();
         let result = {
             let mut lines = lock(&self.lines);
-            let result = change(&mut lines, self.now(), &mut actions);
-            let wakeup = lines.next_wakeup().unwrap_or(u64::MAX);
+            let (now, running) = (self.now(), self.running());
+            lines.at(running);
+            let result = change(&mut lines, now, &mut actions);
+            let wakeup = lines.next_wakeup(now).map_or(u64::MAX, |ns| running.saturating_add(ns));
             if wakeup < self.alarm.swap(wakeup, SeqCst) {
                 self.changed.notify_one();
             }
@@ -163,11 +185,12 @@ impl Router {
         let mut actions = Vec::new();
         let sleep = {
             let mut lines = lock(&self.lines);
-            let now = self.now();
+            let (now, running) = (self.now(), self.running());
+            lines.at(running);
             lines.tick(now, &mut actions);
-            let wakeup = lines.next_wakeup();
-            self.alarm.store(wakeup.unwrap_or(u64::MAX), SeqCst);
-            wakeup.map(|time| Duration::from_nanos(time.saturating_sub(now)))
+            let wakeup = lines.next_wakeup(now);
+            self.alarm.store(wakeup.map_or(u64::MAX, |ns| running.saturating_add(ns)), SeqCst);
+            wakeup.map(Duration::from_nanos)
         };
         self.act_on(actions);
         sleep
@@ -176,7 +199,7 @@ impl Router {
     fn act_on(&self, actions: Vec<Action>) {
         let Some(me) = self.me.upgrade() else { return };
         for action in actions {
-            me.clone().act(action);
+            me.act(action);
         }
     }
 
@@ -395,7 +418,7 @@ impl Router {
             let Some(me) = self.me.upgrade() else { return };
             let op = Op::Undelivered { leases };
             self.sessions.watch(&op, shard);
-            self.runtime.spawn(async move { me.insist(shard, op, GIVE_BACK).await });
+            self.spawn(async move { me.insist(shard, op, GIVE_BACK).await });
         }
     }
 
@@ -462,7 +485,7 @@ impl Route for Router {
         {
             return Ok(group.pending.holding(Some(room)));
         }
-        self.runtime.spawn(async move {
+        self.spawn(async move {
             me.work(begun, steps, slots, to, patience).await;
             drop(room);
         });

@@ -69,8 +69,20 @@ impl Table {
         }
     }
 
-    fn begin(&mut self, of: SessionId, id: MessageId, lease: Lease) {
+    /// Forgets a few leases that have run out.
+    fn forget(&mut self, of: SessionId, now: u64) {
+        for _ in 0..4 {
+            let first = self.sessions.get(&of).and_then(|session| session.by_end.first());
+            match first {
+                Some(&(until, id)) if until <= now => self.end(id),
+                Some(_) | None => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, now: u64, of: SessionId, id: MessageId, lease: Lease) {
         self.end(id);
+        self.forget(of, now);
         // Gone meanwhile: so are its leases.
         let Some(session) = self.sessions.get_mut(&of) else { return };
         session.leases.insert(id, lease);
@@ -153,7 +165,7 @@ impl Sessions {
                     // Not known: the shards are asked when the old end is near.
                     (None, Length::Wished) => return,
                 };
-                table.begin(of, id, Lease { until: end(asked, length_ms), ..lease });
+                table.begin(asked, of, id, Lease { until: end(asked, length_ms), ..lease });
             }
             (Watch::Settle(id), Ok(Reply::Settle(Ok(_)))) => self.table().end(id),
             // Refused or not answered: the lease runs on, or has run out before.
@@ -169,7 +181,8 @@ impl Sessions {
         let mut table = self.table();
         for grant in grants {
             let length = wished.map_or(Length::Natural(grant.lease_ms), |_| Length::Wished);
-            table.begin(session, grant.message.id, Lease { until: end(asked, grant.lease_ms), length });
+            let lease = Lease { until: end(asked, grant.lease_ms), length };
+            table.begin(asked, session, grant.message.id, lease);
         }
     }
 

@@ -153,7 +153,12 @@ impl Ways {
     /// As [`super::Shards::submit`].
     pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
         let (to, answers) = oneshot::channel();
-        let pending = Pending::new(answers, ops.len());
+        let mut pending = Pending::new(answers, ops.len());
+        if ops.iter().any(|op| matches!(op, Op::Reserve(_) | Op::ReserveOne { .. })) {
+            let ways = self.clone();
+            pending = pending
+                .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
+        }
         if let Err(error) = self.0.inbox.admits(&ops) {
             Parcel::new(shard, ops, patience, to).refuse(&error);
         } else {

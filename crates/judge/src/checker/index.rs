@@ -132,6 +132,14 @@ impl Life<'_> {
     }
 }
 
+/// A reserve that may have granted something that nobody has received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    pub(super) op: usize,
+    /// No such grant is later.
+    pub(super) latest: Point,
+}
+
 /// The store has gone on with a copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failover {
@@ -153,7 +161,7 @@ pub(super) struct World<'h> {
     /// Lives by queue and key.
     pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
     /// Reserves that may have granted something that nobody has received.
-    pub(super) lost_reserves: BTreeMap<&'h str, Vec<usize>>,
+    pub(super) lost_reserves: BTreeMap<&'h str, Vec<Lost>>,
     /// Reserves that found nothing, by queue.
     pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
     /// Reserves whose answer took longer than anything that is due may wait, by queue.
@@ -276,15 +284,21 @@ impl<'h> World<'h> {
         }
         self.down_since = down;
         self.blows.extend(struck.map(|since| (since, Point::NEVER)));
+        let mut lingering = BTreeMap::new();
         if let Unanswered::ForMs(ms) = self.rules.unanswered {
-            self.unanswered_for(ms.saturating_mul(NS));
+            lingering = self.unanswered_for(ms.saturating_mul(NS));
         }
         for i in 0..self.ops.len() {
             let op = &self.ops[i];
             if let Call::Reserve { queue, .. } = op.call {
                 match op.end {
-                    End::Unknown => self.lost_reserves.entry(queue).or_default().push(i),
+                    End::Unknown => {
+                        self.lost_reserves.entry(queue).or_default().push(Lost { op: i, latest: op.latest });
+                    }
                     End::Ok(ret, answer) => {
+                        if let Some(&latest) = lingering.get(&i) {
+                            self.lost_reserves.entry(queue).or_default().push(Lost { op: i, latest });
+                        }
                         if matches!(answer, Answer::Grants(grants) if grants.is_empty()) {
                             self.empty_reserves.entry(queue).or_default().push(i);
                         }
@@ -299,8 +313,9 @@ impl<'h> World<'h> {
         }
     }
 
-    /// Operations that were given up take no effect after so long.
-    fn unanswered_for(&mut self, ns: u64) {
+    /// Operations that were given up take no effect after so long. Neither does what a reserve left behind that met a blow: it asks several
+    /// parts, and is answered with what those that are there have given; what the others may have granted reaches nobody.
+    fn unanswered_for(&mut self, ns: u64) -> BTreeMap<usize, Point> {
         // Their stamps are in the order of the list.
         let invocations: Vec<Point> = self.ops.iter().map(|op| op.inv).collect();
         for op in &mut self.ops {
@@ -309,6 +324,13 @@ impl<'h> World<'h> {
             let first = invocations.partition_point(|inv| inv.ns <= until);
             op.latest = invocations.get(first).copied().unwrap_or(Point::NEVER);
         }
+        let met = self.ops.iter().enumerate().filter_map(|(i, op)| {
+            let ret = op.done().filter(|_| matches!(op.call, Call::Reserve { .. }))?;
+            let met = self.blows.iter().any(|(begin, end)| op.inv.idx < end.idx && begin.idx < ret.idx);
+            let first = invocations.partition_point(|inv| inv.ns <= ret.ns.saturating_add(ns));
+            met.then(|| (i, invocations.get(first).copied().unwrap_or(Point::NEVER)))
+        });
+        met.collect()
     }
 
     fn close(&mut self, by_id: &BTreeMap<OpId, usize>, op: OpId, at: Point, end: End<'h>) {
@@ -368,13 +390,23 @@ impl<'h> World<'h> {
         }
         let sends = self.lives[life].sends.iter().map(|&send| self.ops[send].inv.idx);
         let since = sends.filter(|inv| *inv < at.idx).max().unwrap_or(at.idx);
-        for &(other_since, other) in names.ids.get(&id).into_iter().flatten().filter(|(_, l)| *l != life) {
-            // The older one must be forgotten when the younger one is there.
-            let (old, young) = if other_since <= since { (other, at.idx) } else { (life, other_since) };
-            if !self.lives[old].forgotten(self, young) {
+        let mut since = since;
+        let others: Vec<(usize, usize)> = names.ids.get(&id).cloned().unwrap_or_default();
+        for (other_since, other) in others.into_iter().filter(|(_, l)| *l != life) {
+            // The one that was seen first must be forgotten when the other is seen. An enqueue may have waited for that, so its
+            // invocation says nothing about the order.
+            let seen = |l: usize| self.lives[l].exists.map_or(at.idx, |p| p.idx);
+            let (old, young) = if seen(other) <= seen(life) { (other, life) } else { (life, other) };
+            let forgotten = self.lives[old].forgotten_at(self);
+            if forgotten >= seen(young) {
                 let what = format!("id {} was given to two enqueues", id.0);
                 self.blame(report, Check::Ghost, life, what);
                 return;
+            }
+            if old == other {
+                since = since.max(forgotten).max(other_since + 1);
+            } else {
+                names.put_off(id, other, forgotten.max(since + 1));
             }
         }
         names.add(id, since, life);
@@ -694,8 +726,8 @@ impl<'h> World<'h> {
     }
 
     /// When a lease that nobody has received has run out at the latest.
-    pub(super) fn lost_lease_ends(&self, life: &Life<'_>, lost: &Op<'_>) -> u64 {
-        let asked = match lost.call {
+    pub(super) fn lost_lease_ends(&self, life: &Life<'_>, lost: &Lost) -> u64 {
+        let asked = match self.ops[lost.op].call {
             Call::Reserve { lease_ms, .. } => *lease_ms,
             _ => None,
         };
@@ -719,9 +751,9 @@ impl<'h> World<'h> {
     }
 
     /// Reserves of unknown outcome that may have happened between two places.
-    pub(super) fn lost_reserves(&self, queue: &str, from: usize, to: usize) -> impl Iterator<Item = &Op<'h>> {
+    pub(super) fn lost_reserves(&self, queue: &str, from: usize, to: usize) -> impl Iterator<Item = &Lost> {
         let all = self.lost_reserves.get(queue).map_or(&[][..], |v| &v[..]);
-        all.iter().map(|&i| &self.ops[i]).filter(move |op| op.inv.idx < to && op.latest.idx > from)
+        all.iter().filter(move |lost| self.ops[lost.op].inv.idx < to && lost.latest.idx > from)
     }
 
     /// By how much the wall clock was put forward between two places in a way that counts as time that passed: while the
@@ -827,6 +859,15 @@ impl Names {
         match lives.iter_mut().find(|(_, l)| *l == life) {
             Some((first, _)) => *first = since.min(*first),
             None => lives.push((since, life)),
+        }
+        lives.sort_unstable();
+    }
+
+    /// A life has its id from a later place on.
+    fn put_off(&mut self, id: MsgId, life: usize, since: usize) {
+        let lives = self.ids.entry(id).or_default();
+        for entry in lives.iter_mut().filter(|(_, l)| *l == life) {
+            entry.0 = entry.0.max(since);
         }
         lives.sort_unstable();
     }

@@ -72,7 +72,11 @@ impl Life<'_> {
             return usize::MAX;
         }
         let mut places: Vec<usize> = self.grants.iter().map(|g| g.inv.idx).collect();
-        places.extend(world.lost_reserves(&self.queue, self.born(world), usize::MAX).map(|op| op.inv.idx));
+        places.extend(
+            world
+                .lost_reserves(&self.queue, self.born(world), usize::MAX)
+                .map(|lost| world.ops[lost.op].inv.idx),
+        );
         places.extend(self.settles.iter().map(|&s| world.ops[s].inv.idx));
         places.sort_unstable();
         places.into_iter().find(|at| self.may_be_dead(world, at + 1)).unwrap_or(usize::MAX)

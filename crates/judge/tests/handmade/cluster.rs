@@ -77,6 +77,22 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
         s.ack(1, 1);
         s.dump(vec![]);
     });
+    // Also to an enqueue that was asked for earlier, and had to wait.
+    case(Check::Ghost, |s| {
+        let waits = s.invoke(enqueue(2, None, 9_000));
+        s.wait(5);
+        s.enqueue(1, None, 9_000);
+        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None };
+        if s.bad {
+            s.ok(waits, answer.clone());
+        }
+        fail_over(s);
+        if !s.bad {
+            s.ok(waits, answer);
+        }
+        let held = Held { id: MsgId(1), ..row(2, State::Scheduled, 0) };
+        s.dump(vec![held]);
+    });
     // What was done to the old one is not taken for something done to the new one; and the new one must not be lost.
     case(Check::Lost, |s| {
         s.enqueue(1, None, 9_000);
@@ -248,6 +264,37 @@ fn a_blow_excuses_waiting_until_it_is_healed_and_a_while_after() {
         s.dump(vec![row(1, State::Scheduled, 0)]);
         let totals = Totals { enqueued: 1, ..Totals::default() };
         s.push(What::Totals { queue: Q.to_owned(), totals });
+    });
+}
+
+#[test]
+fn a_reserve_that_met_a_blow_may_leave_a_grant_behind_that_reaches_nobody() {
+    case(Check::Attempts, |s| {
+        s.history.rules.unanswered = Unanswered::ForMs(50);
+        s.enqueue(1, None, 0);
+        s.fault(Fault::Struck(Blow::StorePaused));
+        if !s.bad {
+            s.empty();
+        }
+        s.fault(Fault::Healed);
+        if s.bad {
+            s.empty();
+        }
+        s.wait(200);
+        s.late_ms = 202;
+        s.grant(1, None, 2, 2);
+    });
+    // Nor does it stay for ever.
+    case(Check::Untruthful, |s| {
+        s.history.rules.unanswered = Unanswered::ForMs(50);
+        s.enqueue(1, None, 0);
+        s.fault(Fault::Struck(Blow::StorePaused));
+        s.empty();
+        s.fault(Fault::Healed);
+        s.wait(60);
+        s.enqueue(2, None, 9_000);
+        s.wait(if s.bad { 800 } else { 20 });
+        s.refused(Call::Cancel(Target::Id(MsgId(1))), Refusal::Leased);
     });
 }
 

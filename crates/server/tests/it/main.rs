@@ -19,3 +19,4 @@ mod process;
 mod queues;
 mod schema;
 mod security;
+mod shards;

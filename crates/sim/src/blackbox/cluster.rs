@@ -16,6 +16,8 @@ use super::http::{DuewheelHttp, Memory};
 use super::{Ability, Peer, System};
 use crate::process::{Listens, Server, binary};
 
+/// By how much all takeovers of a shard together may make it late, in ms; most of it is a busy machine.
+const STANDS_STILL: u64 = 500;
 /// A part of the messages is with nobody for as long as the lease and this, after a node has gone.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
@@ -126,6 +128,8 @@ impl System for DuewheelCluster {
             // Whoever still has it in hand may carry it out as long as his lease runs.
             unanswered: Unanswered::ForMs(away),
             failover_ms: ms(self.forgets),
+            // A shard's time stands still, each time it moves, for as long as its last change was on its way to Redis.
+            slack_ms: alone.slack_ms + STANDS_STILL,
             ..alone
         }
     }

@@ -25,6 +25,8 @@ struct Seen {
     asked: Instant,
     /// The longest time without an answer.
     longest: Duration,
+    /// Where it is being asked for right now.
+    at: Option<SocketAddr>,
 }
 
 struct Shared {
@@ -56,7 +58,7 @@ impl Probe {
             }
         }
         let now = Instant::now();
-        let seen = Seen { last: now, asked: now, longest: Duration::ZERO };
+        let seen = Seen { last: now, asked: now, longest: Duration::ZERO, at: None };
         let seen = (0..KEYS).map(|_| Mutex::new(seen)).collect();
         let shared = Arc::new(Shared { nodes: Mutex::new(nodes), seen, over: AtomicBool::new(false) });
         let threads = (0..KEYS).map(|key| {
@@ -73,6 +75,17 @@ impl Probe {
             nodes.resize(node + 1, None);
         }
         nodes[node] = address;
+    }
+
+    /// Keeps away from a node, and waits until nothing is asked there any more: a question to a node that sleeps would only measure how long
+    /// this waits for an answer.
+    pub(crate) fn leave(&self, node: usize) {
+        let address = lock(&self.shared.nodes).get(node).copied().flatten();
+        self.set_node(node, None);
+        let asked = |seen: &Mutex<Seen>| address.is_some() && lock(seen).at == address;
+        while self.shared.seen.iter().any(asked) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until each key was asked for after a moment, and found. Gives the time from that moment to the last of them.
@@ -124,19 +137,25 @@ impl Shared {
             let at = {
                 let nodes = lock(&self.nodes);
                 let (before, after) = nodes.split_at(key % nodes.len().max(1));
-                after.iter().chain(before).find_map(|node| *node)
+                let at = after.iter().chain(before).find_map(|node| *node);
+                lock(&self.seen[key]).at = at;
+                at
             };
             let Some(at) = at else { continue };
             let usable = |(c, a): &(Connection, SocketAddr)| *a == at && c.soundness() == Soundness::Open;
             if !connection.as_ref().is_some_and(usable) {
                 connection = Connection::open(at, PATIENCE).ok().map(|c| (c, at));
             }
-            let Some((connection, _)) = &mut connection else { continue };
+            let Some((connection, _)) = &mut connection else {
+                lock(&self.seen[key]).at = None;
+                continue;
+            };
             let asked = Instant::now();
             let path = format!("/v1/queues/{QUEUE}/keys/k{key}");
             let answer = connection.request("GET", &path, "application/json", b"");
+            let mut seen = lock(&self.seen[key]);
+            seen.at = None;
             if answer.is_ok_and(|a| a.status == 200 && a.end == Completeness::Whole) {
-                let mut seen = lock(&self.seen[key]);
                 let now = Instant::now();
                 seen.longest = seen.longest.max(now.saturating_duration_since(seen.last));
                 (seen.last, seen.asked) = (now, asked);

@@ -289,7 +289,7 @@ impl Stage<'_> {
     pub(crate) fn stop(&mut self, node: usize) -> Result<(), String> {
         let server = self.take(node)?;
         if let Some(probe) = &self.probe {
-            probe.set_node(node, None);
+            probe.leave(node);
         }
         server.stop(PATIENCE).map_err(|e| format!("SIGTERM of node {node}: {e}"))?;
         self.nodes[node].http = None;
@@ -300,7 +300,7 @@ impl Stage<'_> {
     /// Stops a node with SIGSTOP. The probe keeps away from it, its clients do not.
     pub(crate) fn pause(&self, node: usize) -> Result<(), String> {
         let id = self.nodes[node].server.as_ref().map(Server::id).ok_or("no such node")?;
-        self.probe()?.set_node(node, None);
+        self.probe()?.leave(node);
         signal(id, "-STOP")?;
         self.until("all threads have stopped", |_| Ok(threads_rest(id).then_some(())))
     }

@@ -89,10 +89,10 @@ fn cut_off(rounds: u64) {
             stage.sleep(500, 1_500);
             let node = stage.any();
             let since = stage.strike(Blow::NodeCut);
+            stage.probe()?.leave(node);
             // Refused connections, and connections on which nothing moves.
             proxies[node].set(if round % 2 == 0 { Mode::Cut } else { Mode::Stall });
             let gone = Instant::now();
-            stage.probe()?.set_node(node, None);
             // The others have all of its shards.
             let took = stage.probe()?.until_whole(gone, PATIENCE)?;
             stage.sleep(0, 1_000);

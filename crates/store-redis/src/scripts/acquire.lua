@@ -2,8 +2,10 @@
 --
 -- KEYS: the shard's owner, its head.
 -- ARGV: new incarnation, node, number, advertise, length of the lease in ms, greatest epoch known to the caller, format,
---       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch.
--- Gives {'OK', epoch, replication id, replicas that follow}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
+--       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch,
+--       how many ids are set aside at a time.
+-- Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given, ms since the clocks were noted if they
+-- were}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
 local format = redis.call('HGET', KEYS[2], 'format')
 if format and format ~= ARGV[7] then
   return { 'FORMAT', format }
@@ -35,4 +37,12 @@ if not format then
 end
 -- One that is still being filled is filled with this, too.
 local _, replicas = string.gsub(info, 'state=online', '')
-return { 'OK', epoch, replid, tostring(replicas) }
+-- Ids are set aside before they are given, so that none is given again when what was written last is lost. After a clean end
+-- they go on where they were.
+local mark = redis.call('HGET', KEYS[2], 'ids') or '1'
+local first = redis.call('HGET', KEYS[2], 'clean') or mark
+redis.call('HDEL', KEYS[2], 'clean')
+redis.call('HSET', KEYS[2], 'ids', string.format('%.0f', math.max(tonumber(mark), tonumber(first) + ARGV[10])))
+local noted = redis.call('HGET', KEYS[2], 'at')
+local since = noted and string.format('%.0f', math.max(0, now - tonumber(noted)))
+return { 'OK', epoch, replid, tostring(replicas), first, since }

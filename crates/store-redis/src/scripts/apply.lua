@@ -103,6 +103,7 @@ if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[2], 'lsn', ARGV[5])
 end
 if ARGV[6] ~= '' then
-  redis.call('HSET', KEYS[2], 'engine', ARGV[6], 'wall', ARGV[7])
+  local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+  redis.call('HSET', KEYS[2], 'engine', ARGV[6], 'wall', ARGV[7], 'at', at)
 end
 return 'OK'

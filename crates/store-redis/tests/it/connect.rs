@@ -46,7 +46,7 @@ fn over_tls_as_a_user() {
 #[test]
 fn a_user_that_may_do_little() {
     let redis = server();
-    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +info +time +wait +select";
+    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +type +info +time +wait +select";
     let mut words = vec!["ACL", "SETUSER", "wheel", "on", ">pw", "resetchannels"];
     words.extend(rules.split(' '));
     let reply = redis.command(&words).expect("a reply");
@@ -59,6 +59,36 @@ fn a_user_that_may_do_little() {
     assert_eq!(nodes.beat(&joined.node).unwrap(), vec![joined.node.clone()]);
     assert_eq!(nodes.owners().unwrap(), vec![None; 2]);
     nodes.leave(&joined.node).unwrap();
+}
+
+#[test]
+fn what_an_operator_should_change_is_said() {
+    let well = RedisCoordinator::new(options(&server()));
+    assert!(well.warnings().is_err(), "the server is gone");
+    let redis = server();
+    let nodes = RedisCoordinator::new(options(&redis));
+    assert_eq!(nodes.warnings().unwrap(), Vec::<String>::new());
+    redis.command(&["CONFIG", "SET", "appendonly", "no"]).unwrap();
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).unwrap();
+    let warnings = nodes.warnings().unwrap().join("; ");
+    assert!(warnings.contains("appendonly") && warnings.contains("allkeys-lru"), "{warnings}");
+}
+
+/// Whoever waits for a look-up is told as soon as the lease is not sure, not when the answer is overdue.
+#[test]
+fn a_look_up_waits_no_longer_than_the_lease() {
+    let redis = server();
+    let lease = Duration::from_millis(400);
+    let timeout = Duration::from_secs(300);
+    let options = options(&redis).lease(lease).unwrap().response_timeout(timeout).unwrap();
+    let mut store = open(&options);
+    redis.pause().unwrap();
+    let started = Instant::now();
+    let lookups = History::new(1).lookups();
+    let found = store.find_many(&lookups, &mut duewheel_core::store::Found::default());
+    assert_eq!(kind(found), Some(ErrorKind::Fenced));
+    assert!(started.elapsed() < PATIENCE);
+    redis.resume().unwrap();
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod fence;
 mod limits;
 mod model;
 mod place;
+mod reigns;

@@ -71,6 +71,7 @@ async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
     let a = start(&coordinator, "a").await;
     let b = start(&coordinator, "b").await;
     settled(&[&a, &b]).await;
+    let before = coordinator.owners().unwrap();
     coordinator.go_away();
     until("both say so", || {
         let trouble = |node: &Started| node.shared.health().trouble.is_some_and(|t| t.contains("is away"));
@@ -84,6 +85,7 @@ async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
     coordinator.come_back();
     until("all is well", || [&a, &b].iter().all(|node| node.shared.health().trouble.is_none())).await;
     settled(&[&a, &b]).await;
+    assert_eq!(coordinator.owners().unwrap(), before, "no shard has moved, and no reign has ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

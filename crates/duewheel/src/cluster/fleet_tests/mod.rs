@@ -89,11 +89,6 @@ fn stranger_to<'a>(nodes: &[&'a Started], shard: ShardId) -> &'a Started {
     nodes.iter().find(|node| !node.fleet.here().contains(&shard)).unwrap()
 }
 
-/// The node that owns the shard.
-fn owner_of<'a>(nodes: &[&'a Started], shard: ShardId) -> &'a Started {
-    nodes.iter().find(|node| node.fleet.here().contains(&shard)).unwrap()
-}
-
 fn queue() -> QueueName {
     QueueName::new("q").unwrap()
 }

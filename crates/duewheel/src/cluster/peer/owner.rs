@@ -151,7 +151,7 @@ struct Answer {
     frame: Vec<u8>,
     shard: ShardId,
     undo: Vec<Op>,
-    open: Option<Open>,
+    _open: Option<Open>,
 }
 
 impl Line {
@@ -175,7 +175,7 @@ impl Line {
     /// Sends what needs not be undone. A connection that is gone needs no answer.
     fn send(&self, frame: Result<Vec<u8>, wire::WireError>) {
         if let Ok(frame) = frame {
-            let _ = self.push(Answer { frame, shard: ShardId(0), undo: Vec::new(), open: None });
+            let _ = self.push(Answer { frame, shard: ShardId(0), undo: Vec::new(), _open: None });
         }
     }
 
@@ -367,7 +367,7 @@ async fn follow(
     }
     let undo = undo(&answers);
     let answer = match wire::answers(request.id, &answers, limits) {
-        Ok(frame) => Answer { frame, shard, undo, open: request.open.take() },
+        Ok(frame) => Answer { frame, shard, undo, _open: request.open.take() },
         Err(error) => {
             tracing::error!(%error, "an answer to another node cannot be sent");
             undo.into_iter().for_each(|op| host.put_back(shard, op));
@@ -455,7 +455,7 @@ mod tests {
     }
 
     fn answer(id: u64) -> Answer {
-        Answer { frame: vec![0; 10], shard: ShardId(3), undo: vec![undelivered(id)], open: None }
+        Answer { frame: vec![0; 10], shard: ShardId(3), undo: vec![undelivered(id)], _open: None }
     }
 
     #[test]

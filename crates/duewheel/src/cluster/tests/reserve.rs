@@ -389,7 +389,7 @@ async fn handlers_run_over_many_shards() {
             let (tries, done) = seen.clone();
             async move {
                 tries.fetch_add(1, SeqCst);
-                if message.attempt() == 1 && message.body().len() % 2 == 0 {
+                if message.attempt() == 1 && message.body().len().is_multiple_of(2) {
                     return Err("once more".into());
                 }
                 done.fetch_add(1, SeqCst);
@@ -413,4 +413,33 @@ async fn handlers_run_over_many_shards() {
     let proof = Proof::Session(SessionId(1));
     let gone = Op::Ack { id: duewheel_core::MessageId(1), proof };
     assert!(matches!(rig.call(gone).await, Reply::Settle(Err(_))));
+}
+
+#[tokio::test]
+async fn two_nodes_share_the_shards_and_each_message_goes_to_one() {
+    let rig = rig(4);
+    let other = rig.second_node();
+    let mut consumers = Vec::new();
+    for n in 0..60 {
+        let client = if n % 2 == 0 { rig.client.clone() } else { other.clone() };
+        consumers.push(tokio::spawn(async move { client.reserve(demand("q", 1, LONG)).await }));
+    }
+    until("both wait at all shards", || rig.local.asked("wait") == 8).await;
+    // The one whose wait is withdrawn is this node's, whatever the other one has called its own.
+    let waiter = rig.client.new_waiter();
+    drop(other.submit(vec![Op::CancelReserve { waiter }]).unwrap().await);
+    for n in 0..60 {
+        rig.put("q", &n.to_string()).await;
+        if n % 7 == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for consumer in consumers {
+        let Reserved::Grants(grants) = consumer.await.unwrap().unwrap() else { panic!() };
+        assert_eq!((grants.len(), grants[0].attempt), (1, 1));
+        assert!(seen.insert(body(&grants[0])));
+    }
+    assert_eq!(view(&rig, "q").await.totals.granted, 60);
+    assert_eq!(rig.local.asked("undelivered"), 0);
 }

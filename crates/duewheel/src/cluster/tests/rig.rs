@@ -213,14 +213,23 @@ pub(super) fn rig_with(shards: u32, policy: Policy, clock: VirtualClock) -> Rig 
     let any: Arc<dyn Clock> = Arc::new(clock.clone());
     let local = Arc::new(Local::start(shards, &policy, &any));
     let inbox = Arc::new(Inbox::new(&policy));
-    let shared = Arc::new(Shared::new(Level::Memory, any.clone()));
+    let shared = Arc::new(Shared::new(Level::Memory, any));
     let names = 7 << 40;
-    let router = Router::new(local.clone(), policy, any, names, Handle::current());
+    let router = Router::new(local.clone(), policy, &inbox, &shared, names, Handle::current());
     let client = Client::routed(inbox, shared, router, names);
     Rig { local, client, clock }
 }
 
 impl Rig {
+    /// A way in at another node, over the same shards.
+    pub(super) fn second_node(&self) -> Client {
+        let (inbox, shared) = (self.client.inbox.clone(), self.client.shared.clone());
+        let names = 9 << 40;
+        let policy = Policy::default();
+        let router = Router::new(self.local.clone(), policy, &inbox, &shared, names, Handle::current());
+        Client::routed(inbox, shared, router, names)
+    }
+
     pub(super) fn pass(&self, ms: u64) {
         self.clock.advance(Duration::from_millis(ms));
     }

@@ -8,6 +8,7 @@ mod hostile;
 mod keys;
 mod one_engine;
 mod order;
+mod shards;
 mod sizes;
 mod unix_socket;
 
@@ -27,7 +28,10 @@ struct Both {
 
 impl Both {
     async fn start() -> Both {
-        let http = Server::start().await;
+        Both::over(Server::start().await).await
+    }
+
+    async fn over(http: Server) -> Both {
         let app = App::new(&http.wheel, DEFAULT_MAX_BODY, 100, http.drain.clone());
         let any = Address::Tcp("127.0.0.1:0".parse().expect("address"));
         let listener = Listener::bind(&any, app).await.expect("bind");

@@ -1,0 +1,91 @@
+//! HTTP over several shards: ids, orders and cursors are other than with one, and the promises are the same.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::fixture::Server;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_show_each_message_once_in_due_order() {
+    let server = Server::start_shards(5).await;
+    for n in 0..60 {
+        let body = match n % 2 {
+            0 => json!({"body": "a", "delay_ms": 1_000_000 - n * 1_000}),
+            _ => {
+                json!({"body": "a", "key": n.to_string(), "due_at": format!("2026-01-01T00:{:02}:00Z", 59 - n % 50)})
+            }
+        };
+        server.enqueue("q", &body.to_string()).await;
+    }
+    for limit in [1, 7, 50, 1_000] {
+        let mut seen: Vec<(String, u64)> = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = server.ok("GET", &format!("/v1/queues/q/messages?limit={limit}{after}"), "").await;
+            for m in page["messages"].as_array().expect("messages") {
+                let id = m["id"].as_str().expect("id").parse().expect("a number");
+                seen.push((m["due_at"].as_str().expect("due_at").into(), id));
+            }
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(seen.len(), 60);
+        assert!(seen.is_sorted(), "{limit} at a time");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cursor_of_another_number_of_shards_is_a_bad_one() {
+    let server = Server::start_shards(3).await;
+    server.enqueue("q", r#"{"body": "a", "delay_ms": 5000}"#).await;
+    for after in ["-_-", "-_-~-_-", "-_-~-_-~-_-~-_-", "~~", "1.2_-~.~", "a~b~c"] {
+        let answer = server.call("GET", &format!("/v1/queues/q/messages?after={after}"), "").await;
+        assert_eq!((answer.status, &answer.json()["field"]), (400, &json!("after")), "{after}");
+    }
+    let page = server.ok("GET", "/v1/queues/q/messages?after=-_-~.~-_-", "").await;
+    assert!(page["messages"].is_array());
+    let none = server.ok("GET", "/v1/queues/q/messages?after=.~.~.", "").await;
+    assert_eq!(none, json!({"messages": [], "next": null}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_goes_its_way_whatever_its_shard() {
+    let server = Server::start_shards(4).await;
+    let keyed = |n: u64| json!({"body": "a", "key": format!("k{n}"), "delay_ms": 60_000}).to_string();
+    let ids: BTreeSet<String> = {
+        let mut ids = BTreeSet::new();
+        for n in 0..30 {
+            ids.insert(server.enqueue("q", &keyed(n)).await);
+        }
+        ids
+    };
+    assert_eq!(ids.len(), 30);
+    let again = server.call("POST", "/v1/queues/q/messages", &keyed(3)).await;
+    assert_eq!(again.status, 409);
+    let keys: Vec<String> = (0..10).map(|n| format!("k{n}")).collect();
+    let some: Vec<&String> = ids.iter().take(5).collect();
+    let cancelled =
+        server.ok("POST", "/v1/queues/q/cancel", &json!({"keys": keys, "ids": some}).to_string()).await;
+    assert_eq!(cancelled["results"].as_array().map(Vec::len), Some(15));
+    let count = |counts: &Value| counts["counts"]["scheduled"].as_u64().expect("a number");
+    let left = count(&server.ok("GET", "/v1/queues/q", "").await);
+    assert!((15..=20).contains(&left), "{left}");
+
+    server.advance(60_000);
+    let grants = server.reserve("q", r#"{"max": 100}"#).await;
+    assert_eq!(grants.len() as u64, left);
+    let acks: Vec<Value> =
+        grants.iter().map(|g| json!({"id": g["id"], "lease_token": g["lease_token"]})).collect();
+    let acked = server.ok("POST", "/v1/ack", &json!({"messages": acks}).to_string()).await;
+    assert!(acked["results"].as_array().expect("results").iter().all(|r| r["result"] == "acked"), "{acked}");
+    let tokens: BTreeSet<&str> = grants.iter().filter_map(|g| g["lease_token"].as_str()).collect();
+    assert_eq!(tokens.len(), grants.len(), "no token is one of another message");
+    let queue = server.ok("GET", "/v1/queues/q", "").await;
+    assert_eq!(count(&queue), 0);
+    let metrics = server.call("GET", "/metrics", "").await;
+    let text = String::from_utf8(metrics.body).expect("text");
+    assert!(text.contains(&format!("duewheel_acked_total {left}\n")), "{text}");
+}
