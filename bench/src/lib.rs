@@ -1,5 +1,6 @@
 //! Shared pieces of the benchmarks.
 
+pub mod instant;
 pub mod machine;
 pub mod process;
 pub mod random;
