@@ -429,8 +429,6 @@ impl Ways {
             // A new way pushes the line by itself; this is woken to see whether that was all.
             let _ = tokio::time::timeout(pause, slot.changed.notified()).await;
             let mut state = slot.state();
-            // First: whoever was away for long has a try where there is a way by now.
-            self.push_line(&mut state);
             let waits_ended = *self.0.waits.borrow() == Waits::Ended;
             let over: Vec<u64> = state
                 .line
@@ -449,6 +447,7 @@ impl Ways {
                 }
             }
             state.bytes = state.line.values().map(|parcel| parcel.weight).sum();
+            self.push_line(&mut state);
             if state.line.is_empty() {
                 state.pusher = Pusher::None;
                 return;
