@@ -386,5 +386,8 @@ async fn a_bad_destination_is_named_and_memory_has_no_folder() {
     assert_eq!(server.call("GET", "/v1/backup", "").await.status, 405);
     let answer = server.call("POST", "/v1/backup", r#"{"dest": "/nowhere/at/all"}"#).await;
     assert_eq!((answer.status, &answer.json()["code"]), (400, &json!("bad_request")));
-    assert!(answer.json()["detail"].as_str().is_some_and(|d| d.contains("in memory only")), "{answer:?}");
+    assert!(
+        answer.json()["detail"].as_str().is_some_and(|d| d.contains("not in a data folder")),
+        "{answer:?}"
+    );
 }

@@ -171,17 +171,46 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-#[test]
-fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
+/// An option, and what the file, the environment and the flag say of it.
+type Layers = (&'static str, &'static str, &'static str, &'static str);
+
+fn settings(command: &mut Command) -> toml::Table {
+    let output = run(command.arg("--print-config"));
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).parse().expect("toml")
+}
+
+/// Each layer wins over the one below.
+fn layers(options: &[Layers]) {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("duewheel.toml");
-    // For each option: what the file, the environment and the flag say.
+    let lines: String = options.iter().map(|(name, in_file, ..)| format!("{name} = {in_file}\n")).collect();
+    std::fs::write(&file, lines).expect("file");
+    let value = |text: &str| -> toml::Value {
+        text.parse::<i64>()
+            .map(toml::Value::Integer)
+            .or(text.parse::<bool>().map(toml::Value::Boolean))
+            .unwrap_or_else(|_| toml::Value::String(text.trim_matches('"').to_owned()))
+    };
+    let from_file = settings(serve().arg("--config").arg(&file));
+    for (name, in_file, in_env, as_flag) in options {
+        let flag = format!("--{}", name.replace('_', "-"));
+        let variable = format!("DUEWHEEL_{}", name.to_uppercase());
+        assert_eq!(from_file[*name], value(in_file), "{name} from the file");
+        let got = settings(serve().env("DUEWHEEL_CONFIG", &file).env(&variable, in_env));
+        assert_eq!(got[*name], value(in_env), "{name} from the environment");
+        let got = settings(serve().arg("--config").arg(&file).env(&variable, in_env).args([&flag, *as_flag]));
+        assert_eq!(got[*name], value(as_flag), "{name} from the flag");
+    }
+}
+
+#[test]
+fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
     let options = [
         ("data", "\"f\"", "e", "a"),
         ("http", "\"127.0.0.1:1\"", "127.0.0.1:2", "127.0.0.1:3"),
         ("beanstalk", "\"unix:/f\"", "unix:/e", "unix:/a"),
         ("beanstalk_max_job_size", "1", "2", "3"),
-        ("store", "\"f\"", "e", "a"),
         ("durability", "\"buffered\"", "memory", "fsync"),
         ("journal_bytes", "2097152", "3145728", "4194304"),
         ("memory_messages", "200", "300", "400"),
@@ -202,35 +231,46 @@ fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
         ("header_timeout", "\"1s\"", "2s", "3s"),
         ("body_timeout", "\"1s\"", "2s", "3s"),
     ];
-    let lines: String = options.iter().map(|(name, in_file, ..)| format!("{name} = {in_file}\n")).collect();
-    std::fs::write(&file, lines).expect("file");
-    let settings = |command: &mut Command| -> toml::Table {
-        let output = run(command.arg("--print-config"));
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stdout).parse().expect("toml")
-    };
-    let value = |text: &str| -> toml::Value {
-        text.parse::<i64>()
-            .map(toml::Value::Integer)
-            .or(text.parse::<bool>().map(toml::Value::Boolean))
-            .unwrap_or_else(|_| toml::Value::String(text.trim_matches('"').to_owned()))
-    };
     let defaults = settings(&mut serve());
     assert_eq!(defaults["http"].as_str(), Some("127.0.0.1:7788"));
     assert_eq!(defaults["durability"].as_str(), Some("fsync"));
-    // Tokens, certificate and key have no default.
-    assert_eq!(defaults.len() + 3, options.len(), "an option without a row above");
-    let from_file = settings(serve().arg("--config").arg(&file));
-    for (name, in_file, in_env, as_flag) in options {
-        let flag = format!("--{}", name.replace('_', "-"));
-        let variable = format!("DUEWHEEL_{}", name.to_uppercase());
-        assert_eq!(from_file[name], value(in_file), "{name} from the file");
-        assert_eq!(defaults.contains_key(name), !["tokens", "tls_cert", "tls_key"].contains(&name), "{name}");
-        let got = settings(serve().env("DUEWHEEL_CONFIG", &file).env(&variable, in_env));
-        assert_eq!(got[name], value(in_env), "{name} from the environment");
-        let got = settings(serve().arg("--config").arg(&file).env(&variable, in_env).args([&flag, as_flag]));
-        assert_eq!(got[name], value(as_flag), "{name} from the flag");
+    assert_eq!(defaults["store"].as_str(), Some("log"));
+    let without = ["tokens", "tls_cert", "tls_key"];
+    for (name, ..) in options {
+        assert_eq!(defaults.contains_key(name), !without.contains(&name), "{name}");
     }
+    assert_eq!(defaults.len() + without.len(), options.len() + 1, "an option without a row above");
+    layers(&options);
+}
+
+/// Connection settings from the environment, with defaults.
+#[test]
+fn m8_redis_by_flag_environment_and_file_with_defaults_and_without_its_password() {
+    let options = [
+        ("store", "\"redis://f:1/1\"", "redis://e:2/2", "redis-cluster://a:3,b:4"),
+        ("redis_user", "\"f\"", "e", "a"),
+        ("redis_prefix", "\"f\"", "e", "a"),
+        ("redis_wait", "1", "2", "3"),
+        ("redis_ca", "\"f\"", "e", "a"),
+        ("node", "\"f\"", "e", "a"),
+        ("advertise", "\"f:1\"", "e:1", "a:1"),
+        ("shards", "3", "4", "5"),
+        ("shard_lease", "\"1s\"", "2s", "3s"),
+    ];
+    layers(&options);
+    let url = "redis://me:hunter2@127.0.0.1:6379/0";
+    let defaults = settings(serve().env("DUEWHEEL_STORE", url).env("DUEWHEEL_REDIS_PASSWORD", "hunter2"));
+    let text = defaults.to_string();
+    assert!(!text.contains("hunter2"), "{text}");
+    for (name, value) in [
+        ("store", "redis://me@127.0.0.1:6379/0"),
+        ("redis_prefix", "duewheel"),
+        ("node", "duewheel"),
+        ("shard_lease", "5s"),
+    ] {
+        assert_eq!(defaults[name].as_str(), Some(value), "{name}");
+    }
+    assert_eq!((defaults["shards"].as_integer(), defaults["redis_wait"].as_integer()), (Some(1), Some(0)));
 }
 
 #[test]
@@ -257,7 +297,10 @@ fn wrong_settings_are_one_clear_line() {
         (vec!["--beanstalk-max-job-size", "99999999"], 2, "at most"),
         (vec!["--beanstalk", "0.0.0.0:0", "--http", "127.0.0.1:0"], 1, "--insecure"),
         (vec!["--beanstalk", "unix:/none/x", "--http", "127.0.0.1:0"], 1, "cannot listen on"),
-        (vec!["--store", "redis://localhost"], 2, "redis://localhost"),
+        (vec!["--store", "postgres://me:hunter2@localhost"], 2, "--store: must be log, redis://"),
+        (vec!["--node", "a"], 2, "--node is for --store redis://"),
+        (vec!["--store", "redis://localhost", "--advertise", "127.0.0.1:0"], 2, "--advertise needs --node"),
+        (vec!["--store", "redis://localhost:x"], 1, "--store"),
         (vec!["--http", "0.0.0.0:0"], 1, "--insecure"),
         (vec!["--http", "192.0.2.1:7788", "--insecure"], 1, "cannot listen on 192.0.2.1:7788"),
         (vec!["--data", file], 1, "cannot open"),
