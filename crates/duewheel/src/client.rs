@@ -302,6 +302,12 @@ impl Client {
         }
     }
 
+    /// Whether a submission may find its shard on the move, and then be decided after one that came later: whoever needs an order waits for
+    /// the answers of one before the next.
+    pub fn is_routed(&self) -> bool {
+        self.route.is_some()
+    }
+
     /// How many shards there are; 1 without a cluster.
     pub fn shards(&self) -> u32 {
         self.route.as_ref().map_or(1, |route| route.shards())

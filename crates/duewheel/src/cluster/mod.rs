@@ -67,7 +67,7 @@ pub(crate) trait Shards: Send + Sync + fmt::Debug {
     fn here(&self) -> Vec<ShardId>;
 
     /// Submits operations of one shard to its owner, to be decided in order, next to each other. Two calls for one shard keep their order
-    /// as long as its owner stays the same.
+    /// unless one of them comes back: while the shard moves, or its owner opens the store again, the first may follow the second.
     ///
     /// Waits a little for an owner where there is none. What certainly was not applied is tried again meanwhile; what may have been is
     /// answered with an error whose outcome is unknown. Grants whose answer nobody receives go back, and do not count as attempts.

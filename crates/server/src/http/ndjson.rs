@@ -1,10 +1,11 @@
 //! A message a line in, a result a line out, in order.
 //!
 //! The whole body is read first and checked against the limits of a batch; then lines are submitted in slices, all of
-//! them at once, and the results of each slice leave when it is durable. A batch of one slice is answered in one piece.
+//! them at once, and the results of each slice leave when it is durable. A batch of one slice is answered in one piece. On a node of a cluster
+//! a slice waits for the answers to the one before: lines are applied in order, also while a shard moves.
 
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -32,11 +33,16 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
     let bytes = call.bytes(call.app.policy.max_batch_bytes).await?;
     let lines = lines(&bytes);
     check_batch(lines.len(), &call.app.policy)?;
-    let mut slices = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
+    let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
     for (n, chunk) in lines.chunks(SLICE).enumerate() {
         if n > 0 {
             // Parsing takes its time; others have a right to it too.
             tokio::task::yield_now().await;
+        }
+        if call.app.client.is_routed()
+            && let Some(before) = slices.back_mut()
+        {
+            before.settle().await;
         }
         let mut slice = Slice::parse(chunk, &queue);
         match slice.submit(&call.app) {
@@ -89,7 +95,26 @@ struct Slice {
     outcomes: Vec<Outcomes>,
     /// The good lines, until they are submitted.
     ops: Vec<Op>,
-    answers: Option<Pending>,
+    told: Told,
+}
+
+/// The answers to the good lines.
+#[derive(Debug)]
+enum Told {
+    /// There are none to come.
+    Nothing,
+    Later(Pending),
+    Already(Answers),
+}
+
+impl Told {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Answers> {
+        match self {
+            Told::Nothing => Poll::Ready(Vec::new()),
+            Told::Later(pending) => Pin::new(pending).poll(cx),
+            Told::Already(answers) => Poll::Ready(std::mem::take(answers)),
+        }
+    }
 }
 
 /// What is known of a line before its answer comes.
@@ -106,7 +131,7 @@ impl Slice {
         let mut slice = Slice {
             outcomes: Vec::with_capacity(lines.len()),
             ops: Vec::with_capacity(lines.len()),
-            answers: None,
+            told: Told::Nothing,
         };
         for line in lines {
             match strict::parse::<Line<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
@@ -123,9 +148,14 @@ impl Slice {
     fn submit(&mut self, app: &App) -> Result<(), Problem> {
         let ops = std::mem::take(&mut self.ops);
         if !ops.is_empty() {
-            self.answers = Some(app.client.submit(ops)?);
+            self.told = Told::Later(app.client.submit(ops)?);
         }
         Ok(())
+    }
+
+    /// Waits for the answers, and keeps them.
+    async fn settle(&mut self) {
+        self.told = Told::Already(poll_fn(|cx| self.told.poll(cx)).await);
     }
 
     /// The good lines were not taken.
@@ -138,10 +168,7 @@ impl Slice {
     }
 
     async fn finish(mut self, queue: &QueueName, level: Level) -> Bytes {
-        let answers = match self.answers.take() {
-            Some(pending) => pending.await,
-            None => Vec::new(),
-        };
+        let answers = poll_fn(|cx| self.told.poll(cx)).await;
         self.write(answers, queue, level)
     }
 
@@ -199,10 +226,7 @@ impl HttpBody for Results {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(slice) = self.slices.front_mut() else { return Poll::Ready(None) };
-        let answers = match &mut slice.answers {
-            Some(pending) => ready!(Pin::new(pending).poll(cx)),
-            None => Vec::new(),
-        };
+        let answers = ready!(slice.told.poll(cx));
         let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
         let bytes = slice.write(answers, &self.queue, self.level);
         Poll::Ready(Some(Ok(Frame::data(bytes))))

@@ -89,3 +89,27 @@ async fn a_message_goes_its_way_whatever_its_shard() {
     let text = String::from_utf8(metrics.body).expect("text");
     assert!(text.contains(&format!("duewheel_acked_total {left}\n")), "{text}");
 }
+
+/// More lines than one slice has: the slices go one after the other, and the last line of a key wins.
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_a_large_batch_are_applied_in_order_and_answered_in_order() {
+    let server = Server::start_shards(4).await;
+    let line = |n: u64| {
+        let key = format!("k{}", n % 40);
+        json!({"body": n.to_string(), "key": key, "if_exists": "replace", "delay_ms": 60_000}).to_string()
+    };
+    let body: Vec<String> = (0..2_480).map(line).collect();
+    let results = server.lines("q", &body.join("\n")).await.results();
+    assert_eq!(results.len(), 2_480);
+    let mut holders = vec![Value::Null; 40];
+    for (n, result) in results.iter().enumerate() {
+        assert_eq!(result["status"], 201, "{n}: {result}");
+        assert_eq!(result["key"], format!("k{}", n % 40), "{n}");
+        let replaced = result.get("replaced").cloned().unwrap_or(Value::Null);
+        assert_eq!(replaced, std::mem::replace(&mut holders[n % 40], result["id"].clone()), "{n}");
+    }
+    for (k, holder) in holders.iter().enumerate() {
+        let held = server.ok("GET", &format!("/v1/queues/q/keys/k{k}"), "").await;
+        assert_eq!((&held["id"], &held["body"]), (holder, &json!((2_440 + k).to_string())), "k{k}");
+    }
+}
