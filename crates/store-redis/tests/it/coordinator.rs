@@ -1,5 +1,6 @@
 //! Nodes and shards.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,15 +8,43 @@ use duewheel_core::ShardId;
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Store};
-use duewheel_store_redis::RedisCoordinator;
+use duewheel_redis_rig::{RedisCluster, Settings};
+use duewheel_store_redis::{Options, RedisCoordinator};
 
-use crate::place::{kind, options, server, until};
+use crate::place::{kind, of_cluster, options, server, until};
 
 const LEASE: Duration = Duration::from_millis(600);
 
 fn candidate(name: &str) -> Candidate {
     let advertise = format!("{name}.example:7600").into();
     Candidate { name: name.into(), advertise, shards_if_new: 4 }
+}
+
+/// Story: a server of Redis Cluster hung without closing its connections. Each call waited for the hung one, gave up as a whole, and left the dead
+/// connection and the old masters for the next; so beats and owners were gone for every node, also when a replica had taken its place. Found by review.
+#[test]
+fn a_master_that_hangs_is_left_for_its_replica() {
+    let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
+    let nodes = RedisCoordinator::new(of_cluster(&cluster).lease(Duration::from_secs(2)).unwrap());
+    let me = nodes.join(&candidate("a")).unwrap().node;
+    nodes.owners().unwrap();
+    let master = cluster.master_of_key("{duewheel:cluster}:nodes").unwrap();
+    cluster.pause(master).unwrap();
+    until("its replica is asked", || nodes.beat(&me).is_ok());
+    until("and knows the owners", || nodes.owners().is_ok());
+    cluster.resume(master).unwrap();
+}
+
+/// One that accepts connections and says nothing, and stands first in the list.
+#[test]
+fn a_host_that_hangs_keeps_nobody_from_the_others() {
+    let cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
+    let hung = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis-cluster://{},{}", hung.local_addr().unwrap(), cluster.addresses()[0]);
+    let nodes = RedisCoordinator::new(Options::parse(&url).unwrap().lease(Duration::from_secs(2)).unwrap());
+    let me = nodes.join(&candidate("a")).unwrap().node;
+    assert_eq!(nodes.beat(&me).unwrap(), std::slice::from_ref(&me));
+    assert!(nodes.open(&me, ShardId(1), Arc::new(|| {})).is_ok());
 }
 
 #[test]
