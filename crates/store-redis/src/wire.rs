@@ -28,6 +28,9 @@ use crate::value;
 const THREADS: usize = 2;
 /// What one node of a cluster is given at least, to say who has what.
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
+/// Requests of one connection that are under way at once; further ones wait before they are begun. The connection has room for all of these: those for which
+/// it had none would wait in its own line, and may leave that in another order.
+const MOST_UNDER_WAY: usize = 1024;
 /// Slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
@@ -76,7 +79,7 @@ impl Servers {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.0.connect_timeout))
             .set_response_timeout(Some(self.0.response_timeout))
-            .set_pipeline_buffer_size(1024);
+            .set_pipeline_buffer_size(MOST_UNDER_WAY + 1);
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
     }
 
@@ -258,7 +261,7 @@ async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiv
     let mut under_way = FuturesOrdered::new();
     loop {
         tokio::select! {
-            job = jobs.recv() => {
+            job = jobs.recv(), if under_way.len() < MOST_UNDER_WAY => {
                 let Some(Job { ask, done }) = job else { break };
                 let mut connection = connection.clone();
                 // The first poll hands the request to the connection, or puts it in the line before it, so it must come here, in the
