@@ -6,10 +6,10 @@ use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::Store;
 use duewheel_core::store::conformance::History;
 use duewheel_core::time::{EngineMs, WallMs};
-use duewheel_redis_rig::Redis;
+use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use duewheel_store_redis::RedisStore;
 
-use crate::place::{open, options, server, until};
+use crate::place::{of_cluster, open, options, server, until};
 
 fn written(store: &mut RedisStore, history: &History) {
     let last = history.model().applied();
@@ -36,8 +36,11 @@ fn an_id_that_may_have_been_given_is_not_given_again() {
     // What comes next is lost, as far as Redis is concerned; how much it was nobody knows.
     drop(store);
     let mut store = open(&options);
-    let first = store.recovered().next_id;
+    let recovered = store.recovered();
+    let first = recovered.next_id;
     assert!(first >= 1 << 26, "{first}: many could have been given and lost");
+    let by_the_epoch = u64::from(recovered.epoch.0) << 22;
+    assert!(first >= by_the_epoch, "{first}: what was set back to any earlier time gave none of these");
     store.close(history.tick()).unwrap();
     drop(store);
     let mut store = open(&options);
@@ -49,6 +52,37 @@ fn an_id_that_may_have_been_given_is_not_given_again() {
     written(&mut store, &history);
     drop(store);
     assert!(open(&options).recovered().next_id >= aside);
+}
+
+/// The end was clean, but what followed it may be lost: the server is another one since.
+#[test]
+fn a_clean_end_counts_for_the_same_master_alone() {
+    let mut redis = server();
+    let options = options(&redis);
+    let mut history = History::new(3);
+    let mut store = open(&options);
+    store.append(&history.group(30)).unwrap();
+    written(&mut store, &history);
+    store.close(history.tick()).unwrap();
+    drop(store);
+    redis.restart().unwrap();
+    let recovered = open(&options).recovered();
+    assert!(recovered.next_id >= u64::from(recovered.epoch.0) << 22, "{}", recovered.next_id);
+}
+
+/// Story: a replica that died in silence counted as one that must know of a new owner, for the minute until its master missed it; nobody could take a shard
+/// of that master meanwhile. Found by review.
+#[test]
+fn a_replica_that_is_not_heard_of_keeps_nobody_from_a_shard() {
+    let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
+    let options = of_cluster(&cluster);
+    drop(open(&options));
+    let master = cluster.master_of_key("{duewheel:3}:owner").unwrap();
+    let replica = cluster.replicas_of(master).unwrap()[0];
+    cluster.pause(replica).unwrap();
+    // Within half of that minute.
+    drop(open(&options));
+    cluster.resume(replica).unwrap();
 }
 
 /// Story: the time that a shard was without an owner was the difference of two nodes' wall clocks; a node whose clock was five seconds ahead
