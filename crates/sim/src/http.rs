@@ -4,6 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// One keep-alive connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -131,6 +133,28 @@ impl Connection {
             }
         }
     }
+}
+
+/// A request over a connection of its own, and its answer: status and JSON. [`Value::Null`] is no body, and an answer that is not JSON.
+///
+/// # Errors
+///
+/// There is no answer, or not all of it.
+pub fn ask(
+    host: SocketAddr,
+    patience: Duration,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> Result<(u16, Value), String> {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let answer = Connection::open(host, patience)
+        .and_then(|mut connection| connection.request(method, path, "application/json", &body))
+        .map_err(|e| format!("{method} {path}: {e}"))?;
+    if answer.end == Completeness::Cut {
+        return Err(format!("{method} {path}: the answer was cut"));
+    }
+    Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
 }
 
 fn bad(what: String) -> io::Error {

@@ -1,4 +1,4 @@
-//! A real server as a child process: found, started, awaited, killed or asked to end.
+//! A real server as a child process: found, started, awaited, stopped for a while, killed or asked to end.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -52,6 +52,67 @@ pub type Question = fn(SocketAddr, u32, Duration) -> io::Result<bool>;
 /// An address of the loopback at which nobody listens. Another process may take it before the one that it is meant for.
 pub fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
+}
+
+/// Sends a signal to a process; its name is as `kill` takes it, say `-STOP`.
+///
+/// # Errors
+///
+/// There is no such process, or no `kill`.
+pub fn signal(id: u32, name: &str) -> io::Result<()> {
+    let sent = Command::new("kill").args([name, &id.to_string()]).status()?;
+    if sent.success() { Ok(()) } else { Err(io::Error::other(format!("kill {name} {id}: {sent}"))) }
+}
+
+/// Stops a process with SIGSTOP, and waits for at most `patience` until none of its threads runs any more.
+///
+/// # Errors
+///
+/// There is no such process, or a thread runs on.
+pub fn pause(id: u32, patience: Duration) -> Result<(), String> {
+    signal(id, "-STOP").map_err(|e| e.to_string())?;
+    until("all threads have stopped", patience, || Ok(threads_rest(id).then_some(())))
+}
+
+/// Lets a stopped process go on.
+///
+/// # Errors
+///
+/// There is no such process.
+pub fn resume(id: u32) -> Result<(), String> {
+    signal(id, "-CONT").map_err(|e| e.to_string())
+}
+
+/// Asks until it is so, for at most `patience`; the last question may take longer.
+///
+/// # Errors
+///
+/// It never was so, or the question's own.
+pub fn until(
+    what: &str,
+    patience: Duration,
+    mut so: impl FnMut() -> Result<Option<()>, String>,
+) -> Result<(), String> {
+    let deadline = Instant::now() + patience;
+    while so()?.is_none() {
+        if Instant::now() > deadline {
+            return Err(format!("never: {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Whether the system says of each thread that it is stopped.
+fn threads_rest(id: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(id.to_string()).join("task")) else {
+        return false;
+    };
+    threads.flatten().all(|thread| {
+        // "id (name) state ...", and a name may have anything in it.
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
 }
 
 /// A running server. Dropping it kills it.
@@ -154,10 +215,7 @@ impl Server {
         if let Some(status) = self.child.try_wait()? {
             return Err(io::Error::other(format!("the server had ended before: {status}")));
         }
-        let sent = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
-        if !sent.success() {
-            return Err(io::Error::other(format!("kill -TERM: {sent}")));
-        }
+        signal(self.child.id(), "-TERM")?;
         let deadline = Instant::now() + patience;
         while self.child.try_wait()?.is_none() {
             if Instant::now() >= deadline {

@@ -2,8 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use duewheel_judge::checker::{Fact, Report};
@@ -16,8 +15,8 @@ use duewheel_sim::blackbox::cluster::{DuewheelCluster, Member, TAKEOVER};
 use duewheel_sim::blackbox::crew::{Crew, Gossip, QUEUES};
 use duewheel_sim::blackbox::scenario::{Done, Figures};
 use duewheel_sim::blackbox::verdict::{self, Finding};
-use duewheel_sim::http::{Completeness, Connection};
 use duewheel_sim::process::Server;
+use duewheel_sim::{http, process};
 use serde_json::Value;
 
 use crate::probe::Probe;
@@ -301,14 +300,13 @@ impl Stage<'_> {
     pub(crate) fn pause(&self, node: usize) -> Result<(), String> {
         let id = self.nodes[node].server.as_ref().map(Server::id).ok_or("no such node")?;
         self.probe()?.leave(node);
-        signal(id, "-STOP")?;
-        self.until("all threads have stopped", |_| Ok(threads_rest(id).then_some(())))
+        process::pause(id, PATIENCE)
     }
 
     /// Lets it go on.
     pub(crate) fn resume(&self, node: usize) -> Result<(), String> {
         let id = self.nodes[node].server.as_ref().map(Server::id).ok_or("no such node")?;
-        signal(id, "-CONT")?;
+        process::resume(id)?;
         self.probe()?.set_node(node, self.nodes[node].http);
         Ok(())
     }
@@ -325,14 +323,7 @@ impl Stage<'_> {
         path: &str,
         body: &Value,
     ) -> Result<(u16, Value), String> {
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let answer = Connection::open(self.http(node)?, PATIENCE)
-            .and_then(|mut connection| connection.request(method, path, "application/json", &body))
-            .map_err(|e| format!("{method} {path}: {e}"))?;
-        if answer.end == Completeness::Cut {
-            return Err(format!("{method} {path}: the answer was cut"));
-        }
-        Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+        http::ask(self.http(node)?, PATIENCE, method, path, body)
     }
 
     /// Asks until it is so.
@@ -341,35 +332,11 @@ impl Stage<'_> {
         what: &str,
         mut so: impl FnMut(&Self) -> Result<Option<()>, String>,
     ) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
-        while so(self)?.is_none() {
-            if Instant::now() > deadline {
-                return Err(format!("never: {what}"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        process::until(what, PATIENCE, || so(self))
     }
 }
 
 /// In whole ms.
 pub(crate) fn ms(time: Duration) -> u128 {
     time.as_millis()
-}
-
-fn signal(id: u32, signal: &str) -> Result<(), String> {
-    let sent = Command::new("kill").args([signal, &id.to_string()]).status().map_err(|e| e.to_string())?;
-    if sent.success() { Ok(()) } else { Err(format!("kill {signal} {id}: {sent}")) }
-}
-
-/// Whether the system says of each thread that it is stopped.
-fn threads_rest(id: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(id.to_string()).join("task")) else {
-        return false;
-    };
-    threads.flatten().all(|thread| {
-        // "id (name) state ...", and a name may have anything in it.
-        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-    })
 }

@@ -1,14 +1,13 @@
 //! The server's process is stopped for a while, as a machine that swaps or a hypervisor that moves it does.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::Fault;
+use duewheel_sim::process;
 use serde_json::json;
 
-use crate::stage::{Crew, Play, env, perform, run};
+use crate::stage::{Crew, PATIENCE, Play, env, perform};
 
 /// Leases are at most 0.8 s long and most delays less than 3 s, so each pause has ends of both in it; half of the pauses begin
 /// just before a lease of the test's own runs out and a message of its own comes due.
@@ -77,25 +76,12 @@ fn pauses_lose_and_break_nothing() {
 
 /// Stops all threads, and writes it down when none runs any more.
 fn stop(stage: &crate::stage::Stage<'_>, id: u32) -> Result<(), String> {
-    run(Command::new("kill").args(["-STOP", &id.to_string()]))?;
-    stage.until("all threads have stopped", |_| Ok(threads_rest(id).then_some(())))?;
+    process::pause(id, PATIENCE)?;
     stage.fault(Fault::Paused);
     Ok(())
 }
 
 fn go_on(stage: &crate::stage::Stage<'_>, id: u32) -> Result<(), String> {
     stage.fault(Fault::Resumed);
-    run(Command::new("kill").args(["-CONT", &id.to_string()])).map(drop)
-}
-
-/// Whether the system says of each thread that it is stopped.
-fn threads_rest(id: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(id.to_string()).join("task")) else {
-        return false;
-    };
-    threads.flatten().all(|thread| {
-        // "id (name) state ...", and a name may have anything in it.
-        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-    })
+    process::resume(id)
 }

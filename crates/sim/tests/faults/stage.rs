@@ -14,8 +14,8 @@ use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::client::{Run, Stage as Work};
 use duewheel_sim::blackbox::crew::{self, Gossip, QUEUES};
 use duewheel_sim::blackbox::http::{DuewheelHttp, Memory};
-use duewheel_sim::http::{Completeness, Connection};
 use duewheel_sim::process::{Listens, Server, binary};
+use duewheel_sim::{http, process};
 use serde_json::Value;
 
 /// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk alone.
@@ -208,14 +208,7 @@ impl Stage<'_> {
     /// A request that is no operation of the history: its status and JSON.
     pub(crate) fn call(&self, method: &str, path: &str, body: &Value) -> Result<(u16, Value), String> {
         let address = self.address.ok_or("no server")?;
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let answer = Connection::open(address, PATIENCE)
-            .and_then(|mut connection| connection.request(method, path, "application/json", &body))
-            .map_err(|e| format!("{method} {path}: {e}"))?;
-        if answer.end == Completeness::Cut {
-            return Err(format!("{method} {path}: the answer was cut"));
-        }
-        Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
+        http::ask(address, PATIENCE, method, path, body)
     }
 
     /// As [`Stage::call`], and it must be answered with success.
@@ -232,14 +225,7 @@ impl Stage<'_> {
         what: &str,
         mut so: impl FnMut(&Self) -> Result<Option<()>, String>,
     ) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
-        while so(self)?.is_none() {
-            if Instant::now() > deadline {
-                return Err(format!("never: {what}"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
+        process::until(what, PATIENCE, || so(self))
     }
 
     /// Waits until the server says that all is well.

@@ -12,7 +12,7 @@ use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
 use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::crew::QUEUES;
-use duewheel_sim::process::{Listens, Server};
+use duewheel_sim::process::{self, Listens, Server};
 use serde_json::{Value, json};
 
 use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_run, perform, read, run};
@@ -201,7 +201,7 @@ impl Tracer {
 
     /// Ends it: nothing fails any more.
     fn detach(mut self, id: u32) -> Result<(), String> {
-        run(Command::new("kill").args(["-INT", &self.0.id().to_string()]))?;
+        process::signal(self.0.id(), "-INT").map_err(|e| e.to_string())?;
         let deadline = Instant::now() + PATIENCE;
         while traced(id) || self.0.try_wait().map_err(|e| e.to_string())?.is_none() {
             if Instant::now() > deadline {
