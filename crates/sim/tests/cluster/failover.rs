@@ -137,10 +137,7 @@ fn fail_over_with_wait(rounds: u64) {
         ],
     };
     perform(play, |stage| {
-        let mut worst = Duration::ZERO;
-        for _ in 0..rounds {
-            worst = worst.max(kill_a_master(stage, &mut redis)?);
-        }
+        let worst = stage.worst_of(rounds, |stage, _| kill_a_master(stage, &mut redis))?;
         stage.say(format!("all served again after at most {} ms", ms(worst)));
         Ok(())
     });
@@ -172,8 +169,7 @@ fn set_back(rounds: u64) {
         ],
     };
     perform(play, |stage| {
-        let mut worst = Duration::ZERO;
-        for round in 0..2 * rounds {
+        let worst = stage.worst_of(2 * rounds, |stage, round| {
             stage.sleep(1_000, 2_000);
             let copy = redis.copy().map_err(|e| format!("a copy of Redis' file: {e}"))?;
             let node = stage.any();
@@ -196,8 +192,8 @@ fn set_back(rounds: u64) {
                 stage.sleep(0, 1_000);
                 stage.resume(node)?;
             }
-            worst = worst.max(stage.heal(since)?);
-        }
+            stage.heal(since)
+        })?;
         stage.say(format!("all served again after at most {} ms", ms(worst)));
         Ok(())
     });

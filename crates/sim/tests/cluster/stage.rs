@@ -221,6 +221,19 @@ impl Stage<'_> {
         Err(format!("{what}: a shard was not served for {} ms, and {} are promised", ms(longest), ms(most)))
     }
 
+    /// Repeats a fault, and gives the longest time that it took until all was well.
+    pub(crate) fn worst_of(
+        &mut self,
+        times: u64,
+        mut fault: impl FnMut(&mut Self, u64) -> Result<Duration, String>,
+    ) -> Result<Duration, String> {
+        let mut worst = Duration::ZERO;
+        for round in 0..times {
+            worst = worst.max(fault(self, round)?);
+        }
+        Ok(worst)
+    }
+
     /// Repeats a fault until it has hit an owner of shards so often: somebody had to wait for his shard for the better part of a lease. One
     /// that hits a node with no shards, as one is that has just come, is done once more.
     pub(crate) fn until_it_bites(

@@ -25,6 +25,18 @@ fn play(name: &'static str, rounds: u64, stores: Vec<String>, facts: Vec<(Fact, 
     }
 }
 
+/// After some time; gives the moment from which on it counts.
+fn kill(stage: &mut Stage<'_>, redis: &mut Redis) -> Result<Instant, String> {
+    stage.sleep(500, 1_500);
+    let since = stage.strike(Blow::StoreKilled);
+    redis.kill().map_err(|e| format!("kill of Redis: {e}"))?;
+    Ok(since)
+}
+
+fn restart(redis: &mut Redis) -> Result<(), String> {
+    redis.restart().map_err(|e| format!("restart of Redis: {e}"))
+}
+
 /// With `appendfsync always` and one server nothing is lost.
 #[test]
 fn a_redis_that_is_killed_or_stopped_loses_nothing() {
@@ -45,14 +57,11 @@ fn killed_or_stopped(rounds: u64) {
     let stores = vec![redis.url(0); NODES];
     let play = play("store::a_redis_that_is_killed_or_stopped_loses_nothing", rounds, stores, facts);
     perform(play, |stage| {
-        let mut worst = Duration::ZERO;
-        for _ in 0..rounds {
-            stage.sleep(500, 1_500);
-            let since = stage.strike(Blow::StoreKilled);
-            redis.kill().map_err(|e| format!("kill of Redis: {e}"))?;
+        let worst = stage.worst_of(rounds, |stage, _| {
+            let since = kill(stage, &mut redis)?;
             stage.sleep(0, 1_500);
-            redis.restart().map_err(|e| format!("restart of Redis: {e}"))?;
-            worst = worst.max(stage.heal(since)?);
+            restart(&mut redis)?;
+            let mut worst = stage.heal(since)?;
             // Once within the lease, and once for longer.
             for (from, until) in [(200, 1_500), (3_500, 5_000)] {
                 stage.sleep(500, 1_500);
@@ -62,7 +71,8 @@ fn killed_or_stopped(rounds: u64) {
                 redis.resume().map_err(|e| format!("Redis goes on: {e}"))?;
                 worst = worst.max(stage.heal(since)?);
             }
-        }
+            Ok(worst)
+        })?;
         stage.say(format!("served again within {} ms of each fault", ms(worst)));
         Ok(())
     });
@@ -122,19 +132,16 @@ fn away(rounds: u64) {
     let play =
         play("store::while_redis_is_away_requests_are_told_so", rounds, vec![redis.url(0); NODES], facts);
     perform(play, |stage| {
-        let mut worst = Duration::ZERO;
-        for _ in 0..rounds {
-            stage.sleep(500, 1_500);
-            let since = stage.strike(Blow::StoreKilled);
-            redis.kill().map_err(|e| format!("kill of Redis: {e}"))?;
+        let worst = stage.worst_of(rounds, |stage, _| {
+            let since = kill(stage, &mut redis)?;
             for node in 0..NODES {
                 says_so(stage, node)?;
             }
             stage.sleep(1_000, 4_000);
             let back = Instant::now();
-            redis.restart().map_err(|e| format!("restart of Redis: {e}"))?;
+            restart(&mut redis)?;
             stage.heal(since)?;
-            worst = worst.max(back.elapsed());
+            let took = back.elapsed();
             for node in 0..NODES {
                 let message = json!({"body": "after", "delay_ms": 0});
                 let (status, said) = stage.call(node, "POST", "/v1/queues/own/messages", &message)?;
@@ -142,7 +149,8 @@ fn away(rounds: u64) {
                     return Err(format!("with Redis back node {node} answers {status} {said}"));
                 }
             }
-        }
+            Ok(took)
+        })?;
         stage.say(format!("served again within {} ms of Redis' restart, by itself", ms(worst)));
         Ok(())
     });
