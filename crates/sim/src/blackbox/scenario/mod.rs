@@ -32,6 +32,17 @@ pub struct Scenario {
     pub(super) act: fn(&Trial<'_>) -> Result<Done, String>,
 }
 
+impl Scenario {
+    const fn new(
+        name: &'static str,
+        (knob, usual): (&'static str, u64),
+        needs: &'static [Ability],
+        act: fn(&Trial<'_>) -> Result<Done, String>,
+    ) -> Self {
+        Scenario { name, knob, usual, needs, act }
+    }
+}
+
 /// One run of a scenario.
 #[derive(Debug)]
 pub struct Trial<'a> {
@@ -71,53 +82,27 @@ impl Figures {
 }
 
 /// SIGKILL under load, a fifth of them while the system recovers.
-pub const KILL9: Scenario = Scenario {
-    name: "kill -9 under load",
-    knob: "DUEWHEEL_KILLS",
-    usual: 20,
-    needs: &[Ability::Durable],
-    act: kill9::act,
-};
+pub const KILL9: Scenario =
+    Scenario::new("kill -9 under load", ("DUEWHEEL_KILLS", 20), &[Ability::Durable], kill9::act);
 
 /// Due times across SIGKILL and SIGTERM.
-pub const RESTART: Scenario = Scenario {
-    name: "restart keeps due times",
-    knob: "DUEWHEEL_MESSAGES",
-    usual: 200,
-    needs: &[Ability::Durable],
-    act: restart::act,
-};
+pub const RESTART: Scenario =
+    Scenario::new("restart keeps due times", ("DUEWHEEL_MESSAGES", 200), &[Ability::Durable], restart::act);
 
 /// Very many messages at one instant.
-pub const BURST: Scenario = Scenario {
-    name: "many due at one instant",
-    knob: "DUEWHEEL_BURST",
-    usual: 50_000,
-    needs: &[],
-    act: burst::act,
-};
+pub const BURST: Scenario =
+    Scenario::new("many due at one instant", ("DUEWHEEL_BURST", 50_000), &[], burst::act);
 
 /// Delays at the edges of number types.
-pub const EXTREMES: Scenario = Scenario {
-    name: "extreme delays",
-    knob: "DUEWHEEL_ROUNDS",
-    usual: 1,
-    needs: &[Ability::Durable],
-    act: extremes::act,
-};
+pub const EXTREMES: Scenario =
+    Scenario::new("extreme delays", ("DUEWHEEL_ROUNDS", 1), &[Ability::Durable], extremes::act);
 
 /// A consumer that is too late.
-pub const STALE: Scenario =
-    Scenario { name: "stale settles", knob: "DUEWHEEL_STALE", usual: 200, needs: &[], act: stale::act };
+pub const STALE: Scenario = Scenario::new("stale settles", ("DUEWHEEL_STALE", 200), &[], stale::act);
 
 /// A cancel at the due instant.
-pub const RACE: Scenario = Scenario {
-    name: "cancel against grant",
-    knob: "DUEWHEEL_RACES",
-    usual: 2_000,
-    needs: &[Ability::Cancel],
-    act: race::act,
-};
+pub const RACE: Scenario =
+    Scenario::new("cancel against grant", ("DUEWHEEL_RACES", 2_000), &[Ability::Cancel], race::act);
 
 /// All of them, the short ones first.
 pub const ALL: [Scenario; 6] = [RESTART, EXTREMES, STALE, RACE, KILL9, BURST];
