@@ -9,10 +9,7 @@ use crate::error::Outcome;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shards_of_a_killed_node_serve_again_with_all_that_was_accepted() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (coordinator, a, b) = pair().await;
     for shard in (0..8).map(ShardId) {
         enqueue(&b, shard, &format!("to be granted {shard}")).await.unwrap();
     }
@@ -67,10 +64,7 @@ async fn a_shard_whose_lease_is_over_moves_and_its_node_lives_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (coordinator, a, b) = pair().await;
     let before = coordinator.owners().unwrap();
     coordinator.go_away();
     until("both say so", || {
@@ -90,10 +84,7 @@ async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_cut_off_loses_its_shards_cannot_write_and_comes_back() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (coordinator, a, b) = pair().await;
     let lost = a.fleet.here();
     let kept = b.fleet.here();
     for shard in &lost {
@@ -176,10 +167,7 @@ async fn one_that_takes_part_beside_a_lonely_node_changes_nothing_for_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bug_in_one_shard_ends_the_node_and_others_take_over() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (coordinator, a, b) = pair().await;
     for shard in (0..8).map(ShardId) {
         enqueue(&b, shard, "before").await.unwrap();
     }

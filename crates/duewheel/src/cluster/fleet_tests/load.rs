@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tokio::task::JoinHandle;
+
 use super::*;
 use crate::error::Outcome;
 
@@ -30,6 +32,18 @@ impl Load {
     fn any(&self, n: u64) -> Arc<Fleet> {
         let nodes = self.nodes.lock().unwrap();
         nodes[n as usize % nodes.len()].clone()
+    }
+
+    fn start_producers(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
+        self.produce.store(true, Ordering::SeqCst);
+        (0..4).map(|_| tokio::spawn(self.clone().produce())).collect()
+    }
+
+    async fn end_producers(&self, producers: Vec<JoinHandle<()>>) {
+        self.produce.store(false, Ordering::SeqCst);
+        for producer in producers {
+            producer.await.unwrap();
+        }
     }
 
     /// Enqueues until told to stop. What is refused is tried again with another node; so is what is unknown, under the same key.
@@ -98,10 +112,9 @@ async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start(&coordinator, "a").await;
     let load = Arc::new(Load::default());
-    load.produce.store(true, Ordering::SeqCst);
     load.consume.store(true, Ordering::SeqCst);
     load.nodes(&[&a]);
-    let producers: Vec<_> = (0..4).map(|_| tokio::spawn(load.clone().produce())).collect();
+    let producers = load.start_producers();
     let consumers: Vec<_> =
         (0..8).map(|shard| tokio::spawn(load.clone().consume(ShardId(shard), u64::from(shard)))).collect();
     let more = async |n: usize| {
@@ -126,10 +139,7 @@ async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
     settled(&[&c]).await;
     coordinator.end_lease(ShardId(2));
     more(200).await;
-    load.produce.store(false, Ordering::SeqCst);
-    for producer in producers {
-        producer.await.unwrap();
-    }
+    load.end_producers(producers).await;
     let missing = || {
         let (accepted, acked) = (load.accepted.lock().unwrap(), load.acked.lock().unwrap());
         let maybe = load.maybe.lock().unwrap();
@@ -156,9 +166,8 @@ async fn a_rolling_restart_refuses_nothing_that_could_wait() {
     let mut nodes = [start(&coordinator, "a").await, start(&coordinator, "b").await];
     settled(&nodes.iter().collect::<Vec<_>>()).await;
     let load = Arc::new(Load::default());
-    load.produce.store(true, Ordering::SeqCst);
     load.nodes(&[&nodes[0], &nodes[1]]);
-    let producers: Vec<_> = (0..4).map(|_| tokio::spawn(load.clone().produce())).collect();
+    let producers = load.start_producers();
     for (at, name) in ["a", "b"].into_iter().enumerate() {
         load.nodes(&[&nodes[1 - at]]);
         until("nobody asks it any more", || Arc::strong_count(&nodes[at].fleet) == 1).await;
@@ -167,10 +176,7 @@ async fn a_rolling_restart_refuses_nothing_that_could_wait() {
         settled(&nodes.iter().collect::<Vec<_>>()).await;
         load.nodes(&[&nodes[0], &nodes[1]]);
     }
-    load.produce.store(false, Ordering::SeqCst);
-    for producer in producers {
-        producer.await.unwrap();
-    }
+    load.end_producers(producers).await;
     let counted = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     assert_eq!((counted(&load.refused), counted(&load.unknown)), (0, 0), "moves were waited out");
     let accepted = load.accepted.lock().unwrap().len() as u64;
@@ -186,30 +192,22 @@ async fn a_rolling_restart_refuses_nothing_that_could_wait() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn submissions_for_one_shard_keep_their_order() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
-        let name = &node.fleet.core().me.name;
-        let all: Vec<_> = (0..500)
-            .map(|n| node.fleet.submit(shard, vec![enqueue_op(&format!("{name}{n}"))], Patience::None))
-            .collect();
-        let mut last = 0;
-        for pending in all {
-            let answers = pending.await;
-            let [Ok(Reply::Enqueue(Ok(enqueued)))] = &answers[..] else { panic!("{answers:?}") };
-            assert!(enqueued.id.0 > last);
-            last = enqueued.id.0;
-        }
+        keeps_order(node, shard, &node.fleet.core().me.name, 500).await;
     }
     // And so do those that had to wait for an owner.
     assert_eq!(stop(&b).await, End::Stopped);
     settled(&[&a]).await;
     a.fleet.core().ways.set(shard, super::super::ways::Way::None);
-    let all: Vec<_> = (0..100)
-        .map(|n| a.fleet.submit(shard, vec![enqueue_op(&format!("line{n}"))], Patience::None))
+    keeps_order(&a, shard, "line", 100).await;
+}
+
+/// Submits so many enqueues one by one without waiting; their ids must be in the same order.
+async fn keeps_order(node: &Started, shard: ShardId, name: &str, count: usize) {
+    let all: Vec<_> = (0..count)
+        .map(|n| node.fleet.submit(shard, vec![enqueue_op(&format!("{name}{n}"))], Patience::None))
         .collect();
     let mut last = 0;
     for pending in all {

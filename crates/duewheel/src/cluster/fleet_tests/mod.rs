@@ -47,6 +47,15 @@ async fn start(coordinator: &MemoryCoordinator, name: &str) -> Started {
     start_with(coordinator, options(name)).await.unwrap()
 }
 
+/// Two nodes, `a` and `b`, that have shared the shards between them.
+async fn pair() -> (MemoryCoordinator, Started, Started) {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let a = start(&coordinator, "a").await;
+    let b = start(&coordinator, "b").await;
+    settled(&[&a, &b]).await;
+    (coordinator, a, b)
+}
+
 /// Ends it as a wheel that is shut down does.
 async fn stop(node: &Started) -> End {
     node.inbox.close_door(Door::Draining);

@@ -4,25 +4,19 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reserve_waits_at_a_shard_of_another_node() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     let pending = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
     // Behind it in the same way: when this is answered, the reserve waits.
     call(&b, shard, Op::Stats).await.unwrap();
     enqueue(&a, shard, "x").await.unwrap();
     let answers = pending.await;
-    assert!(matches!(&answers[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.len() == 1));
+    assert_eq!(granted(&answers), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_is_given_up_takes_nothing_here_or_there() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
         let pending = node.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
@@ -39,10 +33,7 @@ async fn a_wait_that_is_given_up_takes_nothing_here_or_there() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
         enqueue(node, shard, "x").await.unwrap();
@@ -61,28 +52,22 @@ async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_with_one_number_on_two_nodes_are_two() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     let of_a = a.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
     let of_b = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], Patience::None);
     waiters(&a, shard, 2).await;
     call(&b, shard, Op::CancelReserve { waiter: WaiterId(1) }).await.unwrap();
     let ended = of_b.await;
-    assert!(matches!(&ended[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.is_empty()));
+    assert_eq!(granted(&ended), 0);
     enqueue(&b, shard, "x").await.unwrap();
     let answers = of_a.await;
-    assert!(matches!(&answers[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.len() == 1));
+    assert_eq!(granted(&answers), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let (near, far) = (b.fleet.here()[0], a.fleet.here()[0]);
     enqueue(&b, far, "x").await.unwrap();
     let grant = reserve(&b, far, 9, 0).await.unwrap().remove(0);
@@ -93,11 +78,7 @@ async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
     b.inbox.close_door(Door::Draining);
     b.shared.wish(Wish::EndWaits, &b.inbox);
     for wait in waits {
-        let ended = wait.await;
-        assert!(
-            matches!(&ended[..], [Ok(Reply::Reserve(Reserved::Grants(grants)))] if grants.is_empty()),
-            "{ended:?}"
-        );
+        assert_eq!(granted(&wait.await), 0);
     }
     assert!(matches!(enqueue(&b, near, "late").await, Err(CallError::Draining)));
     assert!(matches!(ack(&b, far, &grant).await.unwrap(), Reply::Settle(Ok(_))));
@@ -106,6 +87,12 @@ async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
     assert_eq!(stop(&b).await, End::Stopped);
     settled(&[&a]).await;
     assert_eq!(reserve(&a, near, 1, 0).await.unwrap().len(), 1);
+}
+
+/// With how many grants a reserve was answered.
+fn granted(answers: &[Result<Reply, CallError>]) -> usize {
+    let [Ok(Reply::Reserve(Reserved::Grants(grants)))] = answers else { panic!("{answers:?}") };
+    grants.len()
 }
 
 /// Waits until so many reserves wait at a shard.
@@ -125,10 +112,7 @@ async fn waiters(node: &Started, shard: ShardId, wanted: u64) {
 async fn grants_that_have_arrived_and_are_not_taken_go_back() {
     // Story: a reserve was given up between the arrival of its grants and its own look at them. Their sender had seen them received, and
     // they were nobody's until the end of the lease.
-    let coordinator = MemoryCoordinator::new(LEASE);
-    let a = start(&coordinator, "a").await;
-    let b = start(&coordinator, "b").await;
-    settled(&[&a, &b]).await;
+    let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
         enqueue(node, shard, "x").await.unwrap();
