@@ -200,6 +200,30 @@ fn untouched(h: &History) -> BTreeSet<MsgId> {
     &ids - &touched
 }
 
+/// The grants of such messages, in the order in which they were received.
+fn untouched_grants(h: &History) -> Vec<(usize, usize, MsgId)> {
+    let free = untouched(h);
+    grants(h).into_iter().filter(|g| free.contains(&g.2)).collect()
+}
+
+/// An ack of such a message that was accepted.
+fn acked(h: &History, rng: &mut Rng) -> Option<(OpId, MsgId)> {
+    let free = untouched(h);
+    let (_, op) = answered(h, rng, |call, what| match call {
+        Call::Ack(proof) => is_ok(what) && free.contains(&proof.id),
+        _ => false,
+    })?;
+    let Some(Call::Ack(proof)) = call_of(h, op) else { return None };
+    Some((op, proof.id))
+}
+
+/// Answers a cancel of an id as if it had won.
+fn win(h: &mut History, answer: usize, op: OpId) -> Option<()> {
+    let Some(Call::Cancel(Target::Id(id))) = call_of(h, op).cloned() else { return None };
+    h.events[answer].what = What::Ok { op, answer: Answer::Cancelled(Some(id)) };
+    Some(())
+}
+
 fn end_of(h: &History) -> usize {
     h.events.iter().position(|e| matches!(e.what, What::Dump { .. })).unwrap_or(h.events.len())
 }
@@ -236,26 +260,17 @@ fn sent_body(h: &History, id: MsgId) -> Option<duewheel_judge::history::Seen> {
 // ---- mutations ----
 
 fn drop_ack(h: &mut History, rng: &mut Rng) -> Option<()> {
-    let free = untouched(h);
-    let (_, op) = answered(h, rng, |call, what| match call {
-        Call::Ack(proof) => is_ok(what) && free.contains(&proof.id),
-        _ => false,
-    })?;
+    let (op, _) = acked(h, rng)?;
     remove_op(h, op);
     Some(())
 }
 
 fn drop_life(h: &mut History, rng: &mut Rng) -> Option<()> {
-    let free = untouched(h);
-    let (_, op) = answered(h, rng, |call, what| match call {
-        Call::Ack(proof) => is_ok(what) && free.contains(&proof.id),
-        _ => false,
-    })?;
-    let Some(Call::Ack(proof)) = call_of(h, op).cloned() else { return None };
+    let (op, id) = acked(h, rng)?;
     remove_op(h, op);
     for event in &mut h.events {
         if let What::Ok { answer: Answer::Grants(g), .. } = &mut event.what {
-            g.retain(|g| g.id != proof.id);
+            g.retain(|g| g.id != id);
         }
     }
     Some(())
@@ -271,8 +286,7 @@ fn drop_row(h: &mut History, rng: &mut Rng) -> Option<()> {
 }
 
 fn lengthen(h: &mut History, rng: &mut Rng, absolute: bool) -> Option<()> {
-    let free = untouched(h);
-    let all: Vec<_> = grants(h).into_iter().filter(|g| free.contains(&g.2)).collect();
+    let all = untouched_grants(h);
     for _ in 0..50 {
         let place = *rng.pick(&all)?;
         let received = h.events[place.0].at;
@@ -358,8 +372,7 @@ fn same_attempt(h: &mut History, rng: &mut Rng) -> Option<()> {
 }
 
 fn ten_attempts(h: &mut History, rng: &mut Rng) -> Option<()> {
-    let free = untouched(h);
-    let all: Vec<_> = grants(h).into_iter().filter(|g| free.contains(&g.2)).collect();
+    let all = untouched_grants(h);
     let place = *rng.pick(&all)?;
     // More than reserves can have been lost.
     grant_at(h, place)?.attempt += 200;
@@ -544,14 +557,9 @@ fn early_death(h: &mut History, rng: &mut Rng) -> Option<()> {
 }
 
 fn row_of_acked(h: &mut History, rng: &mut Rng) -> Option<()> {
-    let free = untouched(h);
-    let (_, op) = answered(h, rng, |call, what| match call {
-        Call::Ack(proof) => is_ok(what) && free.contains(&proof.id),
-        _ => false,
-    })?;
-    let Some(Call::Ack(proof)) = call_of(h, op).cloned() else { return None };
-    let body = sent_body(h, proof.id);
-    dump_rows(h)?.push(Held { id: proof.id, key: None, state: State::Ready, attempt: 1, body });
+    let (_, id) = acked(h, rng)?;
+    let body = sent_body(h, id);
+    dump_rows(h)?.push(Held { id, key: None, state: State::Ready, attempt: 1, body });
     Some(())
 }
 
@@ -576,11 +584,7 @@ fn late_cancel(h: &mut History, rng: &mut Rng) -> Option<()> {
         (Call::Cancel(Target::Id(id)), What::Fail { refusal: Refusal::NotFound, .. }) => acked.contains(id),
         _ => false,
     })?;
-    let Some(Call::Cancel(Target::Id(id))) = call_of(h, op).cloned() else {
-        return None;
-    };
-    h.events[i].what = What::Ok { op, answer: Answer::Cancelled(Some(id)) };
-    Some(())
+    win(h, i, op)
 }
 
 fn cancel_leased(h: &mut History, rng: &mut Rng) -> Option<()> {
@@ -588,11 +592,7 @@ fn cancel_leased(h: &mut History, rng: &mut Rng) -> Option<()> {
         (Call::Cancel(Target::Id(_)), What::Fail { refusal, .. }) => *refusal == Refusal::Leased,
         _ => false,
     })?;
-    let Some(Call::Cancel(Target::Id(id))) = call_of(h, op).cloned() else {
-        return None;
-    };
-    h.events[i].what = What::Ok { op, answer: Answer::Cancelled(Some(id)) };
-    Some(())
+    win(h, i, op)
 }
 
 fn change_leased(h: &mut History, rng: &mut Rng) -> Option<()> {
@@ -611,8 +611,7 @@ fn get_nothing(h: &mut History, rng: &mut Rng) -> Option<()> {
 }
 
 fn refused_enqueue(h: &mut History, rng: &mut Rng) -> Option<()> {
-    let free = untouched(h);
-    let all: Vec<_> = grants(h).into_iter().filter(|g| free.contains(&g.2)).collect();
+    let all = untouched_grants(h);
     let op = enqueue_of(h, rng.pick(&all)?.2)?;
     let i = h.events.iter().position(|e| matches!(&e.what, What::Ok { op: o, .. } if *o == op))?;
     h.events[i].what = What::Fail { op, refusal: Refusal::Other("overloaded".to_owned()) };
@@ -627,8 +626,7 @@ fn two_ids(h: &mut History, rng: &mut Rng) -> Option<()> {
 }
 
 fn wrong_lateness(h: &mut History, rng: &mut Rng) -> Option<()> {
-    let free = untouched(h);
-    let mut all: Vec<_> = grants(h).into_iter().filter(|g| free.contains(&g.2)).collect();
+    let mut all = untouched_grants(h);
     all.retain(|g| grant_at(h, *g).is_some_and(|g| g.attempt == 1));
     let place = *rng.pick(&all)?;
     grant_at(h, place)?.lateness_ms += 1_000;
