@@ -545,23 +545,28 @@ pub enum Shards {
     Many,
 }
 
+impl Rules {
+    /// Those of one process with the usual settings: everything is told, and nothing is forgotten.
+    pub const USUAL: Rules = Rules {
+        lease_ms: 30_000,
+        max_attempts: 20,
+        backoff_min_ms: 1_000,
+        backoff_max_ms: 3_600_000,
+        offer_ms: 5_000,
+        slack_ms: 50,
+        shards: Shards::One,
+        attempts: Told::Yes,
+        keys: Told::Yes,
+        lateness: Told::Yes,
+        leases: Leases::OfTokens,
+        failover_ms: 0,
+        unanswered: Unanswered::UntilKilled,
+    };
+}
+
 impl Default for Rules {
     fn default() -> Self {
-        Rules {
-            lease_ms: 30_000,
-            max_attempts: 20,
-            backoff_min_ms: 1_000,
-            backoff_max_ms: 3_600_000,
-            offer_ms: 5_000,
-            slack_ms: 50,
-            shards: Shards::One,
-            attempts: Told::Yes,
-            keys: Told::Yes,
-            lateness: Told::Yes,
-            leases: Leases::OfTokens,
-            failover_ms: 0,
-            unanswered: Unanswered::UntilKilled,
-        }
+        Rules::USUAL
     }
 }
 

@@ -11,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::history::{
-    Answer, Blow, Call, Enqueue, Event, Fault, Held, History, IfExists, Leases, Moment, MsgId, OpId, Payload,
-    Proof, Rules, Shards, Stamp, Tag, Target, Told, Unanswered, What, When, body,
+    Answer, Blow, Call, Enqueue, Event, Fault, Held, History, IfExists, Moment, MsgId, OpId, Payload, Proof,
+    Rules, Stamp, Tag, Target, Unanswered, What, When, body,
 };
 use crate::rng::Rng;
 
@@ -121,13 +121,7 @@ pub const RULES: Rules = Rules {
     backoff_max_ms: 1_000,
     offer_ms: 400,
     slack_ms: 2,
-    shards: Shards::One,
-    attempts: Told::Yes,
-    keys: Told::Yes,
-    lateness: Told::Yes,
-    leases: Leases::OfTokens,
-    failover_ms: 0,
-    unanswered: Unanswered::UntilKilled,
+    ..Rules::USUAL
 };
 
 const QUEUE: &str = "toy";

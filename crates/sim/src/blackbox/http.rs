@@ -9,8 +9,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel_judge::history::{
-    Answer, Call, Enqueue, Grant, Held, IfExists, Leases, MsgId, Proof, Recorder, Refusal, Rules, Seen,
-    Shards, Stamp, State, Target, Token, Told, Totals, Unanswered, When, wall_ms,
+    Answer, Call, Enqueue, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen, Stamp, State,
+    Target, Token, Totals, When, wall_ms,
 };
 use serde_json::{Value, json};
 
@@ -90,13 +90,7 @@ impl System for DuewheelHttp {
             backoff_max_ms: 1_000,
             offer_ms: 5_000,
             slack_ms: 50,
-            shards: Shards::One,
-            attempts: Told::Yes,
-            keys: Told::Yes,
-            lateness: Told::Yes,
-            leases: Leases::OfTokens,
-            failover_ms: 0,
-            unanswered: Unanswered::UntilKilled,
+            ..Rules::USUAL
         }
     }
 

@@ -3,7 +3,7 @@
 
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
-use duewheel_judge::history::{Leases, Rules, Shards, Told, Unanswered};
+use duewheel_judge::history::Rules;
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Options, Workers};
 
@@ -73,13 +73,7 @@ pub(super) const RULES: Rules = Rules {
     backoff_max_ms: 500,
     offer_ms: 2_000,
     slack_ms: 50,
-    shards: Shards::One,
-    attempts: Told::Yes,
-    keys: Told::Yes,
-    lateness: Told::Yes,
-    leases: Leases::OfTokens,
-    failover_ms: 0,
-    unanswered: Unanswered::UntilKilled,
+    ..Rules::USUAL
 };
 
 impl Style {
