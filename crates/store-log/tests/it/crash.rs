@@ -226,6 +226,28 @@ fn a_crash_loop_does_not_eat_the_disk() {
     assert!(largest <= 8, "{largest} segments");
 }
 
+/// A copy of the disk on which opening was halted at its `call`-th call that changes something; `None` if it needs no more of them, and
+/// then it was more than `least`.
+fn halted_opening(disk: &SimDisk, call: u64, least: u64) -> Option<SimDisk> {
+    let disk = disk.copy();
+    let calls = disk.calls();
+    disk.plan(Plan::HaltAt(calls + call));
+    if open(&disk, by_hand()).is_ok() {
+        assert!(call > least, "opening changes something: {call}");
+        return None;
+    }
+    Some(disk)
+}
+
+/// Opens a disk: there is more on it than up to `upto`, and all of that is what the history says.
+#[track_caller]
+fn assert_keeps(disk: &SimDisk, upto: Lsn, history: &History, what: &str) {
+    let mut store = open(disk, by_hand()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let recovered = store.recovered();
+    assert!(recovered.next_lsn > upto, "{what}");
+    assert_is(&mut store, &recovered, history, what);
+}
+
 /// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on the
 /// disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header was
 /// gone, a later segment was in use, and the folder was refused as damaged.
@@ -246,19 +268,9 @@ fn a_header_read_from_the_page_cache_is_made_durable() {
     drop(store);
     for call in 1.. {
         for survivors in [Survivors::None, Survivors::Some, Survivors::All] {
-            let disk = disk.copy();
-            let calls = disk.calls();
-            disk.plan(Plan::HaltAt(calls + call));
-            let opened = open(&disk, by_hand());
-            if opened.is_ok() {
-                assert!(call > 8, "opening changes something: {call}");
-                return;
-            }
+            let Some(disk) = halted_opening(&disk, call, 8) else { return };
             disk.restart(survivors);
-            let mut store = open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}"));
-            let recovered = store.recovered();
-            assert!(recovered.next_lsn > durable, "call {call}");
-            assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
+            assert_keeps(&disk, durable, &history, &format!("call {call}, {survivors:?}"));
         }
     }
 }
@@ -279,22 +291,14 @@ fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
     let written = store.progress().expect("progress").written;
     drop(store);
     for call in 1.. {
-        let disk = disk.copy();
-        let calls = disk.calls();
-        disk.plan(Plan::HaltAt(calls + call));
-        if open(&disk, by_hand()).is_ok() {
-            assert!(call > 8, "opening changes something: {call}");
-            return;
-        }
+        let Some(disk) = halted_opening(&disk, call, 8) else { return };
         disk.restart(Survivors::All);
         drop(open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}")));
         for survivors in [Survivors::None, Survivors::Some] {
             let disk = disk.copy();
             disk.restart(survivors);
-            let mut store = open(&disk, by_hand()).unwrap_or_else(|e| panic!("call {call}: {e}"));
-            let recovered = store.recovered();
-            assert!(recovered.next_lsn > written, "call {call}: the owner before had taken it over");
-            assert_is(&mut store, &recovered, &history, &format!("call {call}, {survivors:?}"));
+            // The owner before had taken it over.
+            assert_keeps(&disk, written, &history, &format!("call {call}, {survivors:?}"));
         }
     }
 }
@@ -369,13 +373,7 @@ fn copies_of_an_attempt_that_failed_do_not_come_back() {
     }
     drop(store);
     for call in 1.. {
-        let disk = disk.copy();
-        let calls = disk.calls();
-        disk.plan(Plan::HaltAt(calls + call));
-        if open(&disk, by_hand()).is_ok() {
-            assert!(call > 6, "opening changes something: {call}");
-            return;
-        }
+        let Some(disk) = halted_opening(&disk, call, 6) else { return };
         disk.restart(Survivors::None);
         let mut store = open(&disk, by_hand()).expect("open");
         let next = store.recovered().next_lsn;

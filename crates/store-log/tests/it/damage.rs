@@ -365,7 +365,7 @@ fn the_segment_size_may_be_changed() {
         let options = Options { segment_bytes: size * 1024, ..by_hand() };
         let mut rig = Rig::open(&disk, options, history);
         let what = format!("{size} KiB");
-        assert_is(&mut rig.store, &rig.recovered, &rig.history, &what);
+        rig.assert_is(&what);
         for _ in 0..60 {
             rig.append(9);
             if rig.history.dice().once_in(4) {

@@ -55,7 +55,7 @@ fn a_failed_write_ends_the_store() {
     drop(rig.store);
     let mut rig = Rig::open(&disk, by_hand(), rig.history);
     assert!(rig.recovered.next_lsn > durable);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_is("reopened");
 }
 
 /// Story (PostgreSQL, 2018): after a failed fsync the kernel marks the pages clean; the next fsync succeeds and the data
@@ -97,7 +97,7 @@ fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
     disk.restart(Survivors::None);
     let mut rig = Rig::open(&disk, by_hand(), rig.history);
     assert_eq!(rig.recovered.next_lsn, written.next(), "the new segment has the tail");
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_is("reopened");
 }
 
 /// Each call of the disk fails once: those that change it as if it were broken and as if it were full, and those that only
@@ -196,7 +196,7 @@ fn fail(plan: fn(u64) -> Plan, n: u64, seen: &mut Failures) -> Reached {
     seen.calls.extend(disk.failed());
     let mut rig = Rig::open(&disk, by_hand(), history);
     assert!(rig.recovered.next_lsn > durable, "{failing:?}: lost");
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("{failing:?}"));
+    rig.assert_is(&format!("{failing:?}"));
     rig.history.forget_after(Lsn(rig.recovered.next_lsn.0 - 1));
     rig.append(3);
     seen.cases += 1;
@@ -284,7 +284,7 @@ fn buffered_is_durable_when_written_and_synced_soon() {
     disk.restart(Survivors::None);
     let mut rig = Rig::open(&disk, by_hand(), rig.history);
     assert_eq!(rig.recovered.next_lsn, rig.history.model().applied().next());
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_is("reopened");
 }
 
 #[test]

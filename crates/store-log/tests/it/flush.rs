@@ -13,10 +13,19 @@ use duewheel_core::{EngineMs, Lsn, Message, MessageId, QueueName, WallMs};
 use duewheel_store_log::{LogStore, Options, Worked, Workers, verify_on};
 
 use crate::rig::{
-    Rig, all_rows, assert_is, assert_rows, by_hand, figure, load_all, load_page, open, times, was, work,
-    work_all,
+    Rig, all_rows, assert_rows, by_hand, figure, load_all, load_page, open, times, was, work, work_all,
 };
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
+
+/// Appends groups of given records to a new store.
+fn appender() -> impl FnMut(&mut LogStore, Vec<Record>) {
+    let mut lsn = 1;
+    move |store, records| {
+        let group = Group { first: Lsn(lsn), clock: clock(lsn), records };
+        lsn = group.last().0 + 1;
+        store.append(&group).expect("append");
+    }
+}
 
 /// A cut behind each group, as long as the flushes keep up.
 fn eager() -> Options {
@@ -35,7 +44,7 @@ fn everything_together_is_the_fold_of_all_records() {
             let options = if seed % 3 == 0 { by_hand() } else { eager() };
             let mut rig = Rig::open(&disk, options, history);
             let what = format!("seed {seed}, round {round}");
-            assert_is(&mut rig.store, &rig.recovered, &rig.history, &what);
+            rig.assert_is(&what);
             let hands = rig.store.hands();
             for _ in 0..rig.history.dice().below(60) {
                 rig.append(10);
@@ -69,7 +78,7 @@ fn flushes_and_merges_run_beside_the_owner() {
             let what = format!("seed {seed}, round {round}");
             let options = Options { workers: Workers::Threads, ..eager() };
             let mut rig = Rig::open(&disk, options, history);
-            assert_is(&mut rig.store, &rig.recovered, &rig.history, &what);
+            rig.assert_is(&what);
             for n in 0..120 {
                 rig.append(10);
                 rig.store.sync().expect("sync");
@@ -175,11 +184,11 @@ fn an_open_over_budget_starts_with_a_cut() {
     drop(rig.store);
     let mut rig = Rig::open(&disk, by_hand(), rig.history);
     assert_eq!(rig.store.hands().flush(), Worked::Done);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "while running");
+    rig.assert_is("while running");
     drop(rig.store);
     let mut rig = Rig::open(&disk, by_hand(), rig.history);
     assert_eq!(figure(&rig.store, "memory_records"), 0);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "from the runs");
+    rig.assert_is("from the runs");
 }
 
 /// A flush or a merge that fails leaves everything as it was, and the next attempt takes new files.
@@ -212,9 +221,7 @@ fn what_failed_is_made_again_later() {
         work_all(&hands);
         assert!(figure(&rig.store, "merges_total") > 0);
         assert_rows(&mut rig.store, &rig.history, rig.history.model(), "after the merge");
-        drop(rig.store);
-        let mut rig = Rig::open(&disk, eager(), rig.history);
-        assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+        rig.assert_reopens(&disk, eager());
     }
 }
 
@@ -225,12 +232,7 @@ fn bodies_come_back_byte_for_byte_through_patches() {
     let options = Options { segment_bytes: 256 * 1024, ..eager() };
     let mut store = open(&disk, options.clone()).expect("open");
     let hands = store.hands();
-    let mut lsn = 1;
-    let mut append = |store: &mut LogStore, records: Vec<Record>| {
-        let group = Group { first: Lsn(lsn), clock: clock(lsn), records };
-        lsn = group.last().0 + 1;
-        store.append(&group).expect("append");
-    };
+    let mut append = appender();
     for id in 1..=60 {
         append(&mut store, vec![put(id, 60_000)]);
         if id % 25 == 0 {
@@ -374,12 +376,7 @@ fn a_purge_takes_what_is_in_runs_without_reading_it() {
     let disk = SimDisk::new(9);
     let mut store = open(&disk, by_hand()).expect("open");
     let hands = store.hands();
-    let mut lsn = 1;
-    let mut append = |store: &mut LogStore, records: Vec<Record>| {
-        let group = Group { first: Lsn(lsn), clock: clock(lsn), records };
-        lsn = group.last().0 + 1;
-        store.append(&group).expect("append");
-    };
+    let mut append = appender();
     for id in 1..=300 {
         append(&mut store, vec![put(id, 50)]);
         work_all(&hands);

@@ -179,6 +179,19 @@ impl Rig {
         Rig { store, history, recovered }
     }
 
+    /// Closes the store, and opens it again: it has all that the history says.
+    #[track_caller]
+    pub(crate) fn assert_reopens(self, disk: &(impl Disk + Clone + 'static), options: Options) {
+        drop(self.store);
+        Rig::open(disk, options, self.history).assert_is("reopened");
+    }
+
+    /// What the store said when it was opened, and all that it has, is what the history says.
+    #[track_caller]
+    pub(crate) fn assert_is(&mut self, what: &str) {
+        assert_is(&mut self.store, &self.recovered, &self.history, what);
+    }
+
     /// Appends a group of up to `most` records.
     pub(crate) fn append(&mut self, most: u64) -> Lsn {
         let group = self.history.group(most);

@@ -11,7 +11,7 @@ use duewheel_store_log::{Options, Worked, Workers};
 
 use duewheel_sim_disk::SimDisk;
 
-use crate::rig::{Rig, assert_is, by_hand, figure, open, was, work, work_all};
+use crate::rig::{Rig, by_hand, figure, open, was, work, work_all};
 
 /// No flush gets in the way.
 fn lazy() -> Options {
@@ -55,9 +55,7 @@ fn a_full_disk_keeps_the_ballast_for_settling() {
         assert_eq!(rig.store.room(), Room::Enough);
         rig.append(9);
     }
-    drop(rig.store);
-    let mut rig = Rig::open(&disk, lazy(), rig.history);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_reopens(&disk, lazy());
 }
 
 /// The owner that ignores `room()` gets an error that says what to do, and nothing written before is lost.
@@ -83,7 +81,7 @@ fn an_append_that_ignores_room_fails_as_full() {
     disk.set_free(100_000);
     let mut rig = Rig::open(&disk, lazy(), rig.history);
     assert_eq!(rig.recovered.next_lsn, written.next());
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_is("reopened");
 }
 
 /// A process that is restarted on a full disk finds its prepared segments.
@@ -96,7 +94,7 @@ fn a_full_disk_can_be_opened_again() {
     drop(rig.store);
     disk.set_free(0);
     let mut rig = Rig::open(&disk, lazy(), rig.history);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_is("reopened");
     assert_eq!(rig.store.hands().prepare(), Worked::Later);
     assert_eq!(rig.store.room(), Room::SettleOnly);
     for _ in 0..60 {
@@ -147,9 +145,7 @@ fn a_full_disk_is_helped_by_a_flush() {
     }
     assert_eq!(rig.store.room(), Room::Enough);
     rig.append(9);
-    drop(rig.store);
-    let mut rig = Rig::open(&disk, lazy(), rig.history);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_reopens(&disk, lazy());
 }
 
 /// A group larger than a segment gets one of its own, and order is kept among the prepared ones.
@@ -164,7 +160,7 @@ fn a_group_larger_than_a_segment_finds_its_place() {
         rig.append(9);
         drop(rig.store);
         rig = Rig::open(&disk, lazy(), rig.history);
-        assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("round {round}"));
+        rig.assert_is(&format!("round {round}"));
     }
     assert!(figure(&rig.store, "journal_bytes") > 100_000);
 }
@@ -238,7 +234,7 @@ fn a_merge_never_keeps_a_flush_from_its_room() {
         work_all(&hands);
         drop(rig.store);
         let mut rig = Rig::open(&disk, by_hand(), rig.history);
-        assert_is(&mut rig.store, &rig.recovered, &rig.history, &format!("{free} bytes free, reopened"));
+        rig.assert_is(&format!("{free} bytes free, reopened"));
     }
     assert!(full > 3 && under_way > 3, "{full} flushes found no room, {under_way} merges were under way");
 }
@@ -319,7 +315,5 @@ fn a_disk_that_is_full_of_what_counts_no_more_is_emptied() {
         hands.prepare();
     }
     assert_eq!(rig.store.room(), Room::Enough, "{:?}", rig.store.figures());
-    drop(rig.store);
-    let mut rig = Rig::open(&disk, options, rig.history);
-    assert_is(&mut rig.store, &rig.recovered, &rig.history, "reopened");
+    rig.assert_reopens(&disk, options);
 }
