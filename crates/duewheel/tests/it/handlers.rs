@@ -8,7 +8,7 @@ use std::time::Duration;
 use duewheel::core::message::{DeadReason, State};
 use duewheel::{HandlerError, MINUTE, Message, SECOND};
 
-use crate::{count, until, virtual_wheel};
+use crate::{count, counter, until, virtual_wheel, worker};
 
 #[tokio::test]
 async fn m3_a_handler_that_blocks_or_panics_delays_no_other() {
@@ -30,18 +30,7 @@ async fn m3_a_handler_that_blocks_or_panics_delays_no_other() {
         })
         .unwrap();
     wheel.queue("panics").handler(|_| async { panic!("as bad handlers do") }).unwrap();
-    let done = Arc::new(AtomicUsize::new(0));
-    let seen = done.clone();
-    wheel
-        .queue("good")
-        .handler(move |_| {
-            let seen = seen.clone();
-            async move {
-                seen.fetch_add(1, Ordering::SeqCst);
-                Ok(())
-            }
-        })
-        .unwrap();
+    let done = counter(&wheel.queue("good"));
     for _ in 0..3 {
         wheel.queue("blocks").body("").enqueue().await.unwrap();
         wheel.queue("panics").body("").enqueue().await.unwrap();
@@ -166,19 +155,7 @@ async fn a_queue_has_one_handler_and_a_bad_name_is_said() {
 async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
     // Real time: leases of 60 ms, work of 300 ms.
     let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let seen = runs.clone();
-    wheel
-        .queue("slow")
-        .handler(move |_| {
-            let seen = seen.clone();
-            async move {
-                seen.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                Ok(())
-            }
-        })
-        .unwrap();
+    let runs = worker(&wheel.queue("slow"), Duration::from_millis(300));
     wheel.queue("slow").body("").lease(Duration::from_millis(60)).enqueue().await.unwrap();
     until("it runs", || count(&runs) == 1).await;
     wheel.idle().await.unwrap();

@@ -6,26 +6,11 @@ use std::time::Duration;
 
 use duewheel::core::record::Created;
 use duewheel::{
-    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Message, Queue, SECOND, ShutdownError,
+    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Message, SECOND, ShutdownError,
     VirtualClock,
 };
 
-use crate::{count, until, virtual_wheel};
-
-fn counter(queue: &Queue) -> Arc<AtomicUsize> {
-    let runs = Arc::new(AtomicUsize::new(0));
-    let seen = runs.clone();
-    queue
-        .handler(move |_| {
-            let seen = seen.clone();
-            async move {
-                seen.fetch_add(1, Ordering::SeqCst);
-                Ok(())
-            }
-        })
-        .unwrap();
-    runs
-}
+use crate::{count, counter, until, virtual_wheel};
 
 #[tokio::test]
 async fn m9_messages_survive_a_restart_and_downtime_counts() {

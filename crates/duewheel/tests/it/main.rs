@@ -14,10 +14,11 @@ mod lifecycle;
 mod races;
 mod shapes;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use duewheel::{Duewheel, VirtualClock};
+use duewheel::{Duewheel, Queue, VirtualClock};
 
 /// A wheel in memory whose time stands still.
 pub async fn virtual_wheel() -> (Duewheel, VirtualClock) {
@@ -33,6 +34,30 @@ pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// Gives a queue a handler that does nothing else than count its messages.
+pub fn counter(queue: &Queue) -> Arc<AtomicUsize> {
+    worker(queue, Duration::ZERO)
+}
+
+/// As [`counter`]; and then it takes so long.
+pub fn worker(queue: &Queue, work: Duration) -> Arc<AtomicUsize> {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = runs.clone();
+    queue
+        .handler(move |_| {
+            let seen = seen.clone();
+            async move {
+                seen.fetch_add(1, Ordering::SeqCst);
+                if !work.is_zero() {
+                    tokio::time::sleep(work).await;
+                }
+                Ok(())
+            }
+        })
+        .unwrap();
+    runs
 }
 
 /// What a counter shows.
