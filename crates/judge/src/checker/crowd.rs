@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::history::{Answer, Call, IfExists, MsgId, Refusal, Shards, Target, Token};
 
-use super::index::{End, How, Life, Op, Point, World};
-use super::life::may_be_leased;
+use super::life::{How, Life, may_be_leased};
+use super::op::{End, Op, Point};
+use super::world::World;
 use super::{Check, Report, Violation};
 
 pub(super) fn check(world: &World<'_>, report: &mut Report) {

@@ -5,7 +5,9 @@ use std::fmt;
 
 use crate::history::{Answer, Blow, Call, Fault, Moment, Refusal, State, What};
 
-use super::index::{End, How, NS, Point, World, proof};
+use super::life::{How, Life};
+use super::op::{End, NS, Point, proof};
+use super::world::World;
 
 /// Something that a run may be required to have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,7 +166,7 @@ pub(super) fn gather(world: &World<'_>, evidence: &mut Evidence) {
     }
 }
 
-fn of_life(world: &World<'_>, life: &super::index::Life<'_>, evidence: &mut Evidence) {
+fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
     let answered = life.sends.iter().any(|&s| world.ops[s].done().is_some());
     if !life.sends.is_empty() && !answered && life.exists.is_some() {
         evidence.add(Fact::UnansweredButAccepted, 1);

@@ -5,7 +5,8 @@ use std::fmt;
 
 use crate::history::{Call, Told, When};
 
-use super::index::{NS, World};
+use super::op::NS;
+use super::world::World;
 
 /// Latenesses of one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

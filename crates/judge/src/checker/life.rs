@@ -1,50 +1,77 @@
-//! One message judged by itself.
+//! A message: everything in the history that concerns it, and what that says of its life.
 
-use crate::history::{Answer, Call, Held, Leases, Refusal, State, Told, When};
+use crate::history::{Call, Grant, Held, MsgId, Tag};
 
-use super::index::{End, Ender, Granted, How, Life, NS, Op, Point, World, gives_back, proof};
-use super::{Check, Report};
+use super::op::{NS, Op, Point, gives_back, proof};
+use super::world::World;
 
-pub(super) fn check(world: &World<'_>, life: &Life<'_>, report: &mut Report) {
-    let mut judge = Judge { world, life, report };
-    judge.tokens();
-    judge.early();
-    judge.leases();
-    judge.attempts();
-    judge.ends();
-    judge.settles();
-    judge.changes();
-    judge.gets();
-    judge.held();
-    judge.offered();
-    judge.lateness();
-    judge.balance();
+/// A grant that a consumer has received.
+#[derive(Debug)]
+pub(super) struct Granted<'h> {
+    pub(super) op: usize,
+    pub(super) grant: &'h Grant,
+    /// The reserve was invoked: the grant is not older.
+    pub(super) inv: Point,
+    /// The grant was received.
+    pub(super) ret: Point,
+    pub(super) lease_ns: u64,
 }
 
-struct Judge<'a, 'h> {
-    world: &'a World<'h>,
-    life: &'a Life<'h>,
-    report: &'a mut Report,
+/// A request that may have ended a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ender {
+    pub(super) op: usize,
+    pub(super) how: How,
+    /// Answered, so that it certainly has.
+    pub(super) certain: bool,
 }
 
-/// Something that sets a message's due time.
-struct Setter {
-    inv: Point,
-    latest: Point,
-    done: Option<Point>,
-    due: Due,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Acked,
+    Cancelled,
+    Replaced,
+    Purged,
 }
 
-#[derive(Clone, Copy)]
-enum Due {
-    /// So many ns after the moment at which it took effect.
-    After(u64),
-    /// By the wall clock.
-    At(u64),
-    Now,
+/// One message: everything in the history that concerns it. Numbers are positions in [`World::ops`].
+#[derive(Debug, Default)]
+pub(super) struct Life<'h> {
+    pub(super) id: Option<MsgId>,
+    pub(super) tag: Option<Tag>,
+    pub(super) queue: String,
+    pub(super) key: Option<String>,
+    pub(super) max_attempts: u64,
+    /// Length of its leases, if it says so itself.
+    pub(super) lease_ms: Option<u64>,
+    /// Enqueues: one, or several with the same `dedupe_id`.
+    pub(super) sends: Vec<usize>,
+    /// Sorted by token.
+    pub(super) grants: Vec<Granted<'h>>,
+    /// Ack, nack, extend, bury.
+    pub(super) settles: Vec<usize>,
+    /// Cancel, postpone, fire and redrive that name it by id, or whose answer does.
+    pub(super) changes: Vec<usize>,
+    /// Those by key that may have meant it.
+    pub(super) loose: Vec<usize>,
+    pub(super) gets: Vec<usize>,
+    pub(super) enders: Vec<Ender>,
+    pub(super) held: Option<(Point, &'h Held)>,
+    /// Proven to exist from here on.
+    pub(super) exists: Option<Point>,
 }
 
 impl Life<'_> {
+    pub(super) fn all_ops(&self) -> Vec<usize> {
+        let mut ops = [&self.sends[..], &self.settles, &self.changes, &self.loose, &self.gets].concat();
+        ops.extend(self.enders.iter().map(|e| e.op));
+        ops
+    }
+
+    pub(super) fn grant_ops(&self) -> Vec<usize> {
+        self.grants.iter().map(|g| g.op).collect()
+    }
+
     /// The first end that was answered.
     pub(super) fn certain_end(&self, world: &World<'_>) -> Option<(Ender, Point)> {
         let ends = self.enders.iter().filter(|e| e.certain);
@@ -82,14 +109,14 @@ impl Life<'_> {
         places.into_iter().find(|at| self.may_be_dead(world, at + 1)).unwrap_or(usize::MAX)
     }
 
-    fn buried(&self, world: &World<'_>, before: usize) -> bool {
+    pub(super) fn buried(&self, world: &World<'_>, before: usize) -> bool {
         self.settles.iter().any(|&s| {
             let op = &world.ops[s];
             matches!(op.call, Call::Bury(_)) && op.possible() && op.inv.idx < before
         })
     }
 
-    fn redriven(&self, world: &World<'_>, before: usize) -> bool {
+    pub(super) fn redriven(&self, world: &World<'_>, before: usize) -> bool {
         self.changes.iter().any(|&c| {
             let op = &world.ops[c];
             matches!(op.call, Call::Redrive(_)) && op.possible() && op.inv.idx < before
@@ -163,7 +190,11 @@ impl Life<'_> {
         end
     }
 
-    fn extends<'w, 'h>(&self, world: &'w World<'h>, g: &Granted<'_>) -> impl Iterator<Item = &'w Op<'h>> {
+    pub(super) fn extends<'w, 'h>(
+        &self,
+        world: &'w World<'h>,
+        g: &Granted<'_>,
+    ) -> impl Iterator<Item = &'w Op<'h>> {
         self.settles.iter().map(|&s| &world.ops[s]).filter(move |op| {
             op.possible() && matches!(op.call, Call::Extend { proof, .. } if proof.token == g.grant.token)
         })
@@ -176,678 +207,6 @@ impl Life<'_> {
             op.possible() && op.inv.idx < before && gives_back(op.call) == Some(&g.grant.token)
         }) || self.redriven(world, before)
             || world.hung_up(g, before)
-    }
-}
-
-impl<'h> Judge<'_, 'h> {
-    fn blame(&mut self, check: Check, what: String) {
-        self.world.accuse(self.report, check, self.life, what);
-    }
-
-    fn ops<'b>(&'b self, which: &'b [usize]) -> impl Iterator<Item = &'b Op<'h>> {
-        which.iter().map(|&i| &self.world.ops[i])
-    }
-
-    /// Tokens grow from grant to grant.
-    fn tokens(&mut self) {
-        let life = self.life;
-        for (i, a) in life.grants.iter().enumerate() {
-            self.report.applied(Check::TokenOrder);
-            for b in &life.grants[i + 1..] {
-                if a.grant.token == b.grant.token {
-                    self.blame(Check::TokenOrder, format!("token {} was given twice", a.grant.token.0));
-                } else if b.ret.idx < a.inv.idx {
-                    let what = format!("token {} was given after {}", a.grant.token.0, b.grant.token.0);
-                    self.blame(Check::TokenOrder, what);
-                }
-            }
-        }
-    }
-
-    /// A grant must not be early by any due time that may have been in force.
-    fn early(&mut self) {
-        let setters = self.setters();
-        if setters.is_empty() {
-            return;
-        }
-        let life = self.life;
-        for g in &life.grants {
-            self.report.applied(Check::Early);
-            let open: Vec<&Setter> = setters
-                .iter()
-                .filter(|s| s.inv.idx < g.ret.idx)
-                .filter(|s| {
-                    // Superseded: another was asked for after this had ended, and answered before this reserve.
-                    !setters
-                        .iter()
-                        .any(|t| t.inv.idx > s.latest.idx && t.done.is_some_and(|done| done.idx < g.inv.idx))
-                })
-                .collect();
-            let least = open.iter().map(|s| self.early_by(s, g)).min();
-            match least {
-                Some(0) => {}
-                Some(ns) => {
-                    let what = format!("attempt {} came {} µs early", g.grant.attempt, ns.div_ceil(1_000));
-                    self.blame(Check::Early, what);
-                }
-                None => self.blame(Check::Early, "granted before it was asked for".to_owned()),
-            }
-        }
-    }
-
-    fn early_by(&self, s: &Setter, g: &Granted<'_>) -> u64 {
-        match s.due {
-            Due::Now => 0,
-            Due::After(ns) => {
-                let passed = g.ret.ns.saturating_sub(s.inv.ns);
-                ns.saturating_sub(passed + self.world.jumped_unnoted(s.inv.idx, g.ret.idx))
-            }
-            Due::At(ms) => {
-                // The clock may have shown the time before it was put back.
-                let mut shown = g.ret.wall;
-                for (at, fault) in &self.world.faults {
-                    if let crate::history::Fault::ClockStep { before_ms, .. } = fault
-                        && at.idx > s.inv.idx
-                        && at.idx < g.ret.idx
-                    {
-                        shown = shown.max(*before_ms);
-                    }
-                }
-                ms.saturating_sub(shown).saturating_mul(NS)
-            }
-        }
-    }
-
-    fn setters(&self) -> Vec<Setter> {
-        let mut setters = Vec::new();
-        let due = |when: &When| match when {
-            When::DelayMs(ms) => Due::After(ms.saturating_mul(NS)),
-            When::AtMs(ms) => Due::At(*ms),
-        };
-        for op in self.ops(&self.life.sends) {
-            if let Call::Enqueue(e) = op.call
-                && op.possible()
-            {
-                // Of an enqueue and its retries the first may have been the one that counted: none supersedes another.
-                setters.push(Setter { inv: op.inv, latest: op.latest, done: None, due: due(&e.when) });
-            }
-        }
-        if self.life.sends.is_empty() {
-            return setters;
-        }
-        let mut add = |op: &Op<'_>, due| {
-            if op.possible() {
-                let done = op.done().filter(|_| !self.world.undone(op, usize::MAX));
-                setters.push(Setter { inv: op.inv, latest: op.latest, done, due });
-            }
-        };
-        for op in self.ops(&self.life.changes).chain(self.ops(&self.life.loose)) {
-            match op.call {
-                Call::Postpone { when, .. } => add(op, due(when)),
-                Call::Fire(_) | Call::Redrive(_) => add(op, Due::Now),
-                _ => {}
-            }
-        }
-        for op in self.ops(&self.life.settles) {
-            if let Call::Nack { proof, delay_ms } = op.call {
-                let attempt = self.attempt_of(&proof.token);
-                let ms = delay_ms.unwrap_or_else(|| self.backoff(attempt));
-                add(op, Due::After(ms.saturating_mul(NS)));
-            }
-        }
-        setters
-    }
-
-    fn attempt_of(&self, token: &crate::history::Token) -> u64 {
-        self.life.grants.iter().find(|g| g.grant.token == *token).map_or(1, |g| g.grant.attempt)
-    }
-
-    /// The shortest delay by the backoff: jitter never goes below the step, but at the cap down to three quarters.
-    fn backoff(&self, attempt: u64) -> u64 {
-        let rules = &self.world.rules;
-        let doublings = attempt.saturating_sub(1).min(40);
-        let step = rules.backoff_min_ms.saturating_mul(1 << doublings);
-        step.min(rules.backoff_max_ms / 4 * 3).max(rules.backoff_min_ms)
-    }
-
-    /// Nobody gets a message while another has it.
-    fn leases(&mut self) {
-        let life = self.life;
-        for pair in life.grants.windows(2) {
-            let (a, b) = (&pair[0], &pair[1]);
-            if life.may_be_given_back(self.world, a, b.ret.idx) || self.world.forgettable(a, b.ret.idx) {
-                continue;
-            }
-            self.report.applied(Check::LeaseBroken);
-            let free = life.lease_ends_after(self.world, a, b.ret.idx);
-            let seen = b.ret.ns + self.world.jumped_unnoted(a.inv.idx, b.ret.idx);
-            if seen < free {
-                let what = format!(
-                    "granted again (attempt {}) {} µs before the lease of attempt {} can have run out",
-                    b.grant.attempt,
-                    (free - seen).div_ceil(1_000),
-                    a.grant.attempt
-                );
-                self.blame(Check::LeaseBroken, what);
-            }
-        }
-    }
-
-    /// Attempts count up by one a grant; a gap needs a reserve whose answer was lost.
-    fn attempts(&mut self) {
-        let life = self.life;
-        if self.world.rules.attempts == Told::No {
-            return;
-        }
-        let born = life.born(self.world);
-        let mut last: Option<&Granted<'_>> = None;
-        for g in &life.grants {
-            self.report.applied(Check::Attempts);
-            let n = g.grant.attempt;
-            let (before, from) = last.map_or((0, born), |l| (l.grant.attempt, l.inv.idx));
-            let forgotten = last.is_some_and(|l| self.world.forgettable(l, g.ret.idx));
-            let lost = self.world.lost_between(&life.queue, from, g.ret.idx);
-            if n <= before && !forgotten {
-                self.blame(Check::Attempts, format!("attempt {n} after attempt {before}"));
-            } else if n > before + 1 + lost {
-                let what =
-                    format!("attempt {n} after attempt {before}, but only {lost} grants can have been lost");
-                self.blame(Check::Attempts, what);
-            }
-            if n > life.max_attempts && !life.redriven(self.world, g.ret.idx) {
-                let what = format!("attempt {n} of at most {}", life.max_attempts);
-                self.blame(Check::DeadInexact, what);
-            }
-            last = Some(g);
-        }
-    }
-
-    /// A message ends once, and nothing follows.
-    fn ends(&mut self) {
-        let life = self.life;
-        let certain: Vec<&Ender> = life.enders.iter().filter(|e| e.certain).collect();
-        if certain.len() > 1 {
-            let hows: Vec<String> = certain.iter().map(|e| format!("{:?}", e.how)).collect();
-            self.blame(Check::EndedTwice, format!("ended more than once: {}", hows.join(", ")));
-        }
-        if !certain.is_empty() {
-            self.report.applied(Check::EndedTwice);
-        }
-        for e in certain {
-            let op = &self.world.ops[e.op];
-            let Some(ret) = op.done() else { continue };
-            match e.how {
-                How::Acked => self.nothing_after_ack(op, ret),
-                How::Cancelled | How::Replaced => self.nothing_after_cancel(op, ret),
-                How::Purged => {}
-            }
-        }
-    }
-
-    fn nothing_after_ack(&mut self, op: &Op<'h>, ret: Point) {
-        let life = self.life;
-        let Some(proof) = proof(op.call) else { return };
-        self.report.applied(Check::GrantAfterAck);
-        if self.world.rules.leases == Leases::OfConnections {
-            for g in life.grants.iter().filter(|g| g.grant.token != proof.token) {
-                if let Some(how) = self.granted_after(g, op, ret) {
-                    self.blame(Check::GrantAfterAck, format!("{how} the ack was answered"));
-                }
-            }
-            return;
-        }
-        for g in &life.grants {
-            // The ack was accepted, so its token was the latest then; a greater one is younger than the ack, or was forgotten.
-            if g.grant.token > proof.token && self.world.forgettable(g, ret.idx) && g.ret.idx < op.inv.idx {
-                continue;
-            }
-            if g.grant.token > proof.token {
-                let what =
-                    format!("attempt {} has a newer token than the one that was acked", g.grant.attempt);
-                self.blame(Check::GrantAfterAck, what);
-            } else if g.inv.idx > ret.idx {
-                let what = format!("attempt {} was asked for after the ack was answered", g.grant.attempt);
-                self.blame(Check::GrantAfterAck, what);
-            }
-        }
-    }
-
-    fn nothing_after_cancel(&mut self, op: &Op<'h>, ret: Point) {
-        self.report.applied(Check::GrantAfterCancel);
-        for g in &self.life.grants {
-            if let Some(how) = self.granted_after(g, op, ret) {
-                self.blame(Check::GrantAfterCancel, format!("{how} the cancel was answered"));
-            }
-        }
-    }
-
-    /// How a grant must have come after an operation that removes the message unless a consumer has it; `None` if it need not.
-    fn granted_after(&self, g: &Granted<'h>, op: &Op<'h>, ret: Point) -> Option<String> {
-        let attempt = g.grant.attempt;
-        if g.inv.idx > ret.idx {
-            return Some(format!("attempt {attempt} was asked for after"));
-        }
-        // They overlap. Either the grant was first: then its lease must have ended before the removal was answered.
-        // Or it came after the removal, which is wrong.
-        if self.over(g, ret) {
-            return None;
-        }
-        let order = if g.ret.idx < op.inv.idx { "was held" } else { "overlaps" };
-        Some(format!("attempt {attempt} {order}, its lease cannot have ended before"))
-    }
-
-    /// Whether a lease may have ended before a place.
-    fn over(&self, g: &Granted<'h>, at: Point) -> bool {
-        let (life, world) = (self.life, self.world);
-        at.ns + world.jumped_unnoted(g.inv.idx, at.idx) >= life.lease_ends_after(world, g, at.idx)
-            || life.may_be_given_back(world, g, at.idx)
-            || world.forgettable(g, at.idx)
-    }
-
-    /// Stale settles are refused, the holder's are not.
-    fn settles(&mut self) {
-        let (life, world) = (self.life, self.world);
-        let gone = life.certain_end(world);
-        for &s in &life.settles {
-            let op = &world.ops[s];
-            let Some(proof) = proof(op.call) else { continue };
-            match op.end {
-                End::Ok(ret, _) => {
-                    self.report.applied(Check::StaleSettle);
-                    // A delete is open to all as soon as nobody has the message.
-                    let open = world.rules.leases == Leases::OfConnections && matches!(op.call, Call::Ack(_));
-                    let newer = life
-                        .grants
-                        .iter()
-                        .filter(|g| g.grant.token > proof.token && g.ret.idx < op.inv.idx)
-                        .find(|g| !(world.forgettable(g, ret.idx) || open && self.over(g, ret)));
-                    if let Some(g) = newer {
-                        let what =
-                            format!("accepted token {} although {} was out", proof.token.0, g.grant.token.0);
-                        self.blame(Check::StaleSettle, what);
-                    }
-                    if let Some((e, at)) = gone
-                        && e.op != s
-                        && at.idx < op.inv.idx
-                    {
-                        let what = format!("accepted a settle after the message was {:?}", e.how);
-                        self.blame(Check::StaleSettle, what);
-                    }
-                    if matches!(op.call, Call::Extend { .. }) {
-                        self.late_extend(op, ret);
-                    }
-                }
-                End::Fail(ret, Refusal::LeaseLost) => self.refused(s, op, ret),
-                End::Fail(ret, Refusal::NotFound)
-                    if life.exists.is_some_and(|p| p.idx < op.inv.idx) && !life.forgotten(world, ret.idx) =>
-                {
-                    self.blame(Check::Untruthful, "the id was said never to have been given".to_owned());
-                }
-                End::Fail(..) | End::Unknown => {}
-            }
-        }
-    }
-
-    fn late_extend(&mut self, op: &Op<'h>, ret: Point) {
-        let (life, world) = (self.life, self.world);
-        let Some(proof) = proof(op.call) else { return };
-        let Some(g) = life.grants.iter().find(|g| g.grant.token == proof.token) else { return };
-        if world.stepped(g.inv.idx, ret.idx) {
-            return;
-        }
-        self.report.applied(Check::LateExtend);
-        let mut end = g.ret.ns.saturating_add(g.lease_ns);
-        for other in life.extends(world, g).filter(|o| o.inv.idx != op.inv.idx && o.inv.idx < ret.idx) {
-            if let Call::Extend { lease_ms, .. } = other.call {
-                end = end.max(other.latest.ns.saturating_add(lease_ms.saturating_mul(NS)));
-            }
-        }
-        end = end.saturating_add(world.rules.slack_ms * NS);
-        if op.inv.ns > end {
-            let what = format!("extended {} ms after the lease had run out", (op.inv.ns - end) / NS);
-            self.blame(Check::LateExtend, what);
-        }
-    }
-
-    /// A settle was refused with `lease_lost`: is there any way in which the lease was lost?
-    fn refused(&mut self, s: usize, op: &Op<'h>, ret: Point) {
-        let (life, world) = (self.life, self.world);
-        let Some(proof) = proof(op.call) else { return };
-        let Some(g) = life.grants.iter().find(|g| g.grant.token == proof.token) else { return };
-        let settled = life.settles.iter().any(|&other| {
-            let o = &world.ops[other];
-            let same = self::proof(o.call).is_some_and(|p| p.token == proof.token);
-            other != s
-                && same
-                && o.possible()
-                && o.inv.idx < ret.idx
-                && !matches!(o.call, Call::Extend { .. })
-        });
-        if settled || g.ret.idx > op.inv.idx || world.forgettable(g, ret.idx) || world.hung_up(g, ret.idx) {
-            return;
-        }
-        self.report.applied(Check::WronglyRefused);
-        let now = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx);
-        let others = life.enders.iter().any(|e| e.how != How::Purged && world.ops[e.op].inv.idx < ret.idx);
-        if now < life.lease_ends_after(world, g, ret.idx) {
-            if !others {
-                self.blame(Check::WronglyRefused, "refused although the lease still ran".to_owned());
-            }
-            return;
-        }
-        let newer = life.grants.iter().any(|n| n.grant.token > proof.token && n.inv.idx < ret.idx);
-        let changed =
-            self.ops(&life.changes).chain(self.ops(&life.loose)).any(|c| c.possible() && c.inv.idx < ret.idx);
-        let ended = life.may_have_ended(world, ret.idx);
-        let lost = world.lost_between(&life.queue, g.inv.idx, ret.idx) > 0;
-        let dead = g.grant.attempt >= life.max_attempts;
-        let needs_a_running_lease = match op.call {
-            Call::Extend { .. } => true,
-            Call::Nack { .. } | Call::Bury(_) => world.rules.leases == Leases::OfConnections,
-            _ => false,
-        };
-        if !(newer || changed || ended || lost || dead || needs_a_running_lease) {
-            let what = "refused although nobody can have got the message since the lease ran out".to_owned();
-            self.blame(Check::WronglyRefused, what);
-        }
-    }
-
-    /// What a producer changes by id.
-    fn changes(&mut self) {
-        let (life, world) = (self.life, self.world);
-        for &c in &life.changes {
-            let op = &world.ops[c];
-            match op.end {
-                End::Ok(ret, _) => {
-                    self.not_gone(op, "was changed");
-                    if !matches!(op.call, Call::Cancel(_)) {
-                        self.not_leased(op, ret);
-                    }
-                }
-                End::Fail(ret, Refusal::NotFound) => self.not_found(op, ret),
-                End::Fail(ret, Refusal::Leased) => self.said_leased(op, ret),
-                End::Fail(ret, Refusal::GoneOrLeased) => self.said_gone_or_leased(op, ret),
-                End::Fail(ret, Refusal::Dead) => {
-                    self.report.applied(Check::Untruthful);
-                    if !life.may_be_dead(world, ret.idx) {
-                        self.blame(Check::Untruthful, "was said to be dead, but cannot be".to_owned());
-                    }
-                }
-                End::Fail(..) | End::Unknown => {}
-            }
-        }
-    }
-
-    fn not_gone(&mut self, op: &Op<'h>, verb: &str) {
-        self.report.applied(Check::Resurrected);
-        if let Some((e, at)) = self.life.certain_end(self.world)
-            && at.idx < op.inv.idx
-        {
-            self.blame(Check::Resurrected, format!("{verb} after it was {:?}", e.how));
-        }
-    }
-
-    fn not_leased(&mut self, op: &Op<'h>, ret: Point) {
-        let life = self.life;
-        self.report.applied(Check::ChangedWhileLeased);
-        for g in life.grants.iter().filter(|g| g.ret.idx < op.inv.idx) {
-            if !self.over(g, ret) {
-                let what = format!("changed while attempt {} was out", g.grant.attempt);
-                self.blame(Check::ChangedWhileLeased, what);
-            }
-        }
-    }
-
-    fn not_found(&mut self, op: &Op<'h>, ret: Point) {
-        self.report.applied(Check::Untruthful);
-        if self.life.alive(self.world, op.inv.idx, ret.idx) {
-            self.blame(Check::Untruthful, "was said not to be there".to_owned());
-        }
-    }
-
-    fn said_leased(&mut self, op: &Op<'h>, ret: Point) {
-        self.report.applied(Check::Untruthful);
-        if !may_be_leased(self.world, self.life, op, ret) {
-            self.blame(Check::Untruthful, "was said to be leased, but nobody can have it".to_owned());
-        }
-    }
-
-    fn said_gone_or_leased(&mut self, op: &Op<'h>, ret: Point) {
-        self.report.applied(Check::Untruthful);
-        let there = self.life.alive(self.world, op.inv.idx, ret.idx);
-        if there && !may_be_leased(self.world, self.life, op, ret) {
-            let what = "was said to be gone or leased, but it is there, and nobody can have it".to_owned();
-            self.blame(Check::Untruthful, what);
-        }
-    }
-
-    fn gets(&mut self) {
-        let life = self.life;
-        for &i in &life.gets {
-            let op = &self.world.ops[i];
-            match op.end {
-                End::Ok(ret, Answer::Found(row)) => {
-                    self.not_gone(op, "was seen");
-                    self.row(row, op.inv, ret);
-                }
-                End::Fail(ret, Refusal::NotFound) => self.not_found(op, ret),
-                End::Ok(..) | End::Fail(..) | End::Unknown => {}
-            }
-        }
-    }
-
-    fn held(&mut self) {
-        let Some((at, row)) = self.life.held else { return };
-        self.report.applied(Check::Resurrected);
-        if let Some((e, _)) = self.life.certain_end(self.world) {
-            self.blame(Check::Resurrected, format!("in the final dump although it was {:?}", e.how));
-        }
-        self.row(row, at, at);
-    }
-
-    /// Attempts and death as a get or the dump shows them.
-    fn row(&mut self, row: &Held, inv: Point, ret: Point) {
-        let (life, world) = (self.life, self.world);
-        if world.rules.attempts == Told::No {
-            return;
-        }
-        self.report.applied(Check::Attempts);
-        let forgotten = life.grants.iter().any(|g| world.forgettable(g, ret.idx));
-        let most = |grants: &mut dyn Iterator<Item = &Granted<'_>>| {
-            grants.map(|g| g.grant.attempt).max().unwrap_or(0)
-        };
-        let known = most(&mut life.grants.iter().filter(|g| g.ret.idx < inv.idx));
-        let asked = most(&mut life.grants.iter().filter(|g| g.inv.idx < ret.idx));
-        let since = life.grants.iter().filter(|g| g.ret.idx < inv.idx).map(|g| g.inv.idx).max();
-        let lost = world.lost_between(&life.queue, since.unwrap_or_else(|| life.born(world)), ret.idx);
-        if row.attempt < known && !forgotten {
-            self.blame(Check::Attempts, format!("shows {} attempts after {known} grants", row.attempt));
-        }
-        if row.attempt > asked + lost && !life.sends.is_empty() {
-            let what =
-                format!("shows {} attempts, but {asked} grants and {lost} lost ones at most", row.attempt);
-            self.blame(Check::Attempts, what);
-        }
-        if life.redriven(world, ret.idx) || life.buried(world, ret.idx) || life.sends.is_empty() {
-            return;
-        }
-        self.report.applied(Check::DeadInexact);
-        match row.state {
-            State::Dead if row.attempt != life.max_attempts => {
-                let what = format!("dead after {} attempts of {}", row.attempt, life.max_attempts);
-                self.blame(Check::DeadInexact, what);
-            }
-            State::Scheduled | State::Ready if row.attempt >= life.max_attempts => {
-                let what = format!("{:?} after {} attempts of {}", row.state, row.attempt, life.max_attempts);
-                self.blame(Check::DeadInexact, what);
-            }
-            State::Scheduled | State::Ready | State::Leased | State::Dead => {}
-        }
-    }
-
-    /// Nothing overdue is left lying while a consumer asks in vain: comes back empty, or waits for longer than it should have to.
-    fn offered(&mut self) {
-        let (life, world) = (self.life, self.world);
-        let Some(exists) = life.exists else { return };
-        let queue = life.queue.as_str();
-        let empties = world.empty_reserves.get(queue).map_or(&[][..], Vec::as_slice);
-        let slow = world.slow_reserves.get(queue).map_or(&[][..], Vec::as_slice);
-        if empties.is_empty() && slow.is_empty() {
-            return;
-        }
-        if life.sends.is_empty() {
-            return;
-        }
-        self.report.applied(Check::NotOffered);
-        let patience = (world.rules.offer_ms + world.rules.slack_ms) * NS;
-        let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
-        let ended = ended.min(life.forgotten_at(world));
-        for i in 0..=life.grants.len() {
-            let next = life.grants.get(i);
-            let until = next.map_or(usize::MAX, |g| g.inv.idx);
-            let since = i.checked_sub(1).map(|p| &life.grants[p]);
-            let Some(ready) = self.ready_at_latest(since, until) else { continue };
-            let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
-            // They are in the order of their invocations, and excused as soon as something may have ended the message.
-            let before = until.min(ended);
-            let from = ready.saturating_add(patience);
-            let first =
-                empties.partition_point(|&e| world.ops[e].inv.ns <= from || world.ops[e].inv.idx <= start);
-            let vain = empties[first..]
-                .iter()
-                .map(|&e| &world.ops[e])
-                .take_while(|e| e.inv.idx < before)
-                .find(|e| e.latest.idx < until && self.in_vain(e, e.inv.ns, patience));
-            if let Some(e) = vain {
-                let ms = (e.inv.ns - ready) / NS;
-                self.blame(
-                    Check::NotOffered,
-                    format!("has been due for {ms} ms when a reserve came back empty"),
-                );
-                return;
-            }
-            // A reserve that waited could have been answered when the message came due; also the one that got it in the end.
-            let late = slow.iter().filter(|&&r| world.ops[r].inv.idx > start && world.ops[r].inv.idx < ended);
-            let late = late.filter_map(|&r| world.ops[r].done().map(|ret| (r, ret))).find(|(r, ret)| {
-                let got_it = next.is_some_and(|g| g.op == *r);
-                let r = &world.ops[*r];
-                (ret.idx < until || got_it)
-                    && ret.ns > ready.max(r.inv.ns).saturating_add(patience)
-                    && self.in_vain(r, ret.ns, patience)
-            });
-            if let Some((_, ret)) = late {
-                let ms = (ret.ns - ready) / NS;
-                self.blame(
-                    Check::NotOffered,
-                    format!("had been due for {ms} ms when a reserve that waited was answered"),
-                );
-                return;
-            }
-        }
-    }
-
-    /// Whether nothing excuses this reserve at this moment: no end, death, lost lease, restart, stall or stepped clock shortly before.
-    fn in_vain(&self, r: &Op<'_>, at: u64, patience: u64) -> bool {
-        let (life, world) = (self.life, self.world);
-        let born = life.born(world);
-        if life.may_have_ended(world, r.latest.idx)
-            || life.may_be_dead(world, r.latest.idx)
-            || world.put_back(born, r.latest.idx)
-        {
-            return false;
-        }
-        let ups = world.downs.iter().map(|(_, up)| up).chain(&world.stalls);
-        let away = world.pauses.iter().chain(&world.blows);
-        let away = away.filter(|(paused, _)| paused.idx < r.latest.idx).map(|(_, up)| up);
-        let ups = ups.filter(|up| up.idx < r.latest.idx).chain(away);
-        let up = ups.into_iter().all(|up| up.ns.saturating_add(patience) < at);
-        let leased = world
-            .lost_reserves(&life.queue, born, r.latest.idx)
-            .any(|lost| world.lost_lease_ends(life, lost).saturating_add(patience) >= r.inv.ns);
-        up && !leased
-    }
-
-    /// The latest moment at which it became ready after a grant (or at first), if that is known.
-    fn ready_at_latest(&self, since: Option<&Granted<'_>>, until: usize) -> Option<u64> {
-        let (life, world) = (self.life, self.world);
-        let mut ready = since.map_or(0, |g| life.lease_ends_before(world, g));
-        for s in self.setters().iter().filter(|s| s.inv.idx < until) {
-            let unknown = s.latest.idx == usize::MAX;
-            if unknown {
-                return None;
-            }
-            let due = match s.due {
-                Due::Now => s.latest.ns,
-                Due::After(ns) => s.latest.ns.saturating_add(ns),
-                Due::At(ms) => self.world.shows(ms, s.latest),
-            };
-            ready = ready.max(due);
-        }
-        // A nack without a delay waits for up to one and a half times its step.
-        for op in self.ops(&life.settles).filter(|op| op.possible() && op.inv.idx < until) {
-            if let Call::Nack { proof, delay_ms: None } = op.call {
-                let longest = self.backoff(self.attempt_of(&proof.token)).saturating_mul(3 * NS / 2);
-                ready = ready.max(op.latest.ns.saturating_add(longest));
-            }
-        }
-        Some(ready)
-    }
-
-    /// The grant happened between reserve and answer, and the message came due at a time that is known, too; what the
-    /// system says of the difference must lie between.
-    fn lateness(&mut self) {
-        let (life, world) = (self.life, self.world);
-        let (Some(first), [send]) = (life.grants.first(), &life.sends[..]) else { return };
-        let untold = world.rules.lateness == Told::No || world.rules.attempts == Told::No;
-        if untold || first.grant.attempt != 1 || !life.changes.is_empty() || !life.loose.is_empty() {
-            return;
-        }
-        let Some(due) = super::lateness::due(world, *send) else { return };
-        if due.latest == u64::MAX || world.stepped(life.born(world), first.ret.idx) {
-            return;
-        }
-        self.report.applied(Check::Lateness);
-        let least = first.inv.ns.saturating_sub(due.latest) / NS;
-        let most = first.ret.ns.saturating_sub(due.earliest).div_ceil(NS);
-        let (said, slack) = (first.grant.lateness_ms, world.rules.slack_ms);
-        if said + slack < least || said > most + slack {
-            self.blame(
-                Check::Lateness,
-                format!("said to be {said} ms late, but is {least} to {most} ms late"),
-            );
-        }
-    }
-
-    /// Each accepted message is in exactly one place.
-    fn balance(&mut self) {
-        let (life, world) = (self.life, self.world);
-        if life.exists.is_none() {
-            return;
-        }
-        let balance = &mut self.report.balance;
-        balance.accepted += 1;
-        let answered = self.life.sends.iter().any(|&s| world.ops[s].done().is_some());
-        balance.accepted_unanswered += u64::from(!answered);
-        let unknown = life.may_have_ended(world, usize::MAX);
-        let forgotten = life.forgotten(world, usize::MAX);
-        match (life.certain_end(world).map(|(e, _)| e.how), life.held) {
-            (Some(How::Acked), _) => balance.acked += 1,
-            (Some(How::Cancelled), _) => balance.cancelled += 1,
-            (Some(How::Replaced), _) => balance.replaced += 1,
-            (Some(How::Purged) | None, Some((_, row))) if row.state == State::Dead => balance.dead += 1,
-            (Some(How::Purged) | None, Some(_)) => balance.held += 1,
-            (Some(How::Purged) | None, None) if unknown => balance.unknown += 1,
-            (Some(How::Purged) | None, None) if forgotten => balance.forgotten += 1,
-            (Some(How::Purged) | None, None) => balance.lost += 1,
-        }
-        if !world.dumps.contains_key(life.queue.as_str()) {
-            return;
-        }
-        self.report.applied(Check::Lost);
-        if life.held.is_none() && !unknown && !forgotten {
-            let granted = if life.grants.is_empty() { "was never granted" } else { "was never settled" };
-            self.blame(Check::Lost, format!("was accepted, {granted}, and is not in the final dump"));
-        }
     }
 }
 

@@ -5,15 +5,22 @@
 //! happened at any moment between its invocation and the next kill, or not at all; both are always considered. What the
 //! checker cannot prove it leaves out; `docs/testing.md` has a table of the checks with the reasoning for each.
 //!
-//! The work is one pass: operations are grouped by message ([`index`]), each message is judged by itself ([`life`]), and
+//! The work is one pass: operations are grouped by message ([`index`]), each message is judged by itself ([`judge`]), and
 //! a second, short look goes over keys, tokens and totals ([`crowd`]).
 
 mod crowd;
+mod due;
+mod enders;
 mod evidence;
 mod index;
+mod judge;
 mod lateness;
 mod life;
+mod names;
+mod offer;
+mod op;
 mod story;
+mod world;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -157,10 +164,10 @@ pub struct Report {
 /// Judges a history.
 pub fn check(history: &History) -> Report {
     let mut report = Report::default();
-    let world = index::World::new(history, &mut report);
+    let world = world::World::new(history, &mut report);
     report.operations = world.ops.len() as u64;
     for life in &world.lives {
-        life::check(&world, life, &mut report);
+        judge::check(&world, life, &mut report);
     }
     crowd::check(&world, &mut report);
     evidence::gather(&world, &mut report.evidence);

@@ -4,7 +4,9 @@ use std::fmt;
 
 use crate::history::{Answer, Call, Event, MsgId, What};
 
-use super::index::{End, Life, World};
+use super::life::Life;
+use super::op::End;
+use super::world::World;
 
 /// Everything that concerns a message, and the faults of its time.
 pub(super) fn of(world: &World<'_>, life: &Life<'_>) -> Vec<Event> {

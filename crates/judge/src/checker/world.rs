@@ -1,0 +1,206 @@
+//! A whole run, indexed, and what may have happened between two places of it.
+
+use std::collections::BTreeMap;
+
+use crate::history::{Call, Event, Fault, Held, Leases, Moment, Rules, Totals};
+
+use super::life::{Granted, Life};
+use super::op::{NS, Op, Point};
+use super::{Check, Report, Violation, story};
+
+/// A reserve that may have granted something that nobody has received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    pub(super) op: usize,
+    /// No such grant is later.
+    pub(super) latest: Point,
+}
+
+/// The store has gone on with a copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failover {
+    /// The blow.
+    pub(super) begin: Point,
+    /// From here on the copy is all that there is.
+    pub(super) end: Point,
+    /// What was answered before this is in the copy.
+    pub(super) kept_ns: u64,
+}
+
+/// The whole run, indexed.
+#[derive(Debug)]
+pub(super) struct World<'h> {
+    pub(super) events: &'h [Event],
+    pub(super) rules: Rules,
+    pub(super) ops: Vec<Op<'h>>,
+    pub(super) lives: Vec<Life<'h>>,
+    /// Lives by queue and key.
+    pub(super) keys: BTreeMap<(String, String), Vec<usize>>,
+    /// Reserves that may have granted something that nobody has received.
+    pub(super) lost_reserves: BTreeMap<&'h str, Vec<Lost>>,
+    /// Reserves that found nothing, by queue.
+    pub(super) empty_reserves: BTreeMap<&'h str, Vec<usize>>,
+    /// Reserves whose answer took longer than anything that is due may wait, by queue.
+    pub(super) slow_reserves: BTreeMap<&'h str, Vec<usize>>,
+    pub(super) dumps: BTreeMap<&'h str, (Point, &'h [Held])>,
+    pub(super) totals: Vec<(&'h str, Point, Totals)>,
+    pub(super) faults: Vec<(Point, &'h Fault)>,
+    /// Where clients closed connections.
+    pub(super) closings: BTreeMap<u32, Vec<usize>>,
+    /// From a kill until it listened again.
+    pub(super) downs: Vec<(Point, Point)>,
+    /// Where it could do nothing for a while, which ended here.
+    pub(super) stalls: Vec<Point>,
+    /// From stopped to about to go on.
+    pub(super) pauses: Vec<(Point, Point)>,
+    /// From a blow until nothing of the cluster is missing any more.
+    pub(super) blows: Vec<(Point, Point)>,
+    pub(super) failovers: Vec<Failover>,
+    /// A kill after which it has not listened again.
+    pub(super) down_since: Option<Point>,
+    pub(super) phases: Vec<(Point, &'h str)>,
+}
+
+impl World<'_> {
+    /// Whether it was answered positively, and no failover may have undone it.
+    pub(super) fn certainly_done(&self, op: usize) -> bool {
+        self.ops[op].done().is_some() && !self.undone(&self.ops[op], usize::MAX)
+    }
+
+    /// Whether a failover before a place may have undone what was answered.
+    pub(super) fn undone(&self, op: &Op<'_>, to: usize) -> bool {
+        op.done().is_some_and(|ret| self.failovers.iter().any(|f| f.may_undo(op.inv, ret, to)))
+    }
+
+    pub(super) fn blame(&self, report: &mut Report, check: Check, life: usize, what: String) {
+        self.accuse(report, check, &self.lives[life], what);
+    }
+
+    pub(super) fn accuse(&self, report: &mut Report, check: Check, life: &Life<'_>, what: String) {
+        let story = story::of(self, life);
+        report.violations.push(Violation { check, message: life.id, tag: life.tag, what, story });
+    }
+
+    /// Length of a lease that was asked for like this.
+    pub(super) fn lease_ns(&self, life: &Life<'_>, asked_ms: Option<u64>) -> u64 {
+        asked_ms.or(life.lease_ms).unwrap_or(self.rules.lease_ms).saturating_mul(NS)
+    }
+
+    /// When a lease that nobody has received has run out at the latest.
+    pub(super) fn lost_lease_ends(&self, life: &Life<'_>, lost: &Lost) -> u64 {
+        let asked = match self.ops[lost.op].call {
+            Call::Reserve { lease_ms, .. } => *lease_ms,
+            _ => None,
+        };
+        lost.latest.ns.saturating_add(self.lease_ns(life, asked))
+    }
+
+    /// Whether the holder's connection may have ended, and its lease with it, before a place.
+    pub(super) fn hung_up(&self, g: &Granted<'_>, before: usize) -> bool {
+        if self.rules.leases == Leases::OfTokens {
+            return false;
+        }
+        let within = |idx: usize| g.inv.idx < idx && idx < before;
+        let closings = self.closings.get(&self.events[g.inv.idx].client);
+        closings.into_iter().flatten().any(|&idx| within(idx))
+            || self.downs.iter().map(|(down, _)| down).chain(&self.down_since).any(|down| within(down.idx))
+    }
+
+    /// How many grants of a message nobody may have received between two places.
+    pub(super) fn lost_between(&self, queue: &str, from: usize, to: usize) -> u64 {
+        self.lost_reserves(queue, from, to).count() as u64
+    }
+
+    /// Reserves of unknown outcome that may have happened between two places.
+    pub(super) fn lost_reserves(&self, queue: &str, from: usize, to: usize) -> impl Iterator<Item = &Lost> {
+        let all = self.lost_reserves.get(queue).map_or(&[][..], |v| &v[..]);
+        all.iter().filter(move |lost| self.ops[lost.op].inv.idx < to && lost.latest.idx > from)
+    }
+
+    /// By how much the wall clock was put forward between two places in a way that counts as time that passed: while the
+    /// system was down, or so shortly before it went down that nothing durable tells of the step.
+    pub(super) fn jumped_unnoted(&self, from: usize, to: usize) -> u64 {
+        let mut ms = 0;
+        for (at, fault) in &self.faults {
+            if let Fault::ClockStep { before_ms, after_ms } = fault
+                && at.idx > from
+                && at.idx < to
+                && self.is_unnoted(at.idx, to)
+            {
+                ms += after_ms.saturating_sub(*before_ms);
+            }
+        }
+        ms * NS
+    }
+
+    /// Whether the system may not know of a step of the wall clock when it starts next.
+    fn is_unnoted(&self, step: usize, to: usize) -> bool {
+        let while_down = self.downs.iter().any(|(down, up)| down.idx < step && step < up.idx);
+        let next_down = self.downs.iter().map(|(down, _)| down.idx).find(|down| *down > step && *down < to);
+        while_down || next_down.is_some_and(|down| !self.is_noted(step, down))
+    }
+
+    /// Whether a step between two places may make a message wait longer: a wall clock that goes back, or one that the system
+    /// learns of at its next start.
+    pub(super) fn put_back(&self, from: usize, to: usize) -> bool {
+        self.faults.iter().any(|(at, fault)| {
+            matches!(fault, Fault::ClockStep { before_ms, after_ms } if after_ms < before_ms || self.is_unnoted(at.idx, to))
+                && at.idx > from
+                && at.idx < to
+        })
+    }
+
+    /// The moment at which the wall clock has certainly shown a time, if it goes on undisturbed after this place or is put forward.
+    pub(super) fn shows(&self, wall: u64, after: Point) -> u64 {
+        let (mut ns, mut shown) = (after.ns, after.wall);
+        for (at, fault) in self.faults.iter().filter(|(at, _)| at.idx > after.idx) {
+            if let Fault::ClockStep { after_ms, .. } = fault {
+                let ran = at.ns.saturating_sub(ns) / NS;
+                if shown.saturating_add(ran) >= wall {
+                    break;
+                }
+                (ns, shown) = (at.ns, *after_ms);
+            }
+        }
+        ns.saturating_add(wall.saturating_sub(shown).saturating_mul(NS))
+    }
+
+    /// Whether something that was asked for after one place was durably answered before another: then all of before is
+    /// durable, too.
+    fn is_noted(&self, after: usize, before: usize) -> bool {
+        self.ops.iter().any(|op| {
+            let durable = !matches!(op.call, Call::Reserve { .. } | Call::Get(_));
+            durable && op.inv.idx > after && op.done().is_some_and(|ret| ret.idx < before)
+        })
+    }
+
+    /// Whether the wall clock was stepped between two places.
+    pub(super) fn stepped(&self, from: usize, to: usize) -> bool {
+        self.faults.iter().any(|(at, f)| matches!(f, Fault::ClockStep { .. }) && at.idx > from && at.idx < to)
+    }
+
+    /// Whether a failover, or a power loss, between two places may have made the system forget a grant. A power loss has not if the system has
+    /// durably answered something that was asked after the grant was received: replies leave in order.
+    pub(super) fn forgettable(&self, g: &Granted<'_>, to: usize) -> bool {
+        let undone = self.failovers.iter().any(|f| f.may_undo(g.inv, g.ret, to));
+        undone
+            || self.faults.iter().any(|(at, fault)| {
+                matches!(fault, Fault::PowerLoss)
+                    && at.idx > g.inv.idx
+                    && at.idx < to
+                    && !self.is_noted(g.ret.idx, at.idx)
+            })
+    }
+
+    /// Counts the kills, by moment.
+    pub(super) fn kills(&self, moment: Moment) -> u64 {
+        self.faults.iter().filter(|(_, f)| **f == Fault::Killed(moment)).count() as u64
+    }
+}
+
+impl Failover {
+    /// Whether something that was invoked and answered here may be undone before a place.
+    pub(super) fn may_undo(&self, inv: Point, ret: Point, to: usize) -> bool {
+        self.begin.idx < to && inv.idx < self.end.idx && ret.ns >= self.kept_ns
+    }
+}
