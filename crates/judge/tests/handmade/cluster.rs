@@ -1,7 +1,11 @@
 //! What a failover of a cluster's store excuses, and what it does not; how long what was never answered lingers.
 
-use super::*;
-use duewheel_judge::history::{Blow, Unanswered};
+use duewheel_judge::checker::{Check, Fact, check};
+use duewheel_judge::history::{
+    Answer, Blow, Call, Fault, Grant, Held, MsgId, Refusal, State, Target, Totals, Unanswered, What,
+};
+
+use crate::script::{Q, Script, case, enqueue, grant, proof, reserve, row};
 
 /// A failover that may forget what was answered within 100 ms before it.
 fn fail_over(s: &mut Script) {
