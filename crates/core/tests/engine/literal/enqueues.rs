@@ -1,0 +1,233 @@
+//! What is enqueued, refused, replaced or changed, and when it is due.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::{MessageId, ShardId};
+use duewheel_core::message::*;
+use duewheel_core::policy::{Backoff, Policy};
+use duewheel_core::record::{Created, Gone, Record};
+use duewheel_core::store::Room;
+use duewheel_core::time::{EngineMs, WallMs};
+
+use super::{durable, life, plain, rig, token, was};
+use crate::harness::*;
+
+#[test]
+fn enqueue_appends_the_message_and_answers_when_it_is_durable() {
+    let mut rig = rig();
+    let (to, fx) = rig.raw(Op::Enqueue(Box::new(message("q", 5))));
+    assert_eq!(
+        fx,
+        [
+            Effect::Append(Record::Put { message: plain(1, "q", None), life: life(5), was: None }),
+            Effect::Respond {
+                to,
+                reply: Reply::Enqueue(Ok(Enqueued {
+                    id: MessageId(1),
+                    due_at: WallMs(WALL + 5),
+                    generation: 1,
+                    created: Created::New
+                })),
+                after: durable(1),
+            },
+        ]
+    );
+    assert_eq!(rig.engine.next_wakeup(), Some(EngineMs(5)));
+}
+
+#[test]
+fn two_enqueues_of_one_key_in_one_batch_the_second_sees_the_first() {
+    let mut rig = rig();
+    let keyed = || Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 5) }));
+    rig.raw(keyed());
+    let (to, fx) = rig.raw(keyed());
+    let reply = Reply::Enqueue(Err(EnqueueRefusal::KeyExists(MessageId(1))));
+    assert_eq!(fx, [Effect::Respond { to, reply, after: durable(1) }], "a refusal waits, too");
+}
+
+#[test]
+fn replace_is_one_group_of_removal_and_put_and_raises_the_generation() {
+    let mut rig = rig();
+    rig.put("q", 5, Some("k"));
+    let e = Enqueue { key: Some(key("k")), if_exists: IfExists::Replace, ..message("q", 9) };
+    let (to, fx) = rig.raw(Op::Enqueue(Box::new(e)));
+    assert_eq!(
+        fx,
+        [
+            Effect::Append(Record::Removed {
+                id: MessageId(1),
+                why: Gone::Replaced,
+                was: was(Kind::Waiting, 5, 5)
+            }),
+            Effect::Append(Record::Put {
+                message: plain(2, "q", Some("k")),
+                life: Life { generation: 2, ..life(9) },
+                was: None,
+            }),
+            Effect::Respond {
+                to,
+                reply: Reply::Enqueue(Ok(Enqueued {
+                    id: MessageId(2),
+                    due_at: WallMs(WALL + 9),
+                    generation: 2,
+                    created: Created::Replacing(MessageId(1))
+                })),
+                after: durable(3),
+            },
+        ]
+    );
+}
+
+#[test]
+fn a_shard_gives_the_ids_that_are_its_own_before_and_after_a_restart() {
+    let mut rig = Rig::of_shard(Policy::default(), Ids::of(ShardId(2), 5));
+    assert_eq!([rig.put("q", 0, None).0, rig.put("q", 0, None).0], [3, 8]);
+    let never = rig.call(Op::Ack { id: MessageId(13), proof: token(1).into() });
+    assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
+    rig.call(Op::Purge { queue: queue("q") });
+    rig.restart();
+    assert_eq!(rig.put("q", 0, None).0, 13);
+    assert_eq!(rig.reserve("q", 9).len(), 1);
+    let one = Ids::default();
+    assert_eq!([one.at_least(0), one.at_least(1), one.at_least(7)], [1, 1, 7]);
+    for shards in [1, 2, 7, 1024] {
+        for shard in [0, shards / 2, shards - 1] {
+            let ids = Ids::of(ShardId(shard), shards);
+            for least in 0..3_000 {
+                let id = MessageId(ids.at_least(least));
+                assert!(id.0 >= least && (id.0 < least + u64::from(shards) || id.0 <= u64::from(shards)));
+                assert_eq!(ShardId::of(id, shards), ShardId(shard));
+            }
+        }
+    }
+}
+
+#[test]
+fn m4_a_past_time_is_refused_unless_it_shall_fire_and_a_far_one_is_never_now() {
+    let mut rig = rig();
+    let at =
+        |due_at, past| Op::Enqueue(Box::new(Enqueue { when: When::At { due_at, past }, ..message("q", 0) }));
+    let past = rig.call(at(WallMs(WALL - 1), Past::Refuse));
+    assert_eq!(past, Reply::Enqueue(Err(EnqueueRefusal::InThePast)));
+    let far = Reply::Enqueue(Err(EnqueueRefusal::TooFar(rig.policy.max_delay_ms)));
+    assert_eq!(rig.call(at(WallMs(u64::MAX), Past::Fire)), far);
+    for delay in [u64::MAX, 1 << 53, rig.policy.max_delay_ms + 1] {
+        assert_eq!(rig.call(Op::Enqueue(Box::new(message("q", delay)))), far);
+    }
+    assert!(rig.reserve("q", 9).is_empty());
+    for delay in [1, 1 << 31, 1 << 32, 1 << 36, rig.policy.max_delay_ms] {
+        rig.put("q", delay, None);
+    }
+    assert!(rig.reserve("q", 9).is_empty());
+    rig.call(at(WallMs(WALL - 1), Past::Fire));
+    let overdue = rig.reserve("q", 9).remove(0);
+    rig.call(Op::Ack { id: overdue.message.id, proof: overdue.token.into() });
+    let mut seen = 0;
+    while let Reply::NextDue(Some(due)) = rig.call(Op::NextDue) {
+        rig.pass(due.0 - rig.now.wall.0 - 1);
+        assert!(rig.reserve("q", 9).is_empty(), "not a millisecond early");
+        rig.pass(1);
+        let grants = rig.reserve("q", 9);
+        seen += grants.len();
+        for g in grants {
+            rig.call(Op::Ack { id: g.message.id, proof: g.token.into() });
+        }
+    }
+    assert_eq!(seen, 5, "each one in the right turn of the ring, 100 years included");
+}
+
+#[test]
+fn a_stepped_wall_clock_moves_at_and_not_delay_and_nothing_is_early() {
+    let mut rig = rig();
+    let at = When::At { due_at: WallMs(WALL + 1_000), past: Past::Refuse };
+    rig.call(Op::Enqueue(Box::new(Enqueue { when: at, ..message("at", 0) })));
+    rig.put("delay", 1_000, None);
+    rig.now.wall = WallMs(WALL - 86_400_000);
+    rig.pass(1_000);
+    assert_eq!(rig.reserve("delay", 1).len(), 1, "elapsed time has passed");
+    assert_eq!(rig.reserve("at", 1).len(), 0, "that instant is a day away");
+    rig.now.wall = WallMs(WALL + 1_000);
+    rig.timeout(); // it becomes ready ...
+    rig.now.wall = WallMs(WALL);
+    assert_eq!(rig.reserve("at", 1).len(), 0, "... and is not given out when the clock goes back");
+    rig.now.wall = WallMs(WALL + 1_000);
+    assert_eq!(rig.reserve("at", 1).len(), 1);
+}
+
+#[test]
+fn a_full_disk_refuses_new_messages_and_nothing_else() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Room::SettleOnly), &mut fx);
+    let refused = rig.call(Op::Enqueue(Box::new(message("q", 0))));
+    assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::DiskFull)));
+    let grant = rig.reserve("q", 1).remove(0);
+    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked)));
+    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
+    rig.put("q", 0, None);
+}
+
+#[test]
+fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
+    let mut rig = rig();
+    let mut e = message("q", 0);
+    e.dedupe_id = Some("req-1".into());
+    let first = rig.call(Op::Enqueue(Box::new(e.clone())));
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    rig.pass(5_000);
+    rig.restart();
+    assert_eq!(rig.call(Op::Enqueue(Box::new(e.clone()))), first);
+    assert!(rig.reserve("q", 1).is_empty());
+    let other = Enqueue { body: "another".into(), ..e.clone() };
+    let mismatch = rig.call(Op::Enqueue(Box::new(other)));
+    assert_eq!(mismatch, Reply::Enqueue(Err(EnqueueRefusal::DedupeMismatch(MessageId(1)))));
+    rig.pass(24 * 3_600_000);
+    assert_ne!(rig.call(Op::Enqueue(Box::new(e))), first, "forgotten after its window");
+}
+
+#[test]
+fn postpone_with_a_body_puts_the_message_again_under_its_id() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, Some("k"));
+    let postpone = |if_generation| Op::Postpone {
+        target: Target::Key(queue("q"), key("k")),
+        when: When::After(50),
+        body: Some("new".into()),
+        if_generation,
+    };
+    assert_eq!(rig.call(postpone(Some(9))), Reply::Change(Err(ChangeRefusal::GenerationMismatch(1))));
+    let Reply::Change(Ok(view)) = rig.call(postpone(Some(1))) else { panic!() };
+    assert_eq!((view.message.id, view.generation, view.state), (id, 2, State::Scheduled));
+    rig.restart();
+    rig.pass(50);
+    assert_eq!(&rig.reserve("q", 1)[0].message.body[..], b"new");
+}
+
+#[test]
+fn limits_are_refusals_that_name_the_part() {
+    let mut rig = Rig::new(Policy { max_messages: 2, max_body: 10, max_headers: 4, ..Policy::default() });
+    let mut refused = |e: Enqueue| match rig.call(Op::Enqueue(Box::new(e))) {
+        Reply::Enqueue(Err(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let e = || message("q", 5);
+    assert_eq!(
+        refused(Enqueue { body: vec![0; 11].into(), ..e() }),
+        EnqueueRefusal::TooLarge(Part::Body, 10)
+    );
+    let headers = vec![("abc".into(), "de".into())];
+    assert_eq!(refused(Enqueue { headers, ..e() }), EnqueueRefusal::TooLarge(Part::Headers, 4));
+    assert_eq!(
+        refused(Enqueue { dedupe_id: Some("".into()), ..e() }),
+        EnqueueRefusal::OutOfRange(Part::DedupeId)
+    );
+    let options = Options { lease_ms: Some(0), ..Options::default() };
+    assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(Part::Lease));
+    let options = Options { backoff: Some(Backoff { min_ms: 2, max_ms: 1 }), ..Options::default() };
+    assert_eq!(refused(Enqueue { options, ..e() }), EnqueueRefusal::OutOfRange(Part::Backoff));
+    rig.put("q", 5, None);
+    rig.put("q", 5, None);
+    let full = rig.call(Op::Enqueue(Box::new(message("q", 5))));
+    assert_eq!(full, Reply::Enqueue(Err(EnqueueRefusal::Overloaded)));
+}

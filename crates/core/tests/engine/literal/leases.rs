@@ -1,0 +1,190 @@
+//! Grants, their leases and tokens, and how a message ends.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::{LeaseToken, Lsn, MessageId, SessionId};
+use duewheel_core::message::*;
+use duewheel_core::record::{Gone, Record};
+use duewheel_core::time::{EngineMs, WallMs};
+
+use super::{durable, plain, rig, token, was};
+use crate::harness::*;
+
+#[test]
+fn a_grant_waits_until_its_message_is_durable_and_itself_is_written() {
+    let mut rig = rig();
+    rig.put("q", 0, None);
+    rig.put("other", 60_000, None); // not what the grant depends on
+    let demand = rig.demand(&["q"], 10, 0);
+    let (to, fx) = rig.raw(Op::Reserve(demand));
+    let lease = Lease {
+        token: token(1),
+        until: EngineMs(30_000),
+        session: SessionId::NONE,
+        granted_at: WallMs(WALL),
+    };
+    let grant = Grant {
+        message: plain(1, "q", None),
+        attempt: 1,
+        priority: 1024,
+        due_at: WallMs(WALL),
+        token: token(1),
+        lease_until: WallMs(WALL + 30_000),
+        lease_ms: 30_000,
+        lateness_ms: 0,
+        generation: 1,
+    };
+    assert_eq!(
+        fx,
+        [
+            Effect::Append(Record::Granted {
+                id: MessageId(1),
+                attempt: 1,
+                lease,
+                was: was(Kind::Waiting, 0, 4)
+            }),
+            Effect::Respond {
+                to,
+                reply: Reply::Reserve(Reserved::Grants(vec![grant])),
+                after: After { durable: Lsn(1), written: Lsn(3) },
+            },
+        ]
+    );
+}
+
+#[test]
+fn ack_removes_and_is_final() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    let (to, fx) = rig.raw(Op::Ack { id, proof: grant.token.into() });
+    assert_eq!(
+        fx,
+        [
+            Effect::Append(Record::Removed { id, why: Gone::Acked, was: was(Kind::Leased, 0, 4) }),
+            Effect::Respond { to, reply: Reply::Settle(Ok(Settled::Acked)), after: durable(3) },
+        ]
+    );
+    let again = rig.call(Op::Ack { id, proof: grant.token.into() });
+    assert_eq!(again, Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    let never = rig.call(Op::Ack { id: MessageId(99), proof: grant.token.into() });
+    assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
+}
+
+#[test]
+fn a_lease_that_ran_out_may_still_be_acked_but_not_extended() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.pass(30_000);
+    let extend = rig.call(Op::Extend { id, proof: grant.token.into(), lease_ms: None });
+    assert_eq!(extend, Reply::Extend(Err(SettleRefusal::LeaseLost)));
+    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked)));
+}
+
+#[test]
+fn a_stale_token_is_refused_after_a_new_grant_and_after_a_restart() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let old = rig.reserve("q", 1).remove(0);
+    rig.pass(30_000);
+    rig.restart();
+    let new = rig.reserve("q", 1).remove(0);
+    assert!(new.token > old.token && new.attempt == 2);
+    for op in [
+        Op::Ack { id, proof: old.token.into() },
+        Op::Nack { id, proof: old.token.into(), delay_ms: None, priority: None, note: "".into() },
+        Op::Bury { id, proof: old.token.into(), priority: None, note: "".into() },
+    ] {
+        assert_eq!(rig.call(op), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    }
+    assert_eq!(rig.call(Op::Ack { id, proof: new.token.into() }), Reply::Settle(Ok(Settled::Acked)));
+}
+
+#[test]
+fn m9_a_lease_and_its_token_survive_a_restart_and_downtime_counts() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.pass(10_000);
+    rig.restart();
+    assert!(rig.reserve("q", 1).is_empty(), "the lease runs on");
+    assert!(matches!(
+        rig.call(Op::Extend { id, proof: grant.token.into(), lease_ms: Some(5_000) }),
+        Reply::Extend(Ok(_))
+    ));
+    rig.pass(5_000);
+    rig.restart();
+    assert_eq!(rig.reserve("q", 1)[0].attempt, 2, "it ran out while nothing ran");
+}
+
+#[test]
+fn leases_of_a_connection_are_released_when_it_closes_and_at_a_restart() {
+    let mut rig = rig();
+    rig.put("q", 0, None);
+    let take = |rig: &mut Rig| {
+        let demand = Reserve { session: SessionId(5), ..rig.demand(&["q"], 1, 0) };
+        match rig.call(Op::Reserve(demand)) {
+            Reply::Reserve(Reserved::Grants(mut g)) => g.remove(0),
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = take(&mut rig);
+    assert_eq!(rig.call(Op::SessionDeadline { session: SessionId(5) }), Reply::Deadline(Some(30_000)));
+    rig.call(Op::SessionClosed { session: SessionId(5) });
+    let late = rig.call(Op::Ack { id: first.message.id, proof: first.token.into() });
+    assert_eq!(late, Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    assert_eq!(take(&mut rig).attempt, 2);
+    rig.restart();
+    assert_eq!(take(&mut rig).attempt, 3, "connections do not survive a restart, and their leases neither");
+}
+
+#[test]
+fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
+    let mut rig = rig();
+    let e = Enqueue {
+        options: Options { max_attempts: MaxAttempts::new(2), ..Options::default() },
+        key: Some(key("k")),
+        ..message("q", 0)
+    };
+    rig.call(Op::Enqueue(Box::new(e)));
+    let id = MessageId(1);
+    let first = rig.reserve("q", 1).remove(0);
+    let nack = |t: LeaseToken, note: &str| Op::Nack {
+        id,
+        proof: t.into(),
+        delay_ms: Some(0),
+        priority: None,
+        note: note.into(),
+    };
+    assert!(matches!(rig.call(nack(first.token, "smtp down")), Reply::Settle(Ok(Settled::Again(_)))));
+    rig.reserve("q", 1);
+    rig.pass(30_000); // the second attempt's lease runs out
+    let Reply::View(Some(dead)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+    assert_eq!((dead.state, dead.attempt), (State::Dead, 2));
+    assert_eq!(dead.dead, Some((DeadReason::MaxAttempts, rig.now.wall)));
+    let ends: Vec<_> = dead.history.iter().map(|p| (p.attempt, p.how, &*p.note)).collect();
+    assert_eq!(ends, [(1, Ended::Nacked, "smtp down"), (2, Ended::LeaseExpired, "")]);
+    assert_eq!(&dead.message.body[..], b"body");
+
+    rig.put("q", 60_000, Some("k")); // its key is free
+    assert_eq!(rig.call(Op::Redrive { id }), Reply::Change(Err(ChangeRefusal::KeyExists(MessageId(2)))));
+    rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
+    assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(v)) if v.state == State::Ready));
+    let third = rig.reserve("q", 1).remove(0);
+    assert_eq!(third.attempt, 3, "attempts never fall");
+    assert!(
+        matches!(rig.call(nack(third.token, "")), Reply::Settle(Ok(Settled::Again(_)))),
+        "and it has two more"
+    );
+}
+
+#[test]
+fn grants_nobody_received_do_not_count() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(Op::Undelivered { leases: vec![(id, grant.token)] });
+    let again = rig.reserve("q", 1).remove(0);
+    assert_eq!(again.attempt, 1);
+    assert!(again.token > grant.token);
+}

@@ -1,0 +1,182 @@
+//! Reserves: who is served with what, who waits, and for how long.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::{MessageId, SessionId};
+use duewheel_core::policy::{QueueSettings, ReadyOrder};
+use duewheel_core::time::{EngineMs, WallMs};
+
+use super::{durable, rig};
+use crate::harness::*;
+
+#[test]
+fn a_waiting_reserve_is_served_at_the_end_of_the_step_and_the_longest_waiting_first() {
+    let mut rig = rig();
+    let (first, second) = (rig.demand(&["a", "b"], 2, 1_000), rig.demand(&["b"], 9, 1_000));
+    let (to_first, fx) = rig.raw(Op::Reserve(first));
+    assert_eq!(fx, []);
+    let (to_second, _) = rig.raw(Op::Reserve(second));
+    for _ in 0..3 {
+        rig.raw(Op::Enqueue(Box::new(message("b", 0))));
+    }
+    assert_eq!(rig.engine.next_wakeup(), Some(rig.now.engine), "there is something to do at once");
+    rig.timeout();
+    let ids = |reply: Option<Reply>| match reply {
+        Some(Reply::Reserve(Reserved::Grants(g))) => g.iter().map(|g| g.message.id.0).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ids(rig.reply(to_first)), [1, 2]);
+    assert_eq!(ids(rig.reply(to_second)), [3]);
+}
+
+#[test]
+fn one_who_only_wants_to_be_told_is_told_at_once_and_takes_nothing_from_those_behind() {
+    let mut rig = rig();
+    let told = Reply::Reserve(Reserved::Grants(vec![]));
+    let (asks, takes) = (rig.demand(&["a", "b"], 0, 1_000), rig.demand(&["b"], 9, 1_000));
+    let (to_asks, fx) = rig.raw(Op::Reserve(asks));
+    assert_eq!(fx, []);
+    let (to_takes, _) = rig.raw(Op::Reserve(takes));
+    rig.call(Op::Pause { queue: queue("b"), for_ms: None });
+    rig.put("b", 0, None);
+    assert_eq!(rig.reply(to_asks), None, "a queue that is paused has nothing to give");
+    rig.call(Op::Resume { queue: queue("b") });
+    assert_eq!(rig.reply(to_asks), Some(told.clone()));
+    assert!(matches!(rig.reply(to_takes), Some(Reply::Reserve(Reserved::Grants(g))) if g.len() == 1));
+    let mut again = rig.demand(&["b"], 0, 50);
+    let (to, _) = rig.raw(Op::Reserve(again.clone()));
+    rig.pass(50);
+    rig.timeout();
+    assert_eq!(rig.reply(to), Some(told.clone()), "its wait is over");
+    rig.put("b", 0, None);
+    again.waiter = WaiterId(99);
+    let (_, fx) = rig.raw(Op::Reserve(again));
+    assert_eq!(fx.len(), 1, "there is something already, and no record is written: {fx:?}");
+    assert_eq!(rig.reserve("b", 1)[0].attempt, 1);
+}
+
+#[test]
+fn a_wait_ends_empty_and_is_withdrawn_by_name() {
+    let mut rig = rig();
+    let demand = rig.demand(&["q"], 1, 50);
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    assert_eq!(rig.engine.next_wakeup(), Some(EngineMs(50)));
+    rig.pass(50);
+    let fx = rig.timeout();
+    let empty = Reply::Reserve(Reserved::Grants(vec![]));
+    assert_eq!(fx, [Effect::Respond { to, reply: empty.clone(), after: durable(0) }]);
+
+    let demand = rig.demand(&["q"], 1, 50);
+    let name = demand.waiter;
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    rig.call(Op::CancelReserve { waiter: name });
+    assert_eq!(rig.reply(to), Some(empty));
+    rig.put("q", 0, None);
+    assert_eq!(rig.reserve("q", 1).len(), 1, "nobody waits who might take it");
+    assert_eq!(rig.call(Op::Queues { after: None, limit: 9 }), rig.call(Op::Queue { queue: queue("q") }));
+}
+
+#[test]
+fn deadline_soon_instead_of_waiting_past_a_lease_of_ones_own() {
+    let mut rig = rig();
+    rig.put("q", 0, None);
+    let own = |rig: &mut Rig, wait| Reserve {
+        session: SessionId(5),
+        deadline_margin_ms: Some(1_000),
+        ..rig.demand(&["q"], 1, wait)
+    };
+    let demand = own(&mut rig, 0);
+    rig.call(Op::Reserve(demand));
+    let demand = own(&mut rig, 60_000);
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    rig.pass(28_999);
+    rig.timeout();
+    assert_eq!(rig.reply(to), None);
+    rig.pass(1);
+    rig.timeout();
+    assert_eq!(rig.reply(to), Some(Reply::Reserve(Reserved::DeadlineSoon)));
+    let demand = own(&mut rig, 60_000);
+    assert_eq!(
+        rig.call(Op::Reserve(demand)),
+        Reply::Reserve(Reserved::DeadlineSoon),
+        "and at once from then on"
+    );
+}
+
+#[test]
+fn order_is_priority_then_due_time_then_id_or_arrival_when_set() {
+    let mut rig = rig();
+    let put = |rig: &mut Rig, delay, priority| {
+        let e = Enqueue { priority, ..message("q", delay) };
+        rig.call(Op::Enqueue(Box::new(e)));
+    };
+    put(&mut rig, 20, None); // 1
+    put(&mut rig, 10, None); // 2
+    put(&mut rig, 10, None); // 3
+    put(&mut rig, 30, Some(5)); // 4
+    rig.pass(30);
+    let ids: Vec<_> = rig.reserve("q", 9).iter().map(|g| g.message.id.0).collect();
+    assert_eq!(ids, [4, 2, 3, 1]);
+
+    let settings = QueueSettings { order: Some(ReadyOrder::Arrival), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    let past = |n| When::At { due_at: WallMs(n), past: Past::Fire };
+    for n in [500, 100, 300] {
+        rig.call(Op::Enqueue(Box::new(Enqueue { when: past(n), ..message("q", 0) })));
+    }
+    let ids: Vec<_> = rig.reserve("q", 9).iter().map(|g| g.message.id.0).collect();
+    assert_eq!(ids, [5, 6, 7]);
+}
+
+#[test]
+fn one_reserve_takes_the_best_of_several_queues() {
+    let mut rig = rig();
+    for (name, priority) in [("a", 5), ("b", 3), ("a", 4)] {
+        rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(priority), ..message(name, 0) })));
+    }
+    let demand = rig.demand(&["a", "b", "nothing"], 9, 0);
+    let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(demand)) else { panic!() };
+    let ids: Vec<_> = grants.iter().map(|g| g.message.id.0).collect();
+    assert_eq!(ids, [2, 3, 1]);
+}
+
+#[test]
+fn reserve_one_takes_scheduled_and_dead_ones() {
+    let mut rig = rig();
+    let id = rig.put("q", 60_000, None);
+    let one = |id| Op::ReserveOne { id, session: SessionId(3), lease_ms: Some(100) };
+    assert!(matches!(rig.call(one(id)), Reply::ReserveOne(Ok(g)) if g.attempt == 1 && g.lease_ms == 100));
+    assert_eq!(rig.call(one(id)), Reply::ReserveOne(Err(ChangeRefusal::Leased)));
+    assert_eq!(rig.call(one(MessageId(9))), Reply::ReserveOne(Err(ChangeRefusal::NotFound)));
+}
+
+#[test]
+fn a_reserve_of_nothing_does_not_stand_in_the_way() {
+    let mut rig = rig();
+    let demand = rig.demand(&["q"], 0, 60_000);
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    rig.put("q", 0, None);
+    assert!(rig.reply(to).is_some(), "it counts as one");
+}
+
+#[test]
+fn reserve_one_of_a_dead_message_redrives_it_if_its_key_is_free() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, Some("k"));
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
+    let other = rig.put("q", 60_000, Some("k"));
+    let one = || Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
+    assert_eq!(rig.call(one()), Reply::ReserveOne(Err(ChangeRefusal::KeyExists(other))));
+    rig.call(Op::Cancel { target: Target::Id(other) });
+    assert!(matches!(rig.call(one()), Reply::ReserveOne(Ok(grant)) if grant.attempt == 2));
+}
+
+#[test]
+fn another_order_counts_for_what_is_ready_already() {
+    let mut rig = rig();
+    let first = rig.put("q", 0, None);
+    rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(500), ..message("q", 0) })));
+    let settings = QueueSettings { priority: Some(1), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    assert_eq!(rig.reserve("q", 1)[0].message.id, first);
+}
