@@ -8,11 +8,14 @@
 //! Codec and session do no I/O; the listener does nothing else. A session's words and the engine's: tube = queue, job =
 //! message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
 
+mod batch;
 mod codec;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod listener;
+mod replies;
+mod role;
 mod session;
 mod stats;
 

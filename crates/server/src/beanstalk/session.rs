@@ -5,22 +5,21 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel::CallError;
 use duewheel::core::engine::{
-    ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve, Reserved,
-    SettleRefusal, Settled, Target, WaiterId, When,
+    ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve, Reserved, Settled,
+    Target, WaiterId, When,
 };
-use duewheel::core::message::{MaxAttempts, Message, Options, State};
+use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
-use super::Shared;
+use super::batch::{Brings, Part, brings, is_alone, sees_what_follows};
 use super::codec::{Command, IfTaken, Kind, Put, Said};
-use super::stats;
-use crate::decimal::digits;
+use super::replies::{block, found, line, lost, no_answer, unchanged};
+use super::role::Role;
+use super::{Shared, stats};
 use crate::error::{ErrorCode, Problem};
 
 /// Commands handed to the engine together.
@@ -37,7 +36,7 @@ const PAGE: usize = 1_000;
 /// The queue of a client that has not chosen one.
 const DEFAULT: &str = "default";
 
-type Answer = Result<Reply, CallError>;
+pub(super) type Answer = Result<Reply, CallError>;
 
 /// What a session needs next.
 #[derive(Debug)]
@@ -65,29 +64,6 @@ pub(super) struct Session {
     produces: Role,
     works: Role,
     input: Input,
-}
-
-/// Whether the client has shown itself as one that puts, or one that reserves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    Not,
-    Counted,
-}
-
-impl Role {
-    fn begin(&mut self, counter: &AtomicUsize) {
-        if *self == Role::Not {
-            *self = Role::Counted;
-            counter.fetch_add(1, Relaxed);
-        }
-    }
-
-    fn end(&mut self, counter: &AtomicUsize) {
-        if *self == Role::Counted {
-            *self = Role::Not;
-            counter.fetch_sub(1, Relaxed);
-        }
-    }
 }
 
 /// Whether more may come from the client.
@@ -124,50 +100,6 @@ enum Task {
 enum PauseStep {
     Look,
     Pause,
-}
-
-/// What becomes of one command of a batch. All but the first three take one answer.
-#[derive(Debug)]
-enum Part {
-    Text(&'static str),
-    Line(String),
-    Block(String),
-    /// An operation without a reply.
-    Silent,
-    Put,
-    ReserveJob,
-    Delete,
-    Release,
-    Bury,
-    Touch,
-    Found,
-    StatsJob,
-    StatsQueue,
-    Stats,
-    DeleteKey,
-}
-
-impl Part {
-    /// Bytes of the reply, at most.
-    fn most(&self, max_body: usize) -> usize {
-        match self {
-            Part::Found | Part::ReserveJob => max_body,
-            Part::Line(text) | Part::Block(text) => text.len(),
-            Part::StatsJob | Part::StatsQueue | Part::Stats => 2 * 1024,
-            Part::Text(_)
-            | Part::Silent
-            | Part::Put
-            | Part::Delete
-            | Part::Release
-            | Part::Bury
-            | Part::Touch
-            | Part::DeleteKey => 64,
-        }
-    }
-
-    fn has_answer(&self) -> bool {
-        !matches!(self, Part::Text(_) | Part::Line(_) | Part::Block(_))
-    }
 }
 
 impl Session {
@@ -627,131 +559,6 @@ impl Session {
 
 pub(super) fn default_queue() -> QueueName {
     QueueName::new(DEFAULT).expect("a good name")
-}
-
-/// Whether it takes several steps, or may wait.
-fn is_alone(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Reserve(_)
-            | Command::Kick(_)
-            | Command::KickJob(_)
-            | Command::ListTubes
-            | Command::PauseTube { .. }
-            | Command::Quit
-    )
-}
-
-/// Whether a command brings a message. Those that do may have to wait for the store, and must not take others with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Brings {
-    Messages,
-    Nothing,
-    /// It goes with both.
-    Either,
-}
-
-fn brings(command: &Command) -> Brings {
-    match command {
-        Command::Put(_) => Brings::Messages,
-        Command::BeginPut
-        | Command::MissPut
-        | Command::Use(_)
-        | Command::Watch(_)
-        | Command::Ignore(_)
-        | Command::ListTubeUsed
-        | Command::ListTubesWatched => Brings::Either,
-        Command::Reserve(_)
-        | Command::ReserveJob(_)
-        | Command::Delete(_)
-        | Command::Release { .. }
-        | Command::Bury { .. }
-        | Command::Touch(_)
-        | Command::Kick(_)
-        | Command::KickJob(_)
-        | Command::Peek(_)
-        | Command::PeekReady
-        | Command::PeekDelayed
-        | Command::PeekBuried
-        | Command::Stats
-        | Command::StatsJob(_)
-        | Command::StatsTube(_)
-        | Command::ListTubes
-        | Command::PauseTube { .. }
-        | Command::Quit
-        | Command::DeleteKey(_)
-        | Command::PeekKey(_) => Brings::Nothing,
-    }
-}
-
-/// Whether its answer may show what is decided after it: pages are read when the batch is done, and counters when it is answered.
-fn sees_what_follows(command: &Command) -> bool {
-    matches!(command, Command::PeekReady | Command::PeekDelayed | Command::PeekBuried | Command::Stats)
-}
-
-/// What a session hears whose lease is not the message's, or not any more.
-fn lost(refusal: SettleRefusal) -> &'static str {
-    match refusal {
-        SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => "NOT_FOUND\r\n",
-        SettleRefusal::TooLong(_) => ErrorCode::Internal.beanstalk(), // the protocol cannot say so much
-    }
-}
-
-/// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
-fn unchanged(refusal: ChangeRefusal) -> &'static str {
-    match refusal {
-        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded => {
-            Problem::from_change(refusal, "delay").code.beanstalk()
-        }
-        ChangeRefusal::NotFound
-        | ChangeRefusal::Leased
-        | ChangeRefusal::Dead
-        | ChangeRefusal::NotDead
-        | ChangeRefusal::KeyExists(_)
-        | ChangeRefusal::GenerationMismatch(_)
-        | ChangeRefusal::InThePast
-        | ChangeRefusal::TooFar(_)
-        | ChangeRefusal::BodyTooLarge(_)
-        | ChangeRefusal::LeaseTooLong(_)
-        | ChangeRefusal::Paused => "NOT_FOUND\r\n",
-    }
-}
-
-/// The engine did not answer, or not to this.
-fn no_answer(answer: Option<Answer>) -> &'static str {
-    match answer {
-        Some(Err(error)) => Problem::from(error).code.beanstalk(),
-        Some(Ok(_)) | None => ErrorCode::Internal.beanstalk(),
-    }
-}
-
-/// A word and a number.
-fn line(out: &mut Vec<u8>, word: &str, id: MessageId) {
-    out.extend_from_slice(word.as_bytes());
-    out.push(b' ');
-    digits(out, id.0);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// A word, the id, and the body.
-fn found(out: &mut Vec<u8>, word: &str, message: &Message) {
-    out.extend_from_slice(word.as_bytes());
-    out.push(b' ');
-    digits(out, message.id.0);
-    out.push(b' ');
-    digits(out, message.body.len() as u64);
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(&message.body);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// `OK` and a text.
-fn block(out: &mut Vec<u8>, text: &str) {
-    out.extend_from_slice(b"OK ");
-    digits(out, text.len() as u64);
-    out.extend_from_slice(b"\r\n");
-    out.extend_from_slice(text.as_bytes());
-    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

@@ -1,0 +1,107 @@
+//! Which commands are handed to the engine together, and what becomes of each of them.
+
+use super::codec::Command;
+
+/// What becomes of one command of a batch. All but the first three take one answer.
+#[derive(Debug)]
+pub(super) enum Part {
+    Text(&'static str),
+    Line(String),
+    Block(String),
+    /// An operation without a reply.
+    Silent,
+    Put,
+    ReserveJob,
+    Delete,
+    Release,
+    Bury,
+    Touch,
+    Found,
+    StatsJob,
+    StatsQueue,
+    Stats,
+    DeleteKey,
+}
+
+impl Part {
+    /// Bytes of the reply, at most.
+    pub(super) fn most(&self, max_body: usize) -> usize {
+        match self {
+            Part::Found | Part::ReserveJob => max_body,
+            Part::Line(text) | Part::Block(text) => text.len(),
+            Part::StatsJob | Part::StatsQueue | Part::Stats => 2 * 1024,
+            Part::Text(_)
+            | Part::Silent
+            | Part::Put
+            | Part::Delete
+            | Part::Release
+            | Part::Bury
+            | Part::Touch
+            | Part::DeleteKey => 64,
+        }
+    }
+
+    pub(super) fn has_answer(&self) -> bool {
+        !matches!(self, Part::Text(_) | Part::Line(_) | Part::Block(_))
+    }
+}
+
+/// Whether it takes several steps, or may wait.
+pub(super) fn is_alone(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Reserve(_)
+            | Command::Kick(_)
+            | Command::KickJob(_)
+            | Command::ListTubes
+            | Command::PauseTube { .. }
+            | Command::Quit
+    )
+}
+
+/// Whether a command brings a message. Those that do may have to wait for the store, and must not take others with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Brings {
+    Messages,
+    Nothing,
+    /// It goes with both.
+    Either,
+}
+
+pub(super) fn brings(command: &Command) -> Brings {
+    match command {
+        Command::Put(_) => Brings::Messages,
+        Command::BeginPut
+        | Command::MissPut
+        | Command::Use(_)
+        | Command::Watch(_)
+        | Command::Ignore(_)
+        | Command::ListTubeUsed
+        | Command::ListTubesWatched => Brings::Either,
+        Command::Reserve(_)
+        | Command::ReserveJob(_)
+        | Command::Delete(_)
+        | Command::Release { .. }
+        | Command::Bury { .. }
+        | Command::Touch(_)
+        | Command::Kick(_)
+        | Command::KickJob(_)
+        | Command::Peek(_)
+        | Command::PeekReady
+        | Command::PeekDelayed
+        | Command::PeekBuried
+        | Command::Stats
+        | Command::StatsJob(_)
+        | Command::StatsTube(_)
+        | Command::ListTubes
+        | Command::PauseTube { .. }
+        | Command::Quit
+        | Command::DeleteKey(_)
+        | Command::PeekKey(_) => Brings::Nothing,
+    }
+}
+
+/// Whether its answer may show what is decided after it: pages are read when the batch is done, and counters when it is answered.
+pub(super) fn sees_what_follows(command: &Command) -> bool {
+    matches!(command, Command::PeekReady | Command::PeekDelayed | Command::PeekBuried | Command::Stats)
+}

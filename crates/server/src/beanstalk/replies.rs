@@ -1,0 +1,74 @@
+//! Replies in the protocol's words and bytes.
+
+use duewheel::core::MessageId;
+use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
+use duewheel::core::message::Message;
+
+use super::session::Answer;
+use crate::decimal::digits;
+use crate::error::{ErrorCode, Problem};
+
+/// What a session hears whose lease is not the message's, or not any more.
+pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
+    match refusal {
+        SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => "NOT_FOUND\r\n",
+        SettleRefusal::TooLong(_) => ErrorCode::Internal.beanstalk(), // the protocol cannot say so much
+    }
+}
+
+/// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
+pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
+    match refusal {
+        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded => {
+            Problem::from_change(refusal, "delay").code.beanstalk()
+        }
+        ChangeRefusal::NotFound
+        | ChangeRefusal::Leased
+        | ChangeRefusal::Dead
+        | ChangeRefusal::NotDead
+        | ChangeRefusal::KeyExists(_)
+        | ChangeRefusal::GenerationMismatch(_)
+        | ChangeRefusal::InThePast
+        | ChangeRefusal::TooFar(_)
+        | ChangeRefusal::BodyTooLarge(_)
+        | ChangeRefusal::LeaseTooLong(_)
+        | ChangeRefusal::Paused => "NOT_FOUND\r\n",
+    }
+}
+
+/// The engine did not answer, or not to this.
+pub(super) fn no_answer(answer: Option<Answer>) -> &'static str {
+    match answer {
+        Some(Err(error)) => Problem::from(error).code.beanstalk(),
+        Some(Ok(_)) | None => ErrorCode::Internal.beanstalk(),
+    }
+}
+
+/// A word and a number.
+pub(super) fn line(out: &mut Vec<u8>, word: &str, id: MessageId) {
+    out.extend_from_slice(word.as_bytes());
+    out.push(b' ');
+    digits(out, id.0);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A word, the id, and the body.
+pub(super) fn found(out: &mut Vec<u8>, word: &str, message: &Message) {
+    out.extend_from_slice(word.as_bytes());
+    out.push(b' ');
+    digits(out, message.id.0);
+    out.push(b' ');
+    digits(out, message.body.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(&message.body);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// `OK` and a text.
+pub(super) fn block(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(b"OK ");
+    digits(out, text.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
