@@ -67,6 +67,18 @@ fn over_tls_with_a_certificate_of_its_own() {
     }
 }
 
+/// The same with a cluster, whose nodes say at which ports they speak TLS.
+#[test]
+fn a_cluster_over_tls_with_a_certificate() {
+    let settings = Settings { transport: Transport::TlsBothWays, ..Settings::default() };
+    let cluster = RedisCluster::start(3, 0, settings).expect("a cluster");
+    let own = cluster.node(0).certificates().expect("certificates");
+    let [certificate, key] = own.client_files();
+    let seed = cluster.addresses()[0];
+    let options = Options::parse(&format!("rediss-cluster://{seed}")).unwrap();
+    works(&options.tls_authority(own.authority()).unwrap().tls_client(certificate, key).unwrap());
+}
+
 /// The commands that `docs/redis.md` names are enough.
 #[test]
 fn a_user_that_may_do_little() {
