@@ -5,6 +5,14 @@
 #[cfg(all(feature = "cluster", feature = "testing"))]
 pub use crate::cluster::memory::MemoryCoordinator;
 
+/// What nodes say to each other, for the fuzz target.
+#[cfg(all(feature = "cluster", feature = "testing"))]
+#[doc(hidden)]
+pub mod wire {
+    pub use crate::cluster::peer::door::{cut, greetings};
+    pub use crate::cluster::wire::door::{Read, limits_of};
+}
+
 /// A place that a test may have panic: if the environment says `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file is there.
 /// With `place,stuck` the driver hangs from then on, too.
 #[cfg(feature = "testing")]

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo run -p duewheel-fuzz --example seeds
+//! DUEWHEEL_SEEDS=write cargo test -p duewheel --lib seeds     # those of `wire`, out of the samples of its tests
 //! ```
 
 use std::fs;

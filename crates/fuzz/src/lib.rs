@@ -15,6 +15,7 @@ mod pieces;
 mod record;
 mod text;
 mod wild;
+mod wire;
 
 // The engine's rig and its model, as its own tests have them.
 #[path = "../../core/tests/engine/harness.rs"]
@@ -31,6 +32,7 @@ pub use folder::{journal, manifest, run_file, state};
 pub use http::http;
 pub use record::record;
 pub use text::text;
+pub use wire::wire;
 
 /// A target, as `cargo fuzz run` and the replay know it.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +46,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     Target { name: "journal", run: journal, max_len: 1_024 },
     Target { name: "run_file", run: run_file, max_len: 1_024 },
     Target { name: "manifest", run: manifest, max_len: 512 },
@@ -54,4 +56,5 @@ pub const TARGETS: [Target; 9] = [
     Target { name: "beanstalk", run: beanstalk, max_len: 2_048 },
     Target { name: "http", run: http, max_len: 2_048 },
     Target { name: "text", run: text, max_len: 1_024 },
+    Target { name: "wire", run: wire, max_len: 1_024 },
 ];

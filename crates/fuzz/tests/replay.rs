@@ -132,4 +132,4 @@ macro_rules! targets {
         }
     };
 }
-targets!(journal, run_file, manifest, state, record, engine, beanstalk, http, text);
+targets!(journal, run_file, manifest, state, record, engine, beanstalk, http, text, wire);

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +20,16 @@ pub enum Mode {
     Stall,
     /// Passes each piece on so much later, one after the other; so it limits the rate, too.
     Delay(Duration),
+    /// Passes everything on but the reply to a request with this text in it: the connection ends when that reply comes, so the request
+    /// was carried out, and nobody is told. Replies that come with it or behind it are lost, too.
+    LoseReply(&'static str),
+}
+
+/// One way of a connection. Both ways of it have the same mark: the next reply is to be lost.
+#[derive(Debug)]
+enum Way {
+    There(Arc<AtomicBool>),
+    Back(Arc<AtomicBool>),
 }
 
 #[derive(Debug)]
@@ -149,15 +160,33 @@ impl Shared {
                 state.hang_up();
             }
         }
-        let shared = self.clone();
-        std::thread::spawn(move || shared.copy(far2, near2));
-        self.copy(near, far);
+        let (shared, lose) = (self.clone(), Arc::new(AtomicBool::new(false)));
+        let back = Way::Back(lose.clone());
+        std::thread::spawn(move || shared.copy(far2, near2, &back));
+        self.copy(near, far, &Way::There(lose));
     }
 
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream, way: &Way) {
         let mut buffer = vec![0; 64 * 1024];
+        // The end of what was passed on before: a text may come in two pieces.
+        let mut before = Vec::new();
         while let Ok(n @ 1..) = from.read(&mut buffer) {
-            if self.pass().is_err() || to.write_all(&buffer[..n]).is_err() {
+            if self.pass().is_err() {
+                break;
+            }
+            match way {
+                Way::There(lose) => {
+                    if let Mode::LoseReply(text) = self.mode() {
+                        before.extend_from_slice(&buffer[..n]);
+                        let is_there = before.windows(text.len().max(1)).any(|part| part == text.as_bytes());
+                        lose.fetch_or(is_there, SeqCst);
+                        before.drain(..before.len().saturating_sub(text.len().saturating_sub(1)));
+                    }
+                }
+                Way::Back(lose) if lose.load(SeqCst) => break,
+                Way::Back(_) => {}
+            }
+            if to.write_all(&buffer[..n]).is_err() {
                 break;
             }
         }
@@ -167,13 +196,17 @@ impl Shared {
         state.streams.retain(|s| s.peer_addr().is_ok());
     }
 
+    fn mode(&self) -> Mode {
+        self.lock().mode
+    }
+
     /// Waits as long as the mode wants it. An error if the connection is not to be any more.
     fn pass(&self) -> Result<(), ()> {
         let mut state = self.lock();
         loop {
             match (state.ended, state.mode) {
                 (Ended::Ended, _) | (_, Mode::Cut) => return Err(()),
-                (_, Mode::Forward) => return Ok(()),
+                (_, Mode::Forward | Mode::LoseReply(_)) => return Ok(()),
                 (_, Mode::Delay(time)) => {
                     drop(state);
                     std::thread::sleep(time);

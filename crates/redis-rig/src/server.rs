@@ -61,8 +61,8 @@ impl Redis {
             let folder = tempfile::Builder::new().prefix("duewheel-redis-").tempdir()?;
             let certificates = match (settings.transport, certificates) {
                 (Transport::Plain, _) => None,
-                (Transport::Tls, None) => Some(Certificates::make(folder.path())?),
-                (Transport::Tls, Some(others)) => Some(others.copy(folder.path())?),
+                (Transport::Tls | Transport::TlsBothWays, None) => Some(Certificates::make(folder.path())?),
+                (Transport::Tls | Transport::TlsBothWays, Some(others)) => Some(others.copy(folder.path())?),
             };
             let settings = settings.clone();
             let mut redis =
@@ -95,7 +95,7 @@ impl Redis {
     pub fn url(&self, db: u32) -> String {
         let scheme = match self.settings.transport {
             Transport::Plain => "redis",
-            Transport::Tls => "rediss",
+            Transport::Tls | Transport::TlsBothWays => "rediss",
         };
         let login = match &self.settings.login {
             Login::Nobody => String::new(),

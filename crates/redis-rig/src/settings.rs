@@ -49,6 +49,8 @@ pub enum Transport {
     Plain,
     /// Over TLS only, with certificates made for this server; between the nodes of a cluster, too.
     Tls,
+    /// The same, and clients must show a certificate by the same authority.
+    TlsBothWays,
 }
 
 /// What a server is told. The default keeps everything it has acknowledged, and lets everybody ask.
@@ -103,11 +105,16 @@ impl Settings {
         let mut line = |text: std::fmt::Arguments<'_>| {
             let _ = writeln!(out, "{text}");
         };
-        match self.transport {
-            Transport::Plain => line(format_args!("port {port}")),
-            Transport::Tls => line(format_args!(
+        let clients = match self.transport {
+            Transport::Plain => None,
+            Transport::Tls => Some("no"),
+            Transport::TlsBothWays => Some("yes"),
+        };
+        match clients {
+            None => line(format_args!("port {port}")),
+            Some(clients) => line(format_args!(
                 "port 0\ntls-port {port}\ntls-cert-file cert.pem\ntls-key-file key.pem\ntls-ca-cert-file ca.pem\n\
-                 tls-auth-clients no\ntls-replication yes\ntls-cluster yes"
+                 tls-auth-clients {clients}\ntls-replication yes\ntls-cluster yes"
             )),
         }
         match self.appendonly {

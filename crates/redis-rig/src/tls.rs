@@ -5,11 +5,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
-use rustls::pki_types::CertificateDer;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// An authority of the test's own, and a certificate by it for 127.0.0.1 and localhost.
+/// The files, in PEM.
+const FILES: [&str; 5] = ["ca.pem", "cert.pem", "key.pem", "client.pem", "client-key.pem"];
+
+/// An authority of the test's own, a certificate by it for 127.0.0.1 and localhost, and one for clients.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     folder: PathBuf,
@@ -17,7 +24,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them and writes them to a folder: `ca.pem`, `cert.pem`, `key.pem`.
+    /// Makes them and writes them to a folder: `ca.pem`, `cert.pem`, `key.pem`, `client.pem`, `client-key.pem`.
     ///
     /// # Errors
     ///
@@ -35,7 +42,15 @@ impl Certificates {
         let certificate = CertificateParams::new(names)
             .and_then(|params| params.signed_by(&own, &authority))
             .map_err(io::Error::other)?;
+        let mut of_client = CertificateParams::new(Vec::new()).map_err(io::Error::other)?;
+        of_client.distinguished_name = DistinguishedName::new();
+        of_client.distinguished_name.push(DnType::CommonName, "client of a test");
+        of_client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let client_key = KeyPair::generate().map_err(io::Error::other)?;
+        let client = of_client.signed_by(&client_key, &authority).map_err(io::Error::other)?;
         fs::create_dir_all(folder)?;
+        fs::write(folder.join("client.pem"), client.pem())?;
+        fs::write(folder.join("client-key.pem"), client_key.serialize_pem())?;
         fs::write(folder.join("ca.pem"), authority.pem())?;
         fs::write(folder.join("cert.pem"), certificate.pem())?;
         fs::write(folder.join("key.pem"), own.serialize_pem())?;
@@ -45,7 +60,7 @@ impl Certificates {
     /// Copies them to another folder.
     pub(crate) fn copy(&self, folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        for name in ["ca.pem", "cert.pem", "key.pem"] {
+        for name in FILES {
             fs::copy(self.folder.join(name), folder.join(name))?;
         }
         Ok(Certificates { folder: folder.to_owned(), authority: self.authority.clone() })
@@ -56,7 +71,16 @@ impl Certificates {
         self.folder.join("ca.pem")
     }
 
+    /// The certificate that a client shows, and its key.
+    pub fn client_files(&self) -> [PathBuf; 2] {
+        ["client.pem", "client-key.pem"].map(|name| self.folder.join(name))
+    }
+
+    /// A client that shows its certificate if it is asked for one.
     pub(crate) fn client(&self) -> io::Result<Arc<ClientConfig>> {
+        let [certificate, key] = self.client_files();
+        let certificate = CertificateDer::from_pem_file(certificate).map_err(io::Error::other)?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.clone()).map_err(io::Error::other)?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -64,7 +88,8 @@ impl Certificates {
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .with_root_certificates(roots)
-            .with_no_client_auth();
+            .with_client_auth_cert(vec![certificate], key)
+            .map_err(io::Error::other)?;
         Ok(Arc::new(config))
     }
 }

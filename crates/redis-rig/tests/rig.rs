@@ -180,3 +180,17 @@ fn a_network_is_cut_and_healed() -> io::Result<()> {
     assert!(echo(&mut open()?)?);
     Ok(())
 }
+
+#[test]
+fn a_reply_is_lost_and_its_request_is_not() -> io::Result<()> {
+    let redis = Redis::start(Settings::default())?;
+    let proxy = Proxy::start(redis.address())?;
+    let mut wire = Wire::open(proxy.address(), PATIENCE)?;
+    proxy.set(Mode::LoseReply("is lost"));
+    assert_eq!(wire.command(&["SET", "a", "is told"])?, bytes("OK"));
+    assert!(wire.command(&["SET", "a", "is lost"]).is_err());
+    assert_eq!(redis.command(&["GET", "a"])?, bytes("is lost"));
+    let mut again = Wire::open(proxy.address(), PATIENCE)?;
+    assert_eq!(again.command(&["GET", "a"])?, bytes("is lost"));
+    Ok(())
+}

@@ -109,6 +109,9 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     if let Some(file) = &redis.ca {
         options = options.tls_authority(file).map_err(named("redis-ca"))?;
     }
+    if let Some(files) = &redis.client {
+        options = options.tls_client(&files.cert, &files.key).map_err(named("redis-cert"))?;
+    }
     Ok(options)
 }
 

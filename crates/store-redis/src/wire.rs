@@ -80,7 +80,25 @@ impl Servers {
             .set_connection_timeout(Some(self.0.connect_timeout))
             .set_response_timeout(Some(self.0.response_timeout))
             .set_pipeline_buffer_size(MOST_UNDER_WAY + 1);
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)
+        let mut connection =
+            client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
+        if self.0.transport == Transport::Tls {
+            // The handshake is over for this side before the server has looked at our certificate, and what it says then may be lost.
+            let heard: Result<Value, redis::RedisError> =
+                redis::cmd("TIME").query_async(&mut connection).await;
+            if let Err(error) = heard
+                && error.code().is_none()
+                && !error.is_timeout()
+            {
+                let why = "the server ended the TLS connection before its first answer: \
+                           it may want a certificate, or another one, of its clients (tls-auth-clients)";
+                return Err(StoreError::new(
+                    ErrorKind::Unavailable,
+                    format_args!("{}:{}: {why}; {error}", address.0, address.1),
+                ));
+            }
+        }
+        Ok(connection)
     }
 
     fn client(&self, (host, port): &Address) -> Result<Client, redis::RedisError> {

@@ -331,7 +331,7 @@ pub(crate) fn stranger(me: &Node, nodes: &[Node]) -> Option<FleetError> {
 }
 
 /// The parts of a node that has joined.
-fn assemble(
+pub(super) fn assemble(
     coordinator: Arc<dyn Coordinator>,
     joined: &Joined,
     options: &FleetOptions,

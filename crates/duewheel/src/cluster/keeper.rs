@@ -473,3 +473,6 @@ fn retry(lease: Duration) -> Duration {
 fn shard(at: usize) -> ShardId {
     ShardId(u32::try_from(at).unwrap_or(u32::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use duewheel_core::id::ShardId;
@@ -25,6 +25,7 @@ pub struct MemoryCoordinator {
 struct World {
     lease: Duration,
     state: Mutex<State>,
+    let_open: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +36,15 @@ struct State {
     away: Option<StoreError>,
     cut_off: BTreeSet<u32>,
     panic_at: Option<ShardId>,
+    opens: Opens,
+}
+
+/// What becomes of a call that opens a shard.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Opens {
+    #[default]
+    Open,
+    Hang,
 }
 
 #[derive(Debug)]
@@ -60,7 +70,7 @@ struct Lease {
 impl MemoryCoordinator {
     /// Nobody takes part yet. Leases are renewed by a thread of its own, as long as it lives.
     pub fn new(lease: Duration) -> Self {
-        let world = Arc::new(World { lease, state: Mutex::default() });
+        let world = Arc::new(World { lease, state: Mutex::default(), let_open: Condvar::new() });
         let weak = Arc::downgrade(&world);
         std::thread::spawn(move || {
             while let Some(world) = weak.upgrade() {
@@ -108,6 +118,17 @@ impl MemoryCoordinator {
     /// The next append of a shard panics: a bug of ours.
     pub fn panic_at(&self, shard: ShardId) {
         self.world.state().panic_at = Some(shard);
+    }
+
+    /// Calls that open a shard hang until [`MemoryCoordinator::let_open`].
+    pub fn hold_open(&self) {
+        self.world.state().opens = Opens::Hang;
+    }
+
+    /// Ends [`MemoryCoordinator::hold_open`].
+    pub fn let_open(&self) {
+        self.world.state().opens = Opens::Open;
+        self.world.let_open.notify_all();
     }
 
     /// What a shard's stores leave behind.
@@ -220,6 +241,9 @@ impl Coordinator for MemoryCoordinator {
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
         let mut state = self.world.state();
+        while state.opens == Opens::Hang {
+            state = self.world.let_open.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         state.check(node.number)?;
         if let Some(owner) = state.running(shard)
             && owner.node.number != node.number

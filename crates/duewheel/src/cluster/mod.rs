@@ -26,7 +26,7 @@ mod parcel;
 #[cfg(feature = "cluster")]
 mod pause;
 #[cfg(feature = "cluster")]
-mod peer;
+pub(crate) mod peer;
 #[cfg(feature = "cluster")]
 mod place;
 #[cfg(feature = "cluster")]
@@ -43,7 +43,7 @@ mod view;
 #[cfg(feature = "cluster")]
 mod ways;
 #[cfg(feature = "cluster")]
-mod wire;
+pub(crate) mod wire;
 
 #[cfg(feature = "cluster")]
 pub use fleet::FleetError;

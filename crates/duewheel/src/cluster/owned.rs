@@ -301,9 +301,10 @@ impl Owned {
 fn stage(state: &State) -> Stage {
     match state {
         State::Away { .. } => Stage::Away,
-        State::Opening { .. } => Stage::Opening,
+        State::Opening { unwanted: false, .. } => Stage::Opening,
         State::Serving(_) => Stage::Serving,
-        State::Closing(_) => Stage::Closing,
+        // Whoever gives up what can be given up must not find it again in each round.
+        State::Opening { unwanted: true, .. } | State::Closing(_) => Stage::Closing,
     }
 }
 

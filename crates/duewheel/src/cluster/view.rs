@@ -42,7 +42,7 @@ pub enum Stage {
     Opening,
     /// It serves it.
     Serving,
-    /// It gives it up.
+    /// It gives it up, as soon as it is open if it was being opened.
     Closing,
 }
 

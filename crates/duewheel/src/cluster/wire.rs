@@ -326,6 +326,8 @@ fn parts<T: DeserializeOwned>(bytes: &[u8], n: u32, limits: Limits) -> Result<(V
     Ok((parts, rest))
 }
 
+#[cfg(feature = "testing")]
+pub(crate) mod door;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]

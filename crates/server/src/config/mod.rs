@@ -67,6 +67,12 @@ pub struct Options {
     /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts
     #[arg(long, env = "DUEWHEEL_REDIS_CA", value_name = "FILE")]
     pub redis_ca: Option<PathBuf>,
+    /// The certificate that is shown to Redis, in PEM, where it asks its clients for one (`tls-auth-clients`)
+    #[arg(long, env = "DUEWHEEL_REDIS_CERT", value_name = "FILE")]
+    pub redis_cert: Option<PathBuf>,
+    /// The private key of --redis-cert, in PEM
+    #[arg(long, env = "DUEWHEEL_REDIS_KEY", value_name = "FILE")]
+    pub redis_key: Option<PathBuf>,
     /// The name of this node among those that share a Redis [default: duewheel]
     #[arg(long, env = "DUEWHEEL_NODE", value_name = "NAME")]
     pub node: Option<String>,
@@ -251,7 +257,7 @@ impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
         over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
-            redis_prefix, redis_wait, redis_ca, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+            redis_prefix, redis_wait, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
             hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout)
     }
@@ -562,7 +568,7 @@ mod tests {
             header_timeout = '5s'\nbody_timeout = '6s'";
         let log = format!("{all}\nstore = 'log'");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_ca = '/a'\n\
-            node = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
+            redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
         for all in [log, redis] {
             let given = options(&all);

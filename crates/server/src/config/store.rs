@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Options};
 use crate::span::Span;
+use crate::tls;
 
 const DEFAULT_PREFIX: &str = "duewheel";
 const DEFAULT_NODE: &str = "duewheel";
@@ -66,6 +67,8 @@ pub struct RedisSettings {
     pub wait: u32,
     /// The authority that the server's certificate is from, in PEM.
     pub ca: Option<PathBuf>,
+    /// The certificate that is shown to it, and its key, in PEM.
+    pub client: Option<tls::Files>,
     /// This node's name.
     pub node: String,
     /// Where other nodes reach it; `None`: it is alone.
@@ -115,6 +118,8 @@ impl StoreChoice {
                 ("redis-prefix", options.redis_prefix.is_some()),
                 ("redis-wait", options.redis_wait.is_some()),
                 ("redis-ca", options.redis_ca.is_some()),
+                ("redis-cert", options.redis_cert.is_some()),
+                ("redis-key", options.redis_key.is_some()),
                 ("node", options.node.is_some()),
                 ("advertise", options.advertise.is_some()),
                 ("shards", options.shards.is_some()),
@@ -157,6 +162,12 @@ impl StoreChoice {
         if !LEASES.contains(&lease) {
             return bad(format!("--shard-lease {}: must be from 1s to 60s", span(lease)));
         }
+        let client = match (options.redis_cert.clone(), options.redis_key.clone()) {
+            (Some(cert), Some(key)) => Some(tls::Files { cert, key }),
+            (None, None) => None,
+            (Some(_), None) => return bad("--redis-cert needs --redis-key, too".into()),
+            (None, Some(_)) => return bad("--redis-key needs --redis-cert, too".into()),
+        };
         Ok(StoreChoice::Redis(Box::new(RedisSettings {
             url: url.into(),
             user: options.redis_user.clone(),
@@ -164,6 +175,7 @@ impl StoreChoice {
             prefix,
             wait: options.redis_wait.unwrap_or(0),
             ca: options.redis_ca.clone(),
+            client,
             node,
             advertise: options.advertise.clone(),
             shards: options.shards,
@@ -183,6 +195,8 @@ impl StoreChoice {
                 redis_prefix: Some(redis.prefix),
                 redis_wait: Some(redis.wait),
                 redis_ca: redis.ca,
+                redis_cert: redis.client.as_ref().map(|files| files.cert.clone()),
+                redis_key: redis.client.map(|files| files.key),
                 node: Some(redis.node),
                 advertise: redis.advertise,
                 shard_lease: Some(span(redis.lease)),
@@ -222,6 +236,8 @@ mod tests {
             ("shard_lease = '3s'", "--shard-lease is for"),
             ("redis_password = 'x'", "--redis-password is for"),
             ("redis_prefix = 'x'", "--redis-prefix is for"),
+            ("redis_cert = 'x'", "--redis-cert is for"),
+            ("redis_key = 'x'", "--redis-key is for"),
         ] {
             assert!(choose(toml).unwrap_err().contains(says), "{toml}");
         }
@@ -248,6 +264,8 @@ mod tests {
             ("shards = 1025", "--shards 1025"),
             ("shard_lease = '10ms'", "--shard-lease 10ms"),
             ("redis_prefix = '{x}'", "--redis-prefix"),
+            ("redis_cert = '/c'", "--redis-cert needs --redis-key"),
+            ("redis_key = '/k'", "--redis-key needs --redis-cert"),
             ("durability = 'fsync'", "--durability is for --store log"),
         ] {
             assert!(choose(&format!("{base}{toml}")).unwrap_err().contains(says), "{toml}");

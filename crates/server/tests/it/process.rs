@@ -252,6 +252,8 @@ fn m8_redis_by_flag_environment_and_file_with_defaults_and_without_its_password(
         ("redis_prefix", "\"f\"", "e", "a"),
         ("redis_wait", "1", "2", "3"),
         ("redis_ca", "\"f\"", "e", "a"),
+        ("redis_cert", "\"f\"", "e", "a"),
+        ("redis_key", "\"f\"", "e", "a"),
         ("node", "\"f\"", "e", "a"),
         ("advertise", "\"f:1\"", "e:1", "a:1"),
         ("shards", "3", "4", "5"),

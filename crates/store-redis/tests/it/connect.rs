@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use duewheel_core::ShardId;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Store};
-use duewheel_redis_rig::{Login, Redis, RedisCluster, Settings, Transport, Value, free_port};
+use duewheel_redis_rig::{Certificates, Login, Redis, RedisCluster, Settings, Transport, Value, free_port};
 use duewheel_store_redis::{Options, RedisCoordinator, RedisStore};
 
 use crate::place::{PATIENCE, SHARD, kind, of_cluster, open, options, server, until};
@@ -40,6 +40,43 @@ fn over_tls_as_a_user() {
     let wrong = RedisStore::open(&trusting.password("hunter2"), SHARD, Arc::new(|| {})).map(drop);
     let wrong = wrong.expect_err("a wrong password");
     assert!(!wrong.to_string().contains("hunter2"), "{wrong}");
+}
+
+/// The server asks its clients for a certificate, too (`tls-auth-clients yes`).
+#[test]
+fn over_tls_with_a_certificate_of_its_own() {
+    let settings = Settings { transport: Transport::TlsBothWays, ..Settings::default() };
+    let redis = Redis::start(settings).expect("a server");
+    let own = redis.certificates().expect("certificates");
+    let nobody = Options::parse(&redis.url(0)).unwrap().tls_authority(own.authority()).unwrap();
+    let shows = |by: &Certificates| {
+        let [certificate, key] = by.client_files();
+        nobody.clone().tls_client(certificate, key).unwrap()
+    };
+    works(&shows(own));
+    // None, and one by an authority that the server does not know.
+    let folder = tempfile::tempdir().unwrap();
+    let strangers = shows(&Certificates::make(folder.path()).unwrap());
+    let says = "certificate, or another one, of its clients (tls-auth-clients)";
+    for options in [nobody, strangers] {
+        let refused = RedisStore::open(&options, SHARD, Arc::new(|| {})).map(drop).expect_err("a stranger");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        assert!(refused.to_string().contains(says), "{refused}");
+        let refused = RedisCoordinator::new(options).owners().expect_err("a stranger");
+        assert!(refused.to_string().contains(says), "{refused}");
+    }
+}
+
+/// The same with a cluster, whose nodes say at which ports they speak TLS.
+#[test]
+fn a_cluster_over_tls_with_a_certificate() {
+    let settings = Settings { transport: Transport::TlsBothWays, ..Settings::default() };
+    let cluster = RedisCluster::start(3, 0, settings).expect("a cluster");
+    let own = cluster.node(0).certificates().expect("certificates");
+    let [certificate, key] = own.client_files();
+    let seed = cluster.addresses()[0];
+    let options = Options::parse(&format!("rediss-cluster://{seed}")).unwrap();
+    works(&options.tls_authority(own.authority()).unwrap().tls_client(certificate, key).unwrap());
 }
 
 /// The commands that `docs/redis.md` names are enough.

@@ -1,15 +1,16 @@
 //! What goes over from one owner to the next: ids that are not given again, and time that has passed.
 
-use std::time::{Instant, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use duewheel_core::record::{ClockPair, Group};
-use duewheel_core::store::Store;
 use duewheel_core::store::conformance::History;
+use duewheel_core::store::{ErrorKind, Store};
 use duewheel_core::time::{EngineMs, WallMs};
-use duewheel_redis_rig::{Redis, RedisCluster, Settings};
-use duewheel_store_redis::RedisStore;
+use duewheel_redis_rig::{Mode, Proxy, Redis, RedisCluster, Settings};
+use duewheel_store_redis::{Options, RedisStore};
 
-use crate::place::{of_cluster, open, options, server, until};
+use crate::place::{SHARD, kind, of_cluster, open, options, server, until};
 
 fn written(store: &mut RedisStore, history: &History) {
     let last = history.model().applied();
@@ -83,6 +84,26 @@ fn a_replica_that_is_not_heard_of_keeps_nobody_from_a_shard() {
     // Within half of that minute.
     drop(open(&options));
     cluster.resume(replica).unwrap();
+}
+
+/// Story: Redis had carried an acquire out, and the connection broke before its reply. The next try of the same process was told that somebody had the shard: itself,
+/// in a reign of which it knew nothing, until the end of the lease. Found by review.
+#[test]
+fn an_acquire_whose_reply_is_lost_keeps_its_own_process_from_nothing() {
+    let redis = server();
+    let proxy = Proxy::start(redis.address()).unwrap();
+    // Longer than `open` waits.
+    let lease = Duration::from_secs(600);
+    let options = Options::parse(&format!("redis://{}/0", proxy.address())).unwrap().lease(lease).unwrap();
+    let owner = |field| redis.command(&["HGET", "{duewheel:3}:owner", field]).unwrap();
+    // A word of the script that takes a shard, and of no other.
+    proxy.set(Mode::LoseReply("'HELD'"));
+    assert_eq!(kind(RedisStore::open(&options, SHARD, Arc::new(|| {}))), Some(ErrorKind::Unavailable));
+    let lost = owner("epoch").number().expect("it was carried out");
+    assert!(owner("until").number() > Some(0), "nobody could give it back");
+    proxy.heal();
+    let recovered = open(&options).recovered();
+    assert!(u64::from(recovered.epoch.0) > lost, "{recovered:?}");
 }
 
 /// Story: the time that a shard was without an owner was the difference of two nodes' wall clocks; a node whose clock was five seconds ahead

@@ -4,6 +4,8 @@
 //! [`proof`] for how they know each other, [`super::wire`] for the frames.
 
 mod asker;
+#[cfg(feature = "testing")]
+pub(crate) mod door;
 mod owner;
 mod proof;
 

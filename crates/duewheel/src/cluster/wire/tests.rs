@@ -1,7 +1,9 @@
 //! Round trips, and what is no frame.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use duewheel_core::name::{Key, QueueName};
 use proptest::collection::vec;
@@ -183,4 +185,81 @@ fn the_bytes_are_those_of_this_protocol() {
         32,   // when is the next one due?
     ];
     assert_eq!((PROTOCOL, &*frame), (1, expected));
+}
+
+/// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it does with them is in
+/// `crates/fuzz/src/wire.rs`.
+fn seeds() -> Vec<Vec<u8>> {
+    const FRAME: &[u8] = &[0];
+    const TIGHT: &[u8] = &[1, 16];
+    const GREETING: &[u8] = &[2];
+    const STREAM: &[u8] = &[3, 5];
+    let mut runner = TestRunner::deterministic();
+    // Of each kind the longest that is short.
+    let mut kinds: BTreeMap<(u8, usize), Vec<u8>> = BTreeMap::new();
+    let mut keep = |kind, frame: Vec<u8>| {
+        let kept = kinds.entry(kind).or_insert_with(|| frame.clone());
+        let better = if frame.len() > 120 { frame.len() < kept.len() } else { frame.len() > kept.len() };
+        if better || (kept.len() > 120 && frame.len() <= 120) {
+            *kept = frame;
+        }
+    };
+    for n in 0..2_000 {
+        let op = op().new_tree(&mut runner).unwrap().current();
+        keep((0, kind_of_op(&op)), request(n, SHARD, Patience::None, &[op], LIMITS).unwrap());
+        let reply = reply().new_tree(&mut runner).unwrap().current();
+        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
+    }
+    let mut frames: Vec<Vec<u8>> = kinds.into_values().collect();
+    for _ in 0..6 {
+        let error = error().new_tree(&mut runner).unwrap().current();
+        frames.push(answers(1, &[Err(error)], LIMITS).unwrap());
+    }
+    let several = [Op::Stats, Op::NextDue, Op::Wheel, Op::Stats, Op::NextDue];
+    frames.push(request(300, SHARD, Patience::Some, &several, LIMITS).unwrap());
+    let why = "node a does not own it".into();
+    for head in [Head::Ping, Head::Pong, Head::Nudge, Head::Bye, Head::NotMine { id: 1, why }] {
+        frames.push(plain(&head).unwrap());
+    }
+    let mut seeds: Vec<Vec<u8>> = frames.iter().map(|frame| [FRAME, &frame[LENGTH..]].concat()).collect();
+    seeds.extend(frames.iter().rev().take(8).map(|frame| [TIGHT, &frame[LENGTH..]].concat()));
+    // The parts of a greeting, as `peer::proof` has them.
+    let (a, b) = (("a", 1_u32), ("b", 2_u32));
+    let greetings = [
+        greeting(&(*b"duewheel", PROTOCOL, a, b, [3_u8; 32])),
+        greeting(&(0_u32, [3_u8; 32], [4_u8; 32])),
+        greeting(&(1_u32, 2_u32)),
+        greeting(&(2_u32, b)),
+        greeting(&[5_u8; 32]),
+        greeting(&()),
+    ];
+    seeds.extend(greetings.into_iter().map(|part| [GREETING, &part.unwrap()[LENGTH..]].concat()));
+    let lies = [255, 255, 255, 127, 1];
+    seeds.extend(frames.chunks(8).map(|few| [STREAM, &few.concat(), &lies].concat()));
+    seeds
+}
+
+/// The corpus begins with a frame of each kind, and they are of this protocol. `DUEWHEEL_SEEDS=write` writes them anew.
+#[test]
+fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire");
+    if std::env::var("DUEWHEEL_SEEDS").is_ok_and(|wish| wish == "write") {
+        fs::create_dir_all(&folder).unwrap();
+        for (n, seed) in seeds().iter().enumerate() {
+            fs::write(folder.join(format!("seed-{n:03}")), seed).unwrap();
+        }
+    }
+    let (mut ops, mut replies) = (BTreeSet::new(), BTreeSet::new());
+    for file in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+        let seed = fs::read(file.path()).unwrap();
+        if !file.file_name().to_string_lossy().starts_with("seed-") || seed[0] != 0 {
+            continue;
+        }
+        match read(&seed[1..], LIMITS).unwrap() {
+            Frame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
+            Frame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),
+            Frame::NotMine { .. } | Frame::Ping | Frame::Pong | Frame::Nudge | Frame::Bye => {}
+        }
+    }
+    assert_eq!((ops.len(), replies.len()), (33, 17));
 }

@@ -1,0 +1,111 @@
+//! What nodes say to each other, as bytes: frames, greetings, and the stream that is cut into frames.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use duewheel::testing::wire::{Read, cut, greetings, limits_of};
+use duewheel_core::policy::Policy;
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// Bytes of a frame's length, on the way.
+const LENGTH: usize = 4;
+
+/// The first byte says as what the others are read: a frame under the limits of the default policy, one under narrow limits, a part of
+/// a greeting, or a stream of frames.
+pub fn wire(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    match (first % 4, rest.split_first()) {
+        (0, _) => frame(rest, limits_of(&Policy::default())),
+        (1, Some((narrow, rest))) => frame(rest, (usize::from(*narrow) * 8, usize::from(narrow % 8))),
+        (2, _) => greeting(rest),
+        (3, Some((piece, rest))) => stream(rest, usize::from(*piece)),
+        _ => {}
+    }
+}
+
+/// What is read comes back when it is written, and is written in no more bytes; no part of that is a frame, and nothing longer.
+fn frame(bytes: &[u8], limits: (usize, usize)) {
+    let mut read = None;
+    let room = measure(|| read = Read::new(bytes, limits));
+    assert!(room.bytes_max <= most_room(bytes.len()), "{room:?} for {} bytes", bytes.len());
+    let Some(read) = read else { return };
+    assert!(bytes.len() <= limits.0 && read.parts() <= limits.1, "beyond the limits");
+    let written = read.write();
+    let written = behind_its_length(&written);
+    assert!(written.len() <= bytes.len(), "it grows when it is passed on");
+    let again = Read::new(written, limits).expect("what was written is a frame");
+    assert_eq!(again, read, "a frame does not come back");
+    assert_eq!(behind_its_length(&again.write()), written);
+    for cut in 0..written.len().min(100) {
+        assert!(Read::new(&written[..cut], limits).is_none(), "a part of a frame is one");
+    }
+    assert!(Read::new(&[written, &[0]].concat(), limits).is_none(), "a frame is longer than it is");
+}
+
+fn greeting(bytes: &[u8]) {
+    let mut all = Default::default();
+    let room = measure(|| all = greetings(bytes));
+    assert!(room.bytes_max <= most_room(bytes.len()), "{room:?} for {} bytes", bytes.len());
+    for (part, written) in all.iter().enumerate() {
+        let Some(written) = written else { continue };
+        let written = behind_its_length(written);
+        assert!(written.len() <= bytes.len());
+        let again = &greetings(written)[part];
+        assert_eq!(again.as_deref().map(behind_its_length), Some(written), "a greeting does not come back");
+    }
+}
+
+/// However it comes in pieces, a stream is cut into the same frames, which are its bytes.
+fn stream(bytes: &[u8], piece: usize) {
+    let limit = 300;
+    let mut whole = Vec::new();
+    let room = measure(|| whole = cut(bytes, limit));
+    // It reads 64 KiB at a time, and keeps what is no whole frame yet.
+    assert!(room.bytes_max <= 4 * (64 * 1024 + bytes.len() as u64), "{room:?} for {} bytes", bytes.len());
+    assert_eq!(cut(Drip { rest: bytes, piece: piece.max(1) }, limit), whole, "pieces of {piece}");
+    let mut rest = bytes;
+    for frame in &whole {
+        let length = u32::from_le_bytes(*rest.first_chunk().expect("a frame has a length"));
+        assert_eq!(length as usize, frame.len());
+        assert!(frame.len() <= limit);
+        let (head, behind) = rest.split_at(LENGTH + frame.len());
+        assert_eq!(frame, &head[LENGTH..]);
+        rest = behind;
+    }
+    whole.iter().for_each(|frame: &Bytes| self::frame(frame, (limit, 10)));
+}
+
+/// What may be taken for so many bytes. A list that says how long it is gets room for as many as there are bytes at most, and what is in it may have
+/// lists of its own; of longer ones than are made here, serde takes the first MiB on trust.
+fn most_room(bytes: usize) -> u64 {
+    1_024 + 512 * bytes as u64
+}
+
+fn behind_its_length(frame: &[u8]) -> &[u8] {
+    let (length, rest) = frame.split_first_chunk::<LENGTH>().expect("a frame has a length");
+    assert_eq!(u32::from_le_bytes(*length) as usize, rest.len());
+    rest
+}
+
+/// Gives bytes some at a time.
+struct Drip<'a> {
+    rest: &'a [u8],
+    piece: usize,
+}
+
+impl AsyncRead for Drip<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let now = self.rest.len().min(self.piece).min(to.remaining());
+        let (head, rest) = self.rest.split_at(now);
+        to.put_slice(head);
+        self.rest = rest;
+        Poll::Ready(Ok(()))
+    }
+}
