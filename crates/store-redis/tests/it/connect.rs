@@ -46,7 +46,7 @@ fn over_tls_as_a_user() {
 #[test]
 fn a_user_that_may_do_little() {
     let redis = server();
-    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +type +info +time +wait +select";
+    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +unlink +type +info +time +wait +select";
     let mut words = vec!["ACL", "SETUSER", "wheel", "on", ">pw", "resetchannels"];
     words.extend(rules.split(' '));
     let reply = redis.command(&words).expect("a reply");

@@ -186,17 +186,14 @@ fn a_purge_of_many_hides_at_once_and_is_swept_in_slices() {
     until("the sweep has ended", || number(&redis, &["HLEN", "{duewheel:3}:purges"]) == 0);
     assert_eq!(number(&redis, &["HLEN", "{duewheel:3}:messages"]), 3);
     assert_eq!(number(&redis, &["HLEN", "{duewheel:3}:key:mine"]), 1);
-    for (set, left) in [
-        ("at:mine", 1),
-        ("after:other", 1),
-        ("after:mine", 0),
-        ("leased", 1),
-        ("held:at", 0),
-        ("held:after", 1),
-    ] {
+    for (set, left) in
+        [("at:mine", 1), ("at-spans:mine", 0), ("after:other", 1), ("after-spans:mine", 1), ("leased", 1)]
+    {
         assert_eq!(number(&redis, &["ZCARD", &format!("{{duewheel:3}}:{set}")]), left, "{set}");
     }
-    for gone in ["lives", "dead:mine", "deadkey:mine"] {
+    // The leased one is the last of its list.
+    assert_eq!(ask(&redis, &["HVALS", "{duewheel:3}:after-live:mine"]).list()[0].number(), Some(1));
+    for gone in ["lives", "dead:mine", "deadkey:mine", "at-live:mine", "held:at", "held:after"] {
         assert_eq!(number(&redis, &["EXISTS", &format!("{{duewheel:3}}:{gone}")]), 0, "{gone}");
     }
     let mut found = Found::default();
@@ -327,7 +324,7 @@ fn a_key_of_another_program_is_no_place_for_ours() {
 #[test]
 fn an_unknown_format_is_refused() {
     let redis = server();
-    ask(&redis, &["HSET", "{duewheel:3}:head", "format", "2", "lsn", "0"]);
+    ask(&redis, &["HSET", "{duewheel:3}:head", "format", "1", "lsn", "0"]);
     let error = RedisStore::open(&options(&redis), SHARD, Arc::new(|| {})).map(drop);
     let error = error.expect_err("it must be refused");
     assert_eq!(error.kind(), ErrorKind::Corrupt);

@@ -84,7 +84,9 @@ fn written(store: &mut RedisStore, history: &History) {
 }
 
 fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), TestCaseError> {
-    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000);
+    // Lists for all, for some, for none.
+    let dense = [1, 2, 8][usize::try_from(seed % 3).expect("small")];
+    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000).dense(dense);
     let mut history = History::new(seed);
     let mut store = open(&options);
     for step in steps {
