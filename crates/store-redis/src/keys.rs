@@ -1,6 +1,6 @@
 //! The names of the keys of a shard. `docs/redis.md` has the table.
 
-use duewheel_core::store::Sequence;
+use duewheel_core::time::Class;
 use duewheel_core::{QueueName, ShardId};
 
 /// Names keys: all have the same hash tag, so all are in one slot.
@@ -19,9 +19,9 @@ pub(crate) struct Keys {
     pub(crate) leases: String,
     /// Leased, the score is the deadline; all queues.
     pub(crate) leased: String,
-    /// Leased or dead, by the instant they were due at; all queues.
+    /// Dead, by the instant they were due at; all queues.
     pub(crate) held_at: String,
-    /// Leased or dead, by the engine time they were due at; all queues.
+    /// Dead, by the engine time they were due at; all queues.
     pub(crate) held_after: String,
     /// `queue id` → remembered answer.
     pub(crate) answers: String,
@@ -81,15 +81,34 @@ impl Keys {
         ]
     }
 
-    /// The set of one queue for a sequence that has one.
-    pub(crate) fn of_queue(&self, sequence: Sequence, queue: &QueueName) -> String {
-        let name = match sequence {
-            Sequence::At | Sequence::AllAt => "at",
-            Sequence::After | Sequence::AllAfter => "after",
-            Sequence::Leased => "leased",
-            Sequence::Dead => "dead",
-        };
-        format!("{}{name}:{queue}", self.tag)
+    /// The dead of a queue, in the order of their deaths.
+    pub(crate) fn dead(&self, queue: &QueueName) -> String {
+        format!("{}dead:{queue}", self.tag)
+    }
+
+    /// Not dead, by when they are due, those of a queue that came one by one.
+    pub(crate) fn singles(&self, class: Class, queue: &QueueName) -> String {
+        format!("{}{}:{queue}", self.tag, word(class))
+    }
+
+    /// The spans of a queue that have a list.
+    pub(crate) fn spans(&self, class: Class, queue: &QueueName) -> String {
+        format!("{}{}-spans:{queue}", self.tag, word(class))
+    }
+
+    /// Start of a span → how many messages are in its list alone.
+    pub(crate) fn live(&self, class: Class, queue: &QueueName) -> String {
+        format!("{}{}-live:{queue}", self.tag, word(class))
+    }
+
+    /// What the keys of lists begin with; the start of the span follows, and the queue.
+    pub(crate) fn lists(&self, class: Class) -> String {
+        format!("{}{}-span:", self.tag, word(class))
+    }
+
+    /// The list of a span: places of messages that came many at a time.
+    pub(crate) fn list(&self, class: Class, start: u64, queue: &QueueName) -> String {
+        format!("{}{start}:{queue}", self.lists(class))
     }
 
     /// key → id of the message that holds it.
@@ -100,5 +119,12 @@ impl Keys {
     /// `key id` of the dead messages that have one.
     pub(crate) fn dead_keys(&self, queue: &QueueName) -> String {
         format!("{}deadkey:{queue}", self.tag)
+    }
+}
+
+fn word(class: Class) -> &'static str {
+    match class {
+        Class::At => "at",
+        Class::After => "after",
     }
 }

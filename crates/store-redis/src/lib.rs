@@ -21,6 +21,7 @@ mod plan;
 mod reign;
 mod script;
 mod shared;
+mod span;
 mod store;
 mod tasks;
 mod text;

@@ -1,7 +1,7 @@
-//! Pages of a sequence: members of sorted sets first, then the messages that they name.
+//! Pages of a sequence: members of sorted sets and entries of lists first, then the messages that they name.
 //!
-//! Waiting and dead messages are in a set of their queue alone. What is asked of all queues is merged out of the sets of those that have
-//! something in the range, which the ledger tells.
+//! Dead messages are in a set of their queue alone, all others in a set or in lists of their queue, by when they are due. What is asked of all
+//! queues is merged out of those that have something in the range, which the ledger tells.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,7 @@ use crate::find::{ask_rows, read_rows};
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::shared::Shared;
+use crate::span::{self, Windows};
 use crate::{fault, lex, value};
 
 /// Members that are looked at for one page, at most; so a page ends early when it skips much.
@@ -27,10 +28,13 @@ const FIRST_ROWS: usize = 100;
 const MOST_ROWS: usize = 1_000;
 /// Sets that are asked at once.
 const AT_ONCE: usize = 500;
+/// Spans of a queue that are asked for at once.
+const SPANS: usize = 16;
 
-/// A sorted set that a sequence is read from.
+/// Where a sequence is read from.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
+    /// Of a sorted set.
     pub(crate) key: String,
     pub(crate) order: Order,
     /// The queue of all its members; `None`: they say it.
@@ -41,8 +45,10 @@ pub(crate) struct Source {
 pub(crate) enum Order {
     /// Members say time and id.
     ByMember,
-    /// The score is the time.
-    ByScore,
+    /// The score is the time, of this class.
+    ByScore(Class),
+    /// Members are spans, each of which has a list.
+    Spans(Class),
 }
 
 /// A page that was asked for.
@@ -61,25 +67,40 @@ pub(crate) struct Range {
     pub(crate) most: usize,
 }
 
-/// What a range has: the places, with the queue if members say it; and whether that is all.
+/// What a range has.
+#[derive(Default)]
 pub(crate) struct Scanned {
+    /// The places, with the queue if members say it.
     pub(crate) places: Vec<(Cursor, Box<str>)>,
-    is_all: bool,
+    /// They go so far; `None`: that is all.
+    pub(crate) upto: Option<Cursor>,
+}
+
+impl Source {
+    /// The dead of a queue.
+    pub(crate) fn dead(keys: &Keys, queue: &QueueName) -> Self {
+        Source { key: keys.dead(queue), order: Order::ByMember, queue: Some(queue.clone()) }
+    }
+
+    /// All others of a queue, by when they are due.
+    pub(crate) fn due(keys: &Keys, class: Class, queue: &QueueName) -> [Self; 2] {
+        let of = |key, order| Source { key, order, queue: Some(queue.clone()) };
+        [
+            of(keys.singles(class, queue), Order::ByScore(class)),
+            of(keys.spans(class, queue), Order::Spans(class)),
+        ]
+    }
 }
 
 impl Request {
     /// Chooses the sets. Called by the owner, who knows what the queues hold.
     pub(crate) fn new(keys: &Keys, ledger: &Ledger, load: Load) -> Self {
-        let all = |key: &str| Source { key: key.into(), order: Order::ByScore, queue: None };
+        let all = |key: &str, class| Source { key: key.into(), order: Order::ByScore(class), queue: None };
         let mut sources = match load.sequence {
-            Sequence::Leased => vec![all(&keys.leased)],
-            Sequence::AllAt => vec![all(&keys.held_at)],
-            Sequence::AllAfter => vec![all(&keys.held_after)],
+            Sequence::Leased => vec![all(&keys.leased, Class::After)],
+            Sequence::AllAt => vec![all(&keys.held_at, Class::At)],
+            Sequence::AllAfter => vec![all(&keys.held_after, Class::After)],
             Sequence::At | Sequence::After | Sequence::Dead => Vec::new(),
-        };
-        let (kind, order) = match load.sequence {
-            Sequence::Dead => (Kind::Dead, Order::ByMember),
-            _ => (Kind::Waiting, Order::ByScore),
         };
         let class = match load.sequence {
             Sequence::At | Sequence::AllAt => Class::At,
@@ -89,22 +110,27 @@ impl Request {
         let has_some = |queue: &QueueName| {
             let Some(tally) = ledger.tally(queue) else { return false };
             let first = tally.due.reach(class, from, 1).map(|end| end.saturating_sub(tally.due.width_ms()));
-            tally.part(kind).count > 0
-                && (kind == Kind::Dead || first.is_some_and(|first| first <= load.until))
+            let waits = tally.part(Kind::Waiting).count > 0 && first.is_some_and(|first| first <= load.until);
+            match load.sequence {
+                Sequence::Dead => tally.part(Kind::Dead).count > 0,
+                Sequence::At | Sequence::After => waits,
+                // When leased ones were due is not counted.
+                _ => waits || tally.part(Kind::Leased).count > 0,
+            }
         };
-        let own = |queue: &QueueName| Source {
-            key: keys.of_queue(load.sequence, queue),
-            order,
-            queue: Some(queue.clone()),
+        let own = |queue: &QueueName| match load.sequence {
+            Sequence::Dead => vec![Source::dead(keys, queue)],
+            _ => Source::due(keys, class, queue).to_vec(),
         };
         if load.sequence != Sequence::Leased {
             match &load.which {
-                Which::One(queue) => sources.extend(has_some(queue).then(|| own(queue))),
+                Which::One(queue) if has_some(queue) => sources.extend(own(queue)),
+                Which::One(_) => {}
                 Which::All | Which::AllBut(_) => {
                     let but: &[QueueName] = if let Which::AllBut(but) = &load.which { but } else { &[] };
                     let wanted = ledger.tallies().map(|(queue, _)| queue);
                     let wanted = wanted.filter(|queue| but.binary_search(queue).is_err());
-                    sources.extend(wanted.filter(|queue| has_some(queue)).map(own));
+                    sources.extend(wanted.filter(|queue| has_some(queue)).flat_map(own));
                 }
             }
         }
@@ -113,7 +139,11 @@ impl Request {
 }
 
 /// Loads a page.
-pub(crate) async fn page(shared: &Shared, request: Request) -> Result<Loaded, StoreError> {
+pub(crate) async fn page(
+    shared: &Shared,
+    windows: &mut Windows,
+    request: Request,
+) -> Result<Loaded, StoreError> {
     let Request { load, as_of, sources } = request;
     // One more than wanted tells whether there is more; some are skipped.
     let most = load.rows.saturating_add(1).clamp(64, SCANNED);
@@ -121,9 +151,9 @@ pub(crate) async fn page(shared: &Shared, request: Request) -> Result<Loaded, St
     let range = Range { after: load.after, until: load.until, most };
     let (marks, mut places, mut bound) = (shared.marks(), Vec::new(), None);
     for sources in sources.chunks(AT_ONCE) {
-        for (source, scanned) in sources.iter().zip(scan(shared, sources, range).await?) {
-            if let (false, Some((last, _))) = (scanned.is_all, scanned.places.last()) {
-                bound = Some(bound.map_or(*last, |bound: Cursor| bound.min(*last)));
+        for (source, scanned) in sources.iter().zip(scan(shared, windows, sources, range).await?) {
+            if let Some(upto) = scanned.upto {
+                bound = Some(bound.map_or(upto, |bound: Cursor| bound.min(upto)));
             }
             let wanted = scanned.places.into_iter().filter(|((_, id), queue)| {
                 let queue = source.queue.as_ref().map_or(&**queue, QueueName::as_str);
@@ -133,6 +163,8 @@ pub(crate) async fn page(shared: &Shared, request: Request) -> Result<Loaded, St
         }
     }
     places.sort_unstable();
+    // A message that went away and came back is named twice.
+    places.dedup();
     if let Some(bound) = bound {
         places.retain(|place| *place <= bound);
     }
@@ -141,7 +173,8 @@ pub(crate) async fn page(shared: &Shared, request: Request) -> Result<Loaded, St
     let mut at = 0;
     while at < places.len() && rows.len() < load.rows && (rows.is_empty() || bytes < load.bytes) {
         let each = bytes.checked_div(rows.len());
-        let fits = each.map_or(FIRST_ROWS, |each| (load.bytes - bytes) / (each + 1) + 1);
+        // What is not there any more has no bytes.
+        let fits = each.map_or(FIRST_ROWS.max(at), |each| (load.bytes - bytes) / (each + 1) + 1);
         let most = fits.clamp(1, MOST_ROWS).min(load.rows - rows.len()).min(places.len() - at);
         let some = &places[at..at + most];
         let ids: Vec<MessageId> = some.iter().map(|(_, id)| *id).collect();
@@ -188,9 +221,10 @@ fn is_wanted(which: &Which, queue: &str, id: MessageId, marks: &BTreeMap<QueueNa
     !skipped && (marks.is_empty() || marks.get(queue).is_none_or(|mark| !mark.hides(id)))
 }
 
-/// The same range of several sets.
+/// The same range of several sources.
 pub(crate) async fn scan(
     shared: &Shared,
+    windows: &mut Windows,
     sources: &[Source],
     range: Range,
 ) -> Result<Vec<Scanned>, StoreError> {
@@ -204,9 +238,13 @@ pub(crate) async fn scan(
                 let (min, max) = (lex::behind(range.after), lex::up_to(range.until));
                 ask.cmd("ZRANGEBYLEX").arg(key).arg(min).arg(max);
             }
-            Order::ByScore => {
+            Order::ByScore(_) => {
                 let from = range.after.map_or(0, |(time, _)| time);
                 ask.cmd("ZRANGEBYSCORE").arg(key).arg(from).arg(range.until).arg("WITHSCORES");
+            }
+            Order::Spans(_) => {
+                ask_spans(&mut ask, key, range.after.map_or(0, |(time, _)| span::start(time)), range.until);
+                continue;
             }
         }
         ask.arg("LIMIT").arg(0).arg(range.most);
@@ -214,6 +252,12 @@ pub(crate) async fn scan(
     let replies = shared.wire.call(ask).await?;
     let mut all = Vec::with_capacity(sources.len());
     for (source, reply) in sources.iter().zip(replies) {
+        if let (Order::Spans(class), Some(queue)) = (source.order, &source.queue) {
+            let starts = read_spans(source, reply)?;
+            let lists = Lists { source, class, queue, beside: sources.len() };
+            all.push(scan_spans(shared, windows, lists, starts, range).await?);
+            continue;
+        }
         let mut members = read(source, reply)?;
         let mut is_all = members.len() < range.most;
         behind(&mut members, range.after);
@@ -221,9 +265,70 @@ pub(crate) async fn scan(
             // More members than we read have the cursor's own time.
             (members, is_all) = scan_ties(shared, source, range, after).await?;
         }
-        all.push(Scanned { places: members, is_all });
+        let upto = members.last().filter(|_| !is_all).map(|(place, _)| *place);
+        all.push(Scanned { places: members, upto });
     }
     Ok(all)
+}
+
+/// The lists of one queue.
+struct Lists<'a> {
+    source: &'a Source,
+    class: Class,
+    queue: &'a QueueName,
+    /// So many sources are read in turn.
+    beside: usize,
+}
+
+fn ask_spans(ask: &mut Pipeline, key: &str, from: u64, until: u64) {
+    ask.cmd("ZRANGEBYSCORE").arg(key).arg(from).arg(until).arg("LIMIT").arg(0).arg(SPANS);
+}
+
+fn read_spans(source: &Source, reply: Value) -> Result<Vec<u64>, StoreError> {
+    let members = value::bytes_list(reply, "ZRANGEBYSCORE")?.into_iter().flatten();
+    let starts = members.map(|member| {
+        let start = std::str::from_utf8(&member).ok().and_then(|start| start.parse().ok());
+        let odd = || fault::damaged(&source.key, String::from_utf8_lossy(&member), "it is no number");
+        start.ok_or_else(odd)
+    });
+    starts.collect()
+}
+
+/// A range of a queue's lists, one after the other.
+async fn scan_spans(
+    shared: &Shared,
+    windows: &mut Windows,
+    lists: Lists<'_>,
+    mut starts: Vec<u64>,
+    range: Range,
+) -> Result<Scanned, StoreError> {
+    let mut scanned = Scanned::default();
+    loop {
+        for start in &starts {
+            let key = shared.keys.list(lists.class, *start, lists.queue);
+            let part = windows.part(shared, key, range.after, lists.beside).await?;
+            let end = part.places.partition_point(|(time, _)| *time <= range.until);
+            let room = range.most - scanned.places.len();
+            let some = &part.places[..end.min(room)];
+            scanned.places.extend(some.iter().map(|place| (*place, Box::default())));
+            if end >= room {
+                // There may be more, here or in the next list.
+                scanned.upto = some.last().copied();
+                return Ok(scanned);
+            }
+            if part.upto.is_some_and(|(time, _)| time <= range.until) {
+                scanned.upto = part.upto;
+                return Ok(scanned);
+            }
+        }
+        let Some(last) = starts.last().filter(|_| starts.len() == SPANS) else { return Ok(scanned) };
+        let mut ask = Pipeline::new();
+        ask_spans(&mut ask, &lists.source.key, last + 1, range.until);
+        starts = read_spans(
+            lists.source,
+            value::some(shared.wire.call(ask).await?.into_iter().next(), "ZRANGEBYSCORE")?,
+        )?;
+    }
 }
 
 fn behind(members: &mut Vec<(Cursor, Box<str>)>, after: Option<Cursor>) {
@@ -244,7 +349,7 @@ fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreE
                 })
                 .collect()
         }
-        Order::ByScore => {
+        Order::ByScore(_) | Order::Spans(_) => {
             let members = value::pairs(reply, "ZRANGEBYSCORE")?.into_iter();
             members
                 .map(|(member, score)| {

@@ -44,6 +44,7 @@ pub struct Options {
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
     pub(crate) tail_bytes: usize,
+    pub(crate) dense: usize,
 }
 
 /// One server or several.
@@ -92,6 +93,8 @@ impl std::error::Error for BadOption {}
 
 const PORT: u16 = 6379;
 const MAX_PREFIX: usize = 64;
+/// A new list, its span and its count take about as much memory as so many members of a sorted set, and less time.
+const DENSE: usize = 5;
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
 
@@ -161,6 +164,7 @@ impl Options {
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(10),
             tail_bytes: 1024 * 1024,
+            dense: DENSE,
         })
     }
 
@@ -257,6 +261,14 @@ impl Options {
     #[must_use]
     pub fn tail_bytes(mut self, bytes: usize) -> Self {
         self.tail_bytes = bytes;
+        self
+    }
+
+    /// From how many messages of a group on, due within one span, they go to its list. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn dense(mut self, messages: usize) -> Self {
+        self.dense = messages;
         self
     }
 

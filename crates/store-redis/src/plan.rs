@@ -2,7 +2,6 @@
 
 use duewheel_core::message::{Kind, Stage};
 use duewheel_core::record::{DedupeRow, Record, Was};
-use duewheel_core::store::Sequence;
 use duewheel_core::time::{Class, Due};
 use duewheel_core::{MessageId, QueueName};
 use foldhash::fast::FixedState;
@@ -13,12 +12,12 @@ use roaring::RoaringTreemap;
 use crate::fold::{Folded, Net, Standing};
 use crate::keys::Keys;
 use crate::mark::Mark;
-use crate::{lex, text};
+use crate::{lex, span, text};
 
 /// Lua hands at most some 8,000 values to a function at once.
 const MOST_WORDS: usize = 6_000;
 /// The greatest number up to which every whole number is a score.
-const MOST_SCORE: u64 = 1 << 53;
+pub(crate) const MOST_SCORE: u64 = 1 << 53;
 
 /// Words, one behind the other.
 #[derive(Debug, Default)]
@@ -44,6 +43,12 @@ impl List {
 
     pub(crate) fn place(&mut self, time: u64, id: MessageId) {
         self.write(|out| lex::push_place(out, time, id));
+    }
+
+    /// The start of the span of a time, and the member for an id.
+    fn start_and_member(&mut self, time: u64, id: MessageId) {
+        self.number(span::start(time));
+        self.id(id);
     }
 
     fn id_and_member(&mut self, id: MessageId) {
@@ -85,24 +90,40 @@ impl SetMoves {
     }
 }
 
-/// Members that leave a queue's set of those that wait, and those that come.
+/// Messages of a queue that leave the index by due time, and those that come to it.
 #[derive(Debug, Default)]
-struct Waits {
-    rem: List,
-    add: Vec<(u64, MessageId)>,
+struct Places {
+    away: List,
+    come: Vec<(u64, MessageId)>,
 }
 
-impl Waits {
-    /// In the order of the set: neighbours share most of the way to their places.
-    fn moves(&self) -> (&List, List) {
-        let mut sorted = self.add.clone();
+impl Places {
+    /// Many of one span go to its list, few one by one to the sorted set unless there is a list: a list has its price, too.
+    fn write(&self, to: &mut Commands<'_>, keys: &Keys, class: Class, queue: &QueueName, dense: usize) {
+        let (singles, spans, live) =
+            (keys.singles(class, queue), keys.spans(class, queue), keys.live(class, queue));
+        let lists = keys.lists(class);
+        to.many(&["@away", &singles, &spans, &live, &lists, queue.as_str()], &self.away, 2);
+        // In the order of the set: neighbours share most of the way to their places.
+        let mut sorted = self.come.clone();
         sorted.sort_unstable();
         let mut add = List::default();
-        for (time, id) in sorted {
-            add.number(time.min(MOST_SCORE));
-            add.id(id);
+        for of_span in sorted.chunk_by(|a, b| span::start(a.0) == span::start(b.0)) {
+            // To look for a list that is not there costs about as much as one member.
+            if of_span.len() < dense.min(2) {
+                for (time, id) in of_span {
+                    add.number(span::score(*time));
+                    add.id(*id);
+                }
+                continue;
+            }
+            let start = span::start(of_span[0].0);
+            let mut places = List::default();
+            of_span.iter().for_each(|(time, id)| places.place(*time, *id));
+            let (list, start, dense) = (keys.list(class, start, queue), start.to_string(), dense.to_string());
+            to.many(&["@come", &singles, &spans, &live, &list, &start, &dense], &places, 1);
         }
-        (&self.rem, add)
+        to.many(&["ZADD", &singles], &add, 2);
     }
 }
 
@@ -118,7 +139,7 @@ struct HashMoves {
 struct OfQueue<'a> {
     name: &'a QueueName,
     /// By class.
-    waiting: [Waits; 2],
+    places: [Places; 2],
     dead: SetMoves,
     keys: List,
     dead_keys: List,
@@ -134,6 +155,8 @@ struct OfQueue<'a> {
 pub(crate) struct Plan<'a> {
     keys: &'a Keys,
     unkeyed: &'a RoaringTreemap,
+    /// So many messages of one span make a list.
+    dense: usize,
     queues: Vec<OfQueue<'a>>,
     places: HashMap<&'a QueueName, usize, FixedState>,
     last: usize,
@@ -149,10 +172,11 @@ pub(crate) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// `unkeyed` are messages that are known to have no key: of the others the script looks.
-    pub(crate) fn new(keys: &'a Keys, unkeyed: &'a RoaringTreemap) -> Self {
+    pub(crate) fn new(keys: &'a Keys, unkeyed: &'a RoaringTreemap, dense: usize) -> Self {
         Plan {
             keys,
             unkeyed,
+            dense,
             queues: Vec::new(),
             places: HashMap::default(),
             last: 0,
@@ -207,7 +231,7 @@ impl<'a> Plan<'a> {
             self.places.insert(name, self.queues.len());
             self.queues.push(OfQueue {
                 name,
-                waiting: Default::default(),
+                places: Default::default(),
                 dead: SetMoves::default(),
                 keys: List::default(),
                 dead_keys: List::default(),
@@ -313,51 +337,43 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Takes a message out of the sets that it is not in any more; those of the dead are the script's business.
+    /// Takes a message out of where it is not any more; the queue's dead are the script's business.
     fn displace(&mut self, id: MessageId, name: &'a QueueName, was: &Was, is: Option<&Standing<'a>>) {
         let class = was.due.class() as usize;
-        let same_class = |is: &&Standing<'a>| is.due.class() == was.due.class();
-        if was.kind == Kind::Waiting {
-            // Another time in the same set needs no more than another score.
-            if is.filter(same_class).is_none_or(|is| is.kind != Kind::Waiting) {
-                self.queue(name).waiting[class].rem.id(id);
-            }
-            return;
-        }
         if was.kind == Kind::Leased && is.is_none_or(|is| is.kind != Kind::Leased) {
             self.leased.rem.tail(id, name);
         }
-        if is.filter(same_class).is_none_or(|is| is.kind == Kind::Waiting) {
-            self.held[class].rem.tail(id, name);
+        if was.kind == Kind::Dead {
+            // Another time in the same set needs no more than another score.
+            let stays = |is: &Standing<'a>| is.kind == Kind::Dead && is.due.class() == was.due.class();
+            if !is.is_some_and(stays) {
+                self.held[class].rem.tail(id, name);
+            }
+        } else if !is.is_some_and(|is| is.kind != Kind::Dead && is.due == was.due) {
+            self.queue(name).places[class].away.start_and_member(was.due.raw(), id);
         }
     }
 
-    /// Puts a message in the sets that it was not in.
+    /// Puts a message where it was not.
     fn place(&mut self, net: &Net<'a>, is: &Standing<'a>, was: Option<&Was>) {
         let (id, name) = (net.id, net.queue);
         let (time, class) = (is.due.raw(), is.due.class() as usize);
         let same = was.filter(|was| was.due == is.due);
-        match is.kind {
-            Kind::Waiting => {
-                if same.is_none_or(|was| was.kind != Kind::Waiting) {
-                    self.queue(name).waiting[class].add.push((time, id));
-                }
-                return;
-            }
-            Kind::Leased => {
-                if let Some((_, lease)) = is.lease {
-                    self.leased.add.number(lease.until.0.min(MOST_SCORE));
-                    self.leased.add.tail(id, name);
-                }
-            }
-            Kind::Dead => {
-                if let Some(Stage::Dead { at, .. }) = is.life.map(|life| &life.stage) {
-                    self.queue(name).dead.place(at.raw(), id);
-                }
-            }
+        if let (Kind::Leased, Some((_, lease))) = (is.kind, is.lease) {
+            self.leased.add.number(lease.until.0.min(MOST_SCORE));
+            self.leased.add.tail(id, name);
         }
-        if same.is_none_or(|was| was.kind == Kind::Waiting) {
-            self.held[class].add.number(time.min(MOST_SCORE));
+        if is.kind != Kind::Dead {
+            if same.is_none_or(|was| was.kind == Kind::Dead) {
+                self.queue(name).places[class].come.push((time, id));
+            }
+            return;
+        }
+        if let Some(Stage::Dead { at, .. }) = is.life.map(|life| &life.stage) {
+            self.queue(name).dead.place(at.raw(), id);
+        }
+        if same.is_none_or(|was| was.kind != Kind::Dead) {
+            self.held[class].add.number(span::score(time));
             self.held[class].add.tail(id, name);
         }
     }
@@ -382,21 +398,19 @@ impl<'a> Plan<'a> {
             ];
             if moves.iter().any(|(_, list)| list.len() > 0) {
                 let (held, of_dead) = (keys.held_keys(name), keys.dead_keys(name));
-                let dead = keys.of_queue(Sequence::Dead, name);
+                let dead = keys.dead(name);
                 for (command, list) in moves {
                     let words = [command, &keys.messages, &keys.lives, &held, &of_dead, &dead];
                     to.many(&words, list, 2);
                 }
             }
-            for (sequence, waits) in [(Sequence::At, &queue.waiting[0]), (Sequence::After, &queue.waiting[1])]
-            {
-                if waits.rem.len() + waits.add.len() > 0 {
-                    let (rem, add) = waits.moves();
-                    to.set(&keys.of_queue(sequence, name), rem, &add);
+            for (class, places) in [Class::At, Class::After].into_iter().zip(&queue.places) {
+                if places.away.len() + places.come.len() > 0 {
+                    places.write(to, keys, class, name, self.dense);
                 }
             }
             if queue.dead.add.len() > 0 {
-                to.set(&keys.of_queue(Sequence::Dead, name), &queue.dead.rem, &queue.dead.add);
+                to.set(&keys.dead(name), &queue.dead.rem, &queue.dead.add);
             }
             if queue.keys.len() > 0 {
                 to.many(&["HSET", &keys.held_keys(name)], &queue.keys, 2);

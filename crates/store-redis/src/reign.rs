@@ -16,7 +16,7 @@ use crate::wire::Wire;
 use crate::{fault, script, value};
 
 /// The format of what is in Redis.
-pub(crate) const FORMAT: &str = "1";
+pub(crate) const FORMAT: &str = "2";
 /// Epochs count the seconds from the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
 /// Ids are set aside so many at a time, and again when half of them are used: a failover that takes back fewer than that takes back none

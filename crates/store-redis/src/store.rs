@@ -182,7 +182,7 @@ impl RedisStore {
         let (keys, before) = (&self.shared.keys, self.ledger.applied());
         let mut call = self.shared.fenced(script, Some(before), Some(group.last()), Some(group.clock));
         let folded = fold(group);
-        let mut plan = Plan::new(keys, &self.unkeyed);
+        let mut plan = Plan::new(keys, &self.unkeyed, self.shared.options().dense);
         plan.take(&folded);
         let mut commands = Commands(&mut call);
         plan.write(&mut commands);

@@ -1,12 +1,13 @@
 //! What a store does beside its owner: keeps the lease, loads pages, sweeps what purges have taken, forgets answers that are over.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use duewheel_core::message::{Kind, Stage};
-use duewheel_core::store::{ErrorKind, Sequence, StoreError};
-use duewheel_core::time::{Due, EngineMs, WallMs};
+use duewheel_core::message::Kind;
+use duewheel_core::store::{Cursor, ErrorKind, StoreError};
+use duewheel_core::time::{Class, Due};
 use duewheel_core::{MessageId, QueueName};
 use redis::Pipeline;
 use roaring::RoaringTreemap;
@@ -17,6 +18,7 @@ use crate::load::{Order, Range, Request, Source};
 use crate::mark::Mark;
 use crate::plan::{Commands, List, Plan};
 use crate::shared::Shared;
+use crate::span::Windows;
 use crate::wire::Wire;
 use crate::{find, load, open, reign, script, value};
 
@@ -26,6 +28,8 @@ const SLICE: usize = 500;
 const ANSWERS: usize = 500;
 /// How often answers that are over are looked for, while there are any.
 const FORGET: Duration = Duration::from_secs(1);
+/// How long what was read of lists is kept when no page is asked for.
+const WINDOWS: Duration = Duration::from_secs(10);
 /// How often the server's memory is looked at when it is limited.
 const MEMORY: Duration = Duration::from_millis(500);
 
@@ -97,8 +101,19 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
 }
 
 async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Request>) {
-    while let Some(request) = loads.recv().await {
-        let page = load::page(&shared, request).await;
+    let mut windows = Windows::default();
+    loop {
+        // Pages follow each other at once, or not for long.
+        let next = if windows.is_empty() {
+            loads.recv().await
+        } else if let Ok(next) = tokio::time::timeout(WINDOWS, loads.recv()).await {
+            next
+        } else {
+            windows = Windows::default();
+            continue;
+        };
+        let Some(request) = next else { return };
+        let page = load::page(&shared, &mut windows, request).await;
         if let Err(error) = &page {
             shared.end(error.clone());
         }
@@ -128,27 +143,27 @@ async fn sweep(shared: Arc<Shared>) {
 }
 
 async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<(), StoreError> {
-    for sequence in [Sequence::At, Sequence::After, Sequence::Dead] {
-        let order = if sequence == Sequence::Dead { Order::ByMember } else { Order::ByScore };
-        let source =
-            [Source { key: shared.keys.of_queue(sequence, queue), order, queue: Some(queue.clone()) }];
+    let due = [Class::At, Class::After].map(|class| Source::due(&shared.keys, class, queue));
+    let dead = Source::dead(&shared.keys, queue);
+    let mut windows = Windows::default();
+    for source in due.into_iter().flatten().chain([dead]) {
+        let source = [source];
         let mut after = None;
         loop {
             let range = Range { after, until: u64::MAX, most: SLICE };
-            let scanned = load::scan(shared, &source, range).await?.pop();
-            let places: Vec<_> = scanned.iter().flat_map(|s| &s.places).map(|(place, _)| *place).collect();
-            let is_last = places.is_empty();
-            after = places.last().copied().or(after);
-            let gone: Vec<_> = places.into_iter().filter(|(_, id)| mark.hides(*id)).collect();
+            let scanned = load::scan(shared, &mut windows, &source, range).await?.pop().unwrap_or_default();
+            let places = scanned.places.into_iter().map(|(place, _)| place);
+            let gone: Vec<_> = places.filter(|(_, id)| mark.hides(*id)).collect();
             // The reply came behind that to the purge itself: one that Redis refused never happened, and has ended the store by now.
             shared.check()?;
             if !gone.is_empty() {
-                remove(shared, queue, sequence, &gone).await?;
-                shared.counts.swept.fetch_add(gone.len() as u64, SeqCst);
+                let removed = remove(shared, queue, &source[0], &gone).await?;
+                shared.counts.swept.fetch_add(removed, SeqCst);
             }
-            if is_last {
+            if scanned.upto.is_none() {
                 break;
             }
+            after = scanned.upto;
         }
     }
     let mut call = shared.fenced(script::settle(), None, None, None);
@@ -157,54 +172,60 @@ async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<
     run(shared, call).await
 }
 
-/// Deletes a slice of messages that nobody sees any more.
+/// Deletes a slice of messages that nobody sees any more; tells how many there were.
 async fn remove(
     shared: &Shared,
     queue: &QueueName,
-    sequence: Sequence,
-    gone: &[(u64, MessageId)],
-) -> Result<(), StoreError> {
-    let mut dues = Vec::with_capacity(gone.len());
-    if sequence == Sequence::Dead {
-        // Their places among the held ones say when they were due.
-        let ids: Vec<MessageId> = gone.iter().map(|(_, id)| *id).collect();
-        let mut ask = Pipeline::new();
-        find::ask_rows(&mut ask, &shared.keys, &ids);
-        let mut replies = shared.wire.call(ask).await?.into_iter();
-        for row in find::read_rows(&shared.keys, &ids, &mut replies)? {
-            if matches!(row.life.stage, Stage::Dead { .. }) {
-                dues.push((row.message.id, row.life.due));
+    source: &Source,
+    gone: &[Cursor],
+) -> Result<u64, StoreError> {
+    let unkeyed = RoaringTreemap::new(); // it is not known which
+    let mut plan = Plan::new(&shared.keys, &unkeyed, shared.options().dense);
+    let mut removed = 0;
+    let mut members = List::default();
+    match source.order {
+        // The set of the single ones names each message that it has, and no other.
+        Order::ByScore(class) => {
+            for (time, id) in gone {
+                plan.sweep(*id, queue, Kind::Waiting, Due::from_raw(class, *time));
+                members.id(*id);
+                removed += 1;
             }
         }
-    } else {
-        dues.extend(gone.iter().map(|(time, id)| {
-            let due = match sequence {
-                Sequence::At => Due::At(WallMs(*time)),
-                _ => Due::After(EngineMs(*time)),
-            };
-            (*id, due)
-        }));
-    }
-    let kind = if sequence == Sequence::Dead { Kind::Dead } else { Kind::Waiting };
-    let unkeyed = RoaringTreemap::new(); // it is not known which
-    let mut plan = Plan::new(&shared.keys, &unkeyed);
-    for (id, due) in dues {
-        plan.sweep(id, queue, kind, due);
+        // A list may name what has left it, and what it names twice counts once. When the dead were due only they themselves know.
+        Order::Spans(_) | Order::ByMember => {
+            let ids: BTreeSet<MessageId> = gone.iter().map(|(_, id)| *id).collect();
+            let ids: Vec<MessageId> = ids.into_iter().collect();
+            let mut ask = Pipeline::new();
+            find::ask_rows(&mut ask, &shared.keys, &ids);
+            let mut replies = shared.wire.call(ask).await?.into_iter();
+            for row in find::read_rows(&shared.keys, &ids, &mut replies)? {
+                let (id, due, kind) = (row.message.id, row.life.due, row.life.stage.kind());
+                let is_there = match source.order {
+                    Order::Spans(class) => {
+                        kind != Kind::Dead
+                            && due.class() == class
+                            && gone.binary_search(&(due.raw(), id)).is_ok()
+                    }
+                    _ => kind == Kind::Dead,
+                };
+                if is_there && row.message.queue == *queue {
+                    plan.sweep(id, queue, kind, due);
+                    removed += 1;
+                }
+            }
+            if source.order == Order::ByMember {
+                gone.iter().for_each(|(time, id)| members.place(*time, *id));
+            }
+        }
     }
     let mut call = shared.fenced(script::settle(), None, None, None);
     let mut commands = Commands(&mut call);
     plan.write(&mut commands);
     // Whatever else is missing of such a message, the next sweep must not find it again.
-    let mut members = List::default();
-    for (time, id) in gone {
-        if sequence == Sequence::Dead {
-            members.place(*time, *id);
-        } else {
-            members.id(*id);
-        }
-    }
-    commands.many(&["ZREM", &shared.keys.of_queue(sequence, queue)], &members, 1);
-    run(shared, call).await
+    commands.many(&["ZREM", &source.key], &members, 1);
+    run(shared, call).await?;
+    Ok(removed)
 }
 
 /// Forgets answers that are over.

@@ -72,6 +72,53 @@ local special = {
   ['@rises'] = function(from, to) move(from, to, 'dead', 'live') end,
   -- A dead message stays dead.
   ['@turns'] = function(from, to) move(from, to, 'dead', 'dead') end,
+  -- Messages are not due any more when they were, or are no more.
+  -- Words: the queue's single ones, its spans, how many live in each, what a list's key begins with, the queue, then starts of spans and members.
+  ['@away'] = function(from, to)
+    local starts, members = {}, {}
+    for i = from + 6, to, 2 do
+      starts[#starts + 1] = ARGV[i]
+      members[#members + 1] = ARGV[i + 1]
+    end
+    local single, lefts = {}, {}
+    for i, score in ipairs(redis.call('ZMSCORE', ARGV[from + 1], unpack(members))) do
+      if score then
+        single[#single + 1] = members[i]
+      else
+        lefts[starts[i]] = (lefts[starts[i]] or 0) + 1
+      end
+    end
+    if #single > 0 then
+      redis.call('ZREM', ARGV[from + 1], unpack(single))
+    end
+    for start, left in pairs(lefts) do
+      if redis.call('HINCRBY', ARGV[from + 3], start, -left) <= 0 then
+        redis.call('UNLINK', ARGV[from + 4] .. start .. ':' .. ARGV[from + 5])
+        redis.call('HDEL', ARGV[from + 3], start)
+        redis.call('ZREM', ARGV[from + 2], start)
+      end
+    end
+  end,
+  -- Several messages are due in one span. Words: the queue's single ones, its spans, how many live in each, the list, start of the span,
+  -- how many make a new list, then places.
+  -- The list begins with a stamp, so that who has read a part of it knows when it is another.
+  ['@come'] = function(from, to)
+    local list, start = ARGV[from + 4], ARGV[from + 5]
+    local first, many = from + 7, to - from - 6
+    if redis.call('LLEN', list) == 0 then
+      if many < tonumber(ARGV[from + 6]) then
+        for i = first, to do
+          local score, member = string.match(ARGV[i], '^%a(%d+):(%w+)$')
+          redis.call('ZADD', ARGV[from + 1], score, member)
+        end
+        return
+      end
+      redis.call('RPUSH', list, '#' .. ARGV[5])
+      redis.call('ZADD', ARGV[from + 2], start, start)
+    end
+    redis.call('RPUSH', list, unpack(ARGV, first, to))
+    redis.call('HINCRBY', ARGV[from + 3], start, many)
+  end,
   -- Words: answers, their ends, engine clock, at most so many.
   ['@forget'] = function(from)
     local over = redis.call('ZRANGEBYSCORE', ARGV[from + 2], '-inf', ARGV[from + 3], 'LIMIT', 0, ARGV[from + 4])

@@ -83,7 +83,7 @@ fn a_cluster_over_tls_with_a_certificate() {
 #[test]
 fn a_user_that_may_do_little() {
     let redis = server();
-    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +type +info +time +wait +select";
+    let rules = "~{duewheel:* +@hash +@sortedset +@list +eval +del +unlink +type +info +time +wait +select";
     let mut words = vec!["ACL", "SETUSER", "wheel", "on", ">pw", "resetchannels"];
     words.extend(rules.split(' '));
     let reply = redis.command(&words).expect("a reply");

@@ -8,3 +8,5 @@ mod limits;
 mod model;
 mod place;
 mod reigns;
+mod shard;
+mod spans;

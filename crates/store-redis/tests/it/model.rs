@@ -9,6 +9,8 @@ use duewheel_store_redis::RedisStore;
 use proptest::prelude::*;
 
 use crate::place::{open, options, server, until};
+use crate::shard::number;
+use crate::spans::indexes_agree;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -84,7 +86,9 @@ fn written(store: &mut RedisStore, history: &History) {
 }
 
 fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), TestCaseError> {
-    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000);
+    // Lists for all, for some, for none.
+    let dense = [1, 2, 8][usize::try_from(seed % 3).expect("small")];
+    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000).dense(dense);
     let mut history = History::new(seed);
     let mut store = open(&options);
     for step in steps {
@@ -107,7 +111,10 @@ fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), Tes
         expected.next_id = recovered.next_id;
         prop_assert_eq!(recovered, expected);
     }
-    same(&mut store, &history)
+    same(&mut store, &history)?;
+    until("the sweeps have ended", || number(redis, &["HLEN", &format!("{{{prefix}:3}}:purges")]) == 0);
+    indexes_agree(redis, prefix, history.model());
+    Ok(())
 }
 
 #[test]
