@@ -28,6 +28,8 @@ const FIRST_ROWS: usize = 100;
 const MOST_ROWS: usize = 1_000;
 /// Sets that are asked at once.
 const AT_ONCE: usize = 500;
+/// How often those sources that limit a page are asked for more.
+const DEEPER: usize = 8;
 /// Spans of a queue that are asked for at once.
 const SPANS: usize = 16;
 
@@ -138,6 +140,53 @@ impl Request {
     }
 }
 
+/// The places of a page, in order, and how far they go if that is not all.
+async fn places(
+    shared: &Shared,
+    windows: &mut Windows,
+    load: &Load,
+    marks: &BTreeMap<QueueName, Mark>,
+    sources: &[Source],
+) -> Result<(Vec<Cursor>, Option<Cursor>), StoreError> {
+    // One more than wanted tells whether there is more; some are skipped.
+    let whole = load.rows.saturating_add(1).clamp(64, SCANNED);
+    let part = if sources.len() > 1 { (2 * whole / sources.len()).clamp(LEAST, whole) } else { whole };
+    let mut range = Range { after: load.after, until: load.until, most: part };
+    let mut places: Vec<Cursor> = Vec::new();
+    let mut uptos: Vec<Option<Cursor>> = vec![None; sources.len()];
+    let mut at: Vec<usize> = (0..sources.len()).collect();
+    let mut bound = None;
+    for _ in 0..=DEEPER {
+        for some in at.chunks(AT_ONCE) {
+            let of: Vec<Source> = some.iter().map(|at| sources[*at].clone()).collect();
+            let scanned = scan(shared, windows, &of, range).await?;
+            for ((at, source), scanned) in some.iter().zip(&of).zip(scanned) {
+                uptos[*at] = scanned.upto;
+                let wanted = scanned.places.into_iter().filter(|((_, id), queue)| {
+                    let queue = source.queue.as_ref().map_or(&**queue, QueueName::as_str);
+                    is_wanted(&load.which, queue, *id, marks)
+                });
+                places.extend(wanted.map(|(place, _)| place));
+            }
+        }
+        places.sort_unstable();
+        // A message that went away and came back is named twice.
+        places.dedup();
+        bound = uptos.iter().flatten().min().copied();
+        let known = bound.map_or(places.len(), |bound| places.partition_point(|place| *place <= bound));
+        if bound.is_none() || known > load.rows || places.len() >= SCANNED {
+            break;
+        }
+        // The one that has most of what comes next is asked for more than its share.
+        at = (0..sources.len()).filter(|at| uptos[*at] == bound).collect();
+        range = Range { after: bound, most: whole, ..range };
+    }
+    if let Some(bound) = bound {
+        places.retain(|place| *place <= bound);
+    }
+    Ok((places, bound))
+}
+
 /// Loads a page.
 pub(crate) async fn page(
     shared: &Shared,
@@ -145,30 +194,8 @@ pub(crate) async fn page(
     request: Request,
 ) -> Result<Loaded, StoreError> {
     let Request { load, as_of, sources } = request;
-    // One more than wanted tells whether there is more; some are skipped.
-    let most = load.rows.saturating_add(1).clamp(64, SCANNED);
-    let most = if sources.len() > 1 { (2 * most / sources.len()).clamp(LEAST, most) } else { most };
-    let range = Range { after: load.after, until: load.until, most };
-    let (marks, mut places, mut bound) = (shared.marks(), Vec::new(), None);
-    for sources in sources.chunks(AT_ONCE) {
-        for (source, scanned) in sources.iter().zip(scan(shared, windows, sources, range).await?) {
-            if let Some(upto) = scanned.upto {
-                bound = Some(bound.map_or(upto, |bound: Cursor| bound.min(upto)));
-            }
-            let wanted = scanned.places.into_iter().filter(|((_, id), queue)| {
-                let queue = source.queue.as_ref().map_or(&**queue, QueueName::as_str);
-                is_wanted(&load.which, queue, *id, &marks)
-            });
-            places.extend(wanted.map(|(place, _)| place));
-        }
-    }
-    places.sort_unstable();
-    // A message that went away and came back is named twice.
-    places.dedup();
-    if let Some(bound) = bound {
-        places.retain(|place| *place <= bound);
-    }
-
+    let marks = shared.marks();
+    let (places, bound) = places(shared, windows, &load, &marks, &sources).await?;
     let (mut rows, mut bytes, mut upto) = (Vec::new(), 0, None);
     let mut at = 0;
     while at < places.len() && rows.len() < load.rows && (rows.is_empty() || bytes < load.bytes) {

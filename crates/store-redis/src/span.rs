@@ -140,6 +140,7 @@ impl Window {
                 let (_, last, _) = self.places.select_nth_unstable(most - 1);
                 self.upto = Some(*last);
                 self.places.truncate(most);
+                is_sorted = false;
             }
             if read < SLICE {
                 break;

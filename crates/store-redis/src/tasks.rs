@@ -192,7 +192,7 @@ async fn remove(
                 removed += 1;
             }
         }
-        // A list may name what has left it, and what it names twice counts once. When the dead were due only they themselves know.
+        // A list may name what has left it, and some twice. When a message is due, and where it therefore counts, it says itself.
         Order::Spans(_) | Order::ByMember => {
             let ids: BTreeSet<MessageId> = gone.iter().map(|(_, id)| *id).collect();
             let ids: Vec<MessageId> = ids.into_iter().collect();
@@ -201,15 +201,7 @@ async fn remove(
             let mut replies = shared.wire.call(ask).await?.into_iter();
             for row in find::read_rows(&shared.keys, &ids, &mut replies)? {
                 let (id, due, kind) = (row.message.id, row.life.due, row.life.stage.kind());
-                let is_there = match source.order {
-                    Order::Spans(class) => {
-                        kind != Kind::Dead
-                            && due.class() == class
-                            && gone.binary_search(&(due.raw(), id)).is_ok()
-                    }
-                    _ => kind == Kind::Dead,
-                };
-                if is_there && row.message.queue == *queue {
+                if (kind == Kind::Dead) == (source.order == Order::ByMember) && row.message.queue == *queue {
                     plan.sweep(id, queue, kind, due);
                     removed += 1;
                 }
