@@ -310,6 +310,9 @@ async fn check(seed: u64, steps: usize) {
         if random.below(4) == 0 {
             let ms = random.below(2_000);
             clock.advance(std::time::Duration::from_millis(ms));
+            // Who is not asked looks at the clock when its thread has its turn: before the next step, or a death would be dated later.
+            one.looks_at_the_clock().await;
+            four.looks_at_the_clock().await;
         }
         let (left, right) = (one_side.ask(&ask).await, four_side.ask(&ask).await);
         said.push(format!("{ask:?}: {left}"));

@@ -234,6 +234,13 @@ impl Rig {
         self.clock.advance(Duration::from_millis(ms));
     }
 
+    /// Waits until every shard has seen what time it is.
+    pub(super) async fn looks_at_the_clock(&self) {
+        for shard in 0..self.local.count() {
+            self.local.client(shard).call(Op::NextDue).await.unwrap();
+        }
+    }
+
     pub(super) async fn call(&self, op: Op) -> Reply {
         self.client.call(op).await.unwrap()
     }
