@@ -59,6 +59,15 @@ pub(crate) struct Request {
     load: Load,
     as_of: Lsn,
     sources: Vec<Source>,
+    skip: Skip,
+}
+
+/// What need not be read although it is in the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Skip {
+    Nothing,
+    /// Half a million of them may stand in front of what is ready.
+    Leased,
 }
 
 /// A range of a set: behind a place, up to and with a time, so many members.
@@ -136,7 +145,14 @@ impl Request {
                 }
             }
         }
-        Request { as_of: ledger.applied(), load, sources }
+        let waiting = matches!(load.sequence, Sequence::At | Sequence::After);
+        let mut queues = sources.iter().filter_map(|source| ledger.tally(source.queue.as_ref()?));
+        let skip = if waiting && queues.any(|tally| tally.part(Kind::Leased).count > 0) {
+            Skip::Leased
+        } else {
+            Skip::Nothing
+        };
+        Request { as_of: ledger.applied(), load, sources, skip }
     }
 }
 
@@ -144,9 +160,8 @@ impl Request {
 async fn places(
     shared: &Shared,
     windows: &mut Windows,
-    load: &Load,
+    Request { load, sources, skip, .. }: &Request,
     marks: &BTreeMap<QueueName, Mark>,
-    sources: &[Source],
 ) -> Result<(Vec<Cursor>, Option<Cursor>), StoreError> {
     // One more than wanted tells whether there is more; some are skipped.
     let whole = load.rows.saturating_add(1).clamp(64, SCANNED);
@@ -155,11 +170,15 @@ async fn places(
     let mut places: Vec<Cursor> = Vec::new();
     let mut uptos: Vec<Option<Cursor>> = vec![None; sources.len()];
     let mut at: Vec<usize> = (0..sources.len()).collect();
-    let mut bound = None;
-    for _ in 0..=DEEPER {
+    let (mut bound, mut looked) = (None, 0);
+    for deep in 0..=DEEPER {
         for some in at.chunks(AT_ONCE) {
             let of: Vec<Source> = some.iter().map(|at| sources[*at].clone()).collect();
-            let scanned = scan(shared, windows, &of, range).await?;
+            let mut scanned = scan(shared, windows, &of, range).await?;
+            looked += scanned.iter().map(|scanned| scanned.places.len()).sum::<usize>();
+            if *skip == Skip::Leased {
+                skip_leased(shared, &of, &mut scanned).await?;
+            }
             for ((at, source), scanned) in some.iter().zip(&of).zip(scanned) {
                 uptos[*at] = scanned.upto;
                 let wanted = scanned.places.into_iter().filter(|((_, id), queue)| {
@@ -174,12 +193,12 @@ async fn places(
         places.dedup();
         bound = uptos.iter().flatten().min().copied();
         let known = bound.map_or(places.len(), |bound| places.partition_point(|place| *place <= bound));
-        if bound.is_none() || known > load.rows || places.len() >= SCANNED {
+        if bound.is_none() || known > load.rows || looked >= SCANNED {
             break;
         }
         // The one that has most of what comes next is asked for more than its share.
         at = (0..sources.len()).filter(|at| uptos[*at] == bound).collect();
-        range = Range { after: bound, most: whole, ..range };
+        range = Range { after: bound, most: (whole << deep).min(SCANNED), ..range };
     }
     if let Some(bound) = bound {
         places.retain(|place| *place <= bound);
@@ -193,9 +212,9 @@ pub(crate) async fn page(
     windows: &mut Windows,
     request: Request,
 ) -> Result<Loaded, StoreError> {
-    let Request { load, as_of, sources } = request;
     let marks = shared.marks();
-    let (places, bound) = places(shared, windows, &load, &marks, &sources).await?;
+    let (places, bound) = places(shared, windows, &request, &marks).await?;
+    let Request { load, as_of, .. } = request;
     let (mut rows, mut bytes, mut upto) = (Vec::new(), 0, None);
     let mut at = 0;
     while at < places.len() && rows.len() < load.rows && (rows.is_empty() || bytes < load.bytes) {
@@ -246,6 +265,33 @@ fn is_wanted(which: &Which, queue: &str, id: MessageId, marks: &BTreeMap<QueueNa
         Which::AllBut(queues) => queues.binary_search_by(|q| q.as_str().cmp(queue)).is_ok(),
     };
     !skipped && (marks.is_empty() || marks.get(queue).is_none_or(|mark| !mark.hides(id)))
+}
+
+/// Takes out what is leased, without reading more of it.
+async fn skip_leased(shared: &Shared, sources: &[Source], scanned: &mut [Scanned]) -> Result<(), StoreError> {
+    let mut ask = Pipeline::new();
+    for (source, scanned) in sources.iter().zip(&*scanned) {
+        if let (Some(queue), false) = (&source.queue, scanned.places.is_empty()) {
+            let cmd = ask.cmd("ZMSCORE").arg(&shared.keys.leased);
+            for ((_, id), _) in &scanned.places {
+                let mut member = Vec::new();
+                lex::push_tail(&mut member, *id, queue.as_str());
+                cmd.arg(member);
+            }
+        }
+    }
+    if ask.is_empty() {
+        return Ok(());
+    }
+    let mut replies = shared.wire.call(ask).await?.into_iter();
+    for (source, scanned) in sources.iter().zip(scanned) {
+        if source.queue.is_some() && !scanned.places.is_empty() {
+            let scores = value::bytes_list(value::some(replies.next(), "ZMSCORE")?, "ZMSCORE")?;
+            let mut scores = scores.into_iter();
+            scanned.places.retain(|_| scores.next().flatten().is_none());
+        }
+    }
+    Ok(())
 }
 
 /// The same range of several sources.

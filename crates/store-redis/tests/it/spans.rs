@@ -176,6 +176,33 @@ fn a_list_that_is_larger_than_what_is_kept_is_read_in_parts() {
     }
 }
 
+/// What is leased stays in the lists: it must not hold up what waits behind it.
+#[test]
+fn what_is_leased_is_passed_over() {
+    const LEASED: u64 = 25_000;
+    let redis = server();
+    for dense in [1, usize::MAX] {
+        let options = options(&redis).prefix(format!("dense{dense}")).expect("a prefix").dense(dense);
+        let mut shard = Shard::open(&options);
+        let q = queue("q");
+        let puts: Vec<Record> =
+            (1..=LEASED + 20).map(|id| at(70_000 + id / 10, put(&q, id, None, Bytes::new()))).collect();
+        shard.append(puts.clone());
+        let first = puts[..25_000].iter().map(|record| leased(record, 9_000_000));
+        shard.append(first.collect());
+        shard.settle();
+        ask(&redis, &["CONFIG", "RESETSTAT"]);
+        let rows = shard.pages(all(Sequence::At, Which::All));
+        assert_eq!(ids(&rows), (LEASED + 1..=LEASED + 20).collect::<Vec<_>>());
+        let stats = ask(&redis, &["INFO", "commandstats"]).text().expect("text");
+        let read =
+            stats.lines().find_map(|line| line.strip_prefix("cmdstat_hmget:calls=")?.split(',').next());
+        let read: u64 = read.expect("the messages were read").parse().expect("a number");
+        // Three for each request; renewals of the lease have some, too.
+        assert!(read < 30, "{read} requests for messages");
+    }
+}
+
 #[test]
 fn a_list_that_came_again_is_read_anew() {
     let redis = server();
