@@ -3,13 +3,14 @@
 //! Dead messages are in a set of their queue alone, all others in a set or in lists of their queue, by when they are due. What is asked of all
 //! queues is merged out of those that have something in the range, which the ledger tells.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use duewheel_core::message::Kind;
 use duewheel_core::store::{Cursor, Ledger, Load, Loaded, More, Sequence, StoreError, Which, place_in};
 use duewheel_core::time::Class;
 use duewheel_core::{Lsn, MessageId, QueueName};
 use redis::{Pipeline, Value};
+use std::sync::atomic::Ordering::SeqCst;
 
 use crate::find::{ask_rows, read_rows};
 use crate::keys::Keys;
@@ -18,7 +19,7 @@ use crate::shared::Shared;
 use crate::span::{self, Windows};
 use crate::{fault, lex, value};
 
-/// Members that are looked at for one page, at most; so a page ends early when it skips much.
+/// Members that are looked at for one page, about; so a page ends early when it skips much.
 const SCANNED: usize = 10_000;
 /// Members of each queue that are looked at, at least.
 const LEAST: usize = 16;
@@ -73,6 +74,8 @@ enum Skip {
 /// A range of a set: behind a place, up to and with a time, so many members.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
+    /// Nothing before this place is asked for any more.
+    pub(crate) since: Option<Cursor>,
     pub(crate) after: Option<Cursor>,
     pub(crate) until: u64,
     pub(crate) most: usize,
@@ -166,7 +169,8 @@ async fn places(
     // One more than wanted tells whether there is more; some are skipped.
     let whole = load.rows.saturating_add(1).clamp(64, SCANNED);
     let part = if sources.len() > 1 { (2 * whole / sources.len()).clamp(LEAST, whole) } else { whole };
-    let mut range = Range { after: load.after, until: load.until, most: part };
+    let mut range = Range { since: load.after, after: load.after, until: load.until, most: part };
+    windows.begin(sources.iter().filter(|source| matches!(source.order, Order::Spans(_))).count());
     let mut places: Vec<Cursor> = Vec::new();
     let mut uptos: Vec<Option<Cursor>> = vec![None; sources.len()];
     let mut at: Vec<usize> = (0..sources.len()).collect();
@@ -247,6 +251,7 @@ pub(crate) async fn page(
             }
         }
     }
+    shared.counts.list_places.store(windows.rest() as u64, SeqCst);
     let more = if at < places.len() {
         More::Yes
     } else if bound.is_some() {
@@ -324,11 +329,13 @@ pub(crate) async fn scan(
     }
     let replies = shared.wire.call(ask).await?;
     let mut all = Vec::with_capacity(sources.len());
-    for (source, reply) in sources.iter().zip(replies) {
+    let mut lists = Vec::new();
+    for (at, (source, reply)) in sources.iter().zip(replies).enumerate() {
         if let (Order::Spans(class), Some(queue)) = (source.order, &source.queue) {
-            let starts = read_spans(source, reply)?;
-            let lists = Lists { source, class, queue, beside: sources.len() };
-            all.push(scan_spans(shared, windows, lists, starts, range).await?);
+            let mut of_queue = Lists { at, source, class, queue, starts: VecDeque::new(), last: None };
+            of_queue.take(reply)?;
+            lists.push(of_queue);
+            all.push(Scanned::default());
             continue;
         }
         let mut members = read(source, reply)?;
@@ -341,67 +348,98 @@ pub(crate) async fn scan(
         let upto = members.last().filter(|_| !is_all).map(|(place, _)| *place);
         all.push(Scanned { places: members, upto });
     }
+    scan_lists(shared, windows, lists, range, &mut all).await?;
     Ok(all)
 }
 
-/// The lists of one queue.
+/// The lists of one queue that were not read yet.
 struct Lists<'a> {
+    /// Among the sources.
+    at: usize,
     source: &'a Source,
     class: Class,
     queue: &'a QueueName,
-    /// So many sources are read in turn.
-    beside: usize,
+    starts: VecDeque<u64>,
+    /// There may be more spans behind this one.
+    last: Option<u64>,
+}
+
+impl Lists<'_> {
+    /// Takes in what [`ask_spans`] has asked for.
+    fn take(&mut self, reply: Value) -> Result<(), StoreError> {
+        for member in value::bytes_list(reply, "ZRANGEBYSCORE")?.into_iter().flatten() {
+            let start = std::str::from_utf8(&member).ok().and_then(|start| start.parse().ok());
+            let odd =
+                || fault::damaged(&self.source.key, String::from_utf8_lossy(&member), "it is no number");
+            self.starts.push_back(start.ok_or_else(odd)?);
+        }
+        self.last = self.starts.back().copied().filter(|_| self.starts.len() == SPANS);
+        Ok(())
+    }
+
+    fn key(&self, keys: &Keys, start: u64) -> String {
+        keys.list(self.class, start, self.queue)
+    }
 }
 
 fn ask_spans(ask: &mut Pipeline, key: &str, from: u64, until: u64) {
     ask.cmd("ZRANGEBYSCORE").arg(key).arg(from).arg(until).arg("LIMIT").arg(0).arg(SPANS);
 }
 
-fn read_spans(source: &Source, reply: Value) -> Result<Vec<u64>, StoreError> {
-    let members = value::bytes_list(reply, "ZRANGEBYSCORE")?.into_iter().flatten();
-    let starts = members.map(|member| {
-        let start = std::str::from_utf8(&member).ok().and_then(|start| start.parse().ok());
-        let odd = || fault::damaged(&source.key, String::from_utf8_lossy(&member), "it is no number");
-        start.ok_or_else(odd)
-    });
-    starts.collect()
-}
-
-/// A range of a queue's lists, one after the other.
-async fn scan_spans(
+/// A range of the lists of several queues, each queue's one after the other: the first ones of all in one request, then more of those that need more.
+async fn scan_lists(
     shared: &Shared,
     windows: &mut Windows,
-    lists: Lists<'_>,
-    mut starts: Vec<u64>,
+    mut lists: Vec<Lists<'_>>,
     range: Range,
-) -> Result<Scanned, StoreError> {
-    let mut scanned = Scanned::default();
-    loop {
-        for start in &starts {
-            let key = shared.keys.list(lists.class, *start, lists.queue);
-            let part = windows.part(shared, key, range.after, lists.beside).await?;
-            let end = part.places.partition_point(|(time, _)| *time <= range.until);
-            let room = range.most - scanned.places.len();
-            let some = &part.places[..end.min(room)];
-            scanned.places.extend(some.iter().map(|place| (*place, Box::default())));
-            if end >= room {
-                // There may be more, here or in the next list.
-                scanned.upto = some.last().copied();
-                return Ok(scanned);
+    all: &mut [Scanned],
+) -> Result<(), StoreError> {
+    let mut depth = 1;
+    while !lists.is_empty() {
+        let keys: Vec<String> = lists
+            .iter()
+            .flat_map(|list| list.starts.iter().take(depth).map(|start| list.key(&shared.keys, *start)))
+            .collect();
+        windows.read(shared, &keys, range).await?;
+        let mut rest = Vec::new();
+        for mut list in lists {
+            let scanned = &mut all[list.at];
+            for _ in 0..depth {
+                let Some(start) = list.starts.pop_front() else { break };
+                let part = windows.part(shared, &list.key(&shared.keys, start), range).await?;
+                let end = part.places.partition_point(|(time, _)| *time <= range.until);
+                let room = range.most - scanned.places.len();
+                let some = &part.places[..end.min(room)];
+                scanned.places.extend(some.iter().map(|place| (*place, Box::default())));
+                if end >= room {
+                    // There may be more, here or in the next list.
+                    scanned.upto = some.last().copied();
+                    break;
+                }
+                scanned.upto = part.upto.filter(|(time, _)| *time <= range.until);
+                if scanned.upto.is_some() {
+                    break;
+                }
             }
-            if part.upto.is_some_and(|(time, _)| time <= range.until) {
-                scanned.upto = part.upto;
-                return Ok(scanned);
+            if scanned.upto.is_none() && (!list.starts.is_empty() || list.last.is_some()) {
+                rest.push(list);
             }
         }
-        let Some(last) = starts.last().filter(|_| starts.len() == SPANS) else { return Ok(scanned) };
+        lists = rest;
         let mut ask = Pipeline::new();
-        ask_spans(&mut ask, &lists.source.key, last + 1, range.until);
-        starts = read_spans(
-            lists.source,
-            value::some(shared.wire.call(ask).await?.into_iter().next(), "ZRANGEBYSCORE")?,
-        )?;
+        for list in lists.iter().filter(|list| list.starts.is_empty()) {
+            ask_spans(&mut ask, &list.source.key, list.last.map_or(u64::MAX, |last| last + 1), range.until);
+        }
+        if !ask.is_empty() {
+            let mut replies = shared.wire.call(ask).await?.into_iter();
+            for list in lists.iter_mut().filter(|list| list.starts.is_empty()) {
+                list.take(value::some(replies.next(), "ZRANGEBYSCORE")?)?;
+            }
+            lists.retain(|list| !list.starts.is_empty());
+        }
+        depth = (2 * depth).min(SPANS);
     }
+    Ok(())
 }
 
 fn behind(members: &mut Vec<(Cursor, Box<str>)>, after: Option<Cursor>) {

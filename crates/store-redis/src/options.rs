@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::span::Reading;
+
 /// Where Redis is, and how it is used. `Options::parse` takes a URL; the setters say the rest.
 ///
 /// | URL | meaning |
@@ -45,6 +47,7 @@ pub struct Options {
     pub(crate) response_timeout: Duration,
     pub(crate) tail_bytes: usize,
     pub(crate) dense: usize,
+    pub(crate) reading: Reading,
 }
 
 /// One server or several.
@@ -165,6 +168,7 @@ impl Options {
             response_timeout: Duration::from_secs(10),
             tail_bytes: 1024 * 1024,
             dense: DENSE,
+            reading: Reading::USUAL,
         })
     }
 
@@ -269,6 +273,14 @@ impl Options {
     #[must_use]
     pub fn dense(mut self, messages: usize) -> Self {
         self.dense = messages;
+        self
+    }
+
+    /// Entries of lists that are read at once, and places that are kept between two pages. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn reading(mut self, slice: usize, kept: usize) -> Self {
+        self.reading = Reading { slice, kept };
         self
     }
 

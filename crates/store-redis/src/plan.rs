@@ -110,7 +110,7 @@ impl Places {
         let mut add = List::default();
         for of_span in sorted.chunk_by(|a, b| span::start(a.0) == span::start(b.0)) {
             // To look for a list that is not there costs about as much as one member.
-            if of_span.len() < dense.min(2) {
+            if of_span.len() < dense.min(2) || of_span[0].0 > MOST_SCORE {
                 for (time, id) in of_span {
                     add.number(span::score(*time));
                     add.id(*id);

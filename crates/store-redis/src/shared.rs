@@ -74,6 +74,8 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) swept: AtomicU64,
     pub(crate) forgets: AtomicU64,
+    /// Places of lists that are kept between pages.
+    pub(crate) list_places: AtomicU64,
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,20 +5,21 @@
 use std::collections::HashMap;
 
 use duewheel_core::store::{Cursor, StoreError};
-use redis::Pipeline;
+use redis::{Pipeline, Value};
 
+use crate::load::Range;
 use crate::plan::MOST_SCORE;
 use crate::shared::Shared;
 use crate::{fault, lex, value};
 
 /// Length of a span: 65.536 s, in ms, as a power of two.
 const SPAN_BITS: u32 = 16;
-/// Entries that are read at once: others have their turn in between.
-const SLICE: usize = 10_000;
-/// Places that are kept between two pages, at most, 16 bytes each.
-const KEPT: usize = 1 << 19;
+/// Lists that were not read for so many pages are forgotten.
+const IDLE_PAGES: u64 = 64;
 /// Places of one list that are kept, at least.
-const LEAST_KEPT: usize = 1 << 12;
+const LEAST_KEPT: usize = 64;
+/// Entries of one list that are read at once, at least, when many are read together.
+const LEAST_READ: usize = 100;
 
 /// The time as a score.
 pub(crate) fn score(time: u64) -> u64 {
@@ -30,25 +31,56 @@ pub(crate) fn start(time: u64) -> u64 {
     score(time) >> SPAN_BITS << SPAN_BITS
 }
 
-/// What was read of lists, so that the next page needs no more than what was added since.
-#[derive(Debug, Default)]
-pub(crate) struct Windows {
-    windows: HashMap<String, Window>,
-    turn: u64,
+/// How much is read of lists, and kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    /// Entries that are read at once: others have their turn in between.
+    pub(crate) slice: usize,
+    /// Places that are kept between two pages, about, 16 bytes each.
+    pub(crate) kept: usize,
 }
 
-/// A part of a list, sorted: all places behind `after` up to and with `upto`.
+impl Reading {
+    /// 200 KB at once, and 8 MiB.
+    pub(crate) const USUAL: Self = Reading { slice: 10_000, kept: 1 << 19 };
+}
+
+/// What was read of lists, so that the next page needs no more than what was added since.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    reading: Reading,
+    windows: HashMap<String, Window>,
+    page: u64,
+    /// So many queues' lists the page reads in turn.
+    beside: usize,
+}
+
+/// A part of a list: all places behind `after` up to and with `upto`.
 #[derive(Debug, Default)]
 struct Window {
     /// The first element of the list: another list under the same key has another.
     stamp: Vec<u8>,
     /// Elements that were looked at, with the stamp.
     seen: usize,
+    /// In order, unless entries are still being read.
     places: Vec<Cursor>,
     after: Option<Cursor>,
     /// `None`: up to the end.
     upto: Option<Cursor>,
-    turn: u64,
+    /// The last page that has used it.
+    page: u64,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// There may be entries that were not looked at.
+    #[default]
+    Behind,
+    /// The same, and some that were are not in order.
+    Loose,
+    /// As of this page.
+    Read,
 }
 
 /// Places of a list behind a cursor.
@@ -60,97 +92,185 @@ pub(crate) struct Part<'a> {
 }
 
 impl Windows {
-    /// The places of a list behind `after`, at least some if there are any. `lists` is how many are read in turn.
-    pub(crate) async fn part(
-        &mut self,
-        shared: &Shared,
-        key: String,
-        after: Option<Cursor>,
-        lists: usize,
-    ) -> Result<Part<'_>, StoreError> {
-        let most = (KEPT / lists.max(1)).max(LEAST_KEPT);
-        self.turn += 1;
-        self.make_room(&key);
-        let window = self.windows.entry(key.clone()).or_default();
-        window.turn = self.turn;
-        if after < window.after || window.upto.is_some_and(|upto| after >= Some(upto)) {
-            *window = Window { after, turn: self.turn, ..Window::default() };
-        }
-        window.refresh(shared, &key, most).await?;
-        if after > window.after {
-            let gone = window.places.partition_point(|place| Some(*place) <= after);
-            window.places.drain(..gone);
-            window.after = after;
-        }
-        Ok(Part { places: &window.places, upto: window.upto })
+    pub(crate) fn new(reading: Reading) -> Self {
+        Windows { reading, windows: HashMap::new(), page: 0, beside: 1 }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.windows.is_empty()
     }
 
-    /// Forgets what was not used for longest while too much is kept.
-    fn make_room(&mut self, but: &str) {
-        let mut kept: usize = self.windows.values().map(|window| window.places.len()).sum();
-        while kept > KEPT {
-            let others = self.windows.iter().filter(|(key, _)| *key != but);
-            let Some((key, window)) = others.min_by_key(|(_, window)| window.turn) else { return };
-            kept -= window.places.len();
-            let key = key.clone();
-            self.windows.remove(&key);
+    /// A page begins, which reads the lists of so many queues in turn.
+    pub(crate) fn begin(&mut self, queues: usize) {
+        self.beside = queues.max(1);
+    }
+
+    /// Reads the next slice of several lists in one request.
+    pub(crate) async fn read(
+        &mut self,
+        shared: &Shared,
+        keys: &[String],
+        range: Range,
+    ) -> Result<(), StoreError> {
+        if keys.is_empty() {
+            return Ok(());
         }
+        let Reading { slice, .. } = self.reading;
+        let slice = (5 * slice / keys.len().max(1)).clamp(LEAST_READ.min(slice), slice);
+        let mut ask = Pipeline::with_capacity(2 * keys.len());
+        for key in keys {
+            let window = self.windows.entry(key.clone()).or_default();
+            window.page = self.page;
+            window.turn_to(range);
+            window.ask(&mut ask, key, slice);
+        }
+        let mut replies = shared.wire.call(ask).await?.into_iter();
+        let most = self.share(self.beside);
+        for key in keys {
+            let Some(window) = self.windows.get_mut(key) else { continue };
+            window.take(key, &mut replies, slice, most)?;
+        }
+        Ok(())
+    }
+
+    /// The places of a list behind a cursor, at least some if there are any.
+    pub(crate) async fn part(
+        &mut self,
+        shared: &Shared,
+        key: &str,
+        range: Range,
+    ) -> Result<Part<'_>, StoreError> {
+        let (slice, most) = (self.reading.slice, self.share(self.beside));
+        let window = self.windows.entry(key.into()).or_default();
+        window.page = self.page;
+        loop {
+            if window.state == State::Read {
+                if window.upto.is_none_or(|upto| range.after < Some(upto)) {
+                    break;
+                }
+                window.reset(range.after);
+            }
+            let mut ask = Pipeline::with_capacity(2);
+            window.ask(&mut ask, key, slice);
+            window.take(key, &mut shared.wire.call(ask).await?.into_iter(), slice, most)?;
+        }
+        let from = window.places.partition_point(|place| Some(*place) <= range.after);
+        Ok(Part { places: &window.places[from..], upto: window.upto })
+    }
+
+    fn share(&self, lists: usize) -> usize {
+        (self.reading.kept / lists.max(1)).max(LEAST_KEPT)
+    }
+
+    /// A page is over. Forgets what is not used any more, and makes the rest smaller when it is too much; tells how many places are kept.
+    pub(crate) fn rest(&mut self) -> usize {
+        self.page += 1;
+        let page = self.page;
+        self.windows.retain(|_, window| window.page + IDLE_PAGES >= page);
+        self.windows.values_mut().for_each(Window::rest);
+        let mut kept: usize = self.windows.values().map(|window| window.places.capacity()).sum();
+        if kept > self.reading.kept {
+            let most = self.share(self.windows.len());
+            self.windows.values_mut().for_each(|window| window.cut(most));
+            kept = self.windows.values().map(|window| window.places.capacity()).sum();
+        }
+        kept
     }
 }
 
 impl Window {
-    /// Reads what was added.
-    async fn refresh(&mut self, shared: &Shared, key: &str, most: usize) -> Result<(), StoreError> {
-        let mut is_sorted = true;
-        loop {
-            let from = self.seen.max(1);
-            let mut ask = Pipeline::with_capacity(2);
-            ask.cmd("LINDEX").arg(key).arg(0);
-            ask.cmd("LRANGE").arg(key).arg(from).arg(from + SLICE - 1);
-            let mut reply = shared.wire.call(ask).await?.into_iter();
-            let stamp = value::bytes(value::some(reply.next(), "LINDEX")?, "LINDEX")?;
-            let entries = value::bytes_list(value::some(reply.next(), "LRANGE")?, "LRANGE")?;
-            let Some(stamp) = stamp else {
-                // The list is gone, and with it all that was only in it.
-                *self = Window { after: self.after, turn: self.turn, ..Window::default() };
-                return Ok(());
-            };
-            if stamp != self.stamp {
-                *self = Window { stamp, after: self.after, turn: self.turn, ..Window::default() };
-                if from > 1 {
-                    continue;
-                }
-            }
-            let read = entries.len();
-            for entry in entries.into_iter().flatten() {
-                let place = lex::read_place(&entry).ok_or_else(|| {
-                    fault::damaged(key, String::from_utf8_lossy(&entry), "an entry of another form")
-                })?;
-                if Some(place) > self.after && self.upto.is_none_or(|upto| place <= upto) {
-                    self.places.push(place);
-                    is_sorted = false;
-                }
-            }
-            self.seen = from + read;
-            if self.places.len() > 2 * most {
-                let (_, last, _) = self.places.select_nth_unstable(most - 1);
-                self.upto = Some(*last);
-                self.places.truncate(most);
-                is_sorted = false;
-            }
-            if read < SLICE {
-                break;
+    /// Forgets what the page is behind of, or everything if the page begins where there is nothing.
+    fn turn_to(&mut self, range: Range) {
+        self.rest();
+        let (since, after) = (range.since, range.after);
+        if since < self.after {
+            self.reset(since);
+        } else if self.upto.is_some_and(|upto| after >= Some(upto)) {
+            self.reset(after);
+        } else if since > self.after {
+            let gone = self.places.partition_point(|place| Some(*place) <= since);
+            self.places.drain(..gone);
+            self.after = since;
+            if self.places.capacity() > 4 * self.places.len() {
+                self.places.shrink_to(2 * self.places.len());
             }
         }
-        if !is_sorted {
-            self.places.sort_unstable();
+    }
+
+    /// Puts what was read in order; there may be more by now.
+    fn rest(&mut self) {
+        if self.state == State::Loose {
+            // Mostly in order already, and what was added behind it.
+            self.places.sort();
             self.places.dedup();
         }
+        self.state = State::Behind;
+    }
+
+    fn reset(&mut self, after: Option<Cursor>) {
+        *self = Window { after, page: self.page, ..Window::default() };
+    }
+
+    fn ask(&self, ask: &mut Pipeline, key: &str, slice: usize) {
+        let from = self.seen.max(1);
+        ask.cmd("LINDEX").arg(key).arg(0);
+        ask.cmd("LRANGE").arg(key).arg(from).arg(from + slice - 1);
+    }
+
+    /// Takes in what [`Window::ask`] has asked for.
+    fn take(
+        &mut self,
+        key: &str,
+        replies: &mut impl Iterator<Item = Value>,
+        slice: usize,
+        most: usize,
+    ) -> Result<(), StoreError> {
+        let stamp = value::bytes(value::some(replies.next(), "LINDEX")?, "LINDEX")?;
+        let entries = value::bytes_list(value::some(replies.next(), "LRANGE")?, "LRANGE")?;
+        let Some(stamp) = stamp else {
+            // The list is gone, and with it all that was only in it.
+            self.reset(self.after);
+            self.state = State::Read;
+            return Ok(());
+        };
+        let from = self.seen.max(1);
+        if stamp != self.stamp {
+            self.reset(self.after);
+            self.stamp = stamp;
+            if from > 1 {
+                return Ok(()); // what was read is of the middle of another list
+            }
+        }
+        let read = entries.len();
+        for entry in entries.into_iter().flatten() {
+            let place = lex::read_place(&entry).ok_or_else(|| {
+                fault::damaged(key, String::from_utf8_lossy(&entry), "an entry of another form")
+            })?;
+            if Some(place) > self.after && self.upto.is_none_or(|upto| place <= upto) {
+                self.places.push(place);
+                self.state = State::Loose;
+            }
+        }
+        self.seen = from + read;
+        if self.state == State::Loose && self.places.len() > 2 * most {
+            self.cut(most);
+        }
+        if read < slice {
+            self.rest();
+            self.state = State::Read;
+        }
         Ok(())
+    }
+
+    /// Keeps the first of its places.
+    fn cut(&mut self, most: usize) {
+        if self.places.len() > most {
+            let (_, last, _) = self.places.select_nth_unstable(most - 1);
+            self.upto = Some(*last);
+            self.places.truncate(most);
+            self.places.sort_unstable();
+        }
+        self.places.shrink_to(most);
     }
 }
 

@@ -424,6 +424,7 @@ impl Store for RedisStore {
             ("renewals", counts.renewals.load(SeqCst)),
             ("swept", counts.swept.load(SeqCst)),
             ("answers_forgotten", counts.forgets.load(SeqCst)),
+            ("list_places", counts.list_places.load(SeqCst)),
             ("lease_left_ms", self.shared.fence.left()),
             ("server_memory_bytes", self.shared.memory.used()),
             ("server_memory_max_bytes", self.shared.memory.max()),

@@ -101,7 +101,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
 }
 
 async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Request>) {
-    let mut windows = Windows::default();
+    let mut windows = Windows::new(shared.options().reading);
     loop {
         // Pages follow each other at once, or not for long.
         let next = if windows.is_empty() {
@@ -109,7 +109,8 @@ async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Requ
         } else if let Ok(next) = tokio::time::timeout(WINDOWS, loads.recv()).await {
             next
         } else {
-            windows = Windows::default();
+            windows = Windows::new(shared.options().reading);
+            shared.counts.list_places.store(0, SeqCst);
             continue;
         };
         let Some(request) = next else { return };
@@ -145,12 +146,12 @@ async fn sweep(shared: Arc<Shared>) {
 async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<(), StoreError> {
     let due = [Class::At, Class::After].map(|class| Source::due(&shared.keys, class, queue));
     let dead = Source::dead(&shared.keys, queue);
-    let mut windows = Windows::default();
+    let mut windows = Windows::new(shared.options().reading);
     for source in due.into_iter().flatten().chain([dead]) {
         let source = [source];
         let mut after = None;
         loop {
-            let range = Range { after, until: u64::MAX, most: SLICE };
+            let range = Range { since: after, after, until: u64::MAX, most: SLICE };
             let scanned = load::scan(shared, &mut windows, &source, range).await?.pop().unwrap_or_default();
             let places = scanned.places.into_iter().map(|(place, _)| place);
             let gone: Vec<_> = places.filter(|(_, id)| mark.hides(*id)).collect();
@@ -164,6 +165,7 @@ async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<
                 break;
             }
             after = scanned.upto;
+            windows.rest();
         }
     }
     let mut call = shared.fenced(script::settle(), None, None, None);

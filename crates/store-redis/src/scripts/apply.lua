@@ -105,14 +105,17 @@ local special = {
   ['@come'] = function(from, to)
     local list, start = ARGV[from + 4], ARGV[from + 5]
     local first, many = from + 7, to - from - 6
-    if redis.call('LLEN', list) == 0 then
-      if many < tonumber(ARGV[from + 6]) then
-        for i = first, to do
-          local score, member = string.match(ARGV[i], '^%a(%d+):(%w+)$')
-          redis.call('ZADD', ARGV[from + 1], score, member)
-        end
-        return
+    local length = redis.call('LLEN', list)
+    -- A list of which nearly all has gone gets no longer: what comes and goes all the time would fill it.
+    local gone = length > 1000 and length > 1000 + 4 * (redis.call('HGET', ARGV[from + 3], start) or 0)
+    if gone or length == 0 and many < tonumber(ARGV[from + 6]) then
+      for i = first, to do
+        local score, member = string.match(ARGV[i], '^%a(%d+):(%w+)$')
+        redis.call('ZADD', ARGV[from + 1], score, member)
       end
+      return
+    end
+    if length == 0 then
       redis.call('RPUSH', list, '#' .. ARGV[5])
       redis.call('ZADD', ARGV[from + 2], start, start)
     end

@@ -88,7 +88,10 @@ fn written(store: &mut RedisStore, history: &History) {
 fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), TestCaseError> {
     // Lists for all, for some, for none.
     let dense = [1, 2, 8][usize::try_from(seed % 3).expect("small")];
-    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000).dense(dense);
+    // Slices and windows so small that lists are read in several steps, and again.
+    let (slice, kept) = [(10_000, 1 << 19), (7, 100), (3, 1)][usize::try_from(seed / 3 % 3).expect("small")];
+    let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000);
+    let options = options.dense(dense).reading(slice, kept);
     let mut history = History::new(seed);
     let mut store = open(&options);
     for step in steps {

@@ -194,10 +194,7 @@ fn what_is_leased_is_passed_over() {
         ask(&redis, &["CONFIG", "RESETSTAT"]);
         let rows = shard.pages(all(Sequence::At, Which::All));
         assert_eq!(ids(&rows), (LEASED + 1..=LEASED + 20).collect::<Vec<_>>());
-        let stats = ask(&redis, &["INFO", "commandstats"]).text().expect("text");
-        let read =
-            stats.lines().find_map(|line| line.strip_prefix("cmdstat_hmget:calls=")?.split(',').next());
-        let read: u64 = read.expect("the messages were read").parse().expect("a number");
+        let read = calls(&redis, "hmget");
         // Three for each request; renewals of the lease have some, too.
         assert!(read < 30, "{read} requests for messages");
     }
@@ -255,4 +252,100 @@ fn a_sweep_counts_what_is_there() {
     drop(shard);
     let mut shard = Shard::open(&options(&redis));
     assert_eq!(ids(&shard.pages(all(Sequence::At, Which::All))), [2_000]);
+}
+
+/// How often a command was carried out since the statistics were reset.
+fn calls(redis: &Redis, command: &str) -> u64 {
+    let stats = ask(redis, &["INFO", "commandstats"]).text().expect("text");
+    let name = format!("cmdstat_{command}:calls=");
+    let calls = stats.lines().find_map(|line| line.strip_prefix(name.as_str())?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// Story: what was read of lists was kept for as long as pages came, and its memory even when it was used up. Found by review.
+#[test]
+fn what_is_kept_of_lists_is_bounded() {
+    const SPANS: u64 = 120;
+    const EACH: u64 = 500;
+    const KEPT: usize = 2_000;
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis).reading(100, KEPT));
+    let (q, other) = (queue("q"), queue("other"));
+    let time = |id: u64| (id % SPANS) * 65_536 + id * 7_919 % 60_000;
+    let puts: Vec<Record> = (1..=SPANS * EACH)
+        .map(|id| at(time(id), put(if id % 3 == 0 { &other } else { &q }, id, None, Bytes::new())))
+        .collect();
+    shard.append(puts);
+    shard.settle();
+    ask(&redis, &["CONFIG", "RESETSTAT"]);
+    let mut load = Load { rows: 300, ..all(Sequence::At, Which::All) };
+    let (mut rows, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = shard.load(load.clone());
+        pages += 1;
+        rows.extend(page.rows.iter().map(|row| (row.life.due.raw(), row.message.id.0)));
+        // Windows are cut to their share, and room for as much again may be left in each.
+        assert!(shard.figure("list_places") <= 2 * KEPT as u64, "{} kept", shard.figure("list_places"));
+        load.after = page.upto;
+        if page.more == More::No {
+            break;
+        }
+    }
+    let mut expected: Vec<(u64, u64)> = (1..=SPANS * EACH).map(|id| (time(id), id)).collect();
+    expected.sort_unstable();
+    assert!(rows == expected, "{} of {}", rows.len(), expected.len());
+    // Each list is read once, in slices, and asked for more by each page that it serves.
+    let read = calls(&redis, "lrange");
+    let slices = SPANS * EACH / 100 + 2 * SPANS;
+    assert!(read <= 2 * slices + 8 * pages, "{read} reads of {slices} slices in {pages} pages");
+}
+
+/// Story: a page that looks further than it gets, because of what is leased or large, had the next one read the list from its start. Found by review.
+#[test]
+fn a_page_that_looked_ahead_does_not_cost_the_next_one_a_list() {
+    const MANY: u64 = 3_000;
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis).reading(100, 1 << 19));
+    let q = queue("q");
+    let body = Bytes::from(vec![b'x'; 10_000]);
+    let puts: Vec<Record> = (1..=MANY).map(|id| at(70_000 + id, put(&q, id, None, body.clone()))).collect();
+    shard.append(puts.clone());
+    shard.append(puts.iter().step_by(50).map(|record| leased(record, 9_000_000)).collect());
+    shard.settle();
+    ask(&redis, &["CONFIG", "RESETSTAT"]);
+    let mut load = Load { rows: 100, bytes: 40_000, ..all(Sequence::At, Which::One(q)) };
+    let mut seen = Vec::new();
+    for _ in 0..20 {
+        let page = shard.load(load.clone());
+        assert!(page.rows.len() < 10, "{} rows", page.rows.len());
+        seen.extend(ids(&page.rows));
+        load.after = page.upto;
+    }
+    assert!(seen.iter().copied().eq((1..=MANY).filter(|id| id % 50 != 1).take(seen.len())), "{seen:?}");
+    let read = calls(&redis, "lrange");
+    assert!(read <= MANY / 100 + 1 + 20 * 4, "the list was read again: {read} slices");
+}
+
+/// Story: messages that leave a span and come back to it, as those that are postponed or replaced, made its list longer each time. Found by review.
+#[test]
+fn a_list_of_what_comes_and_goes_gets_no_longer() {
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis));
+    let q = queue("q");
+    let puts: Vec<Record> = (1..=100).map(|id| at(70_000 + id, put(&q, id, None, Bytes::new()))).collect();
+    shard.append(puts.clone());
+    let there = Due::At(WallMs(900_000));
+    for _ in 0..100 {
+        shard.append(puts[1..].iter().map(|record| moved(record, there)).collect());
+        let back = puts[1..].iter().map(|record| {
+            let (message, life, was) = parts(record);
+            Record::Changed { id: message.id, life: life.clone(), was: Was { due: there, ..was } }
+        });
+        shard.append(back.collect());
+    }
+    shard.settle();
+    let length = number(&redis, &["LLEN", "{duewheel:3}:at-span:65536:q"]);
+    assert!(length <= 1_000 + 5 * 100 + 1, "{length} entries of 100 messages");
+    assert_eq!(counted(&redis, "duewheel", "at", &q), 100);
+    assert_eq!(ids(&shard.pages(all(Sequence::At, Which::All))), (1..=100).collect::<Vec<_>>());
 }

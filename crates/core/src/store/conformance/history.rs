@@ -333,7 +333,10 @@ impl History {
     }
 
     fn due(&mut self) -> Due {
-        let ms = self.dice.below(1_000); // few enough that some are due at the same time
+        let mut ms = self.dice.below(1_000); // few enough that some are due at the same time
+        if self.dice.below(4) == 0 {
+            ms += self.dice.below(40) * 65_536; // and some far apart
+        }
         match self.dice.below(2) {
             0 => Due::At(WallMs(self.clock.wall.0 + ms)),
             _ => Due::After(EngineMs(self.clock.engine.0 + ms)),
