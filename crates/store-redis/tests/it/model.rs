@@ -92,7 +92,7 @@ fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), Tes
     let (slice, kept) = [(10_000, 1 << 19), (7, 100), (3, 1)][usize::try_from(seed / 3 % 3).expect("small")];
     let options = options(redis).prefix(prefix).expect("a good prefix").tail_bytes(2_000);
     let options = options.dense(dense).reading(slice, kept);
-    let mut history = History::new(seed);
+    let mut history = History::new(seed).spread_ms(40 * 65_536);
     let mut store = open(&options);
     for step in steps {
         match step {

@@ -55,6 +55,8 @@ pub struct History {
     groups: Vec<Group>,
     model: Table,
     clock: ClockPair,
+    /// Messages are due within a second, and a quarter of them up to so many ms later.
+    spread_ms: u64,
 }
 
 /// So many queues take part.
@@ -66,7 +68,14 @@ impl History {
     /// An empty history.
     pub fn new(seed: u64) -> Self {
         let clock = ClockPair { engine: EngineMs(1_000), wall: WallMs(1_700_000_000_000) };
-        History { dice: Dice::new(seed), groups: Vec::new(), model: Table::default(), clock }
+        History { dice: Dice::new(seed), groups: Vec::new(), model: Table::default(), clock, spread_ms: 0 }
+    }
+
+    /// Makes a quarter of the messages due up to so many ms later than the others, which are due within a second; 0 if not said.
+    #[must_use]
+    pub fn spread_ms(mut self, ms: u64) -> Self {
+        self.spread_ms = ms;
+        self
     }
 
     /// All groups so far.
@@ -334,8 +343,8 @@ impl History {
 
     fn due(&mut self) -> Due {
         let mut ms = self.dice.below(1_000); // few enough that some are due at the same time
-        if self.dice.below(4) == 0 {
-            ms += self.dice.below(40) * 65_536; // and some far apart
+        if self.spread_ms > 0 && self.dice.below(4) == 0 {
+            ms += self.dice.below(self.spread_ms);
         }
         match self.dice.below(2) {
             0 => Due::At(WallMs(self.clock.wall.0 + ms)),
