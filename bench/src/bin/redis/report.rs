@@ -107,6 +107,7 @@ impl Table<'_> {
             let case = |run, system| Case { run, fsync, system };
             let aims = [
                 (Run::Pipelined, System::Beanstalk, System::Homemade, 2.0),
+                (Run::Pipelined, System::Ndjson, System::Homemade, 2.0),
                 (Run::Pipelined, System::Ndjson, System::HomemadeBatch, 2.0),
                 (Run::Through, System::Ndjson, System::BullmqBulk, 5.0),
                 (Run::Through, System::Http, System::Bullmq, 5.0),
