@@ -280,7 +280,7 @@ impl Options {
     #[doc(hidden)]
     #[must_use]
     pub fn reading(mut self, slice: usize, kept: usize) -> Self {
-        self.reading = Reading { slice, kept };
+        self.reading = Reading { slice: slice.max(1), kept };
         self
     }
 

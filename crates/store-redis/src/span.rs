@@ -170,7 +170,8 @@ impl Windows {
         self.windows.values_mut().for_each(Window::rest);
         let mut kept: usize = self.windows.values().map(|window| window.places.capacity()).sum();
         if kept > self.reading.kept {
-            let most = self.share(self.windows.len());
+            let large = self.windows.values().filter(|window| window.places.len() > LEAST_KEPT);
+            let most = self.share(large.count());
             self.windows.values_mut().for_each(|window| window.cut(most));
             kept = self.windows.values().map(|window| window.places.capacity()).sum();
         }
@@ -183,7 +184,7 @@ impl Window {
     fn turn_to(&mut self, range: Range) {
         self.rest();
         let (since, after) = (range.since, range.after);
-        if since < self.after {
+        if after < self.after {
             self.reset(since);
         } else if self.upto.is_some_and(|upto| after >= Some(upto)) {
             self.reset(after);
@@ -242,6 +243,9 @@ impl Window {
             }
         }
         let read = entries.len();
+        if self.places.len() + read > 2 * most {
+            self.cut(most);
+        }
         for entry in entries.into_iter().flatten() {
             let place = lex::read_place(&entry).ok_or_else(|| {
                 fault::damaged(key, String::from_utf8_lossy(&entry), "an entry of another form")
