@@ -2,6 +2,7 @@
 
 pub mod instant;
 pub mod machine;
+pub mod message;
 pub mod process;
 pub mod random;
 pub mod server;

@@ -18,11 +18,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use duewheel_core::message::Life;
+use duewheel_bench::message::put;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::Store;
 use duewheel_core::store::conformance::Dice;
-use duewheel_core::{Due, EngineMs, Lsn, Message, MessageId, QueueName, WallMs};
+use duewheel_core::{Due, EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::{LogStore, Options};
 
 /// Compares the log store with a bare write and fdatasync.
@@ -211,18 +211,10 @@ impl Messages {
     }
 
     fn put(&mut self, clock: ClockPair) -> Record {
-        let message = Message {
-            id: MessageId(self.lsn),
-            queue: self.queue.clone(),
-            key: None,
-            body: vec![b'x'; self.body].into(),
-            headers: Vec::new(),
-            options: Default::default(),
-            enqueued_at: clock.wall,
-        };
+        let id = MessageId(self.lsn);
         self.lsn += 1;
         let due = Due::After(EngineMs(clock.engine.0 + self.dice.below(48 * 3_600_000)));
-        Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
+        put(id, &self.queue, self.body, due, clock.wall)
     }
 }
 

@@ -1,4 +1,4 @@
-//! duewheel's store on Redis 7 or Valkey, a single server and Redis Cluster alike.
+//! duewheel's store on Redis 7, a single server and Redis Cluster alike.
 //!
 //! * [`RedisStore`] keeps the records of one shard.
 //! * [`RedisCoordinator`] is how several nodes share shards.

@@ -256,9 +256,6 @@ impl Window {
             }
         }
         self.seen = from + read;
-        if self.state == State::Loose && self.places.len() > 2 * most {
-            self.cut(most);
-        }
         if read < slice {
             self.rest();
             self.state = State::Read;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use duewheel_bench::message::put;
 use duewheel_bench::random::scatter;
-use duewheel_core::message::{Kind, Lease, Life};
+use duewheel_core::message::{Kind, Lease};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::Store;
 use duewheel_core::{
-    Due, EngineMs, Epoch, LeaseToken, Lsn, Message, MessageId, QueueName, SessionId, ShardId, WallMs,
+    Due, EngineMs, Epoch, LeaseToken, Lsn, MessageId, QueueName, SessionId, ShardId, WallMs,
 };
 use duewheel_store_redis::{Options, RedisStore};
 
@@ -111,18 +112,7 @@ impl Owner {
         let due = Due::After(EngineMs(scatter(number) % HOUR_MS));
         let was = |kind| Was { queue: self.queue.clone(), kind, due, weight: self.body as u64 };
         match phase {
-            Phase::Put => {
-                let message = Message {
-                    id,
-                    queue: self.queue.clone(),
-                    key: None,
-                    body: vec![b'x'; self.body].into(),
-                    headers: Vec::new(),
-                    options: Default::default(),
-                    enqueued_at: clock.wall,
-                };
-                Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
-            }
+            Phase::Put => put(id, &self.queue, self.body, due, clock.wall),
             Phase::Grant => {
                 let lease = Lease {
                     token: LeaseToken { epoch: self.epoch, counter: number + 1 },

@@ -48,7 +48,7 @@ impl fmt::Debug for Secret {
 pub enum StoreChoice {
     /// The log in the data folder.
     Log,
-    /// Redis, Valkey or Redis Cluster.
+    /// A Redis or a Redis Cluster.
     Redis(Box<RedisSettings>),
 }
 

@@ -130,6 +130,31 @@ fn the_last_message_takes_its_list_with_it() {
     assert_eq!(keys(&redis), Vec::<String>::new());
 }
 
+/// Five of a group make a list, two join one that is there, one never does.
+#[test]
+fn few_are_single_and_many_are_in_a_list() {
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis));
+    let q = queue("q");
+    let list = "{duewheel:3}:at-span:65536:q";
+    let (mut id, mut singles, mut listed) = (0, 0, 0);
+    for (many, joins) in [(1, false), (4, false), (2, false), (5, true), (2, true), (1, false), (3, true)] {
+        let records = (id + 1..=id + many).map(|id| at(70_000 + id, put(&q, id, None, Bytes::new())));
+        shard.append(records.collect());
+        shard.settle();
+        id += many;
+        if joins {
+            listed += many;
+        } else {
+            singles += many;
+        }
+        assert_eq!(number(&redis, &["ZCARD", "{duewheel:3}:at:q"]), singles, "after {many}");
+        // With the stamp, once there is a list.
+        assert_eq!(number(&redis, &["LLEN", list]), listed + u64::from(listed > 0), "after {many}");
+    }
+    assert_eq!(ids(&shard.pages(all(Sequence::At, Which::All))), (1..=id).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_list_that_is_larger_than_what_is_kept_is_read_in_parts() {
     // With so many sources each may keep some four thousand places.

@@ -1,0 +1,21 @@
+//! Records for stores that are measured without an engine.
+
+use std::sync::Arc;
+
+use duewheel_core::message::Life;
+use duewheel_core::record::Record;
+use duewheel_core::{Due, Message, MessageId, QueueName, WallMs};
+
+/// A new message without a key, with so many bytes of body.
+pub fn put(id: MessageId, queue: &QueueName, body: usize, due: Due, enqueued_at: WallMs) -> Record {
+    let message = Message {
+        id,
+        queue: queue.clone(),
+        key: None,
+        body: vec![b'x'; body].into(),
+        headers: Vec::new(),
+        options: Default::default(),
+        enqueued_at,
+    };
+    Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
+}
