@@ -18,7 +18,7 @@ mod plan;
 
 use inode::{Inode, Keep};
 use plan::Kind;
-pub use plan::{Lie, Plan, Rates, Seen, Survivors, Denial, Trouble};
+pub use plan::{Denial, Lie, Plan, Rates, Seen, Survivors, Trouble};
 
 /// A disk. Clones are the same disk.
 #[derive(Clone, Debug)]

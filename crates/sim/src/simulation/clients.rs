@@ -6,9 +6,8 @@ use duewheel_judge::history::{Answer, Call, Enqueue, IfExists, MsgId, Proof, Tag
 use duewheel_judge::rng::Rng;
 
 use super::ask::payload;
-use super::style::Style;
+use super::style::{MAX_BODY, Style};
 
-pub(super) const QUEUES: [&str; 2] = ["orders", "sms/bulk"];
 const MS: u64 = 1_000_000;
 
 /// What a client does for a living.
@@ -59,7 +58,7 @@ impl Gossip {
         match role {
             Role::Producer => self.produce(stage, style, at.1, rng),
             Role::Changer if stage == Stage::Work => self.change_mind(style, at.1, rng).into_iter().collect(),
-            Role::Looker if stage == Stage::Work => vec![Call::Get(self.target(rng))],
+            Role::Looker if stage == Stage::Work => vec![Call::Get(self.target(style, rng))],
             Role::Consumer if stage != Stage::Stop => self.consume(stage, style, at.0, rng),
             Role::Changer | Role::Looker | Role::Consumer => Vec::new(),
         }
@@ -79,9 +78,13 @@ impl Gossip {
     fn message(&mut self, style: &Style, wall: u64, rng: &mut Rng) -> Call {
         self.tags += 1;
         let tag = Tag(self.tags);
-        let len = if rng.percent(5) { rng.range(300, 900) } else { rng.range(30, 120) };
+        let len = match rng.below(100) {
+            n if n < style.large => MAX_BODY as u64 + u64::from(rng.percent(5)),
+            95.. => rng.range(300, 900),
+            _ => rng.range(30, 120),
+        };
         Call::Enqueue(Enqueue {
-            queue: queue(rng),
+            queue: queue(style, rng),
             key: rng.percent(style.keyed).then(|| key(style, rng)),
             body: payload(tag, usize::try_from(len).unwrap_or(40)),
             when: when(style, wall, rng),
@@ -96,16 +99,16 @@ impl Gossip {
         })
     }
 
-    fn target(&mut self, rng: &mut Rng) -> Target {
+    fn target(&mut self, style: &Style, rng: &mut Rng) -> Target {
         let n = usize::try_from(rng.below(self.recent.len() as u64)).unwrap_or(0);
         match self.recent.get(n) {
             Some(id) if rng.percent(60) => Target::Id(*id),
-            _ => Target::Key { queue: queue(rng), key: format!("order-{}", rng.below(12)) },
+            _ => Target::Key { queue: queue(style, rng), key: format!("order-{}", rng.below(12)) },
         }
     }
 
     fn change_mind(&mut self, style: &Style, wall: u64, rng: &mut Rng) -> Option<Call> {
-        let target = self.target(rng);
+        let target = self.target(style, rng);
         Some(match rng.below(20) {
             0..11 => Call::Cancel(target),
             11..17 => {
@@ -145,10 +148,12 @@ impl Gossip {
             }];
         }
         let draining = stage == Stage::Drain;
+        // Who waits in one of many queues lets the others wait.
+        let wait_ms = if draining { style.wait_ms * 2 / style.queues.len() as u64 } else { style.wait_ms };
         vec![Call::Reserve {
-            queue: queue(rng),
+            queue: queue(style, rng),
             max: if draining { 20 } else { rng.range(1, 6) },
-            wait_ms: if rng.percent(style.polls) { 0 } else { rng.below(style.wait_ms) },
+            wait_ms: if rng.percent(style.polls) { 0 } else { rng.below(wait_ms) },
             lease_ms: (draining || rng.percent(85)).then(|| rng.range(60, 500)),
         }]
     }
@@ -191,8 +196,11 @@ impl Gossip {
     }
 }
 
-fn queue(rng: &mut Rng) -> String {
-    rng.pick(&QUEUES).copied().unwrap_or(QUEUES[0]).to_owned()
+fn queue(style: &Style, rng: &mut Rng) -> String {
+    // Half of the work is in the first two, however many there are.
+    let all = &style.queues[..];
+    let some = if rng.percent(50) { &all[..2] } else { all };
+    rng.pick(some).unwrap_or(&all[0]).clone()
 }
 
 fn key(style: &Style, rng: &mut Rng) -> String {
@@ -201,6 +209,7 @@ fn key(style: &Style, rng: &mut Rng) -> String {
 
 fn when(style: &Style, wall: u64, rng: &mut Rng) -> When {
     let ms = match rng.below(100) {
+        _ if rng.percent(style.at_once) => 0,
         _ if rng.percent(style.far) => rng.range(3_000, 120_000),
         0..15 => 0,
         15..70 => rng.below(300),

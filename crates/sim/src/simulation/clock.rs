@@ -17,8 +17,11 @@ pub(super) struct SimClock(Arc<Mutex<Times>>);
 struct Times {
     /// True time since the simulation began.
     now_ns: u64,
-    /// What the wall clock is ahead of `BEGIN_MS + now`, in ns.
+    /// What the wall clock was ahead of `BEGIN_MS + now` when its rate changed last, in ns.
     wall_ahead_ns: i128,
+    /// Since then it gains so many ns in a ms of true time.
+    slew_ppm: i64,
+    slew_since_ns: u64,
     /// What `elapsed` showed when the machine was started, less the true time of that moment.
     boot_ns: i128,
     source: Source,
@@ -35,7 +38,14 @@ pub(super) enum Source {
 
 impl SimClock {
     pub(super) fn new(source: Source) -> Self {
-        SimClock(Arc::new(Mutex::new(Times { now_ns: 0, wall_ahead_ns: 0, boot_ns: 0, source })))
+        SimClock(Arc::new(Mutex::new(Times {
+            now_ns: 0,
+            wall_ahead_ns: 0,
+            slew_ppm: 0,
+            slew_since_ns: 0,
+            boot_ns: 0,
+            source,
+        })))
     }
 
     pub(super) fn set(&self, now_ns: u64) {
@@ -47,6 +57,15 @@ impl SimClock {
         self.change(|times| times.boot_ns = i128::from(times.now_ns));
     }
 
+    /// From now on the wall clock gains so many millionths, as one that a time server slews. Returns by how many ns it is ahead.
+    pub(super) fn slew(&self, ppm: i64) -> i128 {
+        self.change(|times| {
+            times.wall_ahead_ns = times.ahead_ns();
+            (times.slew_ppm, times.slew_since_ns) = (ppm, times.now_ns);
+        });
+        self.times().wall_ahead_ns
+    }
+
     /// Steps the wall clock, and says what it showed before and after, in ms.
     pub(super) fn step_wall(&self, to_ms: u64) -> (u64, u64) {
         let before = self.wall_ms();
@@ -55,6 +74,7 @@ impl SimClock {
             let part = i128::from(times.wall_ns() % MS);
             let to = i128::from(to_ms) * i128::from(MS) + part;
             times.wall_ahead_ns = to - i128::from(BEGIN_MS) * i128::from(MS) - i128::from(times.now_ns);
+            times.slew_since_ns = times.now_ns;
         });
         (before, self.wall_ms())
     }
@@ -78,8 +98,13 @@ impl SimClock {
 }
 
 impl Times {
+    fn ahead_ns(&self) -> i128 {
+        let slewed = i128::from(self.now_ns - self.slew_since_ns) * i128::from(self.slew_ppm);
+        self.wall_ahead_ns + slewed / 1_000_000
+    }
+
     fn wall_ns(&self) -> u64 {
-        let ns = i128::from(BEGIN_MS) * i128::from(MS) + i128::from(self.now_ns) + self.wall_ahead_ns;
+        let ns = i128::from(BEGIN_MS) * i128::from(MS) + i128::from(self.now_ns) + self.ahead_ns();
         u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
     }
 

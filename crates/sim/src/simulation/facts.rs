@@ -21,6 +21,18 @@ pub struct Facts {
     pub pauses: u64,
     /// Steps of the wall clock.
     pub steps: u64,
+    /// Times the wall clock was slewed for a while.
+    pub slews: u64,
+    /// By how much, in both directions, in µs.
+    pub slewed_us: u64,
+    /// Messages enqueued with a body at the size limit.
+    pub at_the_limit: u64,
+    /// Groups of at least half of the size that a store agrees to.
+    pub large_groups: u64,
+    /// Most queues that had ready messages at a time, of each run.
+    pub ready_queues: u64,
+    /// Times that the files of flushes and merges could not be written for a while.
+    pub flush_troubles: u64,
     /// Times the disk was full for a while.
     pub full: u64,
     /// Enqueues refused because of that.
@@ -40,6 +52,13 @@ impl Facts {
     pub fn add(&mut self, other: &Facts) {
         let Facts { kills, power_losses, in_a_call, recovering, reopened, failed_starts, pauses, .. } = other;
         let Facts { steps, full, refused_full, panics, flushes, merges, disk, .. } = other;
+        let Facts { slews, slewed_us, at_the_limit, large_groups, ready_queues, flush_troubles, .. } = other;
+        self.slews += slews;
+        self.slewed_us += slewed_us;
+        self.at_the_limit += at_the_limit;
+        self.large_groups += large_groups;
+        self.ready_queues += ready_queues;
+        self.flush_troubles += flush_troubles;
         self.kills += kills;
         self.power_losses += power_losses;
         self.in_a_call += in_a_call;
@@ -60,6 +79,7 @@ impl Facts {
         self.disk.lost_bytes += disk.lost_bytes;
         self.disk.lost_names += disk.lost_names;
         self.disk.panics += disk.panics;
+        self.disk.troubled += disk.troubled;
     }
 
     /// Whether so many runs have met every fault often enough; else what is missing.
@@ -73,6 +93,13 @@ impl Facts {
             ("failed starts", self.failed_starts, runs / 50),
             ("pauses", self.pauses, runs / 3),
             ("steps of the clock", self.steps, runs / 3),
+            ("slews of the clock", self.slews, runs / 5),
+            ("µs that the clock was slewed", self.slewed_us, runs * 100),
+            ("bodies at the limit", self.at_the_limit, runs),
+            ("groups near the size agreed", self.large_groups, runs / 2),
+            ("queues with ready messages at a time", self.ready_queues, runs * 3),
+            ("troubles of flushes", self.flush_troubles, runs / 5),
+            ("calls that met them", self.disk.troubled, runs / 5),
             ("times the disk was full", self.full, runs / 5),
             ("enqueues refused by a full disk", self.refused_full, runs / 5),
             ("panics of workers", self.panics, runs / 20),

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use duewheel_judge::history::{Fault, Moment};
-use duewheel_sim_disk::{Plan, Rates, Survivors};
+use duewheel_sim_disk::{Denial, Plan, Rates, Survivors, Trouble};
 
 use super::clients::Stage;
 use super::style::FaultKind;
@@ -12,6 +12,8 @@ use super::{Action, HANDS, MS, Sim};
 const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400 * SECOND_MS;
 const YEAR_2100_MS: u64 = 4_102_444_800_000;
+/// While the wall clock is slewed, what it has gained is written down so often.
+const SLEW_NOTED_NS: u64 = 50 * MS;
 
 /// How a process comes to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +79,21 @@ impl Sim {
                 self.facts.full += 1;
                 self.soon(100_000, 1_500_000, Action::Room);
             }
+            FaultKind::Slew => {
+                if self.slew.0 == 0 {
+                    let ppm = *self.rng.pick(&[500, 500, -500, 100, -100]).unwrap_or(&500);
+                    self.facts.slews += 1;
+                    self.slew(ppm);
+                    self.soon(300_000, 8_000_000, Action::SlewEnds);
+                    self.at(self.now + SLEW_NOTED_NS, Action::SlewGoesOn);
+                }
+            }
+            FaultKind::FlushTrouble => {
+                let denial = if self.rng.percent(50) { Denial::Full } else { Denial::Failed };
+                self.disk.trouble(Some(Trouble { folders: &["runs", "state"], denial }));
+                self.facts.flush_troubles += 1;
+                self.soon(100_000, 2_000_000, Action::TroubleEnds);
+            }
             FaultKind::WorkerPanic => {
                 let hand = usize::try_from(self.rng.below(HANDS.len() as u64)).unwrap_or(0);
                 self.disk.panic_next();
@@ -84,6 +101,26 @@ impl Sim {
                 let _ = catch_unwind(AssertUnwindSafe(|| self.work(hand)));
                 self.disk.do_not_panic();
             }
+        }
+    }
+
+    /// The wall clock runs like this from now on.
+    pub(super) fn slew(&mut self, ppm: i64) {
+        let ahead = self.clock.slew(ppm);
+        let gained_ns = if self.slew.0 == 0 { 0 } else { ahead - self.slew.1 };
+        self.slew = (ppm, ahead);
+        let gained_us = i64::try_from(gained_ns.div_euclid(1_000)).unwrap_or(0) + 1;
+        if gained_ns != 0 {
+            self.facts.slewed_us += gained_us.unsigned_abs();
+            self.fault(Fault::Slewed { gained_us });
+        }
+    }
+
+    /// Writes down what the wall clock has gained so far, so that what is durable later is known to be later.
+    pub(super) fn slew_goes_on(&mut self) {
+        if self.slew.0 != 0 {
+            self.slew(self.slew.0);
+            self.at(self.now + SLEW_NOTED_NS, Action::SlewGoesOn);
         }
     }
 
@@ -129,6 +166,7 @@ impl Sim {
     /// What an end leaves of the disk, and what the history says of it.
     pub(super) fn go_down(&mut self, down: Down, moment: Moment) {
         self.facts.kills += 1;
+        self.slew(self.slew.0);
         match down {
             Down::Kill => {
                 self.disk.restart(Survivors::All);
@@ -159,9 +197,11 @@ impl Sim {
     }
 
     fn step_to(&mut self, to_ms: u64) {
+        self.slew(self.slew.0);
         let (before_ms, after_ms) = self.clock.step_wall(to_ms);
         self.facts.steps += 1;
         self.fault(Fault::ClockStep { before_ms, after_ms });
+        self.slew.1 = self.clock.slew(self.slew.0);
     }
 
     /// The disk works again.
@@ -176,7 +216,9 @@ impl Sim {
         self.stage = Stage::Drain;
         self.armed = None;
         self.disk.plan(Plan::Fine);
+        self.disk.trouble(None);
         self.disk.set_free(u64::MAX);
+        self.slew(0);
         let to = self.clock.true_wall_ms();
         if to != self.clock.wall_ms() {
             self.step_to(to);

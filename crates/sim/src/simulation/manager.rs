@@ -9,7 +9,7 @@ use duewheel_core::engine::{ListCursor, Op, Reply, View};
 use duewheel_core::policy::QueueSettings;
 use duewheel_judge::history::What;
 
-use super::clients::{QUEUES, Stage};
+use super::clients::Stage;
 use super::style::RULES;
 use super::{Action, MS, Sim, ask};
 
@@ -25,6 +25,7 @@ pub(super) struct Manager {
     listed: Vec<Vec<View>>,
     rows: Vec<View>,
     shown: u64,
+    census: Option<Pending>,
 }
 
 /// Whether the queues have the settings that keep them, and their totals, when they are empty.
@@ -49,6 +50,7 @@ impl Manager {
             self.configured = Configured::No;
         }
         self.asked = None;
+        self.census = None;
         self.listed.clear();
         self.rows.clear();
         self.shown = 0;
@@ -74,7 +76,7 @@ impl Sim {
 
     fn list(&mut self, after: Option<ListCursor>) {
         let Some(client) = self.serving() else { return self.at(self.now + 20 * MS, Action::Look) };
-        let queue = ask::queue(QUEUES[self.manager.listed.len()]);
+        let queue = ask::queue(&self.style.queues[self.manager.listed.len()]);
         let look = Op::Queue { queue: queue.clone() };
         match client.submit(vec![Op::List { queue, state: None, after, limit: PAGE }, look]) {
             Ok(pending) => self.manager.asked = Some(pending),
@@ -89,9 +91,10 @@ impl Sim {
             Configured::No => {
                 let Some(client) = self.serving() else { return };
                 let settings = QueueSettings { lease_ms: Some(RULES.lease_ms), ..QueueSettings::default() };
-                let ops = QUEUES
+                let queues = self.style.queues.iter();
+                let ops = queues
                     .map(|queue| Op::Configure { queue: ask::queue(queue), settings: settings.clone() });
-                if let Ok(pending) = client.submit(ops.into()) {
+                if let Ok(pending) = client.submit(ops.collect()) {
                     self.manager.configured = Configured::Asked(pending);
                 }
             }
@@ -104,9 +107,28 @@ impl Sim {
         }
     }
 
+    /// Asks how many queues have something ready.
+    pub(super) fn take_census(&mut self) {
+        let Some(client) = self.serving() else { return };
+        let all = Op::Queues { after: None, limit: self.style.queues.len() };
+        self.manager.census = client.submit(vec![all]).ok();
+    }
+
+    fn count_ready(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        let Some(census) = &mut self.manager.census else { return };
+        let Poll::Ready(answers) = std::pin::Pin::new(census).poll(&mut context) else { return };
+        self.manager.census = None;
+        if let Some(Ok(Reply::Queues(views))) = answers.into_iter().next() {
+            let ready = views.iter().filter(|view| view.counts.ready > 0).count() as u64;
+            self.facts.ready_queues = self.facts.ready_queues.max(ready);
+        }
+    }
+
     /// Sets the queues up, and takes a page.
     pub(super) fn manage(&mut self) {
         self.configure();
+        self.count_ready();
         let mut context = Context::from_waker(Waker::noop());
         let Some(asked) = &mut self.manager.asked else { return };
         let Poll::Ready(answers) = std::pin::Pin::new(asked).poll(&mut context) else { return };
@@ -127,14 +149,14 @@ impl Sim {
         }
         if self.stage == Stage::Stop {
             self.manager.shown += rows.len() as u64;
-            let queue = QUEUES[self.manager.listed.len()].to_owned();
+            let queue = self.style.queues[self.manager.listed.len()].clone();
             self.note(0, What::Dump { queue: queue.clone(), rows: rows.iter().map(ask::held).collect() });
             if let Some(view) = views.first() {
                 self.note(0, What::Totals { queue, totals: ask::totals(&view.totals) });
             }
         }
         self.manager.listed.push(rows);
-        if self.manager.listed.len() < QUEUES.len() {
+        if self.manager.listed.len() < self.style.queues.len() {
             return self.list(None);
         }
         match self.stage {

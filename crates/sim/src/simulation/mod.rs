@@ -26,7 +26,8 @@ use std::fmt::Write as _;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
 use duewheel::{CallError, Demand};
@@ -135,16 +136,37 @@ pub fn run(seed: u64, bug: Option<Bug>, trace: Trace) -> Outcome {
 
 #[derive(Debug)]
 enum Action {
-    Turn { reign: u64, no: u64 },
-    Hand { reign: u64, hand: usize },
+    Turn {
+        reign: u64,
+        no: u64,
+    },
+    Hand {
+        reign: u64,
+        hand: usize,
+    },
     Wake(usize),
-    Arrive { client: usize, flight: u64 },
-    Answer { client: usize, flight: u64 },
-    LateCancel { id: MsgId },
+    Arrive {
+        client: usize,
+        flight: u64,
+    },
+    Answer {
+        client: usize,
+        flight: u64,
+    },
+    LateCancel {
+        id: MsgId,
+    },
     Fault,
     Start,
     Calm,
     Room,
+    /// The wall clock goes at its own rate again.
+    SlewEnds,
+    /// What it was slewed by is written down.
+    SlewGoesOn,
+    /// Flushes can be written again.
+    TroubleEnds,
+    Census,
     Resume,
     Heal,
     Look,
@@ -198,7 +220,11 @@ struct Sim {
     armed: Option<Down>,
     /// The process stands still until then.
     still_until: u64,
+    /// Millionths by which the wall clock is slewed, and by how many ns it was ahead when that was written down last.
+    slew: (i64, i128),
     facts: Facts,
+    /// Groups that the store has got, of at least half of the size that it agrees to.
+    large_groups: Arc<AtomicU64>,
     broken: Option<String>,
     trace: Option<String>,
 }
@@ -239,7 +265,9 @@ impl Sim {
             done: false,
             armed: None,
             still_until: 0,
+            slew: (0, 0),
             facts: Facts::default(),
+            large_groups: Arc::default(),
             broken: None,
             trace: (trace == Trace::Yes).then(String::new),
         }
@@ -251,6 +279,9 @@ impl Sim {
             self.at(MS, Action::Wake(i));
         }
         self.at(self.style.work_ns, Action::Heal);
+        for part in [30, 60, 90] {
+            self.at(self.style.work_ns / 100 * part, Action::Census);
+        }
         self.plan_fault();
         let give_up = self.style.work_ns + PATIENCE_NS;
         while let Some(Reverse((time, n))) = self.plan.pop() {
@@ -295,6 +326,7 @@ impl Sim {
 
     fn outcome(mut self) -> Outcome {
         self.facts.disk = self.disk.seen();
+        self.facts.large_groups += self.large_groups.load(Relaxed);
         let title = format!("simulation, seed {}, bug {:?}", self.seed, self.bug);
         let mut trace = self.trace.unwrap_or_default();
         trace.push_str(&self.disk.take_trace());
@@ -352,6 +384,10 @@ impl Sim {
             Action::Fault => self.do_fault(),
             Action::Calm => self.calm(),
             Action::Room => self.disk.set_free(u64::MAX),
+            Action::SlewEnds => self.slew(0),
+            Action::SlewGoesOn => self.slew_goes_on(),
+            Action::TroubleEnds => self.disk.trouble(None),
+            Action::Census => self.take_census(),
             Action::Resume => self.fault(Fault::Stalled),
             Action::Heal => self.heal(),
             Action::Look => self.look(),
@@ -396,6 +432,9 @@ impl Sim {
             let op = OpId(self.ops);
             self.ops += 1;
             self.note(i + 1, What::Invoke { op, call: call.clone() });
+            if let Call::Enqueue(e) = &call {
+                self.facts.at_the_limit += u64::from(e.body.len == style::MAX_BODY as u64);
+            }
             ops.push((op, call));
         }
         self.flights += 1;

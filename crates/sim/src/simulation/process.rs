@@ -52,19 +52,21 @@ impl Sim {
             return;
         }
         self.reign += 1;
+        self.slew(self.slew.0);
         self.arm_for_start();
         if self.bug == Some(Bug(Inside::TailNotSynced)) {
             self.disk.lie(Some(Lie::SkipSyncIn("journal")));
         }
         let handle = Shared::default();
         let (disk, options, shared) = (self.disk.clone(), self.style.options.clone(), Arc::clone(&handle));
+        let large = Arc::clone(&self.large_groups);
         let bug = match self.bug {
             Some(Bug(Inside::Store(bug))) => Some(bug),
             _ => None,
         };
         let opener = Box::new(move |waker: duewheel_core::store::Waker| {
             let store = LogStore::open_on(Arc::new(disk.clone()), options.clone(), Arc::clone(&waker))?;
-            Ok(store::gated(store, waker, &shared, bug))
+            Ok(store::gated(store, waker, &shared, bug, &large))
         });
         let config = Config { policy: self.style.policy.clone(), seed: self.rng.bits(), ..Config::default() };
         match Runner::start(opener, config, Arc::new(self.clock.clone())) {
@@ -153,7 +155,11 @@ impl Sim {
         let serves = runner.is_serving();
         let was =
             std::mem::replace(&mut process.phase, if serves { Phase::Serving } else { Phase::Troubled });
-        let opens = lock(&process.handle).opens;
+        let (opens, broken) = {
+            let mut handle = lock(&process.handle);
+            (handle.opens, handle.broken.take())
+        };
+        self.broken = self.broken.take().or(broken);
         if opens > process.opens {
             process.opens = opens;
             process.busy = [false; HANDS.len()];

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::message::Stage;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Waker,
+    ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Waker,
 };
 use duewheel_core::{Due, EngineMs, Epoch, Message};
 use duewheel_store_log::{Hands, LogStore};
+
+use super::style::AGREED_BYTES;
 
 /// A bug between driver and store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(super) struct Handle {
     pub(super) opens: u64,
     /// Pages that may be fetched.
     pub(super) pages: Arc<AtomicU64>,
+    /// An obligation that the store has not kept.
+    pub(super) broken: Option<String>,
 }
 
 pub(super) type Shared = Arc<Mutex<Handle>>;
@@ -42,7 +46,13 @@ pub(super) fn lock(shared: &Shared) -> MutexGuard<'_, Handle> {
 }
 
 /// Puts a store that was just opened into the scheduler's hands.
-pub(super) fn gated(store: LogStore, waker: Waker, shared: &Shared, bug: Option<StoreBug>) -> Box<dyn Store> {
+pub(super) fn gated(
+    store: LogStore,
+    waker: Waker,
+    shared: &Shared,
+    bug: Option<StoreBug>,
+    large: &Arc<AtomicU64>,
+) -> Box<dyn Store> {
     let mut handle = lock(shared);
     let pages = Arc::new(AtomicU64::new(0));
     *handle = Handle {
@@ -50,8 +60,10 @@ pub(super) fn gated(store: LogStore, waker: Waker, shared: &Shared, bug: Option<
         waker: Some(waker),
         opens: handle.opens + 1,
         pages: Arc::clone(&pages),
+        broken: handle.broken.take(),
     };
-    Box::new(Gated { store, pages, bug, fetched: 0, began: None })
+    let (shared, large) = (Arc::clone(shared), Arc::clone(large));
+    Box::new(Gated { store, pages, bug, fetched: 0, began: None, shared, large })
 }
 
 struct Gated {
@@ -61,9 +73,34 @@ struct Gated {
     fetched: u64,
     /// Where the clocks stood when the owner before had written last.
     began: Option<ClockPair>,
+    shared: Shared,
+    /// Groups of at least half of the size agreed.
+    large: Arc<AtomicU64>,
 }
 
 impl Gated {
+    /// An append never fails for want of room.
+    fn appended(&self, result: Result<(), StoreError>) -> Result<(), StoreError> {
+        if let Err(error) = &result
+            && error.kind() == ErrorKind::Full
+        {
+            lock(&self.shared).broken.get_or_insert(format!("an append fails for want of room: {error}"));
+        }
+        result
+    }
+
+    fn measure(&self, group: &Group) {
+        let bytes: u64 = group
+            .records
+            .iter()
+            .map(|record| match record {
+                Record::Put { message, .. } => message.weight() as u64,
+                _ => 0,
+            })
+            .sum();
+        self.large.fetch_add(u64::from(2 * bytes >= AGREED_BYTES), Relaxed);
+    }
+
     fn spoil(&mut self, loaded: &mut Loaded) {
         self.fetched += 1;
         match self.bug {
@@ -97,8 +134,10 @@ impl Store for Gated {
     }
 
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.measure(group);
         if self.bug != Some(StoreBug::KeysDropped) {
-            return self.store.append(group);
+            let result = self.store.append(group);
+            return self.appended(result);
         }
         let mut group = group.clone();
         for record in &mut group.records {

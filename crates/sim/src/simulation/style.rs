@@ -36,6 +36,11 @@ pub(super) struct Style {
     pub(super) instants: u64,
     pub(super) batches: u64,
     pub(super) keys: u64,
+    /// Percent of messages whose body is as large as may be, or one byte larger.
+    pub(super) large: u64,
+    /// Percent of messages that are due at once.
+    pub(super) at_once: u64,
+    pub(super) queues: Vec<String>,
     pub(super) policy: Policy,
     pub(super) options: Options,
 }
@@ -51,10 +56,14 @@ pub(super) enum FaultKind {
     DiskErrors,
     FullDisk,
     WorkerPanic,
+    /// The wall clock is slewed by a time server.
+    Slew,
+    /// Files of flushes and merges cannot be written.
+    FlushTrouble,
 }
 
 impl FaultKind {
-    pub(super) const ALL: [FaultKind; 7] = [
+    pub(super) const ALL: [FaultKind; 9] = [
         FaultKind::Kill,
         FaultKind::PowerLoss,
         FaultKind::ClockStep,
@@ -62,8 +71,15 @@ impl FaultKind {
         FaultKind::DiskErrors,
         FaultKind::FullDisk,
         FaultKind::WorkerPanic,
+        FaultKind::Slew,
+        FaultKind::FlushTrouble,
     ];
 }
+
+/// Bytes of a body at most.
+pub(super) const MAX_BODY: usize = 2_000;
+/// Bytes of a group that the store is sure to take after it has said that there is room.
+pub(super) const AGREED_BYTES: u64 = 8 * 1024;
 
 /// What is promised to the clients of a run.
 pub(super) const RULES: Rules = Rules {
@@ -98,6 +114,9 @@ impl Style {
             }
         }
         let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
+        // Many queues with something ready in each, and few who take it.
+        let crowded = !quiet && rng.percent(20);
+        let queues = if crowded { rng.range(12, 40) } else { 2 };
         Style {
             // Where little happens, nothing but its own alarm wakes the driver.
             work_ns: if quiet { rng.range(10_000, 30_000) } else { rng.range(2_000, 4_500) } * MS,
@@ -125,6 +144,9 @@ impl Style {
             far: if quiet { 60 } else { 2 },
             batches: rng.below(40),
             keys: rng.range(2, 13),
+            large: if rng.percent(30) { rng.range(20, 90) } else { 0 },
+            at_once: if crowded { 80 } else { 0 },
+            queues: (0..queues).map(queue).collect(),
             roles,
             policy: policy(memory),
             options: Options {
@@ -134,7 +156,7 @@ impl Style {
                 small_runs: 3,
                 run_rows: rng.range(60, 400),
                 readers: 1,
-                max_group_bytes: 8 * 1024,
+                max_group_bytes: AGREED_BYTES,
                 workers: Workers::ByHand,
                 ..Options::default()
             },
@@ -142,8 +164,19 @@ impl Style {
     }
 }
 
+/// The first two are those of the other tests.
+fn queue(n: u64) -> String {
+    match n {
+        0 => "orders".to_owned(),
+        1 => "sms/bulk".to_owned(),
+        n => format!("crowd/{n}"),
+    }
+}
+
 fn policy(memory: usize) -> Policy {
     Policy {
+        max_body: MAX_BODY,
+        max_group_bytes: MAX_BODY,
         wheel_slots: 60,
         wheel_tick_ms: 10,
         near_messages: memory,
