@@ -12,3 +12,4 @@ pub mod checker;
 pub mod history;
 pub mod model;
 pub mod rng;
+mod rules;

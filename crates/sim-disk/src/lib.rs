@@ -14,8 +14,11 @@ use duewheel_core::store::conformance::Dice;
 use duewheel_store_log::disk::{Access, Disk, DiskFile, Held, Hold};
 
 mod inode;
+mod plan;
 
 use inode::{Inode, Keep};
+use plan::Kind;
+pub use plan::{Lie, Plan, Rates, Seen, Survivors, Denial, Trouble};
 
 /// A disk. Clones are the same disk.
 #[derive(Clone, Debug)]
@@ -51,6 +54,7 @@ struct Inner {
     /// The calls that were made to fail.
     failed: BTreeSet<&'static str>,
     plan: Plan,
+    trouble: Option<Trouble>,
     lie: Option<Lie>,
     panic: Panic,
     free: u64,
@@ -76,79 +80,6 @@ struct Locks {
     shared: usize,
 }
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// Nothing.
-    Fine,
-    /// This call and all behind it: the machine stops in the middle of it.
-    HaltAt(u64),
-    /// This call only. A write that fails has written a part.
-    FailAt(u64),
-    /// The same, for want of room.
-    FullAt(u64),
-    /// This one of the calls that only look.
-    BlindAt(u64),
-    /// The next write or sync of a file in this folder.
-    FailNext(&'static str),
-    /// Every write or sync of a file in this folder, until another plan is made. (The next one alone may be a background
-    /// worker's, which harms nothing and is tried again.)
-    FailAll(&'static str),
-    /// Now and then, a call of any kind.
-    Sometimes(Rates),
-}
-
-/// How often calls fail: once in so many; 0 is never.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rates {
-    /// Writes, of which a part is then written.
-    pub write: u64,
-    /// Writes that write a part at first, and the rest when they are asked again, as `write(2)` may.
-    pub short: u64,
-    /// Syncs of files: a part is written, and the rest never is.
-    pub sync: u64,
-    /// Allocating, and making, renaming, removing and syncing names.
-    pub name: u64,
-    /// Opening and listing.
-    pub open: u64,
-    /// Reading.
-    pub read: u64,
-}
-
-/// What a broken store would make of a sound disk, without a change to the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
-    /// Every so many-th sync of a file is left out.
-    SkipSync(u64),
-    /// Files of this folder are not synced.
-    SkipSyncIn(&'static str),
-    /// Names are never synced.
-    NoDirSync,
-    /// A sync that has failed is asked for again, which "succeeds".
-    RetrySync,
-    /// The rest of a short write is not written.
-    ShortWrite,
-}
-
-/// What has really happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Calls that failed.
-    pub failed: u64,
-    /// Of these, syncs of files.
-    pub failed_syncs: u64,
-    /// Calls refused for want of room.
-    pub full: u64,
-    /// Writes that came in two parts.
-    pub short: u64,
-    /// Bytes that a power loss took, and changes of names.
-    pub lost_bytes: u64,
-    /// Changes of names that a power loss took.
-    pub lost_names: u64,
-    /// Panics.
-    pub panics: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Panic {
     No,
@@ -159,27 +90,6 @@ enum Panic {
 enum Power {
     On,
     Off,
-}
-
-/// Which unsynced bytes, lengths and names survive the end of the machine's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survivors {
-    /// None.
-    None,
-    /// All, as after kill -9: the cache stays, and what is not synced still is not.
-    All,
-    /// Any part.
-    Some,
-}
-
-/// What a call is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Write,
-    Sync,
-    Name,
-    Open,
-    Read,
 }
 
 impl SimDisk {
@@ -197,6 +107,7 @@ impl SimDisk {
                 looks: 0,
                 failed: BTreeSet::new(),
                 plan: Plan::Fine,
+                trouble: None,
                 lie: None,
                 panic: Panic::No,
                 free: u64::MAX,
@@ -221,6 +132,11 @@ impl SimDisk {
     /// From now on this goes wrong.
     pub fn plan(&self, plan: Plan) {
         self.inner().plan = plan;
+    }
+
+    /// From now on files of these folders cannot be written; over restarts, too.
+    pub fn trouble(&self, trouble: Option<Trouble>) {
+        self.inner().trouble = trouble;
     }
 
     /// From now on calls lie like this.
@@ -443,7 +359,16 @@ enum Call {
 impl Inner {
     /// Counts a call that changes something.
     fn call(&mut self, what: &'static str, name: &str, kind: Kind) -> Call {
-        let call = self.outcome(name, kind);
+        let mut call = self.outcome(name, kind);
+        if let (Call::Works, Some(trouble)) = (&call, self.trouble)
+            && trouble.meets(what, name)
+        {
+            self.seen.troubled += 1;
+            call = match trouble.denial {
+                Denial::Failed => self.fails(name, kind),
+                Denial::Full => Call::Breaks(io::ErrorKind::StorageFull.into()),
+            };
+        }
         if matches!(call, Call::Breaks(_)) {
             self.failed.insert(what);
         }
@@ -543,18 +468,6 @@ impl Inner {
 
     fn inode(&mut self, inode: u64) -> &mut Inode {
         self.inodes.get_mut(&inode).expect("the inode of an open file stays until the machine stops")
-    }
-}
-
-impl Rates {
-    fn of(&self, kind: Kind) -> u64 {
-        match kind {
-            Kind::Write => self.write,
-            Kind::Sync => self.sync,
-            Kind::Name => self.name,
-            Kind::Open => self.open,
-            Kind::Read => self.read,
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Runs of the simulation, judged. See `docs/testing.md`.
 //!
-//! `DUEWHEEL_SEEDS` (300) says how many, `DUEWHEEL_SEED` repeats one and keeps its history, `DUEWHEEL_MUTANT` names one mutant.
+//! `DUEWHEEL_SEEDS` (300) says how many from `DUEWHEEL_FIRST_SEED` (0) on, `DUEWHEEL_SEED` repeats one and keeps its history,
+//! `DUEWHEEL_MUTANT` names one mutant.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -56,7 +57,10 @@ fn seeds_of_every_kind_of_run_are_clean() {
     be_quiet();
     let seeds = match env("DUEWHEEL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..env("DUEWHEEL_SEEDS").unwrap_or(300),
+        None => {
+            let first = env("DUEWHEEL_FIRST_SEED").unwrap_or(0);
+            first..first + env("DUEWHEEL_SEEDS").unwrap_or(300)
+        }
     };
     let runs = for_each(seeds.clone(), |seed| {
         let outcome = run(seed, None, Trace::No);

@@ -98,7 +98,7 @@ impl<'h> World<'h> {
                                 .saturating_sub(self.rules.failover_ms.saturating_mul(NS)),
                         }),
                         Fault::Healed => self.blows.extend(struck.take().map(|since| (since, at))),
-                        Fault::ClockStep { .. } | Fault::Other(_) => {}
+                        Fault::ClockStep { .. } | Fault::Slewed { .. } | Fault::Other(_) => {}
                     }
                 }
                 What::Closing => self.closings.entry(event.client).or_default().push(idx),

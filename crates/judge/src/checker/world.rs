@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Call, Event, Fault, Held, Leases, Moment, Rules, Totals};
+use crate::history::{Call, Downtime, Event, Fault, Held, Leases, Moment, Rules, Totals};
 
 use super::life::{Granted, Life};
 use super::op::{NS, Op, Point};
@@ -118,26 +118,37 @@ impl World<'_> {
     }
 
     /// By how much the wall clock was put forward between two places in a way that counts as time that passed: while the
-    /// system was down, or so shortly before it went down that nothing durable tells of the step.
+    /// system was down, or so shortly before it went down that nothing durable tells of the step. In ns.
     pub(super) fn jumped_unnoted(&self, from: usize, to: usize) -> u64 {
-        let mut ms = 0;
-        for (at, fault) in &self.faults {
-            if let Fault::ClockStep { before_ms, after_ms } = fault
-                && at.idx > from
-                && at.idx < to
-                && self.is_unnoted(at.idx, to)
-            {
-                ms += after_ms.saturating_sub(*before_ms);
+        let mut us = 0;
+        for (at, fault) in self.faults.iter().filter(|(at, _)| at.idx > from && at.idx < to) {
+            let gained = match fault {
+                Fault::ClockStep { before_ms, after_ms } => {
+                    after_ms.saturating_sub(*before_ms).saturating_mul(1_000)
+                }
+                Fault::Slewed { gained_us } => u64::try_from(*gained_us).unwrap_or(0),
+                _ => 0,
+            };
+            if gained > 0 && self.is_unnoted(at.idx, to) {
+                us += gained;
             }
         }
-        ms * NS
+        us * (NS / 1_000)
     }
 
-    /// Whether the system may not know of a step of the wall clock when it starts next.
+    /// Whether the system may not know of a step of the wall clock when it starts next, and takes it for time that passed.
     fn is_unnoted(&self, step: usize, to: usize) -> bool {
-        let while_down = self.downs.iter().any(|(down, up)| down.idx < step && step < up.idx);
-        let next_down = self.downs.iter().map(|(down, _)| down.idx).find(|down| *down > step && *down < to);
-        while_down || next_down.is_some_and(|down| !self.is_noted(step, down))
+        let by_wall = |down: &Point, up: usize| {
+            let rebooted = |(at, fault): &(Point, &Fault)| {
+                matches!(fault, Fault::PowerLoss) && at.idx >= down.idx && at.idx < up
+            };
+            self.rules.downtime == Downtime::WallClock || self.faults.iter().any(rebooted)
+        };
+        let while_down =
+            |(down, up): &&(Point, Point)| down.idx < step && step < up.idx && by_wall(down, up.idx);
+        let next = self.downs.iter().find(|(down, _)| down.idx > step && down.idx < to);
+        self.downs.iter().any(|down| while_down(&down))
+            || next.is_some_and(|(down, up)| by_wall(down, up.idx) && !self.is_noted(step, down.idx))
     }
 
     /// Whether a step between two places may make a message wait longer: a wall clock that goes back, or one that the system

@@ -1,7 +1,7 @@
 //! When a message may come, and when it must.
 
 use duewheel_judge::checker::Check;
-use duewheel_judge::history::{Answer, Call, Fault, Grant, Moment, MsgId, Refusal, Target, When};
+use duewheel_judge::history::{Answer, Call, Downtime, Fault, Grant, Moment, MsgId, Refusal, Target, When};
 
 use crate::script::{WALL, case, enqueue, grant, proof, reserve};
 
@@ -172,6 +172,39 @@ fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_m
         s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
         s.grant(1, None, 1, 1);
     });
+}
+
+#[test]
+fn a_slew_that_was_not_noted_counts_as_downtime() {
+    // 500 ppm for 100 s; what is answered durably afterwards tells of it.
+    case(Check::Early, |s| {
+        s.enqueue(1, None, 1_000_000);
+        s.wait(100_000);
+        s.fault(Fault::Slewed { gained_us: 50_000 });
+        if s.bad {
+            s.enqueue(2, None, 2_000_000);
+        }
+        s.kill();
+        s.wait(899_950);
+        s.grant(1, None, 1, 1);
+    });
+}
+
+#[test]
+fn where_downtime_is_of_the_boot_the_wall_clock_matters_after_a_power_loss_alone() {
+    for jump in
+        [Fault::Slewed { gained_us: 900_000 }, Fault::ClockStep { before_ms: WALL, after_ms: WALL + 900 }]
+    {
+        case(Check::Early, |s| {
+            s.history.rules.downtime = Downtime::OfBoot;
+            s.enqueue(1, None, 1_000);
+            s.fault(if s.bad { Fault::Killed(Moment::Serving) } else { Fault::PowerLoss });
+            s.fault(jump.clone());
+            s.fault(Fault::Started);
+            s.wait(100);
+            s.grant(1, None, 1, 1);
+        });
+    }
 }
 
 #[test]

@@ -1,21 +1,68 @@
-//! A disk that is full, on a small tmpfs: new messages are refused, everything else goes on, and it ends by itself.
+//! A disk that is full, on a small tmpfs: new messages are refused, everything else goes on, and service resumes by itself.
+//!
+//! Each cycle fills the disk in another way and makes room in another way ([`CYCLES`]). Nothing else helps: within
+//! [`SOON`] after room was made new messages are taken again, by the same process.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
 use duewheel_sim::http::Connection;
-use duewheel_sim::process::{Listens, Server};
+use duewheel_sim::process::{self, Listens, Server};
 use serde_json::{Value, json};
 
-use crate::stage::{Crew, PATIENCE, Play, Stage, env, not_run, perform, read, run};
+use crate::fill::{self, Shape, take_all};
+use crate::stage::{Crew, PATIENCE, Play, Stage, env, not_permitted, perform, read, run};
 
 const NAME: &str = "full_disk::a_full_disk_refuses_new_messages_and_nothing_else";
 const INSIDE: &str = "DUEWHEEL_TMPFS";
 const SIZE: &str = "size=16m";
+/// For as much as this at least there is room each time: nothing of what was removed stays.
+const LEAST_BYTES: usize = 4 << 20;
+/// Service resumes within this time after room was made. A quick machine needs one or two seconds.
+const SOON: Duration = Duration::from_secs(15);
+
+/// A body of the size limit.
+const LIMIT: usize = 256 * 1024;
+
+const AT_THE_LIMIT: Shape =
+    Shape { name: "bodies at the limit", queue: "bulk", body: LIMIT, batch: 4, delay: "1h" };
+const SMALL: Shape = Shape { name: "many small ones", queue: "bulk", body: 1_000, batch: 500, delay: "1h" };
+const COLD: Shape = Shape { name: "cold ones", queue: "bulk", body: 20_000, batch: 8, delay: "1h" };
+const READY: Shape = Shape { name: "ready ones", queue: "bulk-ready", body: 20_000, batch: 8, delay: "0s" };
+const SINGLE: Shape = Shape { name: "single ones", queue: "bulk", body: 60_000, batch: 1, delay: "1h" };
+const TINY: Shape = Shape { name: "one byte", queue: "bulk", body: 1, batch: 1, delay: "1h" };
+
+/// Rounds of postpones and nacks of messages that are on the disk alone.
+const ROUNDS: usize = 3;
+/// Messages that are nacked.
+const READY_MESSAGES: usize = 40;
+/// Messages that are postponed before the disk is full; many times what is in memory.
+const COLD_MESSAGES: usize = 200;
+
+/// How the disk becomes full, and how room is made.
+#[derive(Clone, Copy, Debug)]
+enum Cycle {
+    /// Messages of this shape; a purge.
+    Purged(Shape),
+    /// Messages of this shape; each is cancelled by its id.
+    Cancelled(Shape),
+    /// Messages, which are then postponed and nacked again and again; a purge.
+    Changed,
+    /// Somebody else's file; it is removed.
+    Neighbour,
+}
+
+/// One after the other.
+const CYCLES: [Cycle; 5] = [
+    Cycle::Purged(AT_THE_LIMIT),
+    Cycle::Purged(SMALL),
+    Cycle::Changed,
+    Cycle::Neighbour,
+    Cycle::Cancelled(SINGLE),
+];
 
 #[test]
 fn a_full_disk_refuses_new_messages_and_nothing_else() {
@@ -33,7 +80,7 @@ fn in_a_namespace() {
     let permitted = |options: &str| run(Command::new("unshare").args([options, "sh", "-c", &try_out]));
     let options = match permitted("-rm").map(|_| "-rm").or_else(|_| permitted("-m").map(|_| "-m")) {
         Ok(options) => options,
-        Err(why) => return not_run("a_full_disk_refuses_new_messages_and_nothing_else (tmpfs)", &why),
+        Err(why) => return not_permitted("fulldisk", &why),
     };
     let test = std::env::current_exe().expect("this test");
     let script = format!("{try_out} && exec '{}' --exact --nocapture {NAME}", test.display());
@@ -42,7 +89,7 @@ fn in_a_namespace() {
 }
 
 fn cycles(mount: &Path) {
-    let cycles = env("DUEWHEEL_CYCLES", 2);
+    let cycles = env("DUEWHEEL_CYCLES", CYCLES.len() as u64);
     let play = Play {
         name: "a_full_disk_refuses_new_messages_and_nothing_else",
         count: ("DUEWHEEL_CYCLES", cycles),
@@ -52,7 +99,7 @@ fn cycles(mount: &Path) {
         facts: vec![
             (Fact::ExpiredLeasesGrantedAgain, cycles),
             (Fact::CancelsWon, cycles),
-            (Fact::KillsServing, cycles / 2),
+            (Fact::KillsServing, cycles / (2 * CYCLES.len() as u64)),
         ],
         crew: Crew::All,
     };
@@ -60,22 +107,20 @@ fn cycles(mount: &Path) {
     let mut seen = Seen::default();
     perform(play, |stage, mut server| {
         seen.full_from_the_start += start_on_a_full_disk(stage, &ballast)?;
-        for cycle in 0..cycles {
-            let what = format!("cycle {cycle}");
-            stage.other(format!("{what}: full"));
-            server = match cycle % 2 {
-                0 => by_others(stage, server, &ballast, &mut seen),
-                _ => by_messages(stage, server, &mount.join("beside"), &mut seen),
+        let first = env("DUEWHEEL_FIRST_CYCLE", 0);
+        for (number, cycle) in (0..first + cycles).zip(CYCLES.into_iter().cycle()) {
+            if number < first {
+                continue;
             }
-            .map_err(|e| format!("{what}: {e}"))?;
+            let what = format!("cycle {number}, {cycle:?}");
+            stage.other(format!("{what}: full"));
+            server = perform_cycle(stage, server, cycle, &ballast, &mut seen)
+                .map_err(|e| format!("{what}: {e}; {}", what_takes_room(stage)))?;
             stage.other(format!("{what}: room again"));
         }
         println!("{seen:?}");
-        if seen.refused < cycles || seen.resumed < cycles {
+        if seen.full < cycles || seen.resumed < cycles {
             return Err(format!("the disk was not full each time: {seen:?}"));
-        }
-        if seen.helped > cycles.div_ceil(8) {
-            return Err(format!("room came back by itself too seldom: {seen:?}"));
         }
         Ok(server)
     });
@@ -83,22 +128,226 @@ fn cycles(mount: &Path) {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Enqueues that got 507.
-    refused: u64,
-    /// Times that new messages were taken again, without a restart.
+    /// Times the disk was so full that enqueues got 507.
+    full: u64,
+    /// Times that new messages were taken again, without a restart and without help.
     resumed: u64,
+    /// The longest that this took.
+    longest: Duration,
+    /// Times that postpones or nacks were refused for want of room.
+    unchanged: u64,
     /// Starts on a full disk that served.
     started: u64,
     /// Starts on a full disk that said why not.
     not_started: u64,
     full_from_the_start: u64,
-    /// Times that room came back only when somebody else gave some.
-    helped: u64,
+}
+
+fn perform_cycle(
+    stage: &mut Stage<'_>,
+    server: Server,
+    cycle: Cycle,
+    ballast: &Path,
+    seen: &mut Seen,
+) -> Result<Server, String> {
+    let own = prepare(stage)?;
+    match cycle {
+        Cycle::Purged(shape) => {
+            let ids = fill_up(stage, shape, seen)?;
+            goes_on(stage, &own)?;
+            purge(stage, shape, ids.len())?;
+            until_accepted(stage, shape, seen)?;
+        }
+        Cycle::Cancelled(shape) => {
+            let ids = fill_up(stage, shape, seen)?;
+            goes_on(stage, &own)?;
+            cancel(stage, &ids)?;
+            until_accepted(stage, shape, seen)?;
+        }
+        Cycle::Changed => changed(stage, &own, seen)?,
+        Cycle::Neighbour => return neighbour(stage, server, &own, ballast, seen),
+    }
+    Ok(server)
+}
+
+/// Fills the disk with messages; there was room for many.
+fn fill_up(stage: &Stage<'_>, shape: Shape, seen: &mut Seen) -> Result<Vec<String>, String> {
+    let ids = fill::until_full(stage, shape)?;
+    seen.full += 1;
+    let bytes = ids.len() * shape.body;
+    if bytes < LEAST_BYTES {
+        return Err(format!("there was room for {bytes} bytes of {} alone", shape.name));
+    }
+    Ok(ids)
+}
+
+/// Messages that are on the disk alone are postponed, and granted and nacked, again and again: each change of state is small,
+/// and what it is about is not. It goes on, before the disk is full and then, or is refused from some point on; acks and
+/// cancels are not.
+fn changed(stage: &Stage<'_>, own: &[String], seen: &mut Seen) -> Result<(), String> {
+    let mut ready = some(stage, READY, READY_MESSAGES)?.len();
+    let mut ids = some(stage, COLD, COLD_MESSAGES)?;
+    ready -= change_again(stage, &ids, ready, seen)?;
+    ids.extend(fill_up(stage, COLD, seen)?);
+    goes_on(stage, own)?;
+    ready -= change_again(stage, &ids, ready, seen)?;
+    let (some, rest) = ids.split_at(ids.len() / 8);
+    cancel(stage, some)?;
+    purge(stage, READY, ready)?;
+    purge(stage, COLD, rest.len())?;
+    until_accepted(stage, COLD, seen)
+}
+
+/// So many messages, one by one.
+fn some(stage: &Stage<'_>, shape: Shape, count: usize) -> Result<Vec<String>, String> {
+    let mut ids = Vec::new();
+    stage.until(shape.name, |stage| {
+        while ids.len() < count {
+            let Some(id) = fill::one(stage, shape)? else { return Ok(None) };
+            ids.push(id);
+        }
+        Ok(Some(()))
+    })?;
+    Ok(ids)
+}
+
+/// Postpones and nacks, until it is refused; returns how many of the ready messages were acked for that.
+fn change_again(stage: &Stage<'_>, ids: &[String], ready: usize, seen: &mut Seen) -> Result<usize, String> {
+    for _ in 0..ROUNDS {
+        let postpone = |id: &String| ("PATCH", format!("/v1/messages/{id}"), json!({"delay": "2h"}));
+        let postponed = fill::change(stage, ids.iter().map(postpone))?;
+        let acked = nack_all(stage, ready)?;
+        if postponed.refused || acked > 0 {
+            seen.unchanged += 1;
+            return Ok(acked);
+        }
+    }
+    Ok(0)
+}
+
+/// Grants and nacks each of the ready messages. What may not be nacked is acked; returns how many.
+fn nack_all(stage: &Stage<'_>, ready: usize) -> Result<usize, String> {
+    let path = format!("/v1/queues/{}/reserve", READY.queue);
+    let mut leases = Vec::new();
+    stage.until("grants, or none for want of room", |stage| {
+        let reserve = json!({"max": READY_MESSAGES, "wait_ms": 200, "lease_ms": 60_000});
+        let (status, said) = stage.call("POST", &path, &reserve)?;
+        match (status, said["messages"].as_array()) {
+            (200, Some(messages)) => leases.extend(messages.iter().cloned()),
+            (503, _) if said["code"] == "storage_unavailable" && said["outcome"] == "not_applied" => {
+                return Ok(Some(()));
+            }
+            _ => return Err(format!("a reserve on a full disk: {status} {said}")),
+        }
+        Ok((leases.len() >= ready).then_some(()))
+    })?;
+    let settle = |verb: &'static str, more: Value| {
+        move |lease: &Value| {
+            let path = format!("/v1/messages/{}/{verb}", lease["id"].as_str().unwrap_or_default());
+            let mut body = json!({"lease_token": lease["lease_token"]});
+            if let (Some(body), Some(more)) = (body.as_object_mut(), more.as_object()) {
+                body.extend(more.clone());
+            }
+            ("POST", path, body)
+        }
+    };
+    let nacked = fill::change(stage, leases.iter().map(settle("nack", json!({"delay_ms": 0}))))?;
+    let left = &leases[nacked.made..];
+    let acked = fill::change(stage, left.iter().map(settle("ack", json!({}))))?;
+    match acked.refused {
+        false => Ok(left.len()),
+        true => Err("an ack was refused for want of room".into()),
+    }
+}
+
+fn cancel(stage: &Stage<'_>, ids: &[String]) -> Result<(), String> {
+    let each = ids.iter().map(|id| ("DELETE", format!("/v1/messages/{id}"), Value::Null));
+    match fill::change(stage, each)?.refused {
+        false => Ok(()),
+        true => Err("a cancel was refused for want of room".into()),
+    }
+}
+
+fn purge(stage: &Stage<'_>, shape: Shape, accepted: usize) -> Result<(), String> {
+    let said = stage.done("POST", &format!("/v1/queues/{}/purge", shape.queue), &json!({}))?;
+    match said["purged"].as_u64() {
+        Some(purged) if purged == accepted as u64 => Ok(()),
+        purged => Err(format!("{accepted} of {} were held, and {purged:?} purged", shape.name)),
+    }
+}
+
+/// Somebody else fills the disk; every other time the server is killed and started meanwhile.
+fn neighbour(
+    stage: &mut Stage<'_>,
+    mut server: Server,
+    own: &[String],
+    ballast: &Path,
+    seen: &mut Seen,
+) -> Result<Server, String> {
+    take_all(ballast)?;
+    until_noticed(stage, ballast)?;
+    seen.full += 1;
+    goes_on(stage, own)?;
+    if (seen.started + seen.not_started).is_multiple_of(2) {
+        server = restarted(stage, server, ballast, seen)?;
+    }
+    // All of it at once.
+    std::fs::remove_file(ballast).map_err(|e| e.to_string())?;
+    until_accepted(stage, SINGLE, seen)?;
+    Ok(server)
+}
+
+/// The server is killed, and started on the full disk: it serves, or says why not.
+fn restarted(
+    stage: &mut Stage<'_>,
+    server: Server,
+    ballast: &Path,
+    seen: &mut Seen,
+) -> Result<Server, String> {
+    stage.kill(server)?;
+    let logged = read(&stage.log()).len();
+    let again = stage.start();
+    let server = match again {
+        Ok(server) => {
+            seen.started += 1;
+            stage.until_healthy()?;
+            server
+        }
+        Err(why) => {
+            let said = read(&stage.log())[logged..].to_owned();
+            if !said.contains("No space left") && !said.contains("no room") {
+                return Err(format!("started on the full disk: {why}: {said}"));
+            }
+            seen.not_started += 1;
+            stage.fault(Fault::Killed(Moment::Recovering));
+            std::fs::remove_file(ballast).map_err(|e| e.to_string())?;
+            let server = stage.start()?;
+            take_all(ballast)?;
+            server
+        }
+    };
+    until_noticed(stage, ballast)?;
+    Ok(server)
+}
+
+/// A message of one byte is refused, although nothing was written meanwhile that would have met the end of the disk. What the
+/// server itself gives back is taken again.
+fn until_noticed(stage: &Stage<'_>, ballast: &Path) -> Result<(), String> {
+    stage.until("507 disk_full", |stage| {
+        take_all(ballast)?;
+        Ok(fill::one(stage, TINY)?.is_none().then_some(()))
+    })?;
+    // It may have been 429.
+    stage.until("507 disk_full", |stage| {
+        let path = format!("/v1/queues/{}/messages", TINY.queue);
+        let (status, said) = stage.call("POST", &path, &json!({"body": "x", "delay_ms": 0}))?;
+        Ok((status == 507 && said["code"] == "disk_full").then_some(()))
+    })
 }
 
 /// A new folder on a full disk: refused with the reason, or it serves.
 fn start_on_a_full_disk(stage: &Stage<'_>, ballast: &Path) -> Result<u64, String> {
-    fill(ballast)?;
+    take_all(ballast)?;
     let logged = read(&stage.log()).len();
     let data = ballast.with_file_name("second");
     let mut command = Command::new(&stage.binary);
@@ -116,104 +365,6 @@ fn start_on_a_full_disk(stage: &Stage<'_>, ballast: &Path) -> Result<u64, String
     let removed = std::fs::remove_file(ballast).and_then(|()| std::fs::remove_dir_all(&data));
     removed.map_err(|e| e.to_string())?;
     Ok(1)
-}
-
-/// Takes all the room there is.
-fn fill(ballast: &Path) -> Result<(), String> {
-    let mut file = OpenOptions::new().append(true).create(true).open(ballast).map_err(|e| e.to_string())?;
-    let piece = vec![1; 64 * 1024];
-    let mut size = piece.len();
-    while size > 0 {
-        match file.write(&piece[..size]) {
-            Ok(n) if n == size => {}
-            Ok(_) | Err(_) => size /= 2,
-        }
-    }
-    Ok(())
-}
-
-/// Somebody else fills the disk; every other time the server is killed and started meanwhile.
-fn by_others(
-    stage: &mut Stage<'_>,
-    mut server: Server,
-    ballast: &Path,
-    seen: &mut Seen,
-) -> Result<Server, String> {
-    let own = prepare(stage)?;
-    until_refused(stage, seen, || fill(ballast))?;
-    goes_on(stage, &own)?;
-    stage.kill(server)?;
-    let logged = read(&stage.log()).len();
-    let again = stage.start();
-    server = match again {
-        Ok(server) => {
-            seen.started += 1;
-            stage.until_healthy()?;
-            until_refused(stage, seen, || fill(ballast))?;
-            server
-        }
-        Err(why) => {
-            let said = read(&stage.log())[logged..].to_owned();
-            if !said.contains("No space left") && !said.contains("no room") {
-                return Err(format!("started on the full disk: {why}: {said}"));
-            }
-            seen.not_started += 1;
-            stage.fault(Fault::Killed(Moment::Recovering));
-            std::fs::remove_file(ballast).map_err(|e| e.to_string())?;
-            let server = stage.start()?;
-            until_refused(stage, seen, || fill(ballast))?;
-            server
-        }
-    };
-    // All of it at once.
-    std::fs::remove_file(ballast).map_err(|e| e.to_string())?;
-    until_accepted(stage, seen)?;
-    Ok(server)
-}
-
-/// Messages fill the disk, and their removal makes room.
-///
-/// Not always, yet: what was removed takes room until a flush or a merge has been written, and now and then the last
-/// messages have left too little for that. So there is something beside the folder that may be removed then; that is counted.
-fn by_messages(
-    stage: &mut Stage<'_>,
-    server: Server,
-    beside: &Path,
-    seen: &mut Seen,
-) -> Result<Server, String> {
-    let own = prepare(stage)?;
-    // Or as much of it as there is room for.
-    let _ = std::fs::write(beside, vec![1; 2 << 20]);
-    let body = "x".repeat(60_000);
-    let mut accepted = 0u64;
-    stage.until("507 disk_full", |stage| {
-        let (status, said) =
-            stage.call("POST", "/v1/queues/bulk/messages", &json!({"body": body, "delay": "1h"}))?;
-        match (status, said["code"].as_str()) {
-            (201, _) => accepted += 1,
-            (507, Some("disk_full")) => {
-                seen.refused += 1;
-                return Ok(Some(()));
-            }
-            // The store is behind with a flush.
-            (429, _) => {}
-            _ => return Err(format!("an enqueue on a disk that fills: {status} {said}")),
-        }
-        Ok(None)
-    })?;
-    goes_on(stage, &own)?;
-    let purged = stage.done("POST", "/v1/queues/bulk/purge", &json!({}))?["purged"].as_u64();
-    if purged != Some(accepted) {
-        return Err(format!("{accepted} were accepted, and {purged:?} purged"));
-    }
-    let alone = until_accepted(stage, seen);
-    std::fs::remove_file(beside).map_err(|e| e.to_string())?;
-    if let Err(why) = alone {
-        println!("KNOWN: no room by itself after a purge: {}", why.lines().next().unwrap_or_default());
-        seen.helped += 1;
-        until_accepted(stage, seen)?;
-    }
-    Ok(server)
 }
 
 /// Messages for what must go on when the disk is full.
@@ -258,28 +409,6 @@ fn goes_on(stage: &Stage<'_>, own: &[String]) -> Result<(), String> {
     stage.done("GET", "/healthz", &Value::Null).map(drop)
 }
 
-/// Enqueues until it is refused because of the disk, whose room `fill` takes again and again.
-fn until_refused(
-    stage: &Stage<'_>,
-    seen: &mut Seen,
-    fill: impl Fn() -> Result<(), String>,
-) -> Result<(), String> {
-    let body = "x".repeat(60_000);
-    stage.until("507 disk_full", |stage| {
-        fill()?;
-        let (status, said) =
-            stage.call("POST", "/v1/queues/bulk/messages", &json!({"body": body, "delay_ms": 0}))?;
-        match (status, said["code"].as_str()) {
-            (507, Some("disk_full")) => {
-                seen.refused += 1;
-                Ok(Some(()))
-            }
-            (201 | 429, _) => Ok(None),
-            _ => Err(format!("an enqueue on a disk that fills: {status} {said}")),
-        }
-    })
-}
-
 /// The files of the data folder and the store's figures, for people.
 fn what_takes_room(stage: &Stage<'_>) -> String {
     let listed = run(Command::new("ls").arg("-lR").arg(stage.data.parent().unwrap_or(&stage.data)));
@@ -294,29 +423,12 @@ fn what_takes_room(stage: &Stage<'_>) -> String {
     format!("{}\n{}", listed.unwrap_or_default(), figures.join("\n"))
 }
 
-fn until_accepted(stage: &Stage<'_>, seen: &mut Seen) -> Result<(), String> {
-    stage
-        .until("new messages are taken again", |stage| {
-            let (status, said) =
-                stage.call("POST", "/v1/queues/bulk/messages", &json!({"body": "x", "delay_ms": 0}))?;
-            match status {
-                201 => Ok(Some(())),
-                429 | 507 => Ok(None),
-                _ => Err(format!("an enqueue after the disk was full: {status} {said}")),
-            }
-        })
-        .map_err(|e| format!("{e}; {}", what_takes_room(stage)))?;
+/// A message like those that filled the disk is taken again, soon, by the same process and without help.
+fn until_accepted(stage: &Stage<'_>, shape: Shape, seen: &mut Seen) -> Result<(), String> {
+    let begun = Instant::now();
+    process::until("new messages are taken again", SOON, || Ok(fill::one(stage, shape)?.map(drop)))?;
     seen.resumed += 1;
-    stage.done("POST", "/v1/queues/bulk/purge", &json!({}))?;
+    seen.longest = seen.longest.max(begun.elapsed());
+    stage.done("POST", &format!("/v1/queues/{}/purge", shape.queue), &json!({}))?;
     stage.until_healthy()
-}
-
-#[test]
-fn filling_takes_all_the_room() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let full = folder.path().join("full");
-    // /dev/full says "no space left" to every write: filling it ends at once.
-    std::os::unix::fs::symlink("/dev/full", &full).expect("a link");
-    fill(&full).expect("filled");
-    assert!(File::open(&full).is_ok());
 }

@@ -72,9 +72,47 @@ pub(crate) fn env(name: &str, default: u64) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}"))
 }
 
-/// Says that a test could not be run here.
-pub(crate) fn not_run(what: &str, why: &str) {
-    println!("\n########\nNOT RUN: {what}: {why}\n########\n");
+/// The variable that lists the stages which this machine need not run, with commas between them.
+const LEAVE_OUT: &str = "DUEWHEEL_LEAVE_OUT";
+
+/// A stage that this machine does not permit fails its test, unless `DUEWHEEL_LEAVE_OUT` names it.
+///
+/// # Panics
+/// When the stage is not to be left out.
+#[track_caller]
+pub(crate) fn not_permitted(stage: &str, why: &str) {
+    let listed = std::env::var(LEAVE_OUT).unwrap_or_default();
+    if let Err(what) = left_out(stage, &listed) {
+        panic!("{what}: {why}");
+    }
+    println!("\nLEFT OUT: {stage}, as {LEAVE_OUT} asks: {why}\n");
+}
+
+/// Whether a list of stages names this one.
+fn left_out(stage: &str, listed: &str) -> Result<(), String> {
+    if listed.split(',').any(|name| name.trim() == stage) {
+        return Ok(());
+    }
+    Err(format!("the stage {stage} cannot be run here ({LEAVE_OUT}={stage} leaves it out)"))
+}
+
+#[test]
+fn a_stage_is_left_out_by_its_whole_name_alone() {
+    for listed in ["fulldisk", "syscalls,fulldisk", " syscalls , fulldisk "] {
+        assert_eq!(left_out("fulldisk", listed), Ok(()), "{listed:?}");
+    }
+    for listed in ["", "1", "all", "full", "fulldisks", "syscalls", ","] {
+        let what = left_out("fulldisk", listed).expect_err(listed);
+        assert!(what.contains("DUEWHEEL_LEAVE_OUT=fulldisk"), "{what}");
+    }
+}
+
+/// Story: a stage that could not mount its disk printed `NOT RUN` and passed, so a machine without mounts showed a green
+/// full-disk test that had never seen a full disk.
+#[test]
+#[should_panic(expected = "the stage no-such-stage cannot be run here")]
+fn a_stage_that_cannot_be_run_fails() {
+    not_permitted("no-such-stage", "this machine has no such thing");
 }
 
 /// Performs a run and judges it. `act` is given the running server and gives the last one back.

@@ -15,7 +15,7 @@ use duewheel_sim::blackbox::crew::QUEUES;
 use duewheel_sim::process::{self, Listens, Server};
 use serde_json::{Value, json};
 
-use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_run, perform, read, run};
+use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_permitted, perform, read, run};
 
 /// Everything that the store asks of the system (`strace -c` says so; it never truncates).
 const CALLS: [&str; 11] = [
@@ -54,7 +54,7 @@ struct Tally {
 fn system_calls_may_fail() {
     let most = env("DUEWHEEL_INJECTIONS", 2);
     if let Err(why) = permitted() {
-        return not_run("system_calls_may_fail (failing system calls by strace)", &why);
+        return not_permitted("syscalls", &why);
     }
     let play = Play {
         name: "system_calls_may_fail",

@@ -10,7 +10,7 @@ use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
 
-use crate::rig::{self, assert_is, by_hand, open, times, work_all};
+use crate::rig::{self, assert_is, by_hand, open, seeds, work_all};
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
 /// What the owner knew when the machine stopped.
@@ -151,7 +151,7 @@ fn survivors(dice: &mut Dice) -> Survivors {
 #[test]
 fn the_machine_may_stop_at_every_call() {
     let mut seen = Seen::default();
-    for seed in 0..times(2) {
+    for seed in seeds(2) {
         for halt in 1.. {
             let disk = SimDisk::new(seed);
             let mut history = History::new(seed);
@@ -182,7 +182,7 @@ fn the_machine_may_stop_at_every_call() {
 #[test]
 fn crashes_follow_each_other() {
     let mut seen = Seen::default();
-    for seed in 0..times(200) {
+    for seed in seeds(200) {
         let mut dice = Dice::new(seed);
         let disk = SimDisk::new(seed);
         let mut history = History::new(seed);
@@ -310,7 +310,7 @@ fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
 fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
     let mut seen = Seen::default();
     let mut losses = 0;
-    for seed in 0..times(1) {
+    for seed in seeds(1) {
         for halt in 1.. {
             let disk = SimDisk::new(seed);
             let mut history = History::new(seed);
