@@ -72,16 +72,24 @@ pub struct Policy {
     pub near_messages: usize,
     /// Weight of those, in bytes.
     pub near_bytes: usize,
-    /// Ready messages in memory, roughly, shared by the queues that have any; the others of a queue are in the store alone.
+    /// Ready messages in memory, of all queues together. While all that are ready fit, all are in memory; demand decides about the others, which
+    /// are in the store alone.
     pub ready_messages: usize,
-    /// Weight of those, in bytes.
+    /// Weight of those, in bytes; exceeded by one message at most.
     pub ready_bytes: usize,
-    /// Ready messages of a queue in memory, however many queues share.
+    /// Messages of its backlog that a queue in demand is given at a time, however many queues share.
     pub least_window: usize,
-    /// Leases at a time; nothing more is granted meanwhile.
+    /// How long a queue counts as in demand after a reserve, in ms.
+    pub demand_ms: u64,
+    /// Queues with a backlog that a page for the others names, to be left out.
+    pub max_left_out: usize,
+    /// Leases at a time, of all queues together. Half of them are for whoever comes first; while more are in use, a queue gets another one only
+    /// if it has less than a part of those that are still free ([`Policy::lease_part`]). So one queue alone has half of them at most.
     pub max_leased: usize,
-    /// Weight of leased messages at a time, in bytes.
+    /// Weight of leased messages at a time, in bytes; shared in the same way.
     pub max_leased_bytes: usize,
+    /// What a queue may have while more than half is leased: one part in so many of what is still free.
+    pub lease_part: u64,
     /// How long a reserve waits at most for messages that are due and on their way from the store, in ms.
     pub max_load_wait_ms: u64,
     /// Rows of one load from the store.
@@ -236,8 +244,11 @@ impl Default for Policy {
             ready_messages: 200_000,
             ready_bytes: 128 * MIB,
             least_window: 4,
+            demand_ms: 10 * SECOND,
+            max_left_out: 256,
             max_leased: 500_000,
             max_leased_bytes: 512 * MIB,
+            lease_part: 8,
             max_load_wait_ms: 2 * SECOND,
             load_rows: 10_000,
             load_bytes: 16 * MIB,

@@ -144,7 +144,8 @@ impl Queue {
     }
 
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
-    /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler.
+    /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many messages are leased
+    /// ([`Policy::max_leased`]); [`Client::reserve`] tells the two apart.
     ///
     /// # Cancel safety
     /// Cancel safe: messages granted to a dropped future go back at once.
@@ -152,7 +153,7 @@ impl Queue {
         let demand = Demand { max, wait_ms: ceil_ms(wait), ..Demand::new(self.name.clone()?) };
         match self.wheel.client().reserve(demand).await? {
             Reserved::Grants(grants) => Ok(grants.into_iter().map(Message::new).collect()),
-            Reserved::DeadlineSoon => Ok(Vec::new()),
+            Reserved::DeadlineSoon | Reserved::HeldBack(_) => Ok(Vec::new()),
             Reserved::Overloaded => Err(CallError::Overloaded.into()),
         }
     }

@@ -75,9 +75,17 @@ impl Engine {
 
     /// Drops a queue that nothing holds any more, or plans to.
     pub(super) fn release(&mut self, idx: QueueIdx) {
-        self.queues.drop_if_empty(idx);
+        self.drop_if_over(idx);
         if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
             self.leaving.insert(idx);
+        }
+    }
+
+    fn drop_if_over(&mut self, idx: QueueIdx) {
+        if self.queues.is_over(idx) {
+            self.end_starving(idx);
+            self.forget_share(idx);
+            self.queues.drop(idx);
         }
     }
 
@@ -89,7 +97,7 @@ impl Engine {
             }
             self.queues.get_mut(idx).settings = QueueSettings::default();
             self.record_queue(idx, fx);
-            self.queues.drop_if_empty(idx);
+            self.drop_if_over(idx);
         }
     }
 
@@ -181,6 +189,7 @@ impl Engine {
         if !queue.ready.is_empty() && !queue.waiters.is_empty() {
             self.dirty.insert(idx);
         }
+        self.note_hunger(idx);
     }
 
     /// Notes that a message of the queue died then, if its owner wants dead messages removed.

@@ -200,6 +200,7 @@ impl Engine {
             totals: self.totals,
             lease_expired: self.lease_expired,
             lease_lost: self.lease_lost,
+            held_back: self.held_back,
             lateness: self.lateness.to_vec(),
             lateness_sum_ms: self.lateness_sum_ms,
         }

@@ -4,8 +4,8 @@
 //!
 //! * messages due up to the *horizon*, a place in each clock class's order; it moves on when the wheel has room, and back
 //!   when new messages have overfilled it;
-//! * of each queue, what is ready within its *window*. When consumers stay away, the rest is the queue's *backlog*: it has a *limit* of its own, a
-//!   place before the horizon, and is loaded by itself when the window has room again. Loads for the others leave the queue out.
+//! * what is ready and finds room ([`super::ready`]). The rest of a queue is its *backlog*: the queue has a *limit* of its own then, a place before
+//!   the horizon, and is loaded by itself when there is room. Loads for the others leave it out if that spares much.
 //!
 //! | place of a waiting message | in memory |
 //! |---|---|
@@ -18,7 +18,7 @@
 //!
 //! Rows of a page that have changed since it was asked for are ignored ([`Loading::touched`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -36,7 +36,7 @@ use super::Engine;
 use super::effect::{Effect, Effects};
 use super::queue::QueueIdx;
 use super::reply::Reply;
-use super::rows::{Place, Rank, Slot};
+use super::rows::{Entry, Place, Slot};
 
 /// The end of every sequence.
 const END: Cursor = (u64::MAX, MessageId(u64::MAX));
@@ -47,6 +47,8 @@ const SOON_MS: u64 = 2_000;
 const REST_MS: u64 = 50;
 /// Pages of backlogs under way at a time.
 const BACKLOGS: usize = 16;
+/// A queue with a backlog is left out of pages for the others from so many messages on.
+const WORTH_LEAVING_OUT: u64 = 64;
 
 const CLASSES: [Class; 2] = [Class::At, Class::After];
 
@@ -63,6 +65,10 @@ pub(super) struct Loading {
     beyond: [usize; 2],
     /// Pages of backlogs under way.
     backlogs: usize,
+    /// Queues with a backlog, for each clock class; and some that had one.
+    limited: [BTreeSet<QueueIdx>; 2],
+    /// Those of them that pages for the others leave out.
+    left_out: [LeftOut; 2],
     /// Messages that changed while something was under way: what a page says of them may be older.
     touched: HashMap<MessageId, Lsn, FixedState>,
     /// The same in order, to be forgotten when no page can be older.
@@ -70,6 +76,14 @@ pub(super) struct Loading {
     /// Purges while something was under way. The queue may have vanished and come back since.
     purges: BTreeMap<QueueName, Lsn>,
     state: LoadState,
+}
+
+/// Queues that are left out of pages for the others: few, so that a page can name them, and those of which it spares most.
+#[derive(Debug, Default)]
+struct LeftOut {
+    names: BTreeSet<QueueName>,
+    /// The same as pages name them, as long as it is right.
+    list: Option<Arc<[QueueName]>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +111,13 @@ pub(super) struct Backlog {
     dropped: Option<Cursor>,
 }
 
+impl Backlog {
+    /// Whether a page of it may be asked for: one is not under way.
+    pub(super) fn lacks_a_page(&self) -> bool {
+        self.limit.is_some() && self.catching.is_none()
+    }
+}
+
 /// A page under way.
 #[derive(Debug)]
 struct Flight {
@@ -117,13 +138,6 @@ enum What {
     Dead(QueueName),
     /// For an answer.
     Gather(u64),
-}
-
-/// How much of a queue may be ready in memory.
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    rows: usize,
-    bytes: u64,
 }
 
 impl Loading {
@@ -198,48 +212,39 @@ impl Engine {
     }
 
     /// Whether a message that is due may be ready in memory. If it may not although it is within reach, its queue has a backlog from now on.
-    pub(super) fn admits(&mut self, slot: Slot) -> bool {
+    pub(super) fn admits(&mut self, now: Now, slot: Slot) -> bool {
         let entry = self.rows.get(slot);
-        let (idx, class) = (entry.queue, entry.life.due.class());
-        let place = (entry.life.due.raw(), entry.message.id);
-        let window = self.window();
-        let queue = self.queues.get(idx);
-        let fits = |times: usize| {
-            queue.ready.is_empty()
-                || (queue.ready.len() < window.rows * times
-                    && queue.ready_weight < window.bytes * times as u64)
-        };
-        let limit = queue.backlog[class as usize].limit;
-        if self.reach(idx, class).is_none_or(|reach| place > reach) {
-            return self.overtakes(idx, place.1, &entry.life);
+        let (idx, class, id) = (entry.queue, entry.life.due.class(), entry.message.id);
+        let is_behind = self.reach(idx, class).is_none_or(|reach| (entry.life.due.raw(), id) > reach);
+        if is_behind && !self.overtakes(idx, id, &entry.life) {
+            return false;
         }
-        // What comes back from a lease was in the window before.
-        if fits(1) || (limit.is_some_and(|limit| place <= limit) && fits(2)) {
-            return true;
+        let place = (self.rank(now, slot), id);
+        let is_in = self.make_ready_room(idx, place);
+        if !is_in && !is_behind {
+            self.turn_away(slot);
         }
-        self.turn_away(idx, class, place);
-        false
+        is_in
     }
 
     /// Whether a message that is due and behind the backlog need not wait for it: because it is more urgent than something that is ready, or
     /// of equal urgency and older in a queue in order of arrival.
     pub(super) fn overtakes(&self, idx: QueueIdx, id: MessageId, life: &Life) -> bool {
         let queue = self.queues.get(idx);
-        let window = self.window();
+        let Some((&((last, _), last_id), _)) = queue.ready.last_key_value() else { return false };
         let priority = self.priority(idx, life);
-        let before = |(&((last, _), last_id), _): (&(Rank, MessageId), &Slot)| match self.order_of(idx) {
+        let precedes = match self.order_of(idx) {
             ReadyOrder::Due => priority < last,
             ReadyOrder::Arrival => (priority, id) < (last, last_id),
         };
-        queue.backlog[life.due.class() as usize].limit.is_some()
-            && queue.ready.last_key_value().is_some_and(before)
-            && queue.ready.len() < window.rows * 2
-            && queue.ready_weight < window.bytes * 2
+        precedes && queue.backlog[life.due.class() as usize].limit.is_some()
     }
 
-    /// A message within reach does not get into memory: its queue reaches only to before it.
-    fn turn_away(&mut self, idx: QueueIdx, class: Class, place: Cursor) {
-        let before = (place.0, MessageId(place.1.0 - 1));
+    /// A message within reach does not get into memory, or leaves it: its queue reaches only to before it.
+    pub(super) fn turn_away(&mut self, slot: Slot) {
+        let entry = self.rows.get(slot);
+        let (idx, class) = (entry.queue, entry.life.due.class());
+        let before = (entry.life.due.raw(), MessageId(entry.message.id.0 - 1));
         // Between the horizon and the end of a page under way nothing is known to be in memory yet.
         let known = self.loading.horizon[class as usize].unwrap_or((0, MessageId(0)));
         let queue = self.queues.get_mut(idx);
@@ -248,31 +253,22 @@ impl Engine {
         if backlog.catching.is_some() {
             backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
         }
-        self.limited[class as usize].insert(queue.name.clone());
-        self.note_hunger(idx);
+        self.loading.limited[class as usize].insert(idx);
+        self.leave_out(idx, class);
+        self.note_no_room(idx);
     }
 
-    /// The more queues have something ready, the less each may have.
-    fn window(&self) -> Window {
-        let share = 2 * self.ready_queues.max(1);
-        Window {
-            rows: (self.policy.ready_messages / share).max(self.policy.least_window),
-            bytes: (self.policy.ready_bytes / share) as u64,
+    /// Leaves a queue with a backlog out of pages for the others if that is worth it.
+    fn leave_out(&mut self, idx: QueueIdx, class: Class) {
+        let queue = self.queues.get(idx);
+        let left_out = &mut self.loading.left_out[class as usize];
+        if queue.tally.part(Kind::Waiting).count < WORTH_LEAVING_OUT || left_out.names.contains(&queue.name) {
+            return;
         }
-    }
-
-    /// Whether the window of a queue is half empty.
-    fn is_low(&self, idx: QueueIdx) -> bool {
-        let (window, queue) = (self.window(), self.queues.get(idx));
-        queue.ready.is_empty()
-            || (queue.ready.len() < window.rows / 2 && queue.ready_weight < window.bytes / 2)
-    }
-
-    /// A queue with a backlog wants more when its window is half empty.
-    pub(super) fn note_hunger(&mut self, idx: QueueIdx) {
-        if self.queues.get(idx).has_backlog() && self.is_low(idx) {
-            self.hungry.insert(idx);
+        if left_out.names.len() < self.policy.max_left_out {
+            left_out.names.insert(queue.name.clone());
         }
+        left_out.list = None; // which also drops names of queues that have no backlog any more
     }
 
     /// Whether a queue has messages that are due and not in memory yet, which will come.
@@ -307,20 +303,26 @@ impl Engine {
             self.plan_near(now, class, fx);
         }
         for class in CLASSES {
-            let (resting, today) = (&mut self.resting[class as usize], now_of(class, now));
-            while resting.first().is_some_and(|(time, _)| *time <= today) {
-                self.hungry.extend(resting.pop_first().map(|(_, idx)| idx));
-            }
-        }
-        for idx in std::mem::take(&mut self.hungry) {
-            if self.loading.backlogs >= BACKLOGS {
-                self.hungry.insert(idx); // until one of those under way has come
-            } else if self.queues.contains(idx) && self.is_low(idx) {
-                for class in CLASSES {
-                    self.plan_backlog(now, idx, class, fx);
+            for _ in 0..self.policy.max_step {
+                let (resting, today) = (&mut self.resting[class as usize], now_of(class, now));
+                let rested = resting.first().copied().filter(|(time, _)| *time <= today);
+                let Some((time, idx)) = rested else { break };
+                resting.remove(&(time, idx));
+                if self.queues.contains(idx) {
+                    self.note_hunger(idx);
                 }
             }
         }
+        for _ in 0..self.policy.max_step {
+            if self.loading.backlogs >= BACKLOGS {
+                return; // until one of those under way has come
+            }
+            let Some(idx) = self.next_hungry() else { return };
+            for class in CLASSES {
+                self.plan_backlog(now, idx, class, fx);
+            }
+        }
+        self.unfinished = true;
     }
 
     fn plan_near(&mut self, now: Now, class: Class, fx: &mut Effects) {
@@ -348,14 +350,23 @@ impl Engine {
         if behind && !self.has_room() {
             until = until.min(today); // what is due takes no room in the wheel
         }
-        let (limited, queues) = (&mut self.limited[c], &self.queues);
-        let has_limit = |idx| queues.get(idx).backlog[c].limit.is_some();
-        limited.retain(|name| queues.find(name).is_some_and(has_limit));
-        let except: Arc<[QueueName]> = limited.iter().cloned().collect();
+        let except = self.list_left_out(class);
         let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
         self.loading.near[c] = Some(Near { until, void: false });
         let load = Load { until, ..self.page(sequence(class), which, horizon, rows) };
         self.ask(What::Near(class, except, horizon), self.last, load, fx);
+    }
+
+    /// The queues that a page for the others leaves out. The list stays the same one until a queue comes or goes.
+    fn list_left_out(&mut self, class: Class) -> Arc<[QueueName]> {
+        let (c, queues) = (class as usize, &self.queues);
+        let LeftOut { names, list } = &mut self.loading.left_out[c];
+        let has_limit = |idx| queues.get(idx).backlog[c].limit.is_some();
+        let again = || {
+            names.retain(|name| queues.find(name).is_some_and(has_limit));
+            names.iter().cloned().collect()
+        };
+        list.get_or_insert_with(again).clone()
     }
 
     /// Takes out of the wheel what is not due soon, for what is: what is there by chance, and what the other class has loaded
@@ -390,7 +401,7 @@ impl Engine {
 
     fn plan_backlog(&mut self, now: Now, idx: QueueIdx, class: Class, fx: &mut Effects) {
         let c = class as usize;
-        let (window, room, today) = (self.window(), self.has_room(), now_of(class, now));
+        let (next, room, today) = (self.next_part(idx), self.has_room(), now_of(class, now));
         let queue = self.queues.get_mut(idx);
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
         let mut until = self.loading.horizon[c].map_or(0, |(time, _)| time);
@@ -406,11 +417,11 @@ impl Engine {
         self.loading.backlogs += 1;
         queue.backlog[c].catching = Some((self.loading.tickets + 1, until));
         queue.backlog[c].dropped = None;
-        let rows = window.rows.saturating_sub(queue.ready.len()).clamp(1, self.policy.load_rows);
         let name = queue.name.clone();
         let which = Which::One(name.clone());
-        let bytes = usize::try_from(window.bytes).unwrap_or(usize::MAX).clamp(1, self.policy.load_bytes);
-        let load = Load { until, bytes, ..self.page(sequence(class), which, Some(limit), rows) };
+        let bytes = usize::try_from(next.bytes).unwrap_or(usize::MAX);
+        self.expect_rows(next.rows, bytes);
+        let load = Load { until, bytes, ..self.page(sequence(class), which, Some(limit), next.rows) };
         self.ask(What::Backlog(class, name), self.last, load, fx);
     }
 
@@ -446,6 +457,7 @@ impl Engine {
             What::Near(class, except, from) => self.take_near(now, class, &except, from, loaded, fx),
             What::Backlog(class, name) => {
                 self.loading.backlogs -= 1;
+                self.expected_rows_came(loaded.load.rows, loaded.load.bytes);
                 self.take_backlog(now, class, &name, loaded, fx);
             }
             What::Dead(name) => self.take_dead(now, &name, loaded, fx),
@@ -497,13 +509,21 @@ impl Engine {
                 let limit = &mut self.queues.get_mut(idx).backlog[c].limit;
                 if limit.is_none() {
                     *limit = Some(from.unwrap_or((0, MessageId(0))));
-                    self.limited[c].insert(name.clone());
+                    self.loading.limited[c].insert(idx);
                 }
                 self.note_hunger(idx);
             }
         }
         for row in loaded.rows {
+            let id = row.message.id;
             self.take_row(now, row, loaded.as_of, fx);
+            // Read for nothing: the queue has a backlog, and grows.
+            if let Some(slot) = self.rows.slot(id)
+                && let Entry { queue, place: Place::Far, .. } = *self.rows.get(slot)
+                && self.queues.get(queue).backlog[c].limit.is_some()
+            {
+                self.leave_out(queue, class);
+            }
         }
     }
 
@@ -528,21 +548,32 @@ impl Engine {
             backlog.limit = Some(backlog.limit.map_or(dropped, |limit| limit.min(dropped)));
         }
         if backlog.limit.is_none() {
-            self.limited[c].remove(name);
+            self.loading.limited[c].remove(&idx);
+            let left_out = &mut self.loading.left_out[c];
+            if left_out.names.remove(name) {
+                left_out.list = None;
+            }
         }
         let is_empty = loaded.rows.is_empty() && loaded.more == More::No;
+        let queue = self.queues.get(idx);
+        let (before, ready) = (queue.backlog[c].limit, queue.ready.len());
         for row in loaded.rows {
             self.take_row(now, row, loaded.as_of, fx);
         }
+        let queue = self.queues.get(idx);
+        let (limit, found_room) = (queue.backlog[c].limit, queue.ready.len().saturating_sub(ready));
+        self.note_page(idx, (limit != before).then_some(found_room));
         if is_empty && self.parked.is_empty() && !self.has_room() {
             // Nothing is due, and there is no room for what is due later: the next page would bring nothing either. That today is
             // later than the page's must not count, or a slow store would be asked again and again.
             let later = now_of(class, now).saturating_add(REST_MS);
-            if self.queues.get(idx).backlog[c].limit.is_some() {
+            if limit.is_some() {
                 self.resting[c].insert((later, idx));
             }
-        } else {
+        } else if limit == before {
             self.note_hunger(idx);
+        } else {
+            self.note_no_room(idx);
         }
         self.release(idx);
     }
@@ -634,15 +665,19 @@ impl Engine {
         if let Some(near) = &mut self.loading.near[c] {
             near.void = true;
         }
-        for name in &self.limited[c] {
-            let Some(idx) = self.queues.find(name) else { continue };
-            let backlog = &mut self.queues.get_mut(idx).backlog[c];
-            if backlog.limit.is_some_and(|limit| limit > to) {
-                backlog.limit = Some(to);
-                self.hungry.insert(idx);
+        for idx in std::mem::take(&mut self.loading.limited[c]) {
+            if !self.queues.contains(idx) {
+                continue;
             }
+            let backlog = &mut self.queues.get_mut(idx).backlog[c];
+            let Some(limit) = backlog.limit else { continue };
+            backlog.limit = Some(limit.min(to));
             if backlog.catching.is_some() {
                 backlog.dropped = Some(backlog.dropped.map_or(to, |dropped| dropped.min(to)));
+            }
+            self.loading.limited[c].insert(idx);
+            if limit > to {
+                self.note_hunger(idx);
             }
         }
         let rows = &self.rows;

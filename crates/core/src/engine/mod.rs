@@ -33,6 +33,7 @@ mod load;
 mod place;
 mod purge;
 mod queue;
+mod ready;
 mod reply;
 mod reserve;
 mod rows;
@@ -48,9 +49,9 @@ pub use input::{
     Begins, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId, When,
 };
 pub use reply::{
-    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part,
-    QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats, View,
-    WheelView,
+    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS, Page,
+    Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats,
+    View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
@@ -69,6 +70,7 @@ use gather::Gather;
 use load::Loading;
 use purge::Grave;
 use queue::{QueueIdx, Queues};
+use ready::ReadyMemory;
 use rows::{Rows, Slot};
 use schedule::Schedule;
 use waiters::Waiters;
@@ -160,8 +162,8 @@ pub struct Engine {
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
     /// Queues with something ready and somebody waiting, to be matched.
     dirty: BTreeSet<QueueIdx>,
-    /// Queues with something ready and somebody waiting, while too much is leased.
-    starved: BTreeSet<QueueIdx>,
+    /// Queues with something ready and somebody waiting, while too much is leased: by what is scarce, and how much of it they have.
+    starved: [BTreeSet<(u64, QueueIdx)>; 2],
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
     /// Queues whose settings may not outlive them, and that may be empty and unused now.
@@ -183,12 +185,7 @@ pub struct Engine {
     /// Weight of what is in the wheel, and of what is leased.
     near_weight: u64,
     leased_weight: u64,
-    /// Queues that have something ready.
-    ready_queues: usize,
-    /// Queues with a backlog, for each clock class.
-    limited: [BTreeSet<QueueName>; 2],
-    /// Queues with a backlog that have room for more of it.
-    hungry: BTreeSet<QueueIdx>,
+    ready: ReadyMemory,
     /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to look again.
     resting: [BTreeSet<(u64, QueueIdx)>; 2],
     /// Answers that wait for pages.
@@ -205,6 +202,7 @@ pub struct Engine {
     totals: Totals,
     lease_expired: u64,
     lease_lost: u64,
+    held_back: u64,
     lateness: [u64; LATENESS_MS.len() + 1],
     lateness_sum_ms: u64,
     /// The last step ended at a limit: there is more to do at once.
@@ -265,7 +263,7 @@ impl Engine {
             dedupe,
             bound: BTreeSet::new(),
             dirty: BTreeSet::new(),
-            starved: BTreeSet::new(),
+            starved: Default::default(),
             pauses,
             leaving,
             last_death: Died::default(),
@@ -278,9 +276,7 @@ impl Engine {
             purged_here: 0,
             near_weight: 0,
             leased_weight: 0,
-            ready_queues: 0,
-            limited: Default::default(),
-            hungry: BTreeSet::new(),
+            ready: ReadyMemory::default(),
             resting: Default::default(),
             gathers: BTreeMap::new(),
             next_gather: 0,
@@ -292,6 +288,7 @@ impl Engine {
             totals: Totals::default(),
             lease_expired: 0,
             lease_lost: 0,
+            held_back: 0,
             lateness: [0; LATENESS_MS.len() + 1],
             lateness_sum_ms: 0,
             unfinished: false,
@@ -318,7 +315,7 @@ impl Engine {
                 return self.reserve_one(now, to, id, session, lease_ms, fx);
             }
             Op::CancelReserve { waiter } => {
-                self.cancel_reserve(waiter, fx);
+                self.cancel_reserve(now, waiter, fx);
                 Reply::Done
             }
             Op::Undelivered { leases } => {
@@ -397,8 +394,10 @@ impl Engine {
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
         self.end_queues(fx);
+        self.end_demand(now);
+        self.trim_ready();
         self.plan_loads(now, fx);
-        self.end_parked(fx);
+        self.end_parked(now, fx);
         self.tell_next_due(now, fx);
     }
 
@@ -438,7 +437,7 @@ impl Engine {
     /// Ends every waiting reserve with what there is, for a shutdown.
     pub fn end_all_waits(&mut self, fx: &mut Effects) {
         while let Some(waiter) = self.waiters.pop_any() {
-            self.leave_queues(&waiter);
+            self.leave_queues(self.now, &waiter);
             self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
         }
     }

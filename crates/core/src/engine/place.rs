@@ -70,13 +70,13 @@ impl Engine {
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
         let place = match &entry.life.stage {
             Stage::Waiting { .. } if now.is_due(due) => {
-                if self.admits(slot) {
+                if self.admits(now, slot) {
                     let rank = self.rank(now, slot);
                     let queue = self.queues.get_mut(idx);
-                    self.ready_queues += usize::from(queue.ready.is_empty());
                     queue.urgent += u64::from(rank.0 < URGENT);
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
+                    self.count_ready(idx, weight);
                     self.became_ready(now, idx, fx);
                     Place::Ready(rank)
                 } else {
@@ -91,7 +91,9 @@ impl Engine {
             Stage::Waiting { .. } => Place::Far,
             Stage::Leased(lease) => {
                 let (until, session) = (lease.until, lease.session);
-                self.queues.get_mut(idx).leased.insert(id);
+                let queue = self.queues.get_mut(idx);
+                queue.leased.insert(id);
+                queue.leased_weight += weight;
                 self.leased_weight += weight;
                 if session != crate::SessionId::NONE {
                     self.bound.insert((session, until, id));
@@ -126,8 +128,10 @@ impl Engine {
                 queue.ready.remove(&(rank, id));
                 queue.urgent -= u64::from(rank.0 < URGENT);
                 queue.ready_weight -= weight;
-                self.ready_queues -= usize::from(queue.ready.is_empty());
-                self.note_hunger(idx);
+                self.uncount_ready(idx, 1, weight);
+                if self.queues.get(idx).has_backlog() {
+                    self.note_hunger(idx);
+                }
             }
             Place::Leased(handle) => {
                 self.schedule.cancel_lease(handle);
@@ -135,7 +139,10 @@ impl Engine {
                     self.bound.remove(&(lease.session, lease.until, id));
                 }
                 self.leased_weight -= weight;
-                self.queues.get_mut(idx).leased.remove(&id);
+                let queue = self.queues.get_mut(idx);
+                queue.leased.remove(&id);
+                queue.leased_weight -= weight;
+                self.end_starving(idx);
             }
             Place::Far | Place::Nowhere => {}
         }
@@ -285,7 +292,7 @@ impl Engine {
     }
 
     /// Where a ready message stands among those of its queue.
-    fn rank(&self, now: Now, slot: Slot) -> Rank {
+    pub(super) fn rank(&self, now: Now, slot: Slot) -> Rank {
         let entry = self.rows.get(slot);
         let priority = self.priority(entry.queue, &entry.life);
         match self.order_of(entry.queue) {

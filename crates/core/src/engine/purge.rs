@@ -39,9 +39,8 @@ impl Engine {
         let lsn = self.append(record, fx);
 
         let queue = self.queues.get_mut(idx);
-        self.ready_queues -= usize::from(!queue.ready.is_empty());
         let ready = std::mem::take(&mut queue.ready);
-        queue.ready_weight = 0;
+        let weight = std::mem::take(&mut queue.ready_weight);
         queue.urgent = 0;
         queue.purged = lsn;
         let gone = queue.resident - keep.len() as u64;
@@ -54,6 +53,7 @@ impl Engine {
             }
         }
         self.fresh.purge(name);
+        self.uncount_ready(idx, ready.len(), weight);
         self.graves.push(Grave { queue: idx, ready });
         self.note_hunger(idx);
         purged

@@ -14,7 +14,9 @@ use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
 use super::load::Backlog;
+use super::ready::Share;
 use super::reply::Attended;
+use super::reserve::Scarce;
 use super::rows::{Rank, Slot};
 
 /// Index of a queue. Valid until the queue vanishes.
@@ -38,6 +40,12 @@ pub(super) struct Queue {
     /// Weight of all that is ready.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
+    /// Weight of all that is leased.
+    pub(super) leased_weight: u64,
+    /// Its place among those that wait because of leases.
+    pub(super) starved: Option<(Scarce, u64)>,
+    /// What it has to do with the memory for ready messages.
+    pub(super) share: Share,
     /// How far it is in memory if that is less far than the others are; for each clock class.
     pub(super) backlog: [Backlog; 2],
     /// Waiting reserves, longest first, by their arrival number.
@@ -115,6 +123,9 @@ impl Queue {
             urgent: 0,
             ready_weight: 0,
             leased: BTreeSet::new(),
+            leased_weight: 0,
+            starved: None,
+            share: Share::default(),
             backlog: Default::default(),
             waiters: BTreeSet::new(),
             attended: Attended::No,
@@ -138,6 +149,11 @@ impl Queue {
     /// Whether more of it is ready than memory holds, in the store.
     pub(super) fn has_backlog(&self) -> bool {
         self.backlog.iter().any(|b| b.limit.is_some())
+    }
+
+    /// Whether a page of its backlog may be asked for: one that is not under way.
+    pub(super) fn lacks_a_page(&self) -> bool {
+        self.backlog.iter().any(Backlog::lacks_a_page)
     }
 
     /// Whether every message of it is in memory.
@@ -210,14 +226,18 @@ impl Queues {
         self.slab.contains(idx as usize)
     }
 
-    /// Drops the queue if nothing holds it: no message, waiter, setting or purged row that is still in memory.
-    pub(super) fn drop_if_empty(&mut self, idx: QueueIdx) {
-        let Some(queue) = self.slab.get(idx as usize) else { return };
+    /// Whether nothing holds the queue: no message, waiter, setting or purged row that is still in memory.
+    pub(super) fn is_over(&self, idx: QueueIdx) -> bool {
+        let Some(queue) = self.slab.get(idx as usize) else { return false };
         let is_told = queue.settings == QueueSettings::default();
-        if !queue.is_there() && is_told && queue.resident + queue.purged_here == 0 {
+        !queue.is_there() && is_told && queue.resident + queue.purged_here == 0
+    }
+
+    /// Drops a queue that is over.
+    pub(super) fn drop(&mut self, idx: QueueIdx) {
+        if let Some(queue) = self.slab.try_remove(idx as usize) {
             self.by_name.remove(&queue.name);
             self.in_order.remove(&queue.name);
-            self.slab.remove(idx as usize);
         }
     }
 

@@ -116,6 +116,25 @@ pub enum Reserved {
     DeadlineSoon,
     /// Too many are waiting.
     Overloaded,
+    /// Nothing, although something is ready.
+    HeldBack(HeldBack),
+}
+
+/// Why a reserve was kept waiting although something is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum HeldBack {
+    /// Its queues hold as many leases as they may have now ([`crate::policy::Policy::max_leased`]). They are served when leases end.
+    Leases,
+}
+
+impl HeldBack {
+    /// The word for it in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            HeldBack::Leases => "leases",
+        }
+    }
 }
 
 /// A message handed to a consumer.
@@ -392,6 +411,8 @@ pub struct Stats {
     pub lease_expired: u64,
     /// Settlements refused because of a stale token since this engine was made.
     pub lease_lost: u64,
+    /// Reserves answered with [`Reserved::HeldBack`] since this engine was made.
+    pub held_back: u64,
     /// Lateness of grants of first attempts since this engine was made: count per column of [`LATENESS_MS`].
     pub lateness: Vec<u64>,
     /// Sum of those latenesses, in ms.

@@ -11,9 +11,16 @@ use super::Engine;
 use super::effect::{After, Effect, Effects};
 use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
-use super::reply::{Attended, ChangeRefusal, Grant, LATENESS_MS, Reply, Reserved};
+use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Reply, Reserved};
 use super::rows::Slot;
 use super::waiters::Waiter;
+
+/// What too much of is leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scarce {
+    Leases,
+    Bytes,
+}
 
 /// Grants on their way to one consumer, and what their answer waits for.
 #[derive(Default)]
@@ -49,10 +56,10 @@ impl Engine {
             }
         }
         let arrival = self.waiters.next_arrival();
-        let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx));
+        let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx) && self.may_lease(idx));
         let may_wait = expects_more && self.waiters.len() < self.policy.max_waiters;
-        if may_wait {
-            self.hungry.extend(&queues);
+        for &idx in &queues {
+            self.note_demand(now, idx);
         }
         let at = |wait_ms| now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
         let patience = at(self.policy.max_load_wait_ms);
@@ -80,12 +87,17 @@ impl Engine {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
         } else if r.wait_ms == 0 && !may_wait {
-            self.respond(to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            self.respond_nothing(now, &waiter, fx);
         } else {
             for &idx in &waiter.queues {
                 self.queues.get_mut(idx).waiters.insert(arrival);
-                if !self.may_lease() {
-                    self.starved.insert(idx);
+                let queue = self.queues.get(idx);
+                let has_backlog = queue.has_backlog();
+                if has_backlog || !queue.ready.is_empty() {
+                    self.note_starved(idx);
+                }
+                if has_backlog {
+                    self.note_hunger(idx);
                 }
             }
             if r.wait_ms == 0 {
@@ -116,7 +128,7 @@ impl Engine {
             let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
             return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
         }
-        if !self.may_lease() {
+        if !self.may_lease(self.rows.get(slot).queue) {
             return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded)), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
@@ -165,15 +177,18 @@ impl Engine {
 
     /// Serves those who wait on queues where something became ready.
     pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
-        if !self.starved.is_empty() && self.may_lease() {
-            self.dirty.append(&mut self.starved);
-        }
         while let Some(idx) = self.dirty.pop_first() {
+            self.serve_queue(now, idx, fx);
+        }
+        // One after the other: each may take what the next would need.
+        while let Some(idx) = self.next_starved() {
+            self.note_hunger(idx);
             self.serve_queue(now, idx, fx);
         }
     }
 
     pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
+        self.note_visit();
         // It may have vanished since something became ready in it.
         while self.queues.contains(idx) {
             let queue = self.queues.get(idx);
@@ -186,13 +201,11 @@ impl Engine {
                 continue;
             };
             if self.serve(now, &waiter, fx) {
-                self.leave_queues(&waiter);
+                self.leave_queues(now, &waiter);
             } else {
                 // What looked ready was not (a wall clock that went back), or too much is leased; it waits on.
                 self.waiters.insert(waiter);
-                if !self.may_lease() {
-                    self.starved.insert(idx);
-                }
+                self.note_starved(idx);
                 return;
             }
         }
@@ -202,14 +215,14 @@ impl Engine {
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
         if waiter.max == 0 {
             // It wants to be told, and to have nothing: whoever comes next is served.
-            let told = self.may_lease() && self.best_ready(now, &waiter.queues, fx).is_some();
+            let told = self.best_ready(now, &waiter.queues, fx).is_some();
             if told {
                 self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
             }
             return told;
         }
         let mut batch = Batch::default();
-        while batch.grants.len() < waiter.max && self.may_lease() {
+        while batch.grants.len() < waiter.max {
             let Some(slot) = self.best_ready(now, &waiter.queues, fx) else { break };
             let weight = self.rows.get(slot).message.weight();
             if !batch.grants.is_empty() && batch.bytes + weight > waiter.max_bytes {
@@ -226,21 +239,91 @@ impl Engine {
         true
     }
 
-    /// Whether one more message may be leased: leases are in memory.
-    fn may_lease(&self) -> bool {
-        let leased = self.schedule.leases();
-        leased < self.policy.max_leased && self.leased_weight < self.policy.max_leased_bytes as u64
+    /// Whether one more message of a queue may be leased: leases are in memory.
+    pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
+        self.scarce(idx).is_none()
+    }
+
+    /// What a queue has too much of to have one more lease, and how much.
+    fn scarce(&self, idx: QueueIdx) -> Option<(Scarce, u64)> {
+        let queue = self.queues.get(idx);
+        let held = [(Scarce::Leases, queue.leased.len() as u64), (Scarce::Bytes, queue.leased_weight)];
+        held.into_iter().find(|&(what, held)| !self.may_hold_more(what, held))
+    }
+
+    /// Whether a queue that holds so much may have more: half of all is for whoever comes, and of the other half it may take as long as it holds
+    /// less than a part of what is still free. Each takes a part of what the others have left, so that there is something for the next (dynamic
+    /// thresholds; Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
+    fn may_hold_more(&self, what: Scarce, held: u64) -> bool {
+        let (all, used) = match what {
+            Scarce::Leases => (self.policy.max_leased as u64, self.schedule.leases() as u64),
+            Scarce::Bytes => (self.policy.max_leased_bytes as u64, self.leased_weight),
+        };
+        used.saturating_mul(2) < all || held.saturating_mul(self.policy.lease_part) < all.saturating_sub(used)
+    }
+
+    /// Somebody waits on a queue: if leases are why, it is served when some have ended.
+    pub(super) fn note_starved(&mut self, idx: QueueIdx) {
+        let starved = self.scarce(idx);
+        let before = std::mem::replace(&mut self.queues.get_mut(idx).starved, starved);
+        if starved == before {
+            return;
+        }
+        if let Some((what, held)) = before {
+            self.starved[what as usize].remove(&(held, idx));
+        }
+        if let Some((what, held)) = starved {
+            self.starved[what as usize].insert((held, idx));
+        }
+    }
+
+    /// A queue does not wait for leases any more: one of its own has ended. Whether that is enough is seen when it is served.
+    pub(super) fn end_starving(&mut self, idx: QueueIdx) {
+        if let Some((what, held)) = self.queues.get_mut(idx).starved.take() {
+            self.starved[what as usize].remove(&(held, idx));
+            self.dirty.insert(idx);
+        }
+    }
+
+    /// The next queue for which there are leases again.
+    fn next_starved(&mut self) -> Option<QueueIdx> {
+        let first = |what: Scarce| {
+            let &(held, idx) = self.starved[what as usize].first()?;
+            self.may_hold_more(what, held).then_some((what, held, idx))
+        };
+        let (what, held, idx) = first(Scarce::Leases).or_else(|| first(Scarce::Bytes))?;
+        self.starved[what as usize].remove(&(held, idx));
+        self.queues.get_mut(idx).starved = None;
+        Some(idx)
+    }
+
+    /// Answers a reserve for which there was nothing, or nothing that it could have.
+    fn respond_nothing(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) {
+        let held_back = waiter.queues.iter().any(|&idx| {
+            let queue = self.queues.get(idx);
+            let has_ready = !queue.ready.is_empty() || self.expects_more(now, idx);
+            has_ready && !queue.is_paused(now) && !self.may_lease(idx)
+        });
+        let reserved = if held_back {
+            self.held_back += 1;
+            Reserved::HeldBack(HeldBack::Leases)
+        } else {
+            Reserved::Grants(Vec::new())
+        };
+        self.respond(waiter.to, Reply::Reserve(reserved), fx);
     }
 
     /// Answers those whose wait is over and who wait for pages, once these have brought what was due then.
-    pub(super) fn end_parked(&mut self, fx: &mut Effects) {
+    pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
         for arrival in std::mem::take(&mut self.parked) {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
-            if waiter.over.is_some_and(|over| waiter.queues.iter().any(|&idx| self.expects_more(over, idx))) {
+            let expects =
+                |over| waiter.queues.iter().any(|&idx| self.expects_more(over, idx) && self.may_lease(idx));
+            if waiter.over.is_some_and(expects) {
                 self.parked.insert(arrival);
             } else if let Some(waiter) = self.waiters.remove(arrival) {
-                self.leave_queues(&waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+                self.respond_nothing(now, &waiter, fx);
+                self.leave_queues(now, &waiter);
             }
         }
     }
@@ -258,7 +341,7 @@ impl Engine {
                     ReadyOrder::Arrival if mixed => (rank.0, self.rows.get(slot).message.enqueued_at.0),
                     ReadyOrder::Arrival | ReadyOrder::Due => rank,
                 };
-                (!queue.is_paused(now)).then_some(((rank, id), slot))
+                (!queue.is_paused(now) && self.may_lease(idx)).then_some(((rank, id), slot))
             };
             let (_, slot) = queues.iter().filter_map(first).min()?;
             if now.is_due(self.rows.get(slot).life.due) {
@@ -335,9 +418,9 @@ impl Engine {
         }
     }
 
-    pub(super) fn cancel_reserve(&mut self, name: WaiterId, fx: &mut Effects) {
+    pub(super) fn cancel_reserve(&mut self, now: Now, name: WaiterId, fx: &mut Effects) {
         if let Some(waiter) = self.waiters.remove_named(name) {
-            self.leave_queues(&waiter);
+            self.leave_queues(now, &waiter);
             self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
         }
     }
@@ -347,21 +430,23 @@ impl Engine {
         while let Some(mut waiter) = self.waiters.pop_due(now.engine) {
             let soon = waiter.soon.is_some_and(|soon| soon <= now.engine);
             if soon && self.first_bound(waiter.session).is_some() {
-                self.leave_queues(&waiter);
+                self.leave_queues(now, &waiter);
                 self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             } else if waiter.deadline <= now.engine {
                 if waiter.over.is_none()
                     && waiter.patience > now.engine
                     && waiter.queues.iter().any(|&idx| self.expects_more(now, idx))
                 {
-                    self.hungry.extend(&waiter.queues);
+                    for &idx in &waiter.queues {
+                        self.note_hunger(idx);
+                    }
                     self.parked.insert(waiter.arrival);
                     (waiter.deadline, waiter.over) = (waiter.patience, Some(now));
                     self.waiters.insert(waiter);
                     continue;
                 }
-                self.leave_queues(&waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+                self.respond_nothing(now, &waiter, fx);
+                self.leave_queues(now, &waiter);
             } else {
                 waiter.soon = None;
                 self.waiters.insert(waiter);
@@ -375,7 +460,7 @@ impl Engine {
             return;
         }
         while let Some(waiter) = self.waiters.pop_of(session) {
-            self.leave_queues(&waiter);
+            self.leave_queues(now, &waiter);
             self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
         }
         while let Some((_, _, id)) = self.first_bound_entry(session) {
@@ -400,9 +485,10 @@ impl Engine {
     }
 
     /// Takes a waiter that was removed off its queues' lines.
-    pub(super) fn leave_queues(&mut self, waiter: &Waiter) {
+    pub(super) fn leave_queues(&mut self, now: Now, waiter: &Waiter) {
         for &idx in &waiter.queues {
             self.queues.get_mut(idx).waiters.remove(&waiter.arrival);
+            self.note_demand(now, idx);
         }
         self.drop_empty_queues(&waiter.queues);
     }

@@ -32,6 +32,8 @@ pub struct Rig {
     pub brought: u64,
     /// Pages asked for.
     pub asked: u64,
+    /// What was asked for last.
+    pub loads: Vec<Load>,
 }
 
 impl Rig {
@@ -58,6 +60,7 @@ impl Rig {
             slow: None,
             brought: 0,
             asked: 0,
+            loads: vec![],
         };
         rig.load();
         rig
@@ -149,6 +152,7 @@ impl Rig {
         }
         for load in loads {
             self.asked += 1;
+            self.loads.push(load.clone());
             self.pages.push_back(self.table.load(load));
         }
         self.engine.end_batch();

@@ -7,5 +7,6 @@ mod harness;
 mod literal;
 mod loading;
 mod model;
+mod neighbours;
 mod random;
 mod sessions;

@@ -136,6 +136,7 @@ pub(crate) fn stats(shards: Vec<Stats>) -> Stats {
         sum.totals = totals(sum.totals, one.totals);
         sum.lease_expired += one.lease_expired;
         sum.lease_lost += one.lease_lost;
+        sum.held_back += one.held_back;
         sum.lateness.resize(sum.lateness.len().max(one.lateness.len()), 0);
         for (sum, n) in sum.lateness.iter_mut().zip(one.lateness) {
             *sum += n;

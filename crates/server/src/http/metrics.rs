@@ -96,6 +96,12 @@ fn write_engine(page: &mut Page, stats: &Stats) {
         "Settlements refused because of a stale token since the start.",
         stats.lease_lost,
     );
+    page.one(
+        "duewheel_reserve_held_back_total",
+        "counter",
+        "Reserves answered without a message because too many are leased, since the start.",
+        stats.held_back,
+    );
     page.head(
         "duewheel_lateness_seconds",
         "histogram",

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::call::Call;
 use super::strict::{Positive, Whole};
-use super::{Answer, Json, held, view, write_large};
+use super::{Answer, Json, held, object, view, write_large};
 use crate::error::{Problem, overloaded};
 
 /// Bytes of a grant beside its body.
@@ -56,6 +56,14 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             let out = write_large(bytes, write).await?;
             let room = call.app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
+        }
+        Reserved::HeldBack(why) => {
+            let write = |out: &mut Json| {
+                out.open_list("messages");
+                out.close_list();
+                out.plain("held_back", why.as_str());
+            };
+            Ok(object(StatusCode::OK, write))
         }
         Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
         Reserved::DeadlineSoon => Err(Problem::internal()),

@@ -152,6 +152,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
             SettleRefusal::TooLong(_) => Refusal::Other(format!("{refusal:?}")),
         }),
         Reply::Reserve(Reserved::Grants(grants)) => Ok(Answer::Grants(grants.iter().map(grant).collect())),
+        Reply::Reserve(Reserved::HeldBack(_)) => Ok(Answer::Grants(Vec::new())),
         Reply::Count(purged) => Ok(Answer::Purged(purged)),
         other => Err(Refusal::Other(format!("{other:?}"))),
     }

@@ -304,7 +304,7 @@ fn counts() -> impl Strategy<Value = Counts> {
 }
 
 fn totals() -> impl Strategy<Value = Totals> {
-    any::<[u64; 9]>().prop_map(|n| Totals {
+    any::<[u64; 10]>().prop_map(|n| Totals {
         enqueued: n[0],
         granted: n[1],
         acked: n[2],
@@ -402,6 +402,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         vec(grant(), 0..4).prop_map(Reserved::Grants),
         Just(Reserved::DeadlineSoon),
         Just(Reserved::Overloaded),
+        Just(Reserved::HeldBack(HeldBack::Leases)),
     ];
     let settled = prop_oneof![
         Just(Settled::Acked),
@@ -443,6 +444,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
             totals,
             lease_expired: n[6],
             lease_lost: n[7],
+            held_back: n[9],
             lateness,
             lateness_sum_ms: n[8],
         },

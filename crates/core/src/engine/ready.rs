@@ -1,0 +1,388 @@
+//! Memory for ready messages: how much of it a queue may have, who gives way, and whose backlog is loaded next.
+//!
+//! While all that is ready fits `ready_messages` and `ready_bytes`, all of it is in memory, whatever queue it is in. Demand decides about what
+//! does not fit. A queue is *in demand* while a reserve waits on it, and for `demand_ms` after the last one:
+//!
+//! | memory is full, and a message becomes ready in a queue | what happens |
+//! |---|---|
+//! | that nobody reserves from | the message stays in the store, unless it precedes one of its queue that is in memory |
+//! | in demand | the last message of the largest queue without demand gives way; if there is none, that of the largest queue in demand, if it holds more than twice as much |
+//! | where a reserve waits and nothing is in memory | it comes in: it is granted in the same step |
+//!
+//! What gives way leaves memory for its queue's backlog. Backlogs are loaded in two lines: first those of queues in demand that are low, then the
+//! others, as long as less than half of the memory is in use. A queue enters a line when something happens to it, so a step costs nothing for
+//! queues that wait.
+
+use std::collections::BTreeSet;
+
+use crate::id::MessageId;
+use crate::message::Kind;
+use crate::time::{EngineMs, Now};
+
+use super::Engine;
+use super::queue::QueueIdx;
+use super::rows::{Place, Rank};
+
+/// A queue's end of demand may be noted late by so much, in ms, so that not each reserve moves it.
+const DEMAND_GRAIN_MS: u64 = 1_000;
+
+/// Who has how much, and who is next.
+#[derive(Debug, Default)]
+pub(super) struct ReadyMemory {
+    rows: usize,
+    weight: u64,
+    /// Queues with something ready in memory, by the magnitude of what they hold; without demand, and with.
+    holders: [BTreeSet<(u32, QueueIdx)>; 2],
+    /// Queues in demand that have a backlog.
+    busy: usize,
+    /// When demand ends, unless somebody waits then.
+    ends: BTreeSet<(EngineMs, QueueIdx)>,
+    lines: [BTreeSet<(u64, QueueIdx)>; 2],
+    places: u64,
+    /// What pages of backlogs under way may bring.
+    coming_rows: usize,
+    coming_weight: u64,
+    /// Queues that were looked at, to serve or to load them.
+    visited: u64,
+}
+
+/// What a queue has to do with it.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    demand: Demand,
+    ends: Option<EngineMs>,
+    /// Under which magnitude it stands among the holders.
+    magnitude: Option<u32>,
+    is_busy: bool,
+    /// No page of its backlog is larger: less than that found room last time.
+    page_rows: Option<usize>,
+    line: Option<(Line, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Demand {
+    #[default]
+    None,
+    Some,
+}
+
+/// Backlogs to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    /// In demand, low, and with room to be had.
+    Served,
+    /// All others: what is left over is theirs.
+    Idle,
+}
+
+/// Rows, and bytes of bodies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Amount {
+    pub(super) rows: usize,
+    pub(super) bytes: u64,
+}
+
+impl Engine {
+    /// Queues that were looked at so far to serve whoever waits or to load more of them: what many queues cost, for tests that count it.
+    #[doc(hidden)]
+    pub fn visited(&self) -> u64 {
+        self.ready.visited
+    }
+
+    pub(super) fn note_visit(&mut self) {
+        self.ready.visited += 1;
+    }
+
+    /// A message has become ready in memory.
+    pub(super) fn count_ready(&mut self, idx: QueueIdx, weight: u64) {
+        self.ready.rows += 1;
+        self.ready.weight += weight;
+        self.weigh(idx);
+    }
+
+    /// So many are no longer.
+    pub(super) fn uncount_ready(&mut self, idx: QueueIdx, rows: usize, weight: u64) {
+        self.ready.rows -= rows;
+        self.ready.weight -= weight;
+        self.weigh(idx);
+    }
+
+    /// Keeps a queue's place among the holders.
+    fn weigh(&mut self, idx: QueueIdx) {
+        let magnitude = match self.load_of(idx) {
+            0 => None,
+            load => Some(load.ilog2()),
+        };
+        let share = &mut self.queues.get_mut(idx).share;
+        if share.magnitude == magnitude {
+            return;
+        }
+        let holders = &mut self.ready.holders[share.demand as usize];
+        if let Some(old) = std::mem::replace(&mut share.magnitude, magnitude) {
+            holders.remove(&(old, idx));
+        }
+        holders.extend(magnitude.map(|magnitude| (magnitude, idx)));
+    }
+
+    /// What a queue holds, rows and bytes in one number: a row counts as much as its part of the bytes.
+    fn load_of(&self, idx: QueueIdx) -> u64 {
+        let queue = self.queues.get(idx);
+        queue.ready_weight + queue.ready.len() as u64 * self.bytes_of_a_row()
+    }
+
+    fn bytes_of_a_row(&self) -> u64 {
+        (self.policy.ready_bytes / self.policy.ready_messages.max(1)).max(1) as u64
+    }
+
+    /// A reserve names the queue, or one that has waited there leaves.
+    pub(super) fn note_demand(&mut self, now: Now, idx: QueueIdx) {
+        let end = EngineMs(now.engine.0.saturating_add(self.policy.demand_ms));
+        let share = &mut self.queues.get_mut(idx).share;
+        if share.ends.is_some_and(|ends| end.0 - ends.0.min(end.0) < DEMAND_GRAIN_MS) {
+            return;
+        }
+        if let Some(old) = share.ends.replace(end) {
+            self.ready.ends.remove(&(old, idx));
+        }
+        self.ready.ends.insert((end, idx));
+        self.set_demand(idx, Demand::Some);
+    }
+
+    /// Ends demand of queues from which nobody has reserved for a while.
+    pub(super) fn end_demand(&mut self, now: Now) {
+        for _ in 0..self.policy.max_step {
+            let Some(&(end, idx)) = self.ready.ends.first().filter(|(end, _)| *end <= now.engine) else {
+                return;
+            };
+            self.ready.ends.remove(&(end, idx));
+            let queue = self.queues.get_mut(idx);
+            queue.share.ends = None;
+            // Who waits keeps it up, and notes when he leaves.
+            if queue.waiters.is_empty() {
+                self.set_demand(idx, Demand::None);
+            }
+        }
+    }
+
+    fn set_demand(&mut self, idx: QueueIdx, demand: Demand) {
+        let share = &mut self.queues.get_mut(idx).share;
+        let old = std::mem::replace(&mut share.demand, demand);
+        if old == demand {
+            return;
+        }
+        if let Some(magnitude) = share.magnitude {
+            self.ready.holders[old as usize].remove(&(magnitude, idx));
+            self.ready.holders[demand as usize].insert((magnitude, idx));
+        }
+        self.note_hunger(idx);
+    }
+
+    /// A queue is about to vanish.
+    pub(super) fn forget_share(&mut self, idx: QueueIdx) {
+        let share = std::mem::take(&mut self.queues.get_mut(idx).share);
+        self.ready.busy -= usize::from(share.is_busy);
+        if let Some(end) = share.ends {
+            self.ready.ends.remove(&(end, idx));
+        }
+        if let Some((line, place)) = share.line {
+            self.ready.lines[line as usize].remove(&(place, idx));
+        }
+        if let Some(magnitude) = share.magnitude {
+            self.ready.holders[share.demand as usize].remove(&(magnitude, idx));
+        }
+    }
+
+    fn has_ready_room(&self) -> bool {
+        let (rows, bytes) = (self.policy.ready_messages.max(1), self.policy.ready_bytes.max(1) as u64);
+        self.ready.rows < rows && self.ready.weight < bytes
+    }
+
+    /// Whether a message of the queue that becomes ready is granted before the step ends, so that it takes no room.
+    fn is_granted_at_once(&self, idx: QueueIdx) -> bool {
+        let queue = self.queues.get(idx);
+        queue.ready.is_empty()
+            && !queue.waiters.is_empty()
+            && !queue.is_paused(self.now)
+            && self.may_lease(idx)
+    }
+
+    /// The queue whose last ready message gives way to one of this queue.
+    fn who_gives_way(&self, idx: QueueIdx) -> Option<QueueIdx> {
+        if self.queues.get(idx).share.demand == Demand::None {
+            return None;
+        }
+        let [idle, served] = &self.ready.holders;
+        if let Some(&(_, largest)) = idle.last() {
+            return Some(largest);
+        }
+        let &(_, largest) = served.last()?;
+        let enough = self.load_of(idx).max(self.bytes_of_a_row()).saturating_mul(2);
+        (largest != idx && self.load_of(largest) > enough).then_some(largest)
+    }
+
+    /// Whether a message of the queue would find room, as far as that can be told without it.
+    fn finds_room(&self, idx: QueueIdx) -> bool {
+        self.has_ready_room() || self.is_granted_at_once(idx) || self.who_gives_way(idx).is_some()
+    }
+
+    /// Makes room for one ready message of a queue; whether there is some. The message is not counted yet.
+    pub(super) fn make_ready_room(&mut self, idx: QueueIdx, place: (Rank, MessageId)) -> bool {
+        while !self.has_ready_room() {
+            if self.is_granted_at_once(idx) {
+                break;
+            }
+            let last = self.queues.get(idx).ready.last_key_value();
+            let precedes = last.is_some_and(|(last, _)| place < *last);
+            match self.who_gives_way(idx) {
+                Some(other) => self.turn_out_last(other),
+                None if precedes => self.turn_out_last(idx),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes the last ready message of a queue out of memory.
+    fn turn_out_last(&mut self, idx: QueueIdx) {
+        let Some((&(_, id), &slot)) = self.queues.get(idx).ready.last_key_value() else { return };
+        self.take_out(slot);
+        self.rows.get_mut(slot).place = Place::Far;
+        self.far.push((slot, id));
+        self.turn_away(slot);
+    }
+
+    /// Takes out what was let in because it would be granted, and was not.
+    pub(super) fn trim_ready(&mut self) {
+        let largest = (self.policy.max_body + self.policy.max_headers) as u64;
+        let (rows, bytes) = (self.policy.ready_messages.max(1), self.policy.ready_bytes as u64 + largest);
+        while self.ready.rows > rows || self.ready.weight > bytes {
+            let [idle, served] = &self.ready.holders;
+            let Some(&(_, idx)) = idle.last().or(served.last()) else { return };
+            self.turn_out_last(idx);
+        }
+    }
+
+    /// What a queue in demand that has a backlog holds of it: half of the memory is for them, in equal parts.
+    fn part(&self) -> Amount {
+        let busy = 2 * self.ready.busy.max(1);
+        Amount {
+            rows: (self.policy.ready_messages / busy).max(self.policy.least_window),
+            bytes: (self.policy.ready_bytes / busy) as u64,
+        }
+    }
+
+    /// What is left over for queues without demand: up to half of the memory.
+    fn left_over(&self) -> Amount {
+        let (rows, bytes) = (self.policy.ready_messages / 2, self.policy.ready_bytes as u64 / 2);
+        Amount {
+            rows: rows.max(1).saturating_sub(self.ready.rows + self.ready.coming_rows),
+            bytes: bytes.max(1).saturating_sub(self.ready.weight + self.ready.coming_weight),
+        }
+    }
+
+    /// Whether a queue has less than half of its part.
+    fn is_low(&self, idx: QueueIdx) -> bool {
+        let (part, queue) = (self.part(), self.queues.get(idx));
+        queue.ready.is_empty() || (queue.ready.len() < part.rows / 2 && queue.ready_weight < part.bytes / 2)
+    }
+
+    /// How much of its backlog a queue is given with the next page.
+    pub(super) fn next_part(&self, idx: QueueIdx) -> Amount {
+        let (queue, left) = (self.queues.get(idx), self.left_over());
+        let (mut rows, mut bytes) = (left.rows, left.bytes);
+        if queue.share.demand == Demand::Some {
+            let part = self.part();
+            rows = rows.max(part.rows.saturating_sub(queue.ready.len()));
+            bytes = bytes.max(part.bytes.saturating_sub(queue.ready_weight));
+        }
+        let waiting = usize::try_from(queue.tally.part(Kind::Waiting).count).unwrap_or(usize::MAX);
+        let found_room = queue.share.page_rows.unwrap_or(usize::MAX);
+        let most = self.policy.load_rows.min(waiting).min(found_room).max(1);
+        Amount { rows: rows.clamp(1, most), bytes: bytes.clamp(1, self.policy.load_bytes as u64) }
+    }
+
+    /// A page of a backlog was taken in, of which so many rows found room, or all. The next one is as large as that, and twice as large after one
+    /// that fitted: what finds no room is read for nothing.
+    pub(super) fn note_page(&mut self, idx: QueueIdx, found_room: Option<usize>) {
+        let (least, most) = (self.policy.least_window, self.policy.load_rows);
+        let rows = &mut self.queues.get_mut(idx).share.page_rows;
+        *rows = match found_room {
+            Some(found_room) => Some(found_room.max(least)),
+            None => rows.map(|rows| rows.saturating_mul(2)).filter(|rows| *rows < most),
+        };
+    }
+
+    /// A page of a backlog was asked for.
+    pub(super) fn expect_rows(&mut self, rows: usize, bytes: usize) {
+        self.ready.coming_rows += rows;
+        self.ready.coming_weight += bytes as u64;
+    }
+
+    /// It has come.
+    pub(super) fn expected_rows_came(&mut self, rows: usize, bytes: usize) {
+        self.ready.coming_rows -= rows;
+        self.ready.coming_weight -= bytes as u64;
+    }
+
+    /// Something has happened to a queue that may change whether its backlog is loaded: it takes its place in a line, or leaves it.
+    pub(super) fn note_hunger(&mut self, idx: QueueIdx) {
+        let is_hungry = self.count_busy(idx) && self.is_low(idx) && self.finds_room(idx);
+        let line = if is_hungry { Line::Served } else { Line::Idle };
+        self.stand_in(idx, line);
+    }
+
+    /// A message of the queue did not find room. The queue is loaded again when something is taken out of it, when somebody reserves from it, or when
+    /// there is room for all; not before, or pages would be read for nothing.
+    pub(super) fn note_no_room(&mut self, idx: QueueIdx) {
+        self.count_busy(idx);
+        let line = if self.is_granted_at_once(idx) { Line::Served } else { Line::Idle };
+        self.stand_in(idx, line);
+        let queue = self.queues.get(idx);
+        if queue.ready.is_empty() && !queue.waiters.is_empty() {
+            self.note_starved(idx);
+        }
+    }
+
+    /// Whether the queue is in demand and has a backlog; counts those.
+    fn count_busy(&mut self, idx: QueueIdx) -> bool {
+        let queue = self.queues.get_mut(idx);
+        let is_busy = queue.share.demand == Demand::Some && queue.has_backlog();
+        let was_busy = std::mem::replace(&mut queue.share.is_busy, is_busy);
+        self.ready.busy = self.ready.busy + usize::from(is_busy) - usize::from(was_busy);
+        is_busy
+    }
+
+    /// Puts a queue at the end of a line, if a page of its backlog is to be asked for and it is not in that line already.
+    fn stand_in(&mut self, idx: QueueIdx, line: Line) {
+        let queue = self.queues.get_mut(idx);
+        let wanted = queue.lacks_a_page().then_some(line);
+        if queue.share.line.map(|(line, _)| line) == wanted {
+            return;
+        }
+        if let Some((line, place)) = queue.share.line.take() {
+            self.ready.lines[line as usize].remove(&(place, idx));
+        }
+        if let Some(line) = wanted {
+            self.ready.places += 1;
+            queue.share.line = Some((line, self.ready.places));
+            self.ready.lines[line as usize].insert((self.ready.places, idx));
+        }
+    }
+
+    /// The next queue of which more is to be loaded. It has left its line.
+    pub(super) fn next_hungry(&mut self) -> Option<QueueIdx> {
+        let (_, idx) = match self.ready.lines[Line::Served as usize].pop_first() {
+            Some(first) => first,
+            None => {
+                let left = self.left_over();
+                if left.rows == 0 || left.bytes == 0 {
+                    return None;
+                }
+                self.ready.lines[Line::Idle as usize].pop_first()?
+            }
+        };
+        self.ready.visited += 1;
+        self.queues.get_mut(idx).share.line = None;
+        Some(idx)
+    }
+}
