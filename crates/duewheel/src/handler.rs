@@ -258,6 +258,8 @@ where
                         });
                     }
                 }
+                // It has waited already.
+                Ok(Reserved::HeldBack(_)) => {}
                 Ok(Reserved::DeadlineSoon | Reserved::Overloaded) => tokio::time::sleep(pause).await,
                 Err(_) if this.client.shared.has_ended() => return,
                 Err(error) => {

@@ -152,7 +152,7 @@ impl Queue {
         let demand = Demand { max, wait_ms: ceil_ms(wait), ..Demand::new(self.name.clone()?) };
         match self.wheel.client().reserve(demand).await? {
             Reserved::Grants(grants) => Ok(grants.into_iter().map(Message::new).collect()),
-            Reserved::DeadlineSoon => Ok(Vec::new()),
+            Reserved::DeadlineSoon | Reserved::HeldBack(_) => Ok(Vec::new()),
             Reserved::Overloaded => Err(CallError::Overloaded.into()),
         }
     }

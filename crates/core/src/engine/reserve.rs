@@ -11,7 +11,7 @@ use super::Engine;
 use super::effect::{After, Effect, Effects};
 use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
-use super::reply::{Attended, ChangeRefusal, Grant, LATENESS_MS, Reply, Reserved};
+use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Reply, Reserved};
 use super::rows::Slot;
 use super::waiters::Waiter;
 
@@ -49,7 +49,7 @@ impl Engine {
             }
         }
         let arrival = self.waiters.next_arrival();
-        let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx));
+        let expects_more = queues.iter().any(|&idx| self.more_comes(now, idx));
         let may_wait = expects_more && self.waiters.len() < self.policy.max_waiters;
         if may_wait {
             self.hungry.extend(&queues);
@@ -80,10 +80,15 @@ impl Engine {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
         } else if r.wait_ms == 0 && !may_wait {
-            self.respond(to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            let nothing = self.nothing(now, &waiter.queues);
+            self.respond(to, Reply::Reserve(nothing), fx);
         } else {
             for &idx in &waiter.queues {
-                self.queues.get_mut(idx).waiters.insert(arrival);
+                let queue = self.queues.get_mut(idx);
+                queue.waiters.insert(arrival);
+                if self.tenants.is_lease_full(queue.tenant) {
+                    self.tenants.wait_for_lease(queue.tenant, idx);
+                }
                 if !self.may_lease() {
                     self.starved.insert(idx);
                 }
@@ -118,6 +123,9 @@ impl Engine {
         }
         if !self.may_lease() {
             return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded)), fx);
+        }
+        if let Err(over) = self.tenants.lease(self.queues.get(self.rows.get(slot).queue).tenant) {
+            return self.respond(to, Reply::ReserveOne(Err(over.into())), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
             // Taken from the dead as by a redrive: its key must be free, and it has new attempts.
@@ -181,6 +189,9 @@ impl Engine {
                 return;
             }
             let Some(&arrival) = queue.waiters.first() else { return };
+            if self.tenants.is_lease_full(queue.tenant) {
+                return self.tenants.wait_for_lease(queue.tenant, idx);
+            }
             let Some(waiter) = self.waiters.remove(arrival) else {
                 self.queues.get_mut(idx).waiters.remove(&arrival);
                 continue;
@@ -233,15 +244,37 @@ impl Engine {
     }
 
     /// Answers those whose wait is over and who wait for pages, once these have brought what was due then.
-    pub(super) fn end_parked(&mut self, fx: &mut Effects) {
+    pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
         for arrival in std::mem::take(&mut self.parked) {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
-            if waiter.over.is_some_and(|over| waiter.queues.iter().any(|&idx| self.expects_more(over, idx))) {
+            if waiter.over.is_some_and(|over| waiter.queues.iter().any(|&idx| self.more_comes(over, idx))) {
                 self.parked.insert(arrival);
             } else if let Some(waiter) = self.waiters.remove(arrival) {
+                let nothing = self.nothing(now, &waiter.queues);
                 self.leave_queues(&waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+                self.respond(waiter.to, Reply::Reserve(nothing), fx);
             }
+        }
+    }
+
+    /// Whether messages of a queue that may be granted are on their way from the store.
+    fn more_comes(&self, now: Now, idx: QueueIdx) -> bool {
+        !self.tenants.is_lease_full(self.queues.get(idx).tenant) && self.expects_more(now, idx)
+    }
+
+    /// The answer to a reserve that has been given nothing: whether there was nothing, or it is held back.
+    fn nothing(&mut self, now: Now, queues: &[QueueIdx]) -> Reserved {
+        let holds_back = |&&idx: &&QueueIdx| {
+            let queue = self.queues.get(idx);
+            let is_full = self.tenants.is_lease_full(queue.tenant);
+            is_full && !queue.is_paused(now) && (!queue.ready.is_empty() || self.expects_more(now, idx))
+        };
+        match queues.iter().find(holds_back) {
+            Some(&idx) => {
+                self.tenants.count_held_back(self.queues.get(idx).tenant);
+                Reserved::HeldBack(HeldBack::Leases)
+            }
+            None => Reserved::Grants(Vec::new()),
         }
     }
 
@@ -258,7 +291,8 @@ impl Engine {
                     ReadyOrder::Arrival if mixed => (rank.0, self.rows.get(slot).message.enqueued_at.0),
                     ReadyOrder::Arrival | ReadyOrder::Due => rank,
                 };
-                (!queue.is_paused(now)).then_some(((rank, id), slot))
+                let is_held = queue.is_paused(now) || self.tenants.is_lease_full(queue.tenant);
+                (!is_held).then_some(((rank, id), slot))
             };
             let (_, slot) = queues.iter().filter_map(first).min()?;
             if now.is_due(self.rows.get(slot).life.due) {
@@ -352,7 +386,7 @@ impl Engine {
             } else if waiter.deadline <= now.engine {
                 if waiter.over.is_none()
                     && waiter.patience > now.engine
-                    && waiter.queues.iter().any(|&idx| self.expects_more(now, idx))
+                    && waiter.queues.iter().any(|&idx| self.more_comes(now, idx))
                 {
                     self.hungry.extend(&waiter.queues);
                     self.parked.insert(waiter.arrival);
@@ -360,8 +394,9 @@ impl Engine {
                     self.waiters.insert(waiter);
                     continue;
                 }
+                let nothing = self.nothing(now, &waiter.queues);
                 self.leave_queues(&waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+                self.respond(waiter.to, Reply::Reserve(nothing), fx);
             } else {
                 waiter.soon = None;
                 self.waiters.insert(waiter);

@@ -7,5 +7,6 @@ mod harness;
 mod literal;
 mod loading;
 mod model;
+mod quotas;
 mod random;
 mod sessions;

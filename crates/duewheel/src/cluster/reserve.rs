@@ -211,6 +211,7 @@ impl Router {
                 self.sessions.granted(session, wished, &grants, asked);
                 Ok(grants)
             }
+            Ok(Reply::Reserve(Reserved::HeldBack(_))) => Ok(Vec::new()),
             Ok(Reply::Reserve(Reserved::Overloaded)) => Err(CallError::Overloaded),
             Ok(_) => Err(CallError::WRONG_ANSWER),
             Err(CallError::Overloaded) => Err(CallError::Overloaded),
@@ -268,7 +269,7 @@ impl Router {
         answer: Option<Result<Reply, CallError>>,
     ) {
         let error = match answer {
-            Some(Ok(Reply::Reserve(Reserved::Grants(_)))) => {
+            Some(Ok(Reply::Reserve(Reserved::Grants(_) | Reserved::HeldBack(_)))) => {
                 return self.with_lines(|lines, now, out| lines.told(now, queue, shard, waiter, out));
             }
             Some(Ok(Reply::Reserve(Reserved::Overloaded))) => CallError::Overloaded,

@@ -483,6 +483,9 @@ impl Session {
             Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) if grants.is_empty() => {
                 self.answer_first("TIMED_OUT\r\n", shared, out);
             }
+            Some(Ok(Reply::Reserve(Reserved::HeldBack(_)))) => {
+                self.answer_first("TIMED_OUT\r\n", shared, out);
+            }
             Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) => {
                 for grant in grants.iter().take(reserves) {
                     self.answer_first("", shared, out);

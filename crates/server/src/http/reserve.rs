@@ -3,12 +3,12 @@
 use axum::http::StatusCode;
 use duewheel::Demand;
 use duewheel::core::SessionId;
-use duewheel::core::engine::{Grant, Reserved};
+use duewheel::core::engine::{Grant, HeldBack, Reserved};
 use serde::Deserialize;
 
 use super::call::Call;
 use super::strict::{Positive, Whole};
-use super::{Answer, Json, held, view, write_large};
+use super::{Answer, Json, held, object, view, write_large};
 use crate::error::{Problem, overloaded};
 
 /// Bytes of a grant beside its body.
@@ -57,6 +57,11 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             let room = call.app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
         }
+        Reserved::HeldBack(HeldBack::Leases) => Ok(object(StatusCode::OK, |out| {
+            out.open_list("messages");
+            out.close_list();
+            out.plain("held_back", "leases");
+        })),
         Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
         Reserved::DeadlineSoon => Err(Problem::internal()),
     }
