@@ -50,6 +50,16 @@ pub struct Policy {
     pub max_message_bytes: usize,
     /// Queues at a time.
     pub max_queues: usize,
+    /// Quotas at a time.
+    pub max_quotas: usize,
+    /// Largest limit of a quota: messages, bytes or leases.
+    pub max_quota: u64,
+    /// Largest rate, and largest burst, of a quota, in enqueues a second.
+    pub max_quota_rate: u64,
+    /// How long a patient new message waits at most for its quota's rate, in ms.
+    pub max_pace_wait_ms: u64,
+    /// Messages that are asked for by the reserves of one step while there are quotas; the others take their turn in the next one.
+    pub max_turn: usize,
     /// Past attempts remembered of a message.
     pub max_history: usize,
     /// Longest note of a nack, in bytes; a longer one is cut.
@@ -230,6 +240,11 @@ impl Default for Policy {
             max_messages: 10_000_000_000,
             max_message_bytes: 4 * 1024 * 1024 * MIB,
             max_queues: 1_000_000,
+            max_quotas: 10_000,
+            max_quota: 1 << 53,
+            max_quota_rate: 1_000_000_000,
+            max_pace_wait_ms: 10 * SECOND,
+            max_turn: 4_096,
             max_history: 8,
             max_note: 256,
             max_step: 4_000,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use duewheel_core::engine::{Config, GeometryError};
+use duewheel_core::engine::{BadQuota, Config, GeometryError, Quota};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{MemoryStore, Store, StoreError, Waker};
 use duewheel_store_log::disk::Disk;
@@ -14,6 +14,7 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 use crate::client::Client;
 use crate::clock::{Clock, SystemClock};
+use crate::quotas::QuotaSource;
 use crate::runner::{Opener, StartError, WhenFenced};
 use crate::shard::Shard;
 
@@ -49,6 +50,7 @@ pub struct Builder {
     node: Option<(Arc<dyn duewheel_core::store::Coordinator>, crate::NodeOptions)>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
+    quotas: Vec<Quota>,
     #[cfg(feature = "testing")]
     shards: u32,
 }
@@ -71,6 +73,9 @@ pub enum OpenError {
     /// The policy asks for a ring that cannot be.
     #[error("the ring cannot be made: {0}")]
     Policy(GeometryError),
+    /// A quota cannot be.
+    #[error(transparent)]
+    Quota(#[from] BadQuota),
     /// The node cannot take part in its cluster.
     #[cfg(feature = "cluster")]
     #[error(transparent)]
@@ -106,6 +111,7 @@ impl Default for Builder {
             node: None,
             clock: Arc::new(SystemClock),
             seed: None,
+            quotas: Vec::new(),
             #[cfg(feature = "testing")]
             shards: 1,
         }
@@ -204,6 +210,12 @@ impl Builder {
         self
     }
 
+    /// What tenants may have: all queues whose names begin alike. None by default; [`Duewheel::set_quotas`] changes them later.
+    pub fn quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
+        self.quotas = quotas.into_iter().collect();
+        self
+    }
+
     /// In memory only, and in so many shards behind a router, as in a cluster: for tests.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
@@ -220,16 +232,18 @@ impl Builder {
     /// # Cancel safety
     /// When the future is dropped, opening goes on in the background and is then undone.
     pub async fn open(self) -> Result<Duewheel, OpenError> {
+        let quotas = QuotaSource::default();
+        quotas.set(self.quotas, &self.policy)?;
         #[cfg(feature = "cluster")]
         if let Some((coordinator, node)) = self.node {
             let node = node.seed(self.seed);
-            return Ok(crate::node::open(coordinator, node, self.policy, self.clock).await?);
+            return Ok(crate::node::open(coordinator, node, self.policy, quotas, self.clock).await?);
         }
         let reading = self.clock.read();
         let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
         #[cfg(feature = "testing")]
         if self.shards > 1 {
-            return crate::cluster::here::open(self.shards, &self.policy, seed, &self.clock);
+            return crate::cluster::here::open(self.shards, &self.policy, seed, quotas, &self.clock);
         }
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
             (Some(Own(opener)), _) => (opener, Copier::None),
@@ -258,12 +272,14 @@ impl Builder {
                 (Box::new(opener), copier)
             }
         };
-        let config = Config { policy: self.policy, seed, ..Config::default() };
+        let config = Config { policy: self.policy.clone(), seed, ..Config::default() };
+        let source = quotas.clone();
         let clock = self.clock;
         let fenced = WhenFenced::OpenAgain;
-        let started = tokio::task::spawn_blocking(move || Shard::start(opener, config, clock, fenced)).await;
+        let started =
+            tokio::task::spawn_blocking(move || Shard::start(opener, config, source, clock, fenced)).await;
         let shard = started.map_err(|_| OpenError::Runtime)??;
         let (inbox, shared) = shard.hand_on();
-        Ok(Duewheel::new(Client::new(inbox, shared), copier))
+        Ok(Duewheel::new(Client::new(inbox, shared), copier, self.policy, quotas))
     }
 }

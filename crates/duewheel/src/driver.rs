@@ -13,10 +13,11 @@ use std::collections::VecDeque;
 use std::mem;
 
 use duewheel_core::engine::{
-    After, Config, Effect, Effects, Engine, GeometryError, Input, Notice, Op, Reply, Reserved,
+    After, Config, Effect, Effects, Engine, GeometryError, Input, Notice, Op, Quotas, Reply, Reserved,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError};
@@ -24,7 +25,8 @@ use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
 use crate::error::{CallError, Outcome};
-use crate::inbox::{Answers, Submission};
+use crate::inbox::{Answers, Patience, Submission};
+use crate::pacing::Pacing;
 
 /// Log lines about queues in a process's life.
 const MAX_SAID: usize = 200;
@@ -52,6 +54,8 @@ pub struct Driver<S> {
     lookups: Lookups,
     /// Operations of our own, to be decided in the next step.
     own: Vec<Op>,
+    /// New messages that wait for the rate of their tenant's quota.
+    pacing: Pacing,
     last_append: EngineMs,
     said: Vec<Notice>,
 }
@@ -93,8 +97,9 @@ impl<S: Store> Driver<S> {
         Ok(Driver {
             engine,
             store,
-            policy,
             room: Room::Enough,
+            pacing: Pacing::new(&policy),
+            policy,
             effects,
             records: Vec::new(),
             record_bytes: 0,
@@ -135,6 +140,7 @@ impl<S: Store> Driver<S> {
             }
         }
         submissions.reverse();
+        self.pacing.plan(now, &mut self.engine);
         if self.asked < self.appended {
             if alone { self.store.sync_here() } else { self.store.sync() }?;
             self.asked = self.appended;
@@ -150,14 +156,23 @@ impl<S: Store> Driver<S> {
         for op in mem::take(&mut self.own) {
             batch.push((ReplyTo(self.open.insert(1, None)), op));
         }
+        self.pacing.begin(now, &mut self.engine, self.policy.max_batch_ops, &mut batch);
         // What has not been taken when the store fails stays with the caller, to be refused.
         while let Some(next) = submissions.last() {
             if !batch.is_empty() && batch.len() + next.ops.len() > self.policy.max_batch_ops {
                 break;
             }
-            let Some(Submission { ops, answer, .. }) = submissions.pop() else { break };
+            let Some(Submission { ops, answer, patience }) = submissions.pop() else { break };
             let first = self.open.insert(ops.len(), Some(answer));
-            batch.extend((first..).map(ReplyTo).zip(ops));
+            let ops = (first..).map(ReplyTo).zip(ops);
+            if !self.engine.has_rates() {
+                batch.extend(ops);
+                continue;
+            }
+            for (to, op) in ops {
+                let paced = patience == Patience::Paced;
+                self.pacing.add(now, &mut self.engine, to, op, paced, &mut batch);
+            }
         }
         self.look_up(&batch)?;
         self.engine.handle_timeout(now, &mut self.effects);
@@ -229,7 +244,7 @@ impl<S: Store> Driver<S> {
         // The store notes its durable position a little after the last append.
         let noted = EngineMs(self.last_append.0.saturating_add(110));
         let note = (noted > now.engine && self.appended > Lsn(0)).then_some(noted);
-        [self.engine.next_wakeup(), note].into_iter().flatten().min()
+        [self.engine.next_wakeup(), note, self.pacing.next_wakeup()].into_iter().flatten().min()
     }
 
     /// Whether the store is behind with its work, so that new messages would be refused.
@@ -250,6 +265,7 @@ impl<S: Store> Driver<S> {
 
     /// Ends every waiting reserve with an empty answer.
     pub fn end_waits(&mut self) {
+        self.pacing.end_waits();
         self.engine.end_all_waits(&mut self.effects);
     }
 
@@ -272,6 +288,10 @@ impl<S: Store> Driver<S> {
 
     /// The store failed: answers that have not left are unknown, never failed.
     pub fn fail(mut self, error: &StoreError) {
+        let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        for to in self.pacing.drain() {
+            self.open.refuse(to, &not_applied);
+        }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
         for call in self.open.calls.iter_mut().filter_map(Option::take) {
             let answers =
@@ -281,6 +301,17 @@ impl<S: Store> Driver<S> {
                 let _ = to.send(answers);
             }
         }
+    }
+
+    /// From now on these quotas count.
+    pub fn set_quotas(&mut self, now: Now, quotas: Quotas) {
+        self.engine.handle(now, Input::Quotas(quotas), &mut self.effects);
+        self.pacing.renew();
+    }
+
+    /// The place of the quota that counts for a queue.
+    pub(crate) fn tenant_of(&mut self, queue: &QueueName) -> Option<usize> {
+        self.engine.tenant_of(queue)
     }
 
     /// The store, for figures and for tests.
@@ -428,10 +459,19 @@ impl Calls {
         u64::from(index) << CALL_SHIFT
     }
 
+    /// One answer is this error; it is sent with the others.
+    fn refuse(&mut self, to: ReplyTo, error: &CallError) {
+        let Some((index, part)) = places(to) else { return };
+        if let Some(Some(call)) = self.calls.get_mut(index)
+            && let Some(answer) = call.answers.get_mut(part)
+        {
+            *answer = Some(Err(error.clone()));
+        }
+    }
+
     /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
     fn answer(&mut self, to: ReplyTo, reply: Reply, own: &mut Vec<Op>) {
-        let index = usize::try_from(to.0 >> CALL_SHIFT).unwrap_or(usize::MAX);
-        let part = usize::try_from(to.0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
+        let Some((index, part)) = places(to) else { return };
         let Some(slot) = self.calls.get_mut(index) else { return };
         let Some(call) = slot else { return };
         if let Some(answer) = call.answers.get_mut(part)
@@ -456,6 +496,12 @@ impl Calls {
             }
         }
     }
+}
+
+/// The place of a call, and that of an answer in it.
+fn places(to: ReplyTo) -> Option<(usize, usize)> {
+    let index = usize::try_from(to.0 >> CALL_SHIFT).ok()?;
+    Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
 }
 
 /// Undoes an answer that never reached anybody.

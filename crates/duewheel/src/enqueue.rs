@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Op, Past, Reply, When};
+use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Op, OverQuota, Past, Reply, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::{MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -76,6 +76,10 @@ fn refusal_text(refusal: &EnqueueRefusal) -> String {
         EnqueueRefusal::OutOfRange(part) => format!("{part:?} is out of range").to_lowercase(),
         EnqueueRefusal::Overloaded => "too many messages are held".into(),
         EnqueueRefusal::DiskFull => "the disk is full".into(),
+        EnqueueRefusal::OverQuota(over) => {
+            let OverQuota { quota, resource, limit, used, .. } = &**over;
+            format!("quota {quota:?}: {used} of {limit} {resource} are used")
+        }
     }
 }
 

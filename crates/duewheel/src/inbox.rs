@@ -32,6 +32,8 @@ pub enum Patience {
     None,
     /// They wait a while: the caller asks nothing else meanwhile, and slows down by that.
     Some,
+    /// As `Some`, and those above the rate of their tenant's quota wait, too.
+    Paced,
 }
 
 impl Submission {
@@ -41,7 +43,7 @@ impl Submission {
         let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
         let only =
             self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
-        (self.patience == Patience::Some && brings && only).then(|| self.ops.iter().map(weight).sum())
+        (self.patience != Patience::None && brings && only).then(|| self.ops.iter().map(weight).sum())
     }
 }
 
@@ -263,7 +265,8 @@ pub(crate) fn is_settling(op: &Op) -> bool {
         | Op::Hold { .. }
         | Op::LetGo { .. }
         | Op::SessionClosed { .. }
-        | Op::Stats => true,
+        | Op::Stats
+        | Op::Quotas => true,
         Op::Enqueue(_)
         | Op::Reserve(_)
         | Op::ReserveOne { .. }

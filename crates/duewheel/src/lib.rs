@@ -45,7 +45,9 @@ mod inbox;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
+mod pacing;
 mod queue;
+mod quotas;
 mod restore;
 mod runner;
 mod shard;
@@ -53,6 +55,7 @@ mod shared;
 #[doc(hidden)]
 pub mod testing;
 mod timekeeper;
+mod turns;
 mod waiting;
 mod wheel;
 

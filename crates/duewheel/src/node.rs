@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::cluster::fleet::{Fleet, FleetOptions};
 use crate::cluster::router::Router;
 use crate::cluster::{ClusterView, FleetError};
+use crate::quotas::QuotaSource;
 
 /// How a node takes part in a cluster.
 ///
@@ -27,8 +28,14 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node of this name, which no other living node has. Alone, and a new cluster has one shard, if nothing else is said.
     pub fn new(name: impl Into<String>) -> Self {
-        let fleet =
-            FleetOptions { name: name.into(), advertise: None, bind: None, shards_if_new: 1, seed: None };
+        let fleet = FleetOptions {
+            name: name.into(),
+            advertise: None,
+            bind: None,
+            shards_if_new: 1,
+            seed: None,
+            quotas: QuotaSource::default(),
+        };
         NodeOptions { fleet }
     }
 
@@ -81,21 +88,28 @@ pub(crate) async fn open(
     coordinator: Arc<dyn Coordinator>,
     options: NodeOptions,
     policy: Policy,
+    quotas: QuotaSource,
     clock: Arc<dyn Clock>,
 ) -> Result<Duewheel, FleetError> {
-    let started = Fleet::start(coordinator, options.fleet, policy.clone(), clock).await?;
+    let options = FleetOptions { quotas: quotas.clone(), ..options.fleet };
+    let started = Fleet::start(coordinator, options, policy.clone(), clock).await?;
     let runtime = tokio::runtime::Handle::current();
     let (inbox, shared) = (&started.inbox, &started.shared);
-    let router = Router::new(started.fleet.clone(), policy, inbox, shared, started.sessions, runtime);
+    let router = Router::new(
+        started.fleet.clone(),
+        policy.clone(),
+        inbox,
+        shared,
+        quotas.clone(),
+        started.sessions,
+        runtime,
+    );
     let client = Client::routed(started.inbox, started.shared, router, started.sessions);
-    Ok(Duewheel::of_node(client, Membership { fleet: started.fleet }))
+    let membership = Membership { fleet: started.fleet };
+    Ok(Duewheel::with(client, Copier::None, policy, quotas, Some(membership)))
 }
 
 impl Duewheel {
-    fn of_node(client: Client, membership: Membership) -> Self {
-        Duewheel::with(client, Copier::None, Some(membership))
-    }
-
     /// The cluster as this node sees it; `None` when this is no node of one.
     pub fn cluster(&self) -> Option<ClusterView> {
         self.membership().map(Membership::view)

@@ -17,10 +17,12 @@ use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Door, Inbox, Submission};
+use crate::quotas::QuotaSource;
 pub use crate::shared::End;
 use crate::shared::{Shared, Wish};
 use crate::testing;
 use crate::timekeeper::Timekeeper;
+use crate::turns::Turns;
 use crate::waiting::{Gate, Waiting};
 
 /// Opens the shard's store; called at the start, and after each failure.
@@ -113,6 +115,10 @@ pub struct Runner {
     phase: Phase,
     submissions: Vec<Submission>,
     waiting: Waiting,
+    quotas: QuotaSource,
+    /// The version of the quotas that the driver has.
+    quotas_seen: u64,
+    turns: Turns,
     /// About how many callers there are: as many as came together lately.
     crowd: usize,
 }
@@ -159,6 +165,9 @@ impl Runner {
         let dice = config.seed | 1;
         let mut runner = Runner {
             waiting: Waiting::new(&config.policy),
+            turns: Turns::new(&config.policy),
+            quotas: QuotaSource::default(),
+            quotas_seen: 0,
             inbox,
             shared,
             opener,
@@ -179,6 +188,13 @@ impl Runner {
     #[must_use]
     pub fn when_fenced(mut self, fenced: WhenFenced) -> Self {
         self.fenced = fenced;
+        self
+    }
+
+    /// Where its quotas come from; it looks before each step.
+    #[must_use]
+    pub(crate) fn with_quotas(mut self, quotas: QuotaSource) -> Self {
+        self.quotas = quotas;
         self
     }
 
@@ -286,6 +302,7 @@ impl Runner {
             config.bound = BoundLeases::Keep;
             config.holds = self.holds.clone();
         }
+        self.quotas_seen = 0;
         Driver::new(store, recovered, config, keeper.now(reading)).map_err(StartError::Policy)
     }
 
@@ -298,13 +315,23 @@ impl Runner {
         let closed = driver.is_busy(now) && !self.shared.wished(Wish::EndWaits);
         let gate = if closed { Gate::Closed } else { Gate::Open };
         self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
+        if let Some((version, quotas)) = self.quotas.newer(self.quotas_seen) {
+            self.quotas_seen = version;
+            driver.set_quotas(now, quotas);
+        }
         // Every round: a reserve may have come in before the door was closed.
         let waits_ended = self.shared.wished(Wish::EndWaits);
         if waits_ended {
             driver.end_waits();
+            self.turns.give_back(&mut self.submissions);
+        } else if driver.engine().has_quotas() {
+            self.turns.sort(&mut self.submissions, |queue| driver.tenant_of(queue));
+        } else {
+            self.turns.give_back(&mut self.submissions);
         }
         if let Err(error) = driver.step(now, &mut self.submissions) {
             self.waiting.give_back(&mut self.submissions);
+            self.turns.give_back(&mut self.submissions);
             return self.failed(*driver, error);
         }
         testing::place("driver");
@@ -330,6 +357,9 @@ impl Runner {
         let most =
             if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
         let longest = Duration::from_millis(most).min(self.waiting.nap());
+        if !self.turns.is_empty() && !driver.is_full() {
+            return Turn::Again;
+        }
         // The clock again: the step may have taken long.
         let now = self.shared.now();
         let wanted = match driver.next_wakeup(now) {

@@ -7,6 +7,7 @@ use duewheel_core::engine::Config;
 
 use crate::clock::Clock;
 use crate::inbox::Inbox;
+use crate::quotas::QuotaSource;
 use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
 use crate::shared::{End, Shared, Wish, bug};
 
@@ -38,10 +39,11 @@ impl Shard {
     pub(crate) fn start(
         opener: Opener,
         config: Config,
+        quotas: QuotaSource,
         clock: Arc<dyn Clock>,
         fenced: WhenFenced,
     ) -> Result<Shard, StartError> {
-        let mut runner = Runner::start(opener, config, clock)?.when_fenced(fenced);
+        let mut runner = Runner::start(opener, config, clock)?.when_fenced(fenced).with_quotas(quotas);
         let (inbox, shared) = (runner.inbox.clone(), runner.shared.clone());
         while let Some(nap) = runner.opening()? {
             inbox.wait_for_wake(nap);

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
+use duewheel_core::policy::Policy;
 use duewheel_store_log::BackupReport;
 use tokio::sync::watch;
 
@@ -17,6 +18,7 @@ use crate::error::CallError;
 use crate::handler::{HandlerError, Registered};
 use crate::inbox::Door;
 use crate::queue::Queue;
+use crate::quotas::QuotaSource;
 use crate::shared::{End, Wish};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones are the same.
@@ -32,6 +34,8 @@ pub struct Duewheel {
 struct Inner {
     client: Client,
     copier: Copier,
+    policy: Policy,
+    quotas: QuotaSource,
     #[cfg(feature = "cluster")]
     membership: Option<crate::node::Membership>,
     session: SessionId,
@@ -58,10 +62,12 @@ pub enum ShutdownError {
 }
 
 impl Duewheel {
-    pub(crate) fn new(client: Client, copier: Copier) -> Self {
+    pub(crate) fn new(client: Client, copier: Copier, policy: Policy, quotas: QuotaSource) -> Self {
         Duewheel::with(
             client,
             copier,
+            policy,
+            quotas,
             #[cfg(feature = "cluster")]
             None,
         )
@@ -70,6 +76,8 @@ impl Duewheel {
     pub(crate) fn with(
         client: Client,
         copier: Copier,
+        policy: Policy,
+        quotas: QuotaSource,
         #[cfg(feature = "cluster")] membership: Option<crate::node::Membership>,
     ) -> Self {
         let session = client.new_session();
@@ -77,6 +85,8 @@ impl Duewheel {
             inner: Arc::new(Inner {
                 client,
                 copier,
+                policy,
+                quotas,
                 #[cfg(feature = "cluster")]
                 membership,
                 session,
@@ -98,6 +108,11 @@ impl Duewheel {
     /// Opens with settings.
     pub fn builder() -> Builder {
         Builder::default()
+    }
+
+    /// Where the quotas stand, and the limits that count for them.
+    pub(crate) fn quota_source(&self) -> (&QuotaSource, &Policy) {
+        (&self.inner.quotas, &self.inner.policy)
     }
 
     /// A queue by its name.

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
-use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal, Part, SettingsRefusal, SettleRefusal};
+use duewheel::core::engine::{
+    ChangeRefusal, EnqueueRefusal, OverQuota, Part, Resource, SettingsRefusal, SettleRefusal,
+};
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
 
@@ -56,6 +58,8 @@ pub enum ErrorCode {
     HeadersTooLarge,
     /// Too much at a time.
     Overloaded,
+    /// The tenant has used up its quota.
+    OverQuota,
     /// A bug of ours.
     Internal,
     /// The server is shutting down.
@@ -70,7 +74,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All codes, by status.
-    pub const ALL: [ErrorCode; 26] = [
+    pub const ALL: [ErrorCode; 27] = [
         ErrorCode::BadRequest,
         ErrorCode::Unauthorized,
         ErrorCode::Forbidden,
@@ -91,6 +95,7 @@ impl ErrorCode {
         ErrorCode::UnsupportedMediaType,
         ErrorCode::InThePast,
         ErrorCode::Overloaded,
+        ErrorCode::OverQuota,
         ErrorCode::HeadersTooLarge,
         ErrorCode::Internal,
         ErrorCode::Draining,
@@ -123,6 +128,7 @@ impl ErrorCode {
             ErrorCode::InThePast => "in_the_past",
             ErrorCode::HeadersTooLarge => "headers_too_large",
             ErrorCode::Overloaded => "overloaded",
+            ErrorCode::OverQuota => "over_quota",
             ErrorCode::Internal => "internal",
             ErrorCode::Draining => "draining",
             ErrorCode::StorageUnavailable => "storage_unavailable",
@@ -152,7 +158,7 @@ impl ErrorCode {
             ErrorCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             ErrorCode::InThePast => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorCode::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            ErrorCode::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+            ErrorCode::Overloaded | ErrorCode::OverQuota => StatusCode::TOO_MANY_REQUESTS,
             ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             ErrorCode::Draining | ErrorCode::StorageUnavailable | ErrorCode::Unknown => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -167,7 +173,7 @@ impl ErrorCode {
             ErrorCode::BodyTooLarge => "JOB_TOO_BIG\r\n",
             ErrorCode::Draining => "DRAINING\r\n",
             // "The client should try again later."
-            ErrorCode::Overloaded | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
+            ErrorCode::Overloaded | ErrorCode::OverQuota | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
             ErrorCode::MessageNotFound | ErrorCode::LeaseLost => "NOT_FOUND\r\n",
             ErrorCode::BadRequest
             | ErrorCode::Unauthorized
@@ -197,6 +203,7 @@ impl ErrorCode {
         matches!(
             self,
             ErrorCode::Overloaded
+                | ErrorCode::OverQuota
                 | ErrorCode::Draining
                 | ErrorCode::StorageUnavailable
                 | ErrorCode::Unknown
@@ -219,7 +226,7 @@ pub struct Problem {
 }
 
 /// What else a program may want to know about a problem.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Extra {
     /// Nothing.
     #[default]
@@ -230,6 +237,8 @@ pub enum Extra {
     Generation(u32),
     /// Whether the request may have been applied: `outcome`.
     Outcome(Outcome),
+    /// What is used up: `quota`, `resource`, `limit`, `used`, and `retry_after_ms` if that is known.
+    OverQuota(Box<OverQuota>),
 }
 
 impl Problem {
@@ -298,6 +307,7 @@ impl Problem {
                 overloaded("as many messages, bytes, queues or dedupe ids are held as the limits allow")
             }
             EnqueueRefusal::DiskFull => disk_full(),
+            EnqueueRefusal::OverQuota(over) => over_quota(over),
         }
     }
 
@@ -325,6 +335,7 @@ impl Problem {
             ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
             ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
             ChangeRefusal::DiskFull => disk_full(),
+            ChangeRefusal::OverQuota(over) => over_quota(over),
             ChangeRefusal::Overloaded => Problem::new(ErrorCode::Overloaded, "too many bytes are held"),
         }
     }
@@ -377,16 +388,33 @@ impl Problem {
         self.write_extra(out);
     }
 
+    /// When another try may be worth it, in whole seconds.
+    fn retry_after_s(&self) -> u64 {
+        match &self.extra {
+            Extra::OverQuota(over) => over.retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1)),
+            Extra::None | Extra::Existing(_) | Extra::Generation(_) | Extra::Outcome(_) => 1,
+        }
+    }
+
     fn write_extra(&self, out: &mut Json) {
         if let Some(field) = &self.field {
             out.text("field", field);
         }
-        match self.extra {
+        match &self.extra {
             Extra::None => {}
-            Extra::Existing(id) => out.id("existing_id", id),
-            Extra::Generation(generation) => out.number("generation", u64::from(generation)),
+            Extra::Existing(id) => out.id("existing_id", *id),
+            Extra::Generation(generation) => out.number("generation", u64::from(*generation)),
             Extra::Outcome(Outcome::Unknown) => out.plain("outcome", "unknown"),
             Extra::Outcome(Outcome::NotApplied) => out.plain("outcome", "not_applied"),
+            Extra::OverQuota(over) => {
+                out.text("quota", &over.quota);
+                out.plain("resource", over.resource.as_str());
+                out.number("limit", over.limit);
+                out.number("used", over.used);
+                if let Some(ms) = over.retry_ms {
+                    out.number("retry_after_ms", ms);
+                }
+            }
         }
     }
 }
@@ -424,7 +452,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.code.is_passing() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(self.retry_after_s()));
         }
         if self.code == ErrorCode::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -468,6 +496,26 @@ fn disk_full() -> Problem {
         ErrorCode::DiskFull,
         "the store has no room for new messages; ack, cancel and purge still work",
     )
+}
+
+fn over_quota(over: Box<OverQuota>) -> Problem {
+    let OverQuota { quota, resource, limit, used, retry_ms } = &*over;
+    let detail = match (resource, retry_ms) {
+        (Resource::Enqueues, Some(ms)) => {
+            format!("quota {quota:?} allows {limit} enqueues a second; the next one is accepted in {ms} ms")
+        }
+        (Resource::Enqueues, None) => format!("quota {quota:?} allows {limit} enqueues a second"),
+        (Resource::Messages, _) => format!(
+            "quota {quota:?} allows {limit} unsettled messages, and {used} are held; ack, cancel or purge makes room"
+        ),
+        (Resource::Bytes, _) => format!(
+            "quota {quota:?} allows {limit} bytes, {used} are held, and this does not fit; ack, cancel or purge makes room"
+        ),
+        (Resource::Leases, _) => {
+            format!("quota {quota:?} allows {limit} leases, and {used} are held; ack or nack ends one")
+        }
+    };
+    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 
 fn part_name(part: Part) -> &'static str {

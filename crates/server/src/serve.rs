@@ -4,11 +4,12 @@ use std::future::Future;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel::testing;
+use duewheel::{Duewheel, testing};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, JoinSet};
@@ -16,7 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::auth::{Guard, TokensError};
 use crate::beanstalk;
 use crate::bug::Bugs;
-use crate::config::{ConfigError, Settings};
+use crate::config::{ConfigError, Settings, read_quotas};
 use crate::drain::Drain;
 use crate::http::{App, Listener};
 use crate::store;
@@ -82,13 +83,16 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let guard = Arc::new(settings.tokens.clone().map_or_else(|| Ok(Guard::open()), Guard::of)?);
     let tls = settings.tls.clone().map(Tls::of).transpose()?.map(Arc::new);
     // Before anything that takes time, so that no signal is missed.
-    let mut stop = Signals::new(Secrets { guard: Arc::clone(&guard), tls: tls.clone() })?;
+    let again =
+        ReadAgain { guard: Arc::clone(&guard), tls: tls.clone(), file: settings.file.clone(), wheel: None };
+    let mut stop = Signals::new(again)?;
     let drain = Drain::default();
     let wheel = tokio::select! {
         wheel = store::open(&settings) => wheel?,
         // It may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
     };
+    stop.again.wheel = Some(wheel.clone());
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
     let max_connections = limits.max_connections;
@@ -293,14 +297,18 @@ fn places(wanted: usize, listeners: [bool; 2]) -> usize {
 }
 
 /// What is read again at SIGHUP.
-struct Secrets {
+struct ReadAgain {
     guard: Arc<Guard>,
     tls: Option<Arc<Tls>>,
+    /// The configuration, of which only the quotas are read again.
+    file: Option<PathBuf>,
+    /// Where the quotas count; `None` until it is open.
+    wheel: Option<Duewheel>,
 }
 
-impl Secrets {
+impl ReadAgain {
     fn is_empty(&self) -> bool {
-        self.guard.is_open() && self.tls.is_none()
+        self.guard.is_open() && self.tls.is_none() && self.file.is_none()
     }
 
     /// What cannot be read stays as it was.
@@ -315,13 +323,27 @@ impl Secrets {
             None => {}
             Some(Err(error)) => tracing::error!(%error, "certificate and key stay as they were"),
         }
+        if let (Some(file), Some(wheel)) = (&self.file, &self.wheel) {
+            match set_quotas(file, wheel) {
+                Ok(quotas) => tracing::info!(quotas, "the quotas were read again"),
+                Err(error) => tracing::error!(%error, "the quotas stay as they were"),
+            }
+        }
     }
+}
+
+/// Returns how many there are.
+fn set_quotas(file: &Path, wheel: &Duewheel) -> Result<usize, ConfigError> {
+    let quotas = read_quotas(file)?;
+    let n = quotas.len();
+    wheel.set_quotas(quotas).map_err(|bad| ConfigError::Value(bad.to_string()))?;
+    Ok(n)
 }
 
 /// SIGTERM and SIGINT, which end the server, SIGUSR1, which begins drain mode, and SIGHUP.
 struct Signals {
-    secrets: Secrets,
-    /// Without secrets it does what it does to everybody: the end of a terminal is the end of the server in it.
+    again: ReadAgain,
+    /// With nothing to read again it does what it does to everybody: the end of a terminal is the end of the server in it.
     hang_up: Option<Signal>,
     drain: Signal,
     terminate: Signal,
@@ -329,10 +351,10 @@ struct Signals {
 }
 
 impl Signals {
-    fn new(secrets: Secrets) -> std::io::Result<Self> {
-        let hang_up = if secrets.is_empty() { None } else { Some(signal(SignalKind::hangup())?) };
+    fn new(again: ReadAgain) -> std::io::Result<Self> {
+        let hang_up = if again.is_empty() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Signals {
-            secrets,
+            again,
             hang_up,
             drain: signal(SignalKind::user_defined1())?,
             terminate: signal(SignalKind::terminate())?,
@@ -346,7 +368,7 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
-                () = received(&mut self.hang_up) => self.secrets.reload(),
+                () = received(&mut self.hang_up) => self.again.reload(),
                 _ = self.drain.recv() => {
                     testing::place("signals");
                     tracing::info!("drain mode: new messages are refused");

@@ -41,6 +41,7 @@ async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
         .durability(settings.durability.into())
         .policy(settings.engine_policy())
         .log_options(settings.log_options())
+        .quotas(settings.quotas.clone())
         .open()
         .await;
     opened.map_err(|why| ServeError::Open { what: settings.data.display().to_string(), why })
@@ -57,6 +58,7 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     let since = Instant::now();
     loop {
         let builder = Duewheel::builder().policy(policy_for_redis(settings.engine_policy()));
+        let builder = builder.quotas(settings.quotas.clone());
         match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
             Ok(wheel) => {
                 tokio::task::spawn_blocking(move || warn(&redis_itself));

@@ -57,12 +57,15 @@ impl Engine {
                 if body.len() > self.policy.max_body {
                     return Err(ChangeRefusal::BodyTooLarge(self.policy.max_body));
                 }
-                let more = body.len().saturating_sub(self.rows.get(slot).message.body.len());
+                let entry = self.rows.get(slot);
+                let more = body.len().saturating_sub(entry.message.body.len());
+                let queue = entry.queue;
                 if self.pending.weight.saturating_add(more as u64) > self.policy.max_message_bytes as u64
                     || self.room == Room::Busy
                 {
                     return Err(ChangeRefusal::Overloaded);
                 }
+                self.tenants.grow(self.queues.get(queue).tenant, more as u64)?;
                 self.rewrite(now, slot, due, body, fx);
             }
         }

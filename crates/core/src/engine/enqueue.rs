@@ -15,6 +15,7 @@ use super::effect::Effects;
 use super::input::{Begins, Enqueue, IfExists, Past, When};
 use super::queue::Event;
 use super::reply::{EnqueueRefusal, Enqueued, Part};
+use super::rows::Slot;
 
 type Refusal = EnqueueRefusal;
 
@@ -83,12 +84,13 @@ impl Engine {
             }
         }
         let room = self.check_capacity(&e);
-        if let (Err(_), Some(slot)) = (room, holder)
+        if let (Err(_), Some(slot)) = (&room, holder)
             && mutant::is(Mutant::HalfApplied)
         {
             self.remove_from(slot, Gone::Replaced, fx);
         }
         room?;
+        self.accept_by_quota(now, &e, holder)?;
         self.choose_order(now, &e, fx);
         if let Some(slot) = holder {
             self.remove_from(slot, Gone::Replaced, fx);
@@ -184,6 +186,16 @@ impl Engine {
         let full = self.pending.count >= self.policy.max_messages as u64
             || self.pending.weight.saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64;
         if full || queues_full { Err(Refusal::Overloaded) } else { Ok(()) }
+    }
+
+    /// Charges the tenant's quota, if one counts for the queue.
+    fn accept_by_quota(&mut self, now: Now, e: &Enqueue, holder: Option<Slot>) -> Result<(), Refusal> {
+        if self.tenants.is_empty() {
+            return Ok(());
+        }
+        let tenant = self.queues.tenant_of(&e.queue);
+        let replaced = holder.map(|slot| self.rows.get(slot).message.weight() as u64);
+        Ok(self.tenants.accept(tenant, now, e.weight() as u64, replaced)?)
     }
 
     /// Remembers the answer under the caller's `dedupe_id`, in the same group as what it tells.

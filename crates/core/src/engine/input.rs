@@ -9,6 +9,8 @@ use crate::policy::{QueueSettings, ReadyOrder};
 use crate::store::{Cursor, Loaded, Room};
 use crate::time::WallMs;
 
+use super::quota::Quotas;
+
 /// Something that has happened outside, for the engine to decide upon.
 #[derive(Debug)]
 pub enum Input {
@@ -23,6 +25,8 @@ pub enum Input {
     Loaded(Loaded),
     /// The store's room has changed.
     Room(Room),
+    /// Other quotas count from now on, in place of all before.
+    Quotas(Quotas),
 }
 
 /// An operation. Every one is answered exactly once.
@@ -244,6 +248,8 @@ pub enum Op {
     },
     /// When the next message is due. Answer: [`super::Reply::NextDue`].
     NextDue,
+    /// How much of each quota is used. Answer: [`super::Reply::Quotas`].
+    Quotas,
 }
 
 /// What somebody has to do with a queue.
@@ -327,7 +333,8 @@ impl Op {
             | Op::LetGo { .. }
             | Op::SessionClosed { .. }
             | Op::SessionDeadline { .. }
-            | Op::NextDue => Named::Nothing,
+            | Op::NextDue
+            | Op::Quotas => Named::Nothing,
         }
     }
 }
@@ -388,6 +395,12 @@ impl Enqueue {
             begins: Begins::Waiting,
             order_if_new: None,
         }
+    }
+
+    /// Bytes that the message will count against limits: body, key, headers.
+    pub fn weight(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
+        self.body.len() + headers + self.key.as_ref().map_or(0, |k| k.as_str().len())
     }
 }
 

@@ -33,6 +33,7 @@ mod load;
 mod place;
 mod purge;
 mod queue;
+mod quota;
 mod ready;
 mod reply;
 mod reserve;
@@ -48,6 +49,7 @@ pub use effect::{After, Effect, Effects, Notice};
 pub use input::{
     Begins, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId, When,
 };
+pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS, Page,
     Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats,
@@ -70,6 +72,7 @@ use gather::Gather;
 use load::Loading;
 use purge::Grave;
 use queue::{QueueIdx, Queues};
+use quota::Tenants;
 use ready::ReadyMemory;
 use rows::{Rows, Slot};
 use schedule::Schedule;
@@ -155,6 +158,7 @@ pub struct Engine {
     now: Now,
     rows: Rows,
     queues: Queues,
+    tenants: Tenants,
     schedule: Schedule,
     waiters: Waiters,
     dedupe: Dedupe,
@@ -259,6 +263,7 @@ impl Engine {
             tokens: 0,
             now,
             queues,
+            tenants: Tenants::default(),
             waiters: Waiters::default(),
             dedupe,
             bound: BTreeSet::new(),
@@ -302,6 +307,7 @@ impl Engine {
         match input {
             Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
             Input::Room(room) => self.room = room,
+            Input::Quotas(quotas) => self.renew_quotas(now, quotas),
             Input::Request { to, op } => self.request(now, to, op, fx),
         }
     }
@@ -376,6 +382,7 @@ impl Engine {
             }
             Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
             Op::NextDue => return self.next_due_asked.push(to),
+            Op::Quotas => Reply::Quotas(self.tenants.uses(now)),
         };
         self.respond(to, reply, fx);
     }
@@ -432,6 +439,37 @@ impl Engine {
     /// Who holds which queue ([`Op::Hold`]), for [`Config::holds`] of the engine that takes this one's place.
     pub fn holds(&self) -> Vec<(QueueName, [u32; 3])> {
         self.queues.iter().filter(|q| q.holds != [0; 3]).map(|q| (q.name.clone(), q.holds)).collect()
+    }
+
+    /// Whether there are quotas.
+    pub fn has_quotas(&self) -> bool {
+        !self.tenants.is_empty()
+    }
+
+    /// The place of the quota that counts for a queue, among those that were set.
+    pub fn tenant_of(&mut self, queue: &QueueName) -> Option<usize> {
+        self.queues.tenant_of(queue)
+    }
+
+    /// Whether any enqueue can be refused for its rate.
+    pub fn has_rates(&self) -> bool {
+        self.tenants.has_rates()
+    }
+
+    /// Whose rate counts for a queue: the place of the quota among those that were set, and how many enqueues it allows now. `None`: no rate.
+    pub fn pace(&mut self, now: Now, queue: &QueueName) -> Option<(usize, Pace)> {
+        let tenant = self.queues.tenant_of(queue)?;
+        Some((tenant, self.tenants.pace(tenant, now)?))
+    }
+
+    /// Counts all queues anew, each once.
+    fn renew_quotas(&mut self, now: Now, quotas: Quotas) {
+        let mut starved = self.tenants.renew(&quotas, self.ids, now);
+        self.dirty.append(&mut starved);
+        self.queues.renew_quotas(quotas);
+        for queue in self.queues.iter() {
+            self.tenants.count_queue(queue.tenant, &queue.tally);
+        }
     }
 
     /// Ends every waiting reserve with what there is, for a shutdown.

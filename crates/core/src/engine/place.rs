@@ -181,6 +181,7 @@ impl Engine {
         queue.totals.count(record);
         self.totals.count(record);
         let (was, is) = record.moves();
+        let tenant = queue.tenant;
         if let Some(was) = was {
             queue.tally.sub(was.kind, was.due, was.weight);
             self.pending.count -= 1;
@@ -196,6 +197,9 @@ impl Engine {
             if is.kind == Kind::Waiting {
                 self.due_counts.add(is.due, ALL_COLUMNS);
             }
+        }
+        if tenant.is_some() {
+            self.dirty.append(&mut self.tenants.count(tenant, (was, is)));
         }
     }
 

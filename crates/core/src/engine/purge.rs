@@ -33,6 +33,7 @@ impl Engine {
         queue.totals.count(&record);
         self.totals.count(&record);
         let gone = queue.tally.purge();
+        self.tenants.count_purge(queue.tenant, &gone);
         self.due_counts.sub_all(&gone.due);
         self.pending.count -= gone.count();
         self.pending.weight = self.pending.weight.saturating_sub(gone.weight());

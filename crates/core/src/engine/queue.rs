@@ -14,6 +14,7 @@ use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
 use super::load::Backlog;
+use super::quota::{Quotas, TenantIdx};
 use super::ready::Share;
 use super::reply::Attended;
 use super::reserve::Scarce;
@@ -25,6 +26,8 @@ pub(super) type QueueIdx = u32;
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) name: QueueName,
+    /// Whose quota counts for it, if any does. Looked up once.
+    pub(super) tenant: Option<TenantIdx>,
     pub(super) settings: QueueSettings,
     pub(super) pause: Pause,
     pub(super) totals: Totals,
@@ -110,9 +113,10 @@ impl Rate {
 }
 
 impl Queue {
-    fn new(name: QueueName) -> Self {
+    fn new(name: QueueName, tenant: Option<TenantIdx>) -> Self {
         Queue {
             name,
+            tenant,
             settings: QueueSettings::default(),
             pause: Pause::Running,
             totals: Totals::default(),
@@ -184,6 +188,10 @@ pub(super) struct Queues {
     by_name: HashMap<QueueName, QueueIdx, FixedState>,
     /// To go through them in order.
     in_order: BTreeMap<QueueName, QueueIdx>,
+    quotas: Quotas,
+    /// How often a quota was looked up by a queue's name.
+    #[cfg(test)]
+    pub(super) looked_up: u64,
 }
 
 impl Queues {
@@ -192,7 +200,34 @@ impl Queues {
             slab: Slab::new(),
             by_name: HashMap::with_hasher(FixedState::with_seed(seed.rotate_left(17))),
             in_order: BTreeMap::new(),
+            quotas: Quotas::default(),
+            #[cfg(test)]
+            looked_up: 0,
         }
+    }
+
+    /// Other quotas count from now on. Every queue is looked up again.
+    pub(super) fn renew_quotas(&mut self, quotas: Quotas) {
+        self.quotas = quotas;
+        for (_, queue) in &mut self.slab {
+            queue.tenant = self.quotas.of(&queue.name);
+        }
+    }
+
+    /// Whose quota counts for a queue, whether it is there or not.
+    pub(super) fn tenant_of(&mut self, name: &QueueName) -> Option<TenantIdx> {
+        match self.find(name) {
+            Some(idx) => self.get(idx).tenant,
+            None => self.look_up_tenant(name),
+        }
+    }
+
+    fn look_up_tenant(&mut self, name: &QueueName) -> Option<TenantIdx> {
+        #[cfg(test)]
+        {
+            self.looked_up += 1;
+        }
+        self.quotas.of(name)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -207,8 +242,8 @@ impl Queues {
         if let Some(idx) = self.find(name) {
             return idx;
         }
-        let idx =
-            QueueIdx::try_from(self.slab.insert(Queue::new(name.clone()))).expect("fewer than 2^32 queues");
+        let queue = Queue::new(name.clone(), self.look_up_tenant(name));
+        let idx = QueueIdx::try_from(self.slab.insert(queue)).expect("fewer than 2^32 queues");
         self.by_name.insert(name.clone(), idx);
         self.in_order.insert(name.clone(), idx);
         idx

@@ -10,6 +10,7 @@ use crate::record::{Created, Pause, Totals};
 use crate::time::WallMs;
 
 use super::input::ListCursor;
+use super::quota::{OverQuota, QuotaUse};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub enum Reply {
     Deadline(Option<u64>),
     /// To [`super::Op::NextDue`].
     NextDue(Option<WallMs>),
+    /// To [`super::Op::Quotas`]: by prefix.
+    Quotas(Vec<QuotaUse>),
     /// To operations that cannot be refused.
     Done,
 }
@@ -67,7 +70,7 @@ pub struct Enqueued {
 }
 
 /// Why an enqueue was refused. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EnqueueRefusal {
     /// Another message has the key.
@@ -88,6 +91,14 @@ pub enum EnqueueRefusal {
     Overloaded,
     /// The store has no room for new messages.
     DiskFull,
+    /// The queue's tenant has used up its quota.
+    OverQuota(Box<OverQuota>),
+}
+
+impl From<Box<OverQuota>> for EnqueueRefusal {
+    fn from(over: Box<OverQuota>) -> Self {
+        EnqueueRefusal::OverQuota(over)
+    }
 }
 
 /// The part of an enqueue that was refused.
@@ -112,12 +123,12 @@ pub enum Part {
 pub enum Reserved {
     /// What there was; empty when the wait is over.
     Grants(Vec<Grant>),
+    /// Nothing, although something is ready: it is held back for this reason.
+    HeldBack(HeldBack),
     /// Nothing is ready, and a lease of this session runs out soon.
     DeadlineSoon,
     /// Too many are waiting.
     Overloaded,
-    /// Nothing, although something is ready.
-    HeldBack(HeldBack),
 }
 
 /// Why a reserve was kept waiting although something is ready.
@@ -186,7 +197,7 @@ pub enum SettleRefusal {
 }
 
 /// Why a change was refused. Nothing was changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ChangeRefusal {
     /// Nothing is pending under this id or key.
@@ -215,6 +226,14 @@ pub enum ChangeRefusal {
     DiskFull,
     /// Too many bytes are held.
     Overloaded,
+    /// The queue's tenant has used up its quota.
+    OverQuota(Box<OverQuota>),
+}
+
+impl From<Box<OverQuota>> for ChangeRefusal {
+    fn from(over: Box<OverQuota>) -> Self {
+        ChangeRefusal::OverQuota(over)
+    }
 }
 
 /// The name of a field of [`QueueSettings`].

@@ -128,6 +128,9 @@ impl Engine {
             let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
             return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
         }
+        if let Err(over) = self.tenants.lease(self.queues.get(self.rows.get(slot).queue).tenant) {
+            return self.respond(to, Reply::ReserveOne(Err(over.into())), fx);
+        }
         if !self.may_lease(self.rows.get(slot).queue) {
             return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded)), fx);
         }
@@ -196,6 +199,9 @@ impl Engine {
                 return;
             }
             let Some(&arrival) = queue.waiters.first() else { return };
+            if self.tenants.is_lease_full(queue.tenant) {
+                return self.tenants.wait_for_lease(queue.tenant, idx);
+            }
             let Some(waiter) = self.waiters.remove(arrival) else {
                 self.queues.get_mut(idx).waiters.remove(&arrival);
                 continue;
@@ -239,9 +245,9 @@ impl Engine {
         true
     }
 
-    /// Whether one more message of a queue may be leased: leases are in memory.
+    /// Whether one more message of a queue may be leased: leases are in memory, and a tenant may have a quota of them.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
-        self.scarce(idx).is_none()
+        self.scarce(idx).is_none() && !self.tenants.is_lease_full(self.queues.get(idx).tenant)
     }
 
     /// What a queue has too much of to have one more lease, and how much.
@@ -264,6 +270,10 @@ impl Engine {
 
     /// Somebody waits on a queue: if leases are why, it is served when some have ended.
     pub(super) fn note_starved(&mut self, idx: QueueIdx) {
+        let tenant = self.queues.get(idx).tenant;
+        if self.tenants.is_lease_full(tenant) {
+            self.tenants.wait_for_lease(tenant, idx);
+        }
         let starved = self.scarce(idx);
         let before = std::mem::replace(&mut self.queues.get_mut(idx).starved, starved);
         if starved == before {
@@ -299,16 +309,21 @@ impl Engine {
 
     /// Answers a reserve for which there was nothing, or nothing that it could have.
     fn respond_nothing(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) {
-        let held_back = waiter.queues.iter().any(|&idx| {
+        let held_back = waiter.queues.iter().find(|&&idx| {
             let queue = self.queues.get(idx);
             let has_ready = !queue.ready.is_empty() || self.expects_more(now, idx);
             has_ready && !queue.is_paused(now) && !self.may_lease(idx)
         });
-        let reserved = if held_back {
-            self.held_back += 1;
-            Reserved::HeldBack(HeldBack::Leases)
-        } else {
-            Reserved::Grants(Vec::new())
+        let reserved = match held_back {
+            Some(&idx) => {
+                self.held_back += 1;
+                let tenant = self.queues.get(idx).tenant;
+                if self.tenants.is_lease_full(tenant) {
+                    self.tenants.count_held_back(tenant);
+                }
+                Reserved::HeldBack(HeldBack::Leases)
+            }
+            None => Reserved::Grants(Vec::new()),
         };
         self.respond(waiter.to, Reply::Reserve(reserved), fx);
     }
@@ -435,7 +450,7 @@ impl Engine {
             } else if waiter.deadline <= now.engine {
                 if waiter.over.is_none()
                     && waiter.patience > now.engine
-                    && waiter.queues.iter().any(|&idx| self.expects_more(now, idx))
+                    && waiter.queues.iter().any(|&idx| self.expects_more(now, idx) && self.may_lease(idx))
                 {
                     for &idx in &waiter.queues {
                         self.note_hunger(idx);

@@ -8,5 +8,6 @@ mod literal;
 mod loading;
 mod model;
 mod neighbours;
+mod quotas;
 mod random;
 mod sessions;

@@ -122,6 +122,13 @@ impl Router {
                 Ok(Reply::Done)
             }
             Op::SessionDeadline { session } => self.session_deadline(session).await.map(Reply::Deadline),
+            Op::Quotas => {
+                let uses = self.all(&op, patience, |reply| match reply {
+                    Reply::Quotas(uses) => Some(uses),
+                    _ => None,
+                });
+                Ok(Reply::Quotas(merge::quotas(uses.await?)))
+            }
             Op::NextDue => {
                 let dues = self.all(&op, patience, |reply| match reply {
                     Reply::NextDue(due) => Some(due),

@@ -24,6 +24,7 @@ use super::wire::Limits;
 use crate::client::Pending;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Patience};
+use crate::quotas::QuotaSource;
 use crate::shared::{End, EndOnPanic, Shared, Wish};
 use crate::timekeeper::Timekeeper;
 
@@ -43,6 +44,8 @@ pub(crate) struct FleetOptions {
     pub(crate) shards_if_new: u32,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
     pub(crate) seed: Option<u64>,
+    /// The quotas of all its shards.
+    pub(crate) quotas: QuotaSource,
 }
 
 /// Why a node cannot take part. It does not.
@@ -373,7 +376,15 @@ pub(super) fn assemble(
     });
     let terms = Terms::new(me.clone(), &secret, Limits::of(policy), lease);
     let seed = options.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
-    let recipe = Recipe { coordinator: coordinator.clone(), me, shards, policy: one, seed, clock };
+    let recipe = Recipe {
+        coordinator: coordinator.clone(),
+        me,
+        shards,
+        policy: one,
+        seed,
+        quotas: options.quotas.clone(),
+        clock,
+    };
     let runtime = tokio::runtime::Handle::current();
     let owned = Owned::new(recipe, lease, &core.inbox, &ways, &runtime);
     let keeper =

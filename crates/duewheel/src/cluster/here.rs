@@ -17,6 +17,7 @@ use crate::builder::OpenError;
 use crate::client::{Client, Pending};
 use crate::clock::Clock;
 use crate::inbox::Patience;
+use crate::quotas::QuotaSource;
 use crate::shard::Shard;
 use crate::shared::Wish;
 
@@ -32,13 +33,20 @@ pub(crate) fn open(
     shards: u32,
     policy: &Policy,
     seed: u64,
+    quotas: QuotaSource,
     clock: &Arc<dyn Clock>,
 ) -> Result<Duewheel, OpenError> {
     let start = |ids| {
         let config = Config { policy: policy.clone(), seed, ids, ..Config::default() };
         let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
-        Shard::start(Box::new(opener), config, clock.clone(), crate::runner::WhenFenced::OpenAgain)
-            .map(Shard::hand_on)
+        Shard::start(
+            Box::new(opener),
+            config,
+            quotas.clone(),
+            clock.clone(),
+            crate::runner::WhenFenced::OpenAgain,
+        )
+        .map(Shard::hand_on)
     };
     let mut here = Here(Vec::new());
     for shard in 0..shards {
@@ -46,8 +54,16 @@ pub(crate) fn open(
         here.0.push(Client::new(inbox, shared));
     }
     let (inbox, shared) = start(Ids::default())?;
-    let router = Router::new(Arc::new(here), policy.clone(), &inbox, &shared, NAMES, Handle::current());
-    Ok(Duewheel::new(Client::routed(inbox, shared, router, NAMES), Copier::None))
+    let router = Router::new(
+        Arc::new(here),
+        policy.clone(),
+        &inbox,
+        &shared,
+        quotas.clone(),
+        NAMES,
+        Handle::current(),
+    );
+    Ok(Duewheel::new(Client::routed(inbox, shared, router, NAMES), Copier::None, policy.clone(), quotas))
 }
 
 impl Shards for Here {

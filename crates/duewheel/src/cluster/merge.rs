@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use duewheel_core::engine::{Attended, Counts, Histogram, QueueView, Rates, Stats, View, WheelView};
+use duewheel_core::engine::{
+    Attended, Counts, Histogram, QueueView, QuotaUse, Rates, Stats, View, WheelView,
+};
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::{Lasting, QueueSettings};
@@ -144,6 +146,23 @@ pub(crate) fn stats(shards: Vec<Stats>) -> Stats {
         sum.lateness_sum_ms = sum.lateness_sum_ms.saturating_add(one.lateness_sum_ms);
         sum
     })
+}
+
+/// Use of each quota over all shards, by prefix. While nodes have different quotas, the first shard's word for a prefix counts.
+pub(crate) fn quotas(shards: Vec<Vec<QuotaUse>>) -> Vec<QuotaUse> {
+    let mut all: BTreeMap<Box<str>, QuotaUse> = BTreeMap::new();
+    for one in shards.into_iter().flatten() {
+        match all.get_mut(&one.quota.prefix) {
+            None => drop(all.insert(one.quota.prefix.clone(), one)),
+            Some(sum) => {
+                let numbers = sum.used.iter_mut().chain(&mut sum.refused);
+                for (sum, n) in numbers.zip(one.used.into_iter().chain(one.refused)) {
+                    *sum = sum.saturating_add(n);
+                }
+            }
+        }
+    }
+    all.into_values().collect()
 }
 
 /// Columns that several histograms can have in common.

@@ -15,6 +15,7 @@ use super::ways::{Way, Ways};
 use crate::clock::Clock;
 use crate::error::CallError;
 use crate::inbox::{Door, Inbox};
+use crate::quotas::QuotaSource;
 use crate::runner::{Opener, StartError, WhenFenced};
 use crate::shard::{Shard, panic_text};
 use crate::shared::{End, Shared, Wish, bug};
@@ -33,6 +34,7 @@ pub(crate) struct Recipe {
     /// Of one shard.
     pub(crate) policy: Policy,
     pub(crate) seed: u64,
+    pub(crate) quotas: QuotaSource,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -322,7 +324,7 @@ impl Recipe {
             ..Config::default()
         };
         let open = std::panic::AssertUnwindSafe(|| {
-            Shard::start(opener, config, self.clock.clone(), WhenFenced::End)
+            Shard::start(opener, config, self.quotas.clone(), self.clock.clone(), WhenFenced::End)
         });
         match std::panic::catch_unwind(open) {
             Ok(opened) => opened.map_err(NotOpened::Refused),

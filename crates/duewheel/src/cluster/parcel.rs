@@ -186,7 +186,8 @@ fn is_repeatable(op: &Op) -> bool {
         | Op::Wheel
         | Op::Stats
         | Op::SessionDeadline { .. }
-        | Op::NextDue => true,
+        | Op::NextDue
+        | Op::Quotas => true,
         Op::Reserve(reserve) => reserve.max == 0,
         Op::Enqueue(_)
         | Op::ReserveOne { .. }

@@ -71,7 +71,8 @@ pub(crate) fn way(op: &Op, shards: u32) -> Way {
         | Op::Purge { .. }
         | Op::SessionClosed { .. }
         | Op::SessionDeadline { .. }
-        | Op::NextDue => Way::Many,
+        | Op::NextDue
+        | Op::Quotas => Way::Many,
     }
 }
 

@@ -28,6 +28,7 @@ use tokio::sync::{Notify, oneshot};
 use super::Shards;
 use super::line::{Action, Lines};
 use super::list::{ListPlaces, Listing};
+use super::moving::UsedUp;
 use super::place::{Leases, Way, by_shard, way};
 use super::room::Rooms;
 use super::sessions::{Sessions, Watch};
@@ -35,6 +36,7 @@ use crate::client::{Pending, Route};
 use crate::clock::Clock;
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, is_settling};
+use crate::quotas::QuotaSource;
 use crate::shared::{EndOnPanic, Shared};
 
 /// Messages without a key go to one shard so many at a time.
@@ -57,6 +59,8 @@ pub(crate) struct Router {
     shared: Arc<Shared>,
     runtime: Handle,
     pub(super) sessions: Sessions,
+    pub(super) quotas: QuotaSource,
+    pub(super) used_up: UsedUp,
     /// Shards that did not answer lately: not asked for messages until then.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
     rooms: Arc<Rooms>,
@@ -93,6 +97,8 @@ struct Group {
     watches: Vec<(usize, Watch)>,
     /// Those that settle, if they stand next to others: a refusal for want of room is not for them.
     settling: Vec<(usize, Op)>,
+    /// Those that any shard may take, if there are quotas: one whose share is used up need not be the last word.
+    movable: Vec<(usize, Op)>,
     pending: Pending,
     asked: u64,
 }
@@ -105,12 +111,15 @@ impl Router {
         policy: Policy,
         inbox: &Arc<Inbox>,
         shared: &Arc<Shared>,
+        quotas: QuotaSource,
         names: u64,
         runtime: Handle,
     ) -> Arc<Self> {
         let router = Arc::new_cyclic(|me| Router {
             me: me.clone(),
             sessions: Sessions::default(),
+            quotas,
+            used_up: UsedUp::default(),
             away: Mutex::default(),
             rooms: Rooms::new(&policy),
             lines: Mutex::new(Lines::new(shards.count(), policy.max_waiters, names)),
@@ -255,16 +264,26 @@ impl Router {
         let settling = ops.iter().filter(|(_, op)| is_mixed && is_settling(op)).cloned().collect();
         let watch = |(place, op): &(usize, Op)| Some((*place, self.sessions.watch(op, shard)?));
         let watches = ops.iter().filter_map(watch).collect();
+        let movable = if self.quotas.are_set() {
+            ops.iter().filter(|(_, op)| way(op, self.count()) == Way::Any).cloned().collect()
+        } else {
+            Vec::new()
+        };
         let asked = self.now();
         let (places, ops) = ops.into_iter().unzip();
         let pending = self.shards.submit(shard, ops, patience);
-        Group { shard, places, watches, settling, pending, asked }
+        Group { shard, places, watches, settling, movable, pending, asked }
     }
 
     /// Takes the answers to what [`Router::send`] has sent.
     async fn receive(&self, group: Group, answers: &mut [Option<Result<Reply, CallError>>]) {
-        let Group { shard, places, watches, settling, pending, asked } = group;
+        let Group { shard, places, watches, settling, movable, pending, asked } = group;
         let mut came = pending.await;
+        if !movable.is_empty() {
+            let at = |place: usize| places.iter().position(|p| *p == place);
+            let movable = movable.into_iter().filter_map(|(place, op)| Some((at(place)?, op))).collect();
+            self.move_on(shard, movable, &mut came).await;
+        }
         if !settling.is_empty() && came.iter().all(|a| matches!(a, Err(CallError::Overloaded))) {
             // One after the other under way, as they stood.
             let again: Vec<_> = settling
@@ -323,7 +342,8 @@ impl Router {
             | Op::Purge { .. }
             | Op::SessionClosed { .. }
             | Op::SessionDeadline { .. }
-            | Op::NextDue => return Err(CallError::WRONG_ANSWER),
+            | Op::NextDue
+            | Op::Quotas => return Err(CallError::WRONG_ANSWER),
         }
         Ok(Reply::Done)
     }
@@ -478,7 +498,8 @@ impl Route for Router {
             self.answer(to, slots);
             return Ok(Pending::new(answers, n));
         }
-        let is_whole = |group: &Group| group.places.len() == n && group.watches.is_empty();
+        let is_whole =
+            |group: &Group| group.places.len() == n && group.watches.is_empty() && group.movable.is_empty();
         if steps.is_empty()
             && begun.len() == 1
             && let Some(group) = begun.pop_if(|group| is_whole(group) && group.settling.is_empty())

@@ -145,7 +145,8 @@ impl Sessions {
             | Op::LetGo { .. }
             | Op::SessionClosed { .. }
             | Op::SessionDeadline { .. }
-            | Op::NextDue => return None,
+            | Op::NextDue
+            | Op::Quotas => return None,
         };
         self.table().of.contains_key(id).then_some(watch)
     }

@@ -304,7 +304,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn ask(&mut self, ops: Vec<Op>) -> Answers {
         let n = ops.len();
         // A client of this protocol waits for its answer, and can do little with "out of memory".
-        match self.shared.client.offer(ops, Patience::Some) {
+        match self.shared.client.offer(ops, Patience::Paced) {
             Ok(pending) => pending.await,
             // What settles is never refused; it must not be for what stands next to it.
             Err((CallError::Overloaded | CallError::Draining, ops)) if n > 1 => {

@@ -19,7 +19,7 @@ pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
 /// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
 pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
     match refusal {
-        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded => {
+        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded | ChangeRefusal::OverQuota(_) => {
             Problem::from_change(refusal, "delay").code.beanstalk()
         }
         ChangeRefusal::NotFound

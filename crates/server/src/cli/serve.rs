@@ -12,7 +12,8 @@ use crate::serve::{ServeError, serve};
 
 pub(super) fn run(args: Serve) -> Result<(), Failure> {
     let file = args.config.as_deref().map(Options::from_file).transpose()?;
-    let settings = args.options.over(file.unwrap_or_default()).settings()?;
+    let mut settings = args.options.over(file.unwrap_or_default()).settings()?;
+    settings.file = args.config.clone();
     if args.print_config {
         let text = toml::to_string(&settings.to_options().without_secrets()).map_err(Failure::failed)?;
         stdout().write_all(text.as_bytes())?;

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use duewheel::core::engine::Quota;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,10 @@ use crate::http::Limits;
 use crate::span::Span;
 use crate::tls;
 
+mod quota;
 mod store;
 
+pub use quota::{QuotaTable, read_quotas};
 pub use store::{RedisSettings, Secret, StoreChoice};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
@@ -144,6 +147,9 @@ pub struct Options {
     /// For the body of a request [default: 30s]
     #[arg(long, env = "DUEWHEEL_BODY_TIMEOUT", value_name = "TIME")]
     pub body_timeout: Option<Span>,
+    /// What tenants may have; in the file alone, as `[[quota]]`, and read again on SIGHUP.
+    #[arg(skip)]
+    pub quota: Option<Vec<QuotaTable>>,
 }
 
 /// Where to listen.
@@ -215,6 +221,10 @@ pub struct Settings {
     pub policy: Policy,
     /// Limits of the HTTP listener.
     pub limits: Limits,
+    /// What tenants may have.
+    pub quotas: Vec<Quota>,
+    /// The file that they are read from again.
+    pub file: Option<PathBuf>,
 }
 
 /// Which addresses may be listened on.
@@ -259,7 +269,7 @@ impl Options {
         over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
             redis_prefix, redis_wait, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
             hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
-            header_timeout, body_timeout)
+            header_timeout, body_timeout, quota)
     }
 
     /// Reads a TOML file.
@@ -347,6 +357,8 @@ impl Options {
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
             log_format: self.log_format.unwrap_or(LogFormat::Text),
+            quotas: quota::checked(self.quota, &policy)?,
+            file: None,
             policy,
             limits,
         })
@@ -477,6 +489,7 @@ impl Settings {
             max_connections: Some(self.limits.max_connections),
             header_timeout: span(self.limits.header_timeout),
             body_timeout: span(self.limits.body_timeout),
+            quota: (!self.quotas.is_empty()).then(|| self.quotas.iter().map(QuotaTable::from).collect()),
             ..self.store.clone().into_options()
         }
     }
@@ -566,7 +579,9 @@ mod tests {
             journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
-        let log = format!("{all}\nstore = 'log'");
+        let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
+            [[quota]]\nprefix = 'b'\n";
+        let log = format!("{all}\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
@@ -590,6 +605,9 @@ mod tests {
             ("\n\nhttp = '7788'", 3, "neither HOST:PORT"),
             ("drain_timeout = '10'", 1, "units"),
             ("max_body = -1", 1, "-1"),
+            ("\n[[quota]]\nprefix = 'a'\nmesages = 1", 4, "mesages"),
+            ("[[quota]]\nmessages = 1", 1, "prefix"),
+            ("[[quota]]\nprefix = 'a'\nleases = 'many'", 3, "many"),
             ("data = ", 1, ""),
         ] {
             std::fs::write(&file, text).unwrap();

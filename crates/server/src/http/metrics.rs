@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
 use duewheel::core::State;
-use duewheel::core::engine::{Counts, LATENESS_MS, Op, QueueView, Reply, Stats};
+use duewheel::core::engine::{Counts, LATENESS_MS, Op, QueueView, QuotaUse, Reply, Resource, Stats};
 
 use super::call::Call;
 use super::queue::totals;
@@ -14,6 +14,8 @@ use crate::error::Problem;
 
 /// Queues that get figures of their own: what a scraper can bear.
 const MAX_QUEUES: usize = 1_000;
+/// Quotas that are shown.
+const MAX_QUOTAS: usize = 1_000;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
     // Of many shards one may be away: then there are no figures of the whole rather than smaller ones.
@@ -35,6 +37,11 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         write_engine(&mut page, &stats);
     }
     write_queues(&mut page, &queues, call.app.client.now().wall.0);
+    match call.app.ask(Op::Quotas).await {
+        Ok(Reply::Quotas(uses)) => write_quotas(&mut page, &uses),
+        Ok(_) => return Err(Problem::internal()),
+        Err(_) => {}
+    }
     for (name, value) in call.app.wheel.cluster_figures().into_iter().flatten() {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
@@ -143,6 +150,35 @@ fn write_queues(page: &mut Page, queues: &[QueueView], now_ms: u64) {
             queue.name,
             seconds(overdue)
         );
+    }
+}
+
+fn write_quotas(page: &mut Page, uses: &[QuotaUse]) {
+    if uses.is_empty() {
+        return;
+    }
+    let shown = || uses.iter().take(MAX_QUOTAS).flat_map(|one| Resource::ALL.map(|resource| (one, resource)));
+    let labels = |one: &QuotaUse, resource: Resource| {
+        // A prefix holds neither quotes nor backslashes, as a queue's name does not.
+        format!("quota=\"{}\",resource=\"{resource}\"", one.quota.prefix)
+    };
+    page.head("duewheel_quota_limit", "gauge", "What a quota allows, of the first 1000 quotas.");
+    for (one, resource) in shown() {
+        if let Some(limit) = one.quota.limit(resource) {
+            page.line("duewheel_quota_limit", &labels(one, resource), limit);
+        }
+    }
+    page.head("duewheel_quota_used", "gauge", "What is used of it; of enqueues, how many of the burst.");
+    for (one, resource) in shown() {
+        page.line("duewheel_quota_used", &labels(one, resource), one.used[resource as usize]);
+    }
+    page.head(
+        "duewheel_quota_refused_total",
+        "counter",
+        "Refusals since the start; of leases, reserves that were held back.",
+    );
+    for (one, resource) in shown() {
+        page.line("duewheel_quota_refused_total", &labels(one, resource), one.refused[resource as usize]);
     }
 }
 

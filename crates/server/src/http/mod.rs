@@ -35,6 +35,7 @@ mod message;
 mod metrics;
 mod ndjson;
 mod queue;
+mod quota;
 mod reserve;
 mod room;
 mod routes;

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use duewheel::Demand;
 use duewheel::core::SessionId;
-use duewheel::core::engine::{Grant, Reserved};
+use duewheel::core::engine::{Grant, HeldBack, Reserved};
 use serde::Deserialize;
 
 use super::call::Call;

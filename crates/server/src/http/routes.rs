@@ -13,7 +13,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::call::Call;
 use super::{
     Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages,
-    metrics, queue as queues, reserve, settle, wheel,
+    metrics, queue as queues, quota, reserve, settle, wheel,
 };
 use crate::auth::Scope;
 use crate::error::{ErrorCode, Problem};
@@ -98,6 +98,7 @@ pub(crate) fn table() -> Vec<Route> {
         post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume),
         post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive),
+        get("/v1/quotas", NO, several(Metrics), quota::quotas),
         get("/v1/wheel", NO, server(Metrics), wheel::wheel),
         get("/v1/cluster", NO, server(Metrics), cluster::cluster),
         post("/v1/backup", NO, server(Admin), backup::backup),

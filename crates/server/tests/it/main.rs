@@ -17,6 +17,7 @@ mod operations;
 mod peer;
 mod process;
 mod queues;
+mod quotas;
 mod redis;
 mod schema;
 mod security;

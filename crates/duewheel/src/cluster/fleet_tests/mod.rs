@@ -35,6 +35,7 @@ fn options(name: &str) -> FleetOptions {
         bind: None,
         shards_if_new: 8,
         seed: Some(1),
+        quotas: Default::default(),
     }
 }
 

@@ -27,6 +27,7 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
         bind: None,
         shards_if_new: joined.shards,
         seed: Some(1),
+        quotas: Default::default(),
     };
     let clock = Arc::new(SystemClock);
     assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), clock).1

@@ -135,6 +135,7 @@ impl Side {
             | Reply::Count(_)
             | Reply::Deadline(_)
             | Reply::NextDue(_)
+            | Reply::Quotas(_)
             | Reply::Done) => format!("{other:?}"),
         }
     }

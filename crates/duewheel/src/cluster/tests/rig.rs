@@ -69,7 +69,13 @@ impl Local {
                 ..Config::default()
             };
             let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
-            let shard = Shard::start(Box::new(opener), config, clock.clone(), WhenFenced::OpenAgain);
+            let shard = Shard::start(
+                Box::new(opener),
+                config,
+                Default::default(),
+                clock.clone(),
+                WhenFenced::OpenAgain,
+            );
             let Ok(shard) = shard else { panic!("a shard in memory starts") };
             let (inbox, shared) = shard.hand_on();
             One { client: Client::new(inbox, shared), mood: Mood::Well, asked: Vec::new() }
@@ -215,7 +221,8 @@ pub(super) fn rig_with(shards: u32, policy: Policy, clock: VirtualClock) -> Rig 
     let inbox = Arc::new(Inbox::new(&policy));
     let shared = Arc::new(Shared::new(Level::Memory, any));
     let names = 7 << 40;
-    let router = Router::new(local.clone(), policy, &inbox, &shared, names, Handle::current());
+    let router =
+        Router::new(local.clone(), policy, &inbox, &shared, Default::default(), names, Handle::current());
     let client = Client::routed(inbox, shared, router, names);
     Rig { local, client, clock }
 }
@@ -226,7 +233,15 @@ impl Rig {
         let (inbox, shared) = (self.client.inbox.clone(), self.client.shared.clone());
         let names = 9 << 40;
         let policy = Policy::default();
-        let router = Router::new(self.local.clone(), policy, &inbox, &shared, names, Handle::current());
+        let router = Router::new(
+            self.local.clone(),
+            policy,
+            &inbox,
+            &shared,
+            Default::default(),
+            names,
+            Handle::current(),
+        );
         Client::routed(inbox, shared, router, names)
     }
 
@@ -274,7 +289,7 @@ impl Rig {
 
     /// A wheel over it.
     pub(super) fn wheel(&self) -> Duewheel {
-        Duewheel::new(self.client.clone(), Copier::None)
+        Duewheel::new(self.client.clone(), Copier::None, Policy::default(), Default::default())
     }
 
     /// The node has ended: what a shutdown waits for.

@@ -219,6 +219,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         Just(Op::Stats),
         session().prop_map(|session| Op::SessionDeadline { session }),
         Just(Op::NextDue),
+        Just(Op::Quotas),
     ];
     let rule = prop_oneof![
         (name(), settings()).prop_map(|(queue, settings)| Op::Configure { queue, settings }),
@@ -229,7 +230,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         (name(), hold()).prop_map(|(queue, how)| Op::LetGo { queue, how }),
         session().prop_map(|session| Op::SessionClosed { session }),
     ];
-    prop_oneof![5 => hand, 5 => settle, 6 => change, 10 => look, 7 => rule]
+    prop_oneof![5 => hand, 5 => settle, 6 => change, 11 => look, 7 => rule]
 }
 
 fn message() -> impl Strategy<Value = Arc<Message>> {
@@ -360,6 +361,7 @@ fn change_refusal() -> impl Strategy<Value = ChangeRefusal> {
         any::<u64>().prop_map(ChangeRefusal::TooFar),
         size().prop_map(ChangeRefusal::BodyTooLarge),
         any::<u64>().prop_map(ChangeRefusal::LeaseTooLong),
+        over_quota().prop_map(ChangeRefusal::OverQuota),
     ]
 }
 
@@ -375,7 +377,25 @@ fn enqueue_refusal() -> impl Strategy<Value = EnqueueRefusal> {
         part().prop_map(EnqueueRefusal::OutOfRange),
         Just(EnqueueRefusal::Overloaded),
         Just(EnqueueRefusal::DiskFull),
+        over_quota().prop_map(EnqueueRefusal::OverQuota),
     ]
+}
+
+fn over_quota() -> impl Strategy<Value = Box<OverQuota>> {
+    (text(), select(&Resource::ALL[..]), any::<[u64; 2]>(), ms()).prop_map(
+        |(quota, resource, [limit, used], retry_ms)| {
+            Box::new(OverQuota { quota, resource, limit, used, retry_ms })
+        },
+    )
+}
+
+fn quota_use() -> impl Strategy<Value = QuotaUse> {
+    let limits = (ms(), ms(), ms(), ms(), ms());
+    (text(), limits, any::<[u64; 4]>(), any::<[u64; 4]>()).prop_map(|(prefix, limits, used, refused)| {
+        let (messages, bytes, leases, enqueues_per_second, burst) = limits;
+        let quota = Quota { prefix, messages, bytes, leases, enqueues_per_second, burst };
+        QuotaUse { quota, used, refused }
+    })
 }
 
 fn settle_refusal() -> impl Strategy<Value = SettleRefusal> {
@@ -400,6 +420,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         .prop_map(|(id, due_at, generation, created)| Enqueued { id, due_at, generation, created });
     let reserved = prop_oneof![
         vec(grant(), 0..4).prop_map(Reserved::Grants),
+        Just(Reserved::HeldBack(HeldBack::Leases)),
         Just(Reserved::DeadlineSoon),
         Just(Reserved::Overloaded),
         Just(Reserved::HeldBack(HeldBack::Leases)),
@@ -470,9 +491,10 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         any::<u64>().prop_map(Reply::Count),
         ms().prop_map(Reply::Deadline),
         of(wall()).prop_map(Reply::NextDue),
+        vec(quota_use(), 0..3).prop_map(Reply::Quotas),
         Just(Reply::Done),
     ];
-    prop_oneof![6 => hand, 11 => look]
+    prop_oneof![6 => hand, 12 => look]
 }
 
 /// Any error of a call.
@@ -538,6 +560,7 @@ pub(super) fn kind_of_op(op: &Op) -> usize {
         Op::Hold { .. } => 30,
         Op::LetGo { .. } => 31,
         Op::SessionClosed { .. } => 32,
+        Op::Quotas => 33,
     }
 }
 
@@ -561,5 +584,6 @@ pub(super) fn kind_of_reply(reply: &Reply) -> usize {
         Reply::Deadline(_) => 14,
         Reply::NextDue(_) => 15,
         Reply::Done => 16,
+        Reply::Quotas(_) => 17,
     }
 }

@@ -184,7 +184,7 @@ fn the_bytes_are_those_of_this_protocol() {
         27, 1, b'q', // a purge
         32,   // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (1, expected));
+    assert_eq!((PROTOCOL, &*frame), (2, expected));
 }
 
 /// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it does with them is in

@@ -8,6 +8,7 @@ mod hostile;
 mod keys;
 mod one_engine;
 mod order;
+mod quotas;
 mod shards;
 mod sizes;
 mod unix_socket;

@@ -1,0 +1,631 @@
+//! Quotas: how much the queues of a tenant may hold, lease and take in.
+//!
+//! A tenant is all queues whose names begin with a prefix; of several prefixes the longest counts. Each shard of a cluster keeps its own
+//! share of a quota, so the sum over all shards holds without a word between them:
+//!
+//! | limit | share of a shard |
+//! |---|---|
+//! | messages, bytes, leases | the limit divided by the number of shards; the first shards have one more until the rest is used up |
+//! | enqueues a second | the exact fraction |
+//! | burst | the exact fraction, but at least one message, and what a millisecond brings |
+//!
+//! Use is the sum of the queues' tallies. It is added up once when quotas are set, and then moves with each record.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::message::Kind;
+use crate::name::QueueName;
+use crate::policy::Policy;
+use crate::record::Stand;
+use crate::tally::Tally;
+use crate::time::{EngineMs, Now};
+
+use super::Ids;
+use super::queue::QueueIdx;
+
+/// What the queues of one tenant may have together. `None`: no limit of this kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Quota {
+    /// How the names of the tenant's queues begin. Empty: all queues for which no longer prefix is set.
+    pub prefix: Box<str>,
+    /// Unsettled messages at a time: Scheduled, Ready, Leased and Dead.
+    pub messages: Option<u64>,
+    /// Weight of those, in bytes: bodies, keys and headers.
+    pub bytes: Option<u64>,
+    /// Leases at a time.
+    pub leases: Option<u64>,
+    /// Accepted enqueues a second, over time.
+    pub enqueues_per_second: Option<u64>,
+    /// Enqueues that may come at once; `None`: as many as a second brings.
+    pub burst: Option<u64>,
+}
+
+impl Quota {
+    /// The limit of one kind.
+    pub fn limit(&self, resource: Resource) -> Option<u64> {
+        match resource {
+            Resource::Messages => self.messages,
+            Resource::Bytes => self.bytes,
+            Resource::Leases => self.leases,
+            Resource::Enqueues => self.enqueues_per_second,
+        }
+    }
+}
+
+/// What a quota limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Resource {
+    /// Unsettled messages.
+    Messages = 0,
+    /// Their weight.
+    Bytes = 1,
+    /// Leases.
+    Leases = 2,
+    /// Enqueues a second.
+    Enqueues = 3,
+}
+
+impl Resource {
+    /// All of them.
+    pub const ALL: [Resource; 4] =
+        [Resource::Messages, Resource::Bytes, Resource::Leases, Resource::Enqueues];
+
+    /// The name of the limit in the configuration, in answers and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Resource::Messages => "messages",
+            Resource::Bytes => "bytes",
+            Resource::Leases => "leases",
+            Resource::Enqueues => "enqueues_per_second",
+        }
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why an operation was refused although the server as a whole has room. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct OverQuota {
+    /// The prefix of the quota.
+    pub quota: Box<str>,
+    /// Which of its limits is reached.
+    pub resource: Resource,
+    /// The limit, as it is at the shard that has refused. For enqueues: the whole rate a second.
+    pub limit: u64,
+    /// What is used of it there. For enqueues: as much as the limit.
+    pub used: u64,
+    /// When it may be worth another try, in ms; `None`: when something was settled or removed.
+    pub retry_ms: Option<u64>,
+}
+
+/// How much of a quota is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct QuotaUse {
+    /// The quota, as it was set.
+    pub quota: Quota,
+    /// Messages, bytes and leases now, in the order of [`Resource`]; of enqueues: how many of the burst are used up.
+    pub used: [u64; 4],
+    /// Refusals since this engine was made, in the same order; of leases: reserves that were held back.
+    pub refused: [u64; 4],
+}
+
+/// Why a list of quotas cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadQuota {
+    /// The prefix of the quota that is wrong.
+    pub prefix: Box<str>,
+    /// The field of it that is wrong.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub what: Box<str>,
+}
+
+impl fmt::Display for BadQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "quota {:?}: {}: {}", self.prefix, self.field, self.what)
+    }
+}
+
+impl std::error::Error for BadQuota {}
+
+/// Quotas that were checked. Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Quotas {
+    /// By prefix.
+    list: Arc<[Quota]>,
+    /// The lengths of the prefixes, longest first.
+    lengths: Arc<[usize]>,
+}
+
+impl Quotas {
+    /// Checks a list of quotas.
+    ///
+    /// ```
+    /// use duewheel_core::{Policy, engine::{Quota, Quotas}};
+    /// let acme = Quota { prefix: "acme.".into(), messages: Some(1_000_000), ..Quota::default() };
+    /// assert!(Quotas::new(vec![acme.clone()], &Policy::default()).is_ok());
+    /// assert!(Quotas::new(vec![acme.clone(), acme], &Policy::default()).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// When a prefix stands twice or cannot begin a name, or a limit is 0 or too large, with the name of the field.
+    pub fn new(mut list: Vec<Quota>, policy: &Policy) -> Result<Self, BadQuota> {
+        list.sort_by(|a, b| a.prefix.cmp(&b.prefix));
+        for (n, quota) in list.iter().enumerate() {
+            check(quota, policy).map_err(|(field, what)| BadQuota {
+                prefix: quota.prefix.clone(),
+                field,
+                what,
+            })?;
+            let bad =
+                |what: String| BadQuota { prefix: quota.prefix.clone(), field: "prefix", what: what.into() };
+            if n > 0 && list[n - 1].prefix == quota.prefix {
+                return Err(bad("stands twice".to_owned()));
+            }
+            if n >= policy.max_quotas {
+                return Err(bad(format!("there may be at most {} quotas", policy.max_quotas)));
+            }
+        }
+        let lengths: BTreeSet<usize> = list.iter().map(|quota| quota.prefix.len()).collect();
+        Ok(Quotas { list: list.into(), lengths: lengths.into_iter().rev().collect() })
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// All of them, by prefix.
+    pub fn iter(&self) -> impl Iterator<Item = &Quota> {
+        self.list.iter()
+    }
+
+    /// The place of the quota that counts for a queue: the one with the longest prefix of its name.
+    pub fn of(&self, queue: &QueueName) -> Option<usize> {
+        let name = queue.as_str();
+        let prefixes = self.lengths.iter().filter_map(|&length| name.get(..length));
+        prefixes
+            .filter_map(|prefix| self.list.binary_search_by(|quota| (*quota.prefix).cmp(prefix)).ok())
+            .next()
+    }
+}
+
+fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)> {
+    if !quota.prefix.is_empty()
+        && let Err(bad) = QueueName::new(&quota.prefix)
+    {
+        return Err(("prefix", bad.to_string().into()));
+    }
+    let most = policy.max_quota;
+    for (field, limit, most) in [
+        ("messages", quota.messages, most),
+        ("bytes", quota.bytes, most),
+        ("leases", quota.leases, most),
+        ("enqueues_per_second", quota.enqueues_per_second, policy.max_quota_rate),
+        ("burst", quota.burst, policy.max_quota_rate),
+    ] {
+        if limit.is_some_and(|limit| limit == 0 || limit > most) {
+            return Err((field, format!("must be from 1 to {most}").into()));
+        }
+    }
+    if quota.burst.is_some() && quota.enqueues_per_second.is_none() {
+        return Err(("burst", "needs enqueues_per_second".into()));
+    }
+    Ok(())
+}
+
+/// Place of a tenant among the quotas.
+pub(super) type TenantIdx = usize;
+
+/// The books of all tenants.
+#[derive(Debug, Default)]
+pub(super) struct Tenants {
+    list: Vec<Tenant>,
+    /// Whether one of them has a rate.
+    rated: bool,
+}
+
+/// The books of one tenant: what this shard may have of its quota, and what it has.
+#[derive(Debug)]
+struct Tenant {
+    quota: Quota,
+    /// This shard's share of messages, bytes and leases.
+    limits: [Option<u64>; 3],
+    used: [u64; 3],
+    tokens: Option<TokenBucket>,
+    refused: [u64; 4],
+    /// Queues with something ready and somebody waiting, while the tenant may lease no more.
+    starved: BTreeSet<QueueIdx>,
+}
+
+impl Tenants {
+    /// Books for these quotas, without anything in them. Buckets and refusals go on where the prefix was there before.
+    pub(super) fn renew(&mut self, quotas: &Quotas, ids: Ids, now: Now) -> BTreeSet<QueueIdx> {
+        let mut starved = BTreeSet::new();
+        let mut before = std::mem::take(&mut self.list);
+        for quota in quotas.iter() {
+            let old = before.iter_mut().find(|tenant| tenant.quota.prefix == quota.prefix);
+            let share = |limit: Option<u64>| limit.map(|limit| share(limit, ids));
+            let old_tokens = old.as_ref().and_then(|tenant| tenant.tokens.clone());
+            let tokens = quota.enqueues_per_second.map(|rate| {
+                TokenBucket::new(rate, quota.burst.unwrap_or(rate), ids, now.engine).filled_as(old_tokens)
+            });
+            self.list.push(Tenant {
+                limits: [share(quota.messages), share(quota.bytes), share(quota.leases)],
+                used: [0; 3],
+                tokens,
+                refused: old.map_or([0; 4], |tenant| tenant.refused),
+                starved: BTreeSet::new(),
+                quota: quota.clone(),
+            });
+        }
+        self.rated = self.list.iter().any(|tenant| tenant.tokens.is_some());
+        for tenant in &mut before {
+            starved.append(&mut tenant.starved);
+        }
+        starved
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether any enqueue can be refused for its rate.
+    pub(super) fn has_rates(&self) -> bool {
+        self.rated
+    }
+
+    /// Counts all that a queue holds.
+    pub(super) fn count_queue(&mut self, tenant: Option<TenantIdx>, tally: &Tally) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            let add = [tally.count(), tally.weight(), tally.part(Kind::Leased).count];
+            for (used, add) in tenant.used.iter_mut().zip(add) {
+                *used = used.saturating_add(add);
+            }
+        }
+    }
+
+    /// Counts what a purge has taken out of a queue; nothing of it was leased.
+    pub(super) fn count_purge(&mut self, tenant: Option<TenantIdx>, gone: &Tally) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            tenant.used[0] = tenant.used[0].saturating_sub(gone.count());
+            tenant.used[1] = tenant.used[1].saturating_sub(gone.weight());
+        }
+    }
+
+    /// Counts a record about a message. Returns the queues that waited for a lease to end, if one may be granted again.
+    pub(super) fn count(
+        &mut self,
+        tenant: Option<TenantIdx>,
+        (was, is): (Option<Stand>, Option<Stand>),
+    ) -> BTreeSet<QueueIdx> {
+        let Some(tenant) = self.get_mut(tenant) else { return BTreeSet::new() };
+        let was_full = tenant.is_lease_full();
+        if let Some(was) = was {
+            tenant.used[0] = tenant.used[0].saturating_sub(1);
+            tenant.used[1] = tenant.used[1].saturating_sub(was.weight);
+            tenant.used[2] = tenant.used[2].saturating_sub(u64::from(was.kind == Kind::Leased));
+        }
+        if let Some(is) = is {
+            tenant.used[0] += 1;
+            tenant.used[1] = tenant.used[1].saturating_add(is.weight);
+            tenant.used[2] += u64::from(is.kind == Kind::Leased);
+        }
+        if was_full && !tenant.is_lease_full() {
+            std::mem::take(&mut tenant.starved)
+        } else {
+            BTreeSet::new()
+        }
+    }
+
+    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. Takes one enqueue off the rate
+    /// if so: ask last.
+    ///
+    /// # Errors
+    /// What is used up. A replacement that does not make use larger is refused by the rate alone.
+    pub(super) fn accept(
+        &mut self,
+        tenant: Option<TenantIdx>,
+        now: Now,
+        weight: u64,
+        replaced: Option<u64>,
+    ) -> Result<(), Box<OverQuota>> {
+        let Some(tenant) = self.get_mut(tenant) else { return Ok(()) };
+        if replaced.is_none() {
+            tenant.need(Resource::Messages, 1)?;
+        }
+        tenant.need(Resource::Bytes, weight.saturating_sub(replaced.unwrap_or(0)))?;
+        tenant.take_token(now)
+    }
+
+    /// Whether a message may weigh so much more.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub(super) fn grow(&mut self, tenant: Option<TenantIdx>, more: u64) -> Result<(), Box<OverQuota>> {
+        self.get_mut(tenant).map_or(Ok(()), |tenant| tenant.need(Resource::Bytes, more))
+    }
+
+    /// Whether one more message may be leased.
+    ///
+    /// # Errors
+    /// When it may not.
+    pub(super) fn lease(&mut self, tenant: Option<TenantIdx>) -> Result<(), Box<OverQuota>> {
+        self.get_mut(tenant).map_or(Ok(()), |tenant| tenant.need(Resource::Leases, 1))
+    }
+
+    /// Whether nothing more may be leased.
+    pub(super) fn is_lease_full(&self, tenant: Option<TenantIdx>) -> bool {
+        tenant.and_then(|idx| self.list.get(idx)).is_some_and(Tenant::is_lease_full)
+    }
+
+    /// Serves the queue again once a lease of its tenant has ended.
+    pub(super) fn wait_for_lease(&mut self, tenant: Option<TenantIdx>, queue: QueueIdx) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            tenant.starved.insert(queue);
+        }
+    }
+
+    /// A reserve was held back.
+    pub(super) fn count_held_back(&mut self, tenant: Option<TenantIdx>) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            tenant.refused[Resource::Leases as usize] += 1;
+        }
+    }
+
+    /// How many enqueues the rate allows at this moment, and when it allows the next one. `None`: the tenant has no rate.
+    pub(super) fn pace(&mut self, tenant: TenantIdx, now: Now) -> Option<Pace> {
+        let tokens = self.list.get_mut(tenant)?.tokens.as_mut()?;
+        tokens.refill(now.engine);
+        let next = EngineMs(now.engine.0.saturating_add(tokens.next_ms()));
+        Some(Pace { left: tokens.left(), next })
+    }
+
+    pub(super) fn uses(&mut self, now: Now) -> Vec<QuotaUse> {
+        let using = |tenant: &mut Tenant| {
+            let [messages, bytes, leases] = tenant.used;
+            let tokens = tenant.tokens.as_mut().map_or(0, |tokens| {
+                tokens.refill(now.engine);
+                tokens.spent()
+            });
+            let used = [messages, bytes, leases, tokens];
+            QuotaUse { quota: tenant.quota.clone(), used, refused: tenant.refused }
+        };
+        self.list.iter_mut().map(using).collect()
+    }
+
+    fn get_mut(&mut self, tenant: Option<TenantIdx>) -> Option<&mut Tenant> {
+        tenant.and_then(|idx| self.list.get_mut(idx))
+    }
+}
+
+impl Tenant {
+    fn is_lease_full(&self) -> bool {
+        let at = Resource::Leases as usize;
+        self.limits[at].is_some_and(|limit| self.used[at] >= limit)
+    }
+
+    /// Refuses what makes use larger than the limit.
+    fn need(&mut self, resource: Resource, more: u64) -> Result<(), Box<OverQuota>> {
+        let at = resource as usize;
+        match self.limits[at] {
+            Some(limit) if more > 0 && self.used[at].saturating_add(more) > limit => {
+                Err(self.refuse(resource, limit, self.used[at], None))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn take_token(&mut self, now: Now) -> Result<(), Box<OverQuota>> {
+        let Some(tokens) = &mut self.tokens else { return Ok(()) };
+        tokens.refill(now.engine);
+        if tokens.take() {
+            return Ok(());
+        }
+        let (rate, retry_ms) = (self.quota.enqueues_per_second.unwrap_or(0), tokens.next_ms());
+        Err(self.refuse(Resource::Enqueues, rate, rate, Some(retry_ms)))
+    }
+
+    fn refuse(&mut self, resource: Resource, limit: u64, used: u64, retry_ms: Option<u64>) -> Box<OverQuota> {
+        self.refused[resource as usize] += 1;
+        Box::new(OverQuota { quota: self.quota.prefix.clone(), resource, limit, used, retry_ms })
+    }
+}
+
+/// What a rate allows at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Enqueues that are accepted now.
+    pub left: u64,
+    /// When one more is accepted; now if `left` is not 0.
+    pub next: EngineMs,
+}
+
+/// The share of one shard: the first ones have what cannot be divided.
+fn share(limit: u64, ids: Ids) -> u64 {
+    let shards = u64::from(ids.shards);
+    limit / shards + u64::from(u64::from(ids.shard.0) < limit % shards)
+}
+
+/// Enqueues that may come: so many a second, and at most a burst at once. Full at first.
+///
+/// It counts in parts of an enqueue so small that each ms of one shard brings whole ones: no rate is rounded.
+#[derive(Clone, Debug)]
+struct TokenBucket {
+    at: EngineMs,
+    level: u64,
+    most: u64,
+    /// Parts that come each ms.
+    rate: u64,
+    /// Parts of one enqueue.
+    one: u64,
+}
+
+impl TokenBucket {
+    fn new(per_second: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
+        let one = 1_000 * u64::from(ids.shards);
+        // As a ms is the finest step of time, it must hold what one brings, beside the part of an enqueue that is left over.
+        let most = burst.saturating_mul(1_000).max(one + per_second - 1);
+        TokenBucket { at: now, level: most, most, rate: per_second, one }
+    }
+
+    /// No fuller than the one before.
+    fn filled_as(mut self, old: Option<TokenBucket>) -> Self {
+        if let Some(mut old) = old {
+            old.refill(self.at);
+            // One that was full stays full under a larger burst.
+            if old.level < old.most {
+                self.level = self.most.min(old.level);
+            }
+        }
+        self
+    }
+
+    fn refill(&mut self, now: EngineMs) {
+        let more = now.0.saturating_sub(self.at.0).saturating_mul(self.rate);
+        self.level = self.level.saturating_add(more).min(self.most);
+        self.at = self.at.max(now);
+    }
+
+    fn left(&self) -> u64 {
+        self.level / self.one
+    }
+
+    /// How many of the burst are used up.
+    fn spent(&self) -> u64 {
+        (self.most - self.level).div_ceil(self.one)
+    }
+
+    fn take(&mut self) -> bool {
+        let there = self.level >= self.one;
+        if there {
+            self.level -= self.one;
+        }
+        there
+    }
+
+    /// ms until there is one.
+    fn next_ms(&self) -> u64 {
+        self.one.saturating_sub(self.level).div_ceil(self.rate.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Effects, Engine, Enqueue, Input, Op};
+    use super::*;
+    use crate::id::{Lsn, ReplyTo};
+    use crate::store::Recovered;
+
+    fn quota(prefix: &str) -> Quota {
+        Quota { prefix: prefix.into(), ..Quota::default() }
+    }
+
+    fn queue(name: &str) -> QueueName {
+        QueueName::new(name).unwrap()
+    }
+
+    #[test]
+    fn the_longest_prefix_of_a_name_counts() {
+        let list = ["a.", "", "a.b.c", "a.b"].map(quota).to_vec();
+        let quotas = Quotas::new(list, &Policy::default()).unwrap();
+        let prefix =
+            |name: &str| quotas.iter().nth(quotas.of(&queue(name)).unwrap()).unwrap().prefix.to_string();
+        for (name, longest) in
+            [("a", ""), ("a.", "a."), ("a.x", "a."), ("a.b", "a.b"), ("a.b.cd", "a.b.c"), ("z", "")]
+        {
+            assert_eq!(prefix(name), longest, "{name}");
+        }
+        let one = Quotas::new(vec![quota("b")], &Policy::default()).unwrap();
+        assert_eq!(
+            (one.of(&queue("a")), one.of(&queue("b")), one.of(&queue("bb"))),
+            (None, Some(0), Some(0))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_the_name_of_its_field() {
+        let bad = |quotas: Vec<Quota>, says: &str| {
+            let policy = Policy { max_quotas: 2, ..Policy::default() };
+            let error = Quotas::new(quotas, &policy).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}: {says}");
+        };
+        let max = 1 << 53;
+        bad(vec![quota("a"), quota("a")], r#"quota "a": prefix: stands twice"#);
+        bad(vec![quota("ä")], "prefix: may hold only");
+        bad(vec![quota("a"), quota("b"), quota("c")], "at most 2 quotas");
+        bad(vec![Quota { messages: Some(0), ..quota("a") }], r#"quota "a": messages: must be from 1 to"#);
+        bad(vec![Quota { bytes: Some(max + 1), ..quota("a") }], "bytes: must be");
+        bad(vec![Quota { leases: Some(0), ..quota("a") }], "leases: must be");
+        bad(vec![Quota { enqueues_per_second: Some(0), ..quota("a") }], "enqueues_per_second: must be");
+        bad(vec![Quota { burst: Some(1), ..quota("a") }], "burst: needs enqueues_per_second");
+        bad(
+            vec![Quota { enqueues_per_second: Some(1), burst: Some(1_000_000_001), ..quota("a") }],
+            "burst: must be",
+        );
+        let most = Quota {
+            messages: Some(max),
+            bytes: Some(1),
+            enqueues_per_second: Some(1_000_000_000),
+            ..quota("")
+        };
+        assert!(Quotas::new(vec![most], &Policy::default()).is_ok());
+    }
+
+    #[test]
+    fn a_quota_is_looked_up_once_a_queue_and_not_for_each_message() {
+        let now = Now::whole(0, 0);
+        let recovered = Recovered { next_lsn: Lsn(1), next_id: 1, ..Recovered::default() };
+        let mut engine = Engine::new(Config::default(), recovered, now).unwrap();
+        let quotas = vec![Quota { messages: Some(1_000), ..quota("q") }];
+        let mut fx = Effects::new();
+        engine.handle(now, Input::Quotas(Quotas::new(quotas, &Policy::default()).unwrap()), &mut fx);
+        for n in 0..300 {
+            let e = Enqueue::new(queue(["q1", "q2", "z"][n % 3]), "body");
+            engine.handle(now, Input::Request { to: ReplyTo(1), op: Op::Enqueue(Box::new(e)) }, &mut fx);
+        }
+        assert_eq!(fx.len(), 600, "a record and an answer each");
+        // Once before the queue is there, and once when it is made.
+        assert!(engine.queues.looked_up <= 6, "{}", engine.queues.looked_up);
+    }
+
+    #[test]
+    fn no_bucket_gives_more_than_its_rate_and_its_burst() {
+        for (rate, burst, shards) in
+            [(1, 1, 1), (7, 3, 1), (1_000, 1, 1), (50_000, 10, 1), (3, 9, 16), (10_000, 100, 7)]
+        {
+            let ids = Ids::of(crate::ShardId(0), shards);
+            let mut bucket = TokenBucket::new(rate, burst, ids, EngineMs(0));
+            let (most, one) = (bucket.most, bucket.one);
+            let (mut taken, mut now) = (0u64, 0);
+            for step in [1, 1, 3, 250, 1, 999, 2, 10_000, 1, 1] {
+                now += step;
+                bucket.refill(EngineMs(now));
+                while bucket.take() {
+                    taken += 1;
+                }
+                assert!(
+                    taken * one <= most + now * rate,
+                    "{rate}/s, {burst} at once, {shards} shards, after {now} ms"
+                );
+                let wait = bucket.next_ms();
+                assert!(wait > 0);
+                let mut later = bucket.clone();
+                later.refill(EngineMs(now + wait - 1));
+                assert!(!later.take(), "not earlier than said");
+                later.refill(EngineMs(now + wait));
+                assert!(later.take(), "when it is said");
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! New messages that wait for the rate of their tenant's quota.
+//!
+//! Callers who can do nothing with a refusal ([`Patience::Paced`](crate::inbox::Patience)) slow down to the rate instead. What waits has not
+//! been decided: it is looked up and decided when its time has come, first come, first served for each tenant.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use duewheel_core::engine::{Engine, Op};
+use duewheel_core::id::ReplyTo;
+use duewheel_core::policy::Policy;
+use duewheel_core::time::{EngineMs, Now};
+
+use crate::inbox::weight;
+
+/// Operations of a batch, and where their answers go.
+pub(crate) type Batch = Vec<(ReplyTo, Op)>;
+
+/// New messages that wait, by tenant, in order.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    lines: BTreeMap<usize, VecDeque<Paced>>,
+    /// Those whose tenant is not known any more: quotas were set anew.
+    loose: Vec<Paced>,
+    /// What is left of each tenant's rate in this batch.
+    left: BTreeMap<usize, u64>,
+    arrivals: u64,
+    bytes: usize,
+    max_bytes: usize,
+    max_wait_ms: u64,
+    /// When one of them may go, or has waited for long enough.
+    wake: Option<EngineMs>,
+    waits: Waits,
+}
+
+/// Whether anything may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Allowed,
+    /// A shutdown has begun.
+    Over,
+}
+
+#[derive(Debug)]
+struct Paced {
+    to: ReplyTo,
+    op: Op,
+    arrival: u64,
+    until: EngineMs,
+}
+
+impl Pacing {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        Pacing {
+            lines: BTreeMap::new(),
+            loose: Vec::new(),
+            left: BTreeMap::new(),
+            arrivals: 0,
+            bytes: 0,
+            // As much as may wait for the store.
+            max_bytes: policy.max_inbox_bytes,
+            max_wait_ms: policy.max_pace_wait_ms,
+            wake: None,
+            waits: Waits::Allowed,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.loose.is_empty()
+    }
+
+    /// Begins a batch with those that may go: at most `most` of each tenant.
+    pub(crate) fn begin(&mut self, now: Now, engine: &mut Engine, most: usize, batch: &mut Batch) {
+        self.left.clear();
+        if self.is_empty() {
+            return;
+        }
+        let loose = std::mem::take(&mut self.loose);
+        for paced in loose {
+            self.line_up(now, engine, paced, batch);
+        }
+        let tenants: Vec<usize> = self.lines.keys().copied().collect();
+        for tenant in tenants {
+            let Some(mut line) = self.lines.remove(&tenant) else { continue };
+            let mut taken = 0;
+            while let Some(first) = line.front() {
+                let name = queue_of(&first.op);
+                let rate = name.and_then(|name| self.left(now, engine, name));
+                let is_free = rate.is_none_or(|(_, left)| left > 0);
+                let goes = is_free || first.until <= now.engine || self.waits == Waits::Over;
+                if taken == most || !goes {
+                    break;
+                }
+                if let Some((tenant, left)) = rate {
+                    self.left.insert(tenant, left.saturating_sub(1));
+                }
+                let Some(first) = line.pop_front() else { break };
+                self.let_go(first, batch);
+                taken += 1;
+            }
+            if !line.is_empty() {
+                self.lines.insert(tenant, line);
+            }
+        }
+    }
+
+    /// Adds an operation to the batch; one that waits for a rate comes back into it later.
+    pub(crate) fn add(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        to: ReplyTo,
+        op: Op,
+        paced: bool,
+        batch: &mut Batch,
+    ) {
+        let rate = queue_of(&op).and_then(|name| self.left(now, engine, name));
+        let Some((tenant, left)) = rate else { return batch.push((to, op)) };
+        let waits = left == 0 || self.lines.contains_key(&tenant);
+        let bytes = weight(&op);
+        let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == Waits::Allowed;
+        if !paced || !waits || !has_room {
+            self.left.insert(tenant, left.saturating_sub(1));
+            return batch.push((to, op));
+        }
+        self.bytes += bytes;
+        self.arrivals += 1;
+        let until = EngineMs(now.engine.0.saturating_add(self.max_wait_ms));
+        let paced = Paced { to, op, arrival: self.arrivals, until };
+        self.lines.entry(tenant).or_default().push_back(paced);
+    }
+
+    /// Ends the step: from now on [`Pacing::next_wakeup`] says when there is something to do.
+    pub(crate) fn plan(&mut self, now: Now, engine: &mut Engine) {
+        let loose = (!self.loose.is_empty()).then_some(now.engine);
+        let wakeup = |first: &Paced| {
+            let rate = queue_of(&first.op).and_then(|name| engine.pace(now, name));
+            rate.map_or(now.engine, |(_, pace)| pace.next.min(first.until))
+        };
+        let lines = self.lines.values().filter_map(VecDeque::front).map(wakeup);
+        self.wake = lines.chain(loose).min();
+    }
+
+    pub(crate) fn next_wakeup(&self) -> Option<EngineMs> {
+        self.wake
+    }
+
+    /// Other quotas count.
+    pub(crate) fn renew(&mut self) {
+        self.loose.extend(std::mem::take(&mut self.lines).into_values().flatten());
+        self.loose.sort_by_key(|paced| paced.arrival);
+    }
+
+    /// Nothing waits any more: all of it is decided in the next step.
+    pub(crate) fn end_waits(&mut self) {
+        self.waits = Waits::Over;
+    }
+
+    /// Takes out all of them: they were not decided.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = ReplyTo> {
+        self.renew();
+        self.bytes = 0;
+        std::mem::take(&mut self.loose).into_iter().map(|paced| paced.to)
+    }
+
+    /// The tenant of a queue, and what is left of its rate in this batch, if there is a rate.
+    fn left(&self, now: Now, engine: &mut Engine, queue: &duewheel_core::QueueName) -> Option<(usize, u64)> {
+        let (tenant, pace) = engine.pace(now, queue)?;
+        Some((tenant, self.left.get(&tenant).copied().unwrap_or(pace.left)))
+    }
+
+    fn line_up(&mut self, now: Now, engine: &mut Engine, paced: Paced, batch: &mut Batch) {
+        match queue_of(&paced.op).and_then(|name| engine.pace(now, name)) {
+            Some((tenant, _)) => self.lines.entry(tenant).or_default().push_back(paced),
+            None => self.let_go(paced, batch),
+        }
+    }
+
+    fn let_go(&mut self, paced: Paced, batch: &mut Batch) {
+        self.bytes = self.bytes.saturating_sub(weight(&paced.op));
+        batch.push((paced.to, paced.op));
+    }
+}
+
+/// The queue that a new message goes to.
+fn queue_of(op: &Op) -> Option<&duewheel_core::QueueName> {
+    match op {
+        Op::Enqueue(e) => Some(&e.queue),
+        _ => None,
+    }
+}
