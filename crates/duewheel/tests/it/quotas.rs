@@ -71,7 +71,7 @@ fn the_patient_are_let_through_one_by_one_in_order_and_others_are_refused_meanwh
     assert_eq!((rig.enqueued(), first.try_recv().is_err()), (1, true));
     let mut second = rig.submit("t/2", 1, Patience::Paced);
     assert_eq!(accepted(&rig.submit("free", 5, Patience::Paced).try_recv().unwrap()), 5);
-    let refused = rig.submit("t", 1, Patience::Some).try_recv().unwrap();
+    let refused = rig.submit("t/3", 1, Patience::Some).try_recv().unwrap();
     let Ok(Reply::Enqueue(Err(EnqueueRefusal::OverQuota(over)))) = &refused[0] else { panic!("{refused:?}") };
     assert_eq!((over.resource, over.retry_ms), (Resource::Enqueues, Some(500)));
     for (ms, enqueued) in [(499, 6), (500, 7), (500, 7), (999, 7), (1_000, 8)] {
