@@ -178,6 +178,8 @@ fn reserve_of(submission: &Submission) -> Option<&Reserve> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+
     use tokio::sync::oneshot;
 
     use super::*;
@@ -287,5 +289,51 @@ mod tests {
         again.clear();
         turns.sort(&mut again, tenant_of);
         assert!(again.is_empty() && turns.lines.is_empty());
+    }
+
+    fn is_answered(pending: &mut crate::Pending) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::Pin::new(pending).poll(&mut context).is_ready()
+    }
+
+    /// Counts what is decided before a consumer of another tenant is served, in steps of the real runner.
+    #[test]
+    fn a_step_grants_a_bounded_number_to_a_flood_before_it_serves_another_tenant() {
+        use duewheel_core::engine::{Config, Enqueue, Quota};
+        use duewheel_core::store::{MemoryStore, Store};
+
+        let config = Config { policy: Policy { max_turn: 100, ..Policy::default() }, ..Config::default() };
+        let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
+        let clock = std::sync::Arc::new(crate::VirtualClock::at_2026());
+        let source = crate::quotas::QuotaSource::default();
+        let prefixes = ["flood", "calm"];
+        let quotas = prefixes.map(|prefix| Quota { prefix: prefix.into(), ..Quota::default() });
+        source.set(quotas.to_vec(), &config.policy).unwrap();
+        let mut runner =
+            crate::Runner::start(Box::new(opener), config, clock).unwrap().with_quotas(source.clone());
+        while runner.opening().unwrap().is_some() {}
+        let client = runner.client();
+        let put = |queue: &str| Op::Enqueue(Box::new(Enqueue::new(QueueName::new(queue).unwrap(), "x")));
+        drop(client.submit((0..2_000).map(|_| put("flood")).collect()).unwrap());
+        drop(client.submit(vec![put("calm")]).unwrap());
+        runner.turn();
+        let ask = |queue: &str, waiter: u64, max: usize| {
+            let Submission { ops, .. } = reserve(queue, waiter, max);
+            client.submit(ops).unwrap()
+        };
+        let mut flood: Vec<_> = (0..200).map(|n| ask("flood", n, 10)).collect();
+        let mut calm = ask("calm", 1_000, 1);
+        runner.turn();
+        assert!(is_answered(&mut calm));
+        let served = flood.iter_mut().filter_map(|pending| is_answered(pending).then_some(())).count();
+        assert!((1..=11).contains(&served), "{served} of them, of 10 messages each, and 100 are a turn");
+        assert!(matches!(runner.turn(), crate::Turn::Again), "the others go on at once");
+        source.set(Vec::new(), &Policy::default()).unwrap();
+        runner.turn();
+        let mut left: Vec<_> = flood.iter_mut().skip(2 * served).collect();
+        assert!(
+            left.iter_mut().all(|pending| is_answered(pending)),
+            "without quotas nobody waits for a turn"
+        );
     }
 }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use duewheel::core::engine::{Quota, Resource};
 use duewheel::{Duewheel, testing};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -92,6 +93,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         // It may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
     };
+    warn_of_empty_shares(&settings.quotas, wheel.client().shards());
     stop.again.wheel = Some(wheel.clone());
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
@@ -332,10 +334,28 @@ impl ReadAgain {
     }
 }
 
+/// Says which limits are too small to be shared: some shards then refuse everything of the tenant.
+fn warn_of_empty_shares(quotas: &[Quota], shards: u32) {
+    for quota in quotas {
+        for resource in [Resource::Messages, Resource::Bytes, Resource::Leases] {
+            if let Some(limit) = quota.limit(resource).filter(|limit| *limit < u64::from(shards)) {
+                tracing::warn!(
+                    quota = %quota.prefix,
+                    %resource,
+                    limit,
+                    shards,
+                    "this limit of a quota is smaller than the number of shards; some of them have no share of it"
+                );
+            }
+        }
+    }
+}
+
 /// Returns how many there are.
 fn set_quotas(file: &Path, wheel: &Duewheel) -> Result<usize, ConfigError> {
     let quotas = read_quotas(file)?;
     let n = quotas.len();
+    warn_of_empty_shares(&quotas, wheel.client().shards());
     wheel.set_quotas(quotas).map_err(|bad| ConfigError::Value(bad.to_string()))?;
     Ok(n)
 }

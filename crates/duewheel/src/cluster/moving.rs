@@ -96,3 +96,23 @@ fn refused_by(answer: &Result<Reply, CallError>) -> Option<&str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_has_refused_is_not_asked_for_a_while_and_others_are() {
+        let (used_up, lately) = (UsedUp::default(), 100_000_000);
+        used_up.note("a", ShardId(1), 1_000);
+        assert!(used_up.has("a", ShardId(1), 1_000) && used_up.has("a", ShardId(1), 999 + lately));
+        assert!(!used_up.has("a", ShardId(1), 1_000 + lately));
+        assert!(!used_up.has("a", ShardId(2), 1_000) && !used_up.has("b", ShardId(1), 1_000));
+        for n in 0..2 * MOST {
+            used_up.note(&format!("{n}"), ShardId(0), 1_000);
+        }
+        assert_eq!(used_up.0.lock().unwrap().len(), MOST, "bounded");
+        used_up.note("late", ShardId(0), 1_000 + lately);
+        assert!(used_up.has("late", ShardId(0), 1_000 + lately), "old ones make room");
+    }
+}

@@ -257,7 +257,7 @@ impl Lines {
         }
         let results = match self.remote.post_lines(&self.path, bytes) {
             Ok(results) => results,
-            Err(Trouble::Refused(refusal)) if refusal.code == "overloaded" => {
+            Err(Trouble::Refused(refusal)) if refusal.is_full() => {
                 self.rest();
                 return Ok(());
             }
@@ -277,7 +277,7 @@ impl Lines {
                 continue;
             }
             let refusal = Refusal::from_json(&result);
-            if refusal.code == "overloaded" {
+            if refusal.is_full() {
                 self.waiting_bytes += request.len() + 1;
                 self.waiting.push((number, request));
                 continue;

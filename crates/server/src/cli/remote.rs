@@ -87,7 +87,12 @@ impl Refusal {
 
     /// Whether the server only asked to come back a little later.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self.code.as_str(), "overloaded" | "draining")
+        self.is_full() || self.code == "draining"
+    }
+
+    /// Whether there was no room: for anybody, or within the quota of the queue's tenant.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self.code.as_str(), "overloaded" | "over_quota")
     }
 }
 

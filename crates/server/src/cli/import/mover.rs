@@ -494,7 +494,7 @@ mod tests {
             there(json!({"status": 409, "code": "dedupe_mismatch", "existing_id": "5"})),
             ("5".into(), true)
         );
-        for code in ["overloaded", "draining", "storage_unavailable"] {
+        for code in ["overloaded", "over_quota", "draining", "storage_unavailable"] {
             assert!(matches!(outcome(&json!({"status": 503, "code": code})), Ok(None)), "{code}");
         }
         let refused = outcome(&json!({"status": 413, "code": "body_too_large", "detail": "at most 5"}));
