@@ -11,6 +11,9 @@ const SECOND: u64 = 1_000;
 const HOUR: u64 = 3_600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 
+/// Pages of backlogs that an engine has under way at a time.
+pub const PAGES_UNDER_WAY: usize = 16;
+
 /// Every limit. `Policy::default()` is what the server and the library use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {

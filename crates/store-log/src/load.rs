@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use duewheel_core::message::Row;
+use duewheel_core::policy::PAGES_UNDER_WAY;
 use duewheel_core::record::Stands;
 use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, More, Sequence, StoreError, Which};
 use duewheel_core::{Lsn, MessageId, QueueName};
@@ -19,14 +20,16 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 use crate::fault::Trouble;
 use crate::find::{self, Finder};
 use crate::mem::{Mem, MemScan, Patch, Step, Told};
-use crate::run::{RawRow, RunScan};
+use crate::run::{RawRow, RunScan, before};
 use crate::shared::{Bell, Shared, Worked, lock};
 use crate::view::{Part, View};
 
 /// Entries of the active memtable that are looked at for one page, by the owner's thread.
 const LOOKED_AT: usize = 16 * 1024;
-/// Scans that are kept.
-const KEPT: usize = 4;
+/// Scans that are kept: one for each page that an engine has under way.
+const KEPT: usize = PAGES_UNDER_WAY + 4;
+/// A page that leaves queues out reads so many times the bytes that it may bring, and ends there: what it throws away has a bound.
+const READ_FOR_NOTHING: u64 = 4;
 /// Messages of which a part is elsewhere are read together, so many.
 const TOGETHER: usize = 32;
 
@@ -172,12 +175,20 @@ fn take_kept(loader: &Loader, request: &Request) -> Result<Older, Trouble> {
         kept.iter().position(fits).and_then(|i| kept.remove(i))
     };
     match goes_on {
-        Some(older) => Ok(older),
+        Some(mut older) => {
+            older.go_on(request)?;
+            Ok(older)
+        }
         None => {
             let Load { sequence, which, after, .. } = &request.load;
-            Older::new(Arc::clone(&request.view), *sequence, which.clone(), *after)
+            let allowed = allowed(request);
+            Older::new(Arc::clone(&request.view), *sequence, which.clone(), *after, allowed)
         }
     }
+}
+
+fn allowed(request: &Request) -> u64 {
+    READ_FOR_NOTHING.saturating_mul(request.load.bytes as u64)
 }
 
 /// A page that is being made.
@@ -207,6 +218,12 @@ impl<'a> Making<'a> {
                 (None, behind) => behind,
             };
             let next = next.filter(|next| next.0 <= self.request.load.until);
+            if let Some(barrier) = older.barrier().filter(|barrier| barrier.0 <= self.request.load.until)
+                && next.is_none_or(|next| next >= barrier)
+            {
+                upto = Some(before(barrier)).max(self.request.load.after);
+                break More::Yes;
+            }
             if let Some(end) = self.request.active_end
                 && next.is_none_or(|next| next > end)
             {
@@ -285,7 +302,7 @@ pub(crate) fn for_each(
     mut visit: impl FnMut(&QueueName),
 ) -> Result<(), Trouble> {
     let view = Arc::new(view.clone());
-    let mut older = Older::new(view, sequence, Which::All, None)?;
+    let mut older = Older::new(view, sequence, Which::All, None, u64::MAX)?;
     while let Some(cursor) = older.peek() {
         let queue = match (&older.frozen, &older.runs) {
             (Some((_, _, Some((at, queue)))), _) if *at == cursor => queue.clone(),
@@ -330,13 +347,15 @@ impl Older {
         sequence: Sequence,
         which: Which,
         after: Option<Cursor>,
+        allowed: u64,
     ) -> Result<Self, Trouble> {
         let frozen = view.frozen.as_ref();
         let frozen = frozen.map(|frozen| (Arc::clone(frozen), frozen.scan(sequence, &which, after), None));
         let mut older = Older { sequence, which, at: after, frozen, runs: Vec::new(), view };
         older.step_frozen();
         for (no, part) in older.view.parts.iter().enumerate() {
-            let scan = part.run.scan(&part.live, sequence, &older.which, after, u64::MAX)?;
+            let mut scan = part.run.scan(&part.live, sequence, &older.which, after, u64::MAX)?;
+            scan.allow(allowed, after);
             older.runs.push((no, scan, None));
         }
         for i in 0..older.runs.len() {
@@ -352,6 +371,25 @@ impl Older {
             && self.which == load.which
             && load.after >= self.at
             && self.peek().is_none_or(|head| load.after < Some(head))
+            && self.barrier().is_none_or(|barrier| load.after < Some(barrier))
+    }
+
+    /// Lets the runs that have stopped read for another page.
+    fn go_on(&mut self, request: &Request) -> Result<(), Trouble> {
+        for i in 0..self.runs.len() {
+            let (_, scan, head) = &mut self.runs[i];
+            scan.allow(allowed(request), request.load.after);
+            if head.is_none() && scan.paused().is_some() {
+                self.step_run(i)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the first of the runs stands that has stopped: before it every row is known.
+    fn barrier(&self) -> Option<Cursor> {
+        let stopped = self.runs.iter().filter(|(_, _, head)| head.is_none());
+        stopped.filter_map(|(_, scan, _)| scan.paused()).min()
     }
 
     /// The place of the next message.

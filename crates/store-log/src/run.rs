@@ -47,6 +47,6 @@ pub(crate) use find::{Behind, KeyLookup, Newer};
 pub(crate) use live::{Live, Mask};
 pub(crate) use opened::Run;
 pub(crate) use row::RawRow;
-pub(crate) use scan::RunScan;
+pub(crate) use scan::{RunScan, before};
 pub(crate) use verify::verify;
 pub(crate) use writer::RunWriter;

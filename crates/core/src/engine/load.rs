@@ -27,7 +27,7 @@ use hashbrown::HashMap;
 use crate::id::{Lsn, MessageId};
 use crate::message::{Kind, Life, Message, Row, Stage};
 use crate::name::QueueName;
-use crate::policy::ReadyOrder;
+use crate::policy::{PAGES_UNDER_WAY, ReadyOrder};
 use crate::record::Record;
 use crate::store::{Cursor, Load, Loaded, More, Sequence, Which};
 use crate::time::{Class, Due, Now};
@@ -45,8 +45,6 @@ const SOON_MS: u64 = 2_000;
 
 /// A queue with a backlog of which nothing was due, and for which the wheel has no room, is looked at again after this, in ms.
 const REST_MS: u64 = 50;
-/// Pages of backlogs under way at a time.
-const BACKLOGS: usize = 16;
 /// A queue with a backlog is left out of pages for the others from so many messages on.
 const WORTH_LEAVING_OUT: u64 = 64;
 
@@ -314,7 +312,7 @@ impl Engine {
             }
         }
         for _ in 0..self.policy.max_step {
-            if self.loading.backlogs >= BACKLOGS {
+            if self.loading.backlogs >= PAGES_UNDER_WAY {
                 return; // until one of those under way has come
             }
             let Some(idx) = self.next_hungry() else { return };

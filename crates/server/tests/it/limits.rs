@@ -165,6 +165,25 @@ async fn above_the_limit_of_waiting_reserves_it_is_overloaded() {
     assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("overloaded")));
 }
 
+/// Story: when too much was leased, consumers of all queues saw empty answers with 200 and no reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reserve_that_leases_hold_back_says_so() {
+    let policy = Policy { max_leased: 4, ..Policy::default() };
+    let server = Server::start_with(policy, Limits::default()).await;
+    for queue in ["hog", "hog", "hog", "other"] {
+        server.enqueue(queue, r#"{"body": "a", "delay_ms": 0}"#).await;
+    }
+    let reserve = r#"{"max": 10}"#;
+    assert_eq!(server.reserve("hog", reserve).await.len(), 2, "half of the leases");
+    let held = server.ok("POST", "/v1/queues/hog/reserve", reserve).await;
+    assert_eq!(held, json!({"messages": [], "held_back": "leases"}));
+    let empty = server.ok("POST", "/v1/queues/empty/reserve", reserve).await;
+    assert_eq!(empty, json!({"messages": []}));
+    assert_eq!(server.reserve("other", reserve).await.len(), 1, "another queue goes on");
+    let metrics = server.call("GET", "/metrics", "").await;
+    assert!(String::from_utf8_lossy(&metrics.body).contains("\nduewheel_reserve_held_back_total 1\n"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_serves_many_requests_also_pipelined() {
     let server = Server::start().await;

@@ -28,6 +28,18 @@ pub(crate) struct RunScan {
     after: Option<Cursor>,
     until: u64,
     way: Way,
+    allowance: Allowance,
+    /// It has stopped: nothing is left before this place.
+    paused: Option<Cursor>,
+}
+
+/// What a scan may read for one page when it leaves queues out: what is thrown away must end some time, too.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    bytes: u64,
+    /// Something must have been read for this page, and the page must come further than this.
+    has_read: bool,
+    from: Option<Cursor>,
 }
 
 /// Queues by their numbers in the run.
@@ -64,6 +76,7 @@ struct BySpan {
     order: Vec<(u64, MessageId, u32)>,
     next: usize,
     spare: Option<BytesMut>,
+    read_bytes: u64,
 }
 
 /// Which rows of a span are wanted.
@@ -107,8 +120,8 @@ enum Times {
     Graves(u32),
 }
 
-/// Excluded queues that are worth looking up in every span.
-const SKIPPED: usize = 16;
+/// Excluded queues that are worth looking up in every span: as many as an engine names in a page (`Policy::max_left_out`).
+const SKIPPED: usize = 256;
 /// Rows from which on a queue may be worth it.
 const SKIPPED_ROWS: u64 = 512;
 
@@ -144,7 +157,9 @@ impl Run {
             (Some(_), Sequence::Dead) => self.by_index(Times::Dead, after)?,
         };
         let wanted = wanted.unwrap_or(Wanted::All);
-        Ok(RunScan { run: Arc::clone(self), live: Arc::clone(live), wanted, after, until, way })
+        let allowance = Allowance { bytes: u64::MAX, has_read: false, from: after };
+        let run = Arc::clone(self);
+        Ok(RunScan { run, live: Arc::clone(live), wanted, after, until, way, allowance, paused: None })
     }
 
     /// Decodes a row that a scan of this run has given.
@@ -183,6 +198,7 @@ impl Run {
             order: Vec::new(),
             next: 0,
             spare: None,
+            read_bytes: 0,
         };
         match wanted {
             Wanted::All => {}
@@ -229,15 +245,37 @@ impl Run {
 }
 
 impl RunScan {
-    /// The next row.
+    /// Lets it read so many bytes for the next page, which goes on behind a place. It reads at least one span, and until the page comes further.
+    pub(crate) fn allow(&mut self, bytes: u64, from: Option<Cursor>) {
+        self.allowance = Allowance { bytes, has_read: false, from };
+    }
+
+    /// Where it has stopped because it may read no more for this page: every row before this place was given.
+    pub(crate) fn paused(&self) -> Option<Cursor> {
+        self.paused
+    }
+
+    /// The next row; none at the end, or when it has [`RunScan::paused`].
     pub(crate) fn next(&mut self) -> Result<Option<RawRow>, Trouble> {
+        self.paused = None;
         match &mut self.way {
             Way::Nothing => Ok(None),
             Way::Spans(way) => loop {
                 if let Some(row) = way.take() {
                     return Ok(Some(row));
                 }
-                if !way.enter(&self.run, &self.live, &self.wanted, self.after, self.until)? {
+                if let (Wanted::AllBut(_), Some(next)) = (&self.wanted, way.next_span(&self.run))
+                    && next.0 <= self.until
+                    && self.allowance.is_used_up(next)
+                {
+                    self.paused = Some(next);
+                    return Ok(None);
+                }
+                let before = way.read_bytes;
+                let has_entered = way.enter(&self.run, &self.live, &self.wanted, self.after, self.until)?;
+                self.allowance.bytes = self.allowance.bytes.saturating_sub(way.read_bytes - before);
+                self.allowance.has_read = true;
+                if !has_entered {
                     self.way = Way::Nothing;
                     return Ok(None);
                 }
@@ -264,7 +302,29 @@ impl Wanted {
     }
 }
 
+impl Allowance {
+    /// Whether a page may end before this place.
+    fn is_used_up(&self, next: Cursor) -> bool {
+        let comes_further = self.from.is_none_or(|from| before(next) > from);
+        self.bytes == 0 && self.has_read && comes_further
+    }
+}
+
+/// The last place before another.
+pub(crate) fn before((time, id): Cursor) -> Cursor {
+    match (time, id.0.checked_sub(1)) {
+        (time, Some(id)) => (time, MessageId(id)),
+        (time, None) => (time.saturating_sub(1), MessageId(u64::MAX)),
+    }
+}
+
 impl BySpan {
+    /// Where the next span starts.
+    fn next_span(&self, run: &Run) -> Option<Cursor> {
+        let span = run.spans.get(self.span).filter(|_| self.span < self.end)?;
+        Some((span.due, span.id))
+    }
+
     /// The next row of the present span.
     #[inline]
     fn take(&mut self) -> Option<RawRow> {
@@ -388,6 +448,7 @@ impl BySpan {
         let mut bytes = self.spare.take().unwrap_or_default();
         bytes.resize(bytes_between(from, to), 0);
         run.file.read(&mut bytes, from)?;
+        self.read_bytes += to - from;
         let part = u32::try_from(self.parts.len()).unwrap_or(u32::MAX);
         let mut block = 0;
         while block < bytes.len() {

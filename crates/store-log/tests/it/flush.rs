@@ -339,6 +339,64 @@ fn a_page_is_right_whatever_happens_until_it_is_fetched() {
     }
 }
 
+/// Story: a page that leaves queues out read and threw away what their blocks share with each other, until it was full or the sequence was at
+/// its end; every other page waited behind it.
+#[test]
+fn a_page_that_leaves_queues_out_ends_when_it_has_read_enough() {
+    let disk = SimDisk::new(3);
+    let options = Options {
+        segment_bytes: 4 << 20,
+        journal_bytes: 8 << 20,
+        journal_records: 1_000_000,
+        max_group_bytes: 1 << 20,
+        ..by_hand()
+    };
+    let mut store = open(&disk, options).expect("open");
+    let (hands, mut append) = (store.hands(), appender());
+    let idle = |n: u64| QueueName::new(&format!("idle-{n:03}")).expect("a good name");
+    // A hundred queues in turn: none has so much in a span that it gets blocks of its own there.
+    for first in (1..=60_000u64).step_by(1_000) {
+        let of_queue = |id: u64| {
+            let mut record = put(id, 200);
+            if let Record::Put { message, .. } = &mut record
+                && !id.is_multiple_of(20_000)
+            {
+                *message = Arc::new(Message { queue: idle(id % 100), ..Message::clone(message) });
+            }
+            record
+        };
+        append(&mut store, (first..first + 1_000).map(of_queue).collect());
+        hands.prepare();
+        work_all(&hands);
+    }
+    let except: Arc<[QueueName]> = (0..100).map(idle).collect();
+    for rows in [1, 1_000] {
+        let mut load = Load {
+            ticket: 1,
+            sequence: Sequence::After,
+            which: Which::AllBut(except.clone()),
+            after: None,
+            until: u64::MAX,
+            rows,
+            bytes: 100_000,
+        };
+        let (mut found, mut pages) = (Vec::new(), 0);
+        loop {
+            let page = load_page(&mut store, load.clone());
+            pages += 1;
+            found.extend(page.rows.iter().map(|row| row.message.id.0));
+            if page.more == More::No {
+                break;
+            }
+            assert!(page.upto > load.after, "each page comes further");
+            load.after = page.upto;
+        }
+        found.sort_unstable();
+        assert_eq!(found, [20_000, 40_000, 60_000]);
+        assert!(pages > 5, "{pages} pages of a tenth of the bytes each");
+    }
+}
+
 /// Messages of many queues in memory and in runs: one queue, and all but some.
 #[test]
 fn queues_are_told_apart_in_every_layer() {
