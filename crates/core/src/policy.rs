@@ -68,6 +68,8 @@ pub struct Policy {
     pub max_inbox_bytes: usize,
     /// Replies that wait for the disk; above it the driver takes no more requests until some have left.
     pub max_pending_replies: usize,
+    /// Weight of the messages in those replies, in bytes; as above.
+    pub max_pending_reply_bytes: usize,
     /// Messages in the wheel at a time; those due later are in the store alone.
     pub near_messages: usize,
     /// Weight of those, in bytes.
@@ -88,6 +90,9 @@ pub struct Policy {
     pub load_rows: usize,
     /// Bytes of bodies of one load from the store.
     pub load_bytes: usize,
+    /// Weight of the messages that one look-up in the store brings into memory, in bytes. A batch whose operations name more
+    /// is decided in several parts, each with a look-up of its own.
+    pub found_bytes: usize,
     /// Slots of the ring.
     pub wheel_slots: usize,
     /// One step of the pointer, in ms. Precision does not depend on it.
@@ -231,6 +236,7 @@ impl Default for Policy {
             max_inbox_requests: 200_000,
             max_inbox_bytes: 256 * MIB,
             max_pending_replies: 400_000,
+            max_pending_reply_bytes: 64 * MIB,
             near_messages: 200_000,
             near_bytes: 128 * MIB,
             ready_messages: 200_000,
@@ -241,6 +247,7 @@ impl Default for Policy {
             max_load_wait_ms: 2 * SECOND,
             load_rows: 10_000,
             load_bytes: 16 * MIB,
+            found_bytes: 16 * MIB,
             wheel_slots: 3_600,
             wheel_tick_ms: 1_000,
             max_sleep_ms: SECOND,

@@ -258,7 +258,9 @@ where
                         });
                     }
                 }
-                Ok(Reserved::DeadlineSoon | Reserved::Overloaded) => tokio::time::sleep(pause).await,
+                Ok(Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::TooManyQueues) => {
+                    tokio::time::sleep(pause).await
+                }
                 Err(_) if this.client.shared.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");

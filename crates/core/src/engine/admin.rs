@@ -57,11 +57,18 @@ impl Engine {
         self.rank_again(now, idx, fx);
     }
 
-    pub(super) fn hold(&mut self, name: &QueueName, how: Hold) {
-        if self.queues.find(name).is_some() || self.queues.len() < self.policy.max_queues {
-            let idx = self.queues.find_or_make(name);
-            self.queues.get_mut(idx).holds[how as usize] += 1;
+    pub(super) fn hold(&mut self, name: &QueueName, how: Hold) -> Reply {
+        if !self.has_room_for(name) {
+            return Reply::Configure(SettingsRefusal::Overloaded);
         }
+        let idx = self.queues.find_or_make(name);
+        self.queues.get_mut(idx).holds[how as usize] += 1;
+        Reply::Done
+    }
+
+    /// Whether a queue is there, or may be made.
+    pub(super) fn has_room_for(&self, name: &QueueName) -> bool {
+        self.queues.len() < self.policy.max_queues || self.queues.find(name).is_some()
     }
 
     pub(super) fn let_go(&mut self, name: &QueueName, how: Hold) {
@@ -126,19 +133,26 @@ impl Engine {
         if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
             return out("dead_ttl_ms", policy.max_delay_ms);
         }
-        if self.queues.len() >= policy.max_queues && self.queues.find(name).is_none() {
-            return Err(SettingsRefusal::Overloaded);
-        }
-        Ok(())
+        if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
     }
 
-    pub(super) fn pause(&mut self, now: Now, name: &QueueName, for_ms: Option<u64>, fx: &mut Effects) {
+    pub(super) fn pause(
+        &mut self,
+        now: Now,
+        name: &QueueName,
+        for_ms: Option<u64>,
+        fx: &mut Effects,
+    ) -> Reply {
+        if !self.has_room_for(name) {
+            return Reply::Configure(SettingsRefusal::Overloaded);
+        }
         let idx = self.queues.find_or_make(name);
         let pause = match for_ms {
             None => Pause::Paused,
             Some(ms) => Pause::Until { end: now.after(ms).unwrap_or(EngineMs(u64::MAX)), length_ms: ms },
         };
         self.set_pause(idx, pause, fx);
+        Reply::Done
     }
 
     pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) {

@@ -3,6 +3,8 @@
 //! What a page says is as old as the page. A row that has changed since is shown as it is now if it is in memory, and left out
 //! otherwise; messages put since may be missing, as if the question had come before them.
 
+use std::collections::VecDeque;
+
 use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Kind, Row, State};
 use crate::name::QueueName;
@@ -23,7 +25,7 @@ pub(super) enum Gather {
     /// Pages of one sequence or of two.
     Pages(Pages),
     /// Dead messages that are to come back: they are looked up once more, together with their keys.
-    Redrive { to: ReplyTo, queue: QueueName, rows: Vec<Row>, many: Many, next: Vec<Load> },
+    Redrive { to: ReplyTo, queue: QueueName, rows: VecDeque<Row>, many: Many, next: Vec<Load> },
 }
 
 #[derive(Debug)]
@@ -287,20 +289,25 @@ impl Engine {
                 self.respond(to, Reply::Count(many.done as u64), fx);
             }
             Want::Redrive(many) => {
-                let rows: Vec<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
+                let rows: VecDeque<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
                 let number = self.next_gather;
                 self.next_gather += 1;
                 self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
-                self.redrives.push(number);
+                self.redrives.push_back(number);
             }
         }
     }
 
-    /// What the redrives under way need to know.
-    pub(super) fn look_up_own(&self, lookups: &mut Lookups) {
+    /// What the redrives under way need to know: of as many messages as one step brings back.
+    pub(super) fn look_up_own(&mut self, lookups: &mut Lookups) {
+        self.own_looked_up = 0;
         for number in &self.redrives {
             let Some(Gather::Redrive { rows, .. }) = self.gathers.get(number) else { continue };
             for row in rows {
+                if self.own_looked_up == self.policy.max_step {
+                    return;
+                }
+                self.own_looked_up += 1;
                 self.look_up_id(row.message.id, lookups);
                 if let Some(key) = &row.message.key {
                     self.look_up_key(&row.message.queue, key, lookups);
@@ -309,22 +316,36 @@ impl Engine {
         }
     }
 
-    /// Brings back what was asked for; everything it needs has been looked up.
+    /// Brings back what was asked for, as far as everything that it needs has been looked up.
     pub(super) fn finish_redrives(&mut self, now: Now, fx: &mut Effects) {
-        for number in std::mem::take(&mut self.redrives) {
-            let Some(Gather::Redrive { to, queue, rows, mut many, next }) = self.gathers.remove(&number)
+        while let Some(number) = self.redrives.pop_front() {
+            let Some(Gather::Redrive { to, queue, mut rows, mut many, next }) = self.gathers.remove(&number)
             else {
                 continue;
             };
-            for row in rows {
-                let slot = self.live(row.message.id);
-                let dead = slot.filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
-                if let Some(slot) = dead.filter(|&s| many.left() > 0 && self.key_taken(s).is_none()) {
+            while many.left() > 0
+                && let Some(row) = rows.front()
+            {
+                let id = row.message.id;
+                let key_unmade = |key| self.unmade.has_key(&row.message.queue, key);
+                let unmade = self.unmade.has_id(id) || row.message.key.as_ref().is_some_and(key_unmade);
+                if self.own_looked_up == 0 || unmade {
+                    self.unfinished = true;
+                    self.own_looked_up = 0;
+                    self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
+                    return self.redrives.push_front(number);
+                }
+                self.own_looked_up -= 1;
+                rows.pop_front();
+                let dead = self.live(id).filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
+                if let Some(slot) = dead.filter(|&s| self.key_taken(s).is_none()) {
                     self.count_fire(slot);
                     self.revive(now, slot, fx);
                     many.done += 1;
                 }
             }
+            // Those behind them that were looked up are not needed.
+            self.own_looked_up -= rows.len().min(self.own_looked_up);
             if many.left() > 0 && !next.is_empty() {
                 self.gather(now, to, &queue, Want::Redrive(many), next, fx);
             } else {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Kind, Life, Message, Stage, State};
+use crate::message::{DeadReason, Kind, Life, Message, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
 use crate::tally::{DueCounts, FINEST_MS};
@@ -13,8 +13,8 @@ use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, Queue, QueueIdx};
-use super::reply::{Counts, Histogram, QueueView, Rates, Stats, View, WheelView};
-use super::rows::Slot;
+use super::reply::{Counts, Histogram, Outline, QueueView, Rates, Stats, View, WheelView};
+use super::rows::{Entry, Slot};
 
 impl Engine {
     pub(super) fn look(&self, now: Now, target: &Target) -> Option<Box<View>> {
@@ -46,13 +46,30 @@ impl Engine {
             lease_ms: self.lease_ms(queue, message),
             max_attempts: self.max_attempts(queue, message),
             lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
-            dead: match life.stage {
-                Stage::Dead { reason, at } => Some((reason, at.wall())),
-                Stage::Waiting { .. } | Stage::Leased(_) => None,
-            },
+            dead: died(life),
             marks: life.marks,
             delay_ms: asked_delay(now, message, life),
             history: life.history.clone(),
+        }
+    }
+
+    /// What a change answers.
+    pub(super) fn outline(&self, now: Now, slot: Slot) -> Outline {
+        let Entry { message, life, queue, .. } = self.rows.get(slot);
+        Outline {
+            id: message.id,
+            queue: message.queue.clone(),
+            key: message.key.clone(),
+            state: self.rows.get(slot).state(now),
+            due_at: now.wall_of(life.due),
+            due_in_ms: now.until(life.due),
+            attempt: life.attempt,
+            generation: life.generation,
+            priority: self.priority(*queue, life),
+            lease_ms: self.lease_ms(*queue, message),
+            max_attempts: self.max_attempts(*queue, message),
+            enqueued_at: message.enqueued_at,
+            dead: died(life),
         }
     }
 
@@ -203,5 +220,13 @@ impl Engine {
             lateness: self.lateness.to_vec(),
             lateness_sum_ms: self.lateness_sum_ms,
         }
+    }
+}
+
+/// Why and since when a message is dead.
+fn died(life: &Life) -> Option<(DeadReason, WallMs)> {
+    match life.stage {
+        Stage::Dead { reason, at } => Some((reason, at.wall())),
+        Stage::Waiting { .. } | Stage::Leased(_) => None,
     }
 }

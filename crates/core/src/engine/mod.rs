@@ -40,7 +40,7 @@ mod schedule;
 mod settle;
 mod waiters;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
@@ -48,9 +48,9 @@ pub use input::{
     Begins, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId, When,
 };
 pub use reply::{
-    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Page, Part,
-    QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats, View,
-    WheelView,
+    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, Histogram, LATENESS_MS, Outline, Page,
+    Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats,
+    View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
@@ -63,6 +63,7 @@ use crate::store::{Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
+use batch::Unmade;
 use dedupe::Dedupe;
 use fresh::Fresh;
 use gather::Gather;
@@ -195,7 +196,11 @@ pub struct Engine {
     gathers: BTreeMap<u64, Gather>,
     next_gather: u64,
     /// Those of them that bring dead messages back, and can do so now.
-    redrives: Vec<u64>,
+    redrives: VecDeque<u64>,
+    /// How many of their messages, from the first on, this batch has looked up.
+    own_looked_up: usize,
+    /// What this batch needs and has not looked up.
+    unmade: Unmade,
     /// Waiting reserves whose own wait is over: they wait for a page.
     parked: BTreeSet<u64>,
     /// Who wants to know when the next message is due; told when a page that is under way cannot change it.
@@ -284,7 +289,9 @@ impl Engine {
             resting: Default::default(),
             gathers: BTreeMap::new(),
             next_gather: 0,
-            redrives: Vec::new(),
+            redrives: VecDeque::new(),
+            own_looked_up: 0,
+            unmade: Unmade::default(),
             parked: BTreeSet::new(),
             next_due_asked: Vec::new(),
             room: Room::Enough,
@@ -343,6 +350,10 @@ impl Engine {
             Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx)),
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
+            Op::Outline { id } => {
+                let slot = self.live(id).ok_or(ChangeRefusal::NotFound);
+                Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot))))
+            }
             Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
             Op::List { queue, state, after, limit } => {
                 let seen = after.unwrap_or(ListCursor { at: None, after: None });
@@ -356,19 +367,13 @@ impl Engine {
             Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
             Op::Stats => Reply::Stats(Box::new(self.stats(now))),
             Op::Configure { queue, settings } => self.configure(now, &queue, settings, fx),
-            Op::Pause { queue, for_ms } => {
-                self.pause(now, &queue, for_ms, fx);
-                Reply::Done
-            }
+            Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
             Op::Resume { queue } => {
                 self.resume(&queue, fx);
                 Reply::Done
             }
             Op::Purge { queue } => Reply::Count(self.purge(&queue, fx)),
-            Op::Hold { queue, how } => {
-                self.hold(&queue, how);
-                Reply::Done
-            }
+            Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);
                 Reply::Done

@@ -38,6 +38,10 @@ impl Engine {
                 self.serve_queue(now, idx, fx);
             }
         }
+        let new = r.queues.iter().filter(|name| self.queues.find(name).is_none());
+        if r.wait_ms > 0 && self.queues.len() + new.count() > self.policy.max_queues.max(self.queues.len()) {
+            return self.respond(to, Reply::Reserve(Reserved::TooManyQueues), fx);
+        }
         let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
         for name in &r.queues {
             // A reserve that does not wait leaves no trace of a queue that is not there.

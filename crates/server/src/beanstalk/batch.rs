@@ -1,5 +1,7 @@
 //! Which commands are handed to the engine together, and what becomes of each of them.
 
+use duewheel::core::QueueName;
+
 use super::codec::Command;
 
 /// What becomes of one command of a batch. All but the first three take one answer.
@@ -10,6 +12,16 @@ pub(super) enum Part {
     Block(String),
     /// An operation without a reply.
     Silent,
+    /// Another queue is used instead of the one left.
+    Use {
+        queue: QueueName,
+        left: QueueName,
+    },
+    /// One more queue is watched: so many then.
+    Watch {
+        queue: QueueName,
+        watching: usize,
+    },
     Put,
     ReserveJob,
     Delete,
@@ -29,6 +41,7 @@ impl Part {
         match self {
             Part::Found | Part::ReserveJob => max_body,
             Part::Line(text) | Part::Block(text) => text.len(),
+            Part::Use { .. } | Part::Watch { .. } => 256,
             Part::StatsJob | Part::StatsQueue | Part::Stats => 2 * 1024,
             Part::Text(_)
             | Part::Silent

@@ -57,6 +57,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             let room = call.app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
         }
+        Reserved::TooManyQueues => Err(overloaded("as many queues exist as the limits allow")),
         Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
         Reserved::DeadlineSoon => Err(Problem::internal()),
     }
