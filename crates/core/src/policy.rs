@@ -54,7 +54,8 @@ pub struct Policy {
     pub max_history: usize,
     /// Longest note of a nack, in bytes; a longer one is cut.
     pub max_note: usize,
-    /// Messages fired, leases ended, or purged messages swept in one step of the engine.
+    /// Messages fired, leases ended, purged messages swept, grants to those who waited, or waits, pauses and queues ended in one
+    /// step of the engine; of each of these.
     pub max_step: usize,
     /// Operations that are decided after one look-up in the store.
     pub max_batch_ops: usize,
@@ -93,6 +94,11 @@ pub struct Policy {
     /// Weight of the messages that one look-up in the store brings into memory, in bytes. A batch whose operations name more
     /// is decided in several parts, each with a look-up of its own.
     pub found_bytes: usize,
+    /// Answers (listings, peeks, redrives) for which pages are read at a time; each may hold `load_bytes` for each of two
+    /// sequences. The others wait for their turn.
+    pub max_gathers: usize,
+    /// Queues whose dead messages are read at a time to see whether their time is over; `load_bytes` for each.
+    pub max_dead_pages: usize,
     /// Slots of the ring.
     pub wheel_slots: usize,
     /// One step of the pointer, in ms. Precision does not depend on it.
@@ -229,7 +235,7 @@ impl Default for Policy {
             max_queues: 1_000_000,
             max_history: 8,
             max_note: 256,
-            max_step: 4_000,
+            max_step: 4_096,
             max_batch_ops: 2_048,
             max_group_records: 50_000,
             max_group_bytes: 4 * MIB,
@@ -248,6 +254,8 @@ impl Default for Policy {
             load_rows: 10_000,
             load_bytes: 16 * MIB,
             found_bytes: 16 * MIB,
+            max_gathers: 4,
+            max_dead_pages: 2,
             wheel_slots: 3_600,
             wheel_tick_ms: 1_000,
             max_sleep_ms: SECOND,

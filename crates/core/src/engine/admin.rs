@@ -90,7 +90,8 @@ impl Engine {
 
     /// Ends queues with settings that do not outlive them.
     pub(super) fn end_queues(&mut self, fx: &mut Effects) {
-        while let Some(idx) = self.leaving.pop_first() {
+        for _ in 0..self.policy.max_step {
+            let Some(idx) = self.leaving.pop_first() else { return };
             if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
                 continue;
             }
@@ -181,13 +182,12 @@ impl Engine {
 
     /// Ends timed pauses.
     pub(super) fn end_pauses(&mut self, now: Now, fx: &mut Effects) {
-        while let Some(&(t, idx)) = self.pauses.first() {
-            if t > now.engine {
-                return;
-            }
+        for _ in 0..self.policy.max_step {
+            let Some(&(_, idx)) = self.pauses.first().filter(|(t, _)| *t <= now.engine) else { return };
             self.set_pause(idx, Pause::Running, fx);
             self.release(idx);
         }
+        self.unfinished = true;
     }
 
     fn wake_queue(&mut self, idx: QueueIdx) {
@@ -212,9 +212,19 @@ impl Engine {
         self.dead_checks.insert((when, idx));
     }
 
+    fn may_ask_dead(&self) -> bool {
+        self.loading.dead < self.policy.max_dead_pages
+    }
+
+    /// When to look for dead messages whose time is over; `None` until a page of those under way has come, if these are as many
+    /// as may be.
+    pub(super) fn next_dead_check(&self) -> Option<EngineMs> {
+        self.dead_checks.first().filter(|_| self.may_ask_dead()).map(|(t, _)| *t)
+    }
+
     /// Asks for the dead messages of queues in which the time of some may be over.
     pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
-        while let Some(&(t, idx)) = self.dead_checks.first() {
+        while let Some((t, idx)) = self.dead_checks.first().copied().filter(|_| self.may_ask_dead()) {
             if t > now.engine {
                 return;
             }

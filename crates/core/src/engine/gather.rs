@@ -197,6 +197,20 @@ impl Engine {
         if nothing || loads.is_empty() {
             return self.finish(now, pages, fx);
         }
+        self.gathers_waiting.push_back((pages, loads));
+        self.start_gathers(fx);
+    }
+
+    /// Asks for the pages of answers that wait, a few answers at a time.
+    pub(super) fn start_gathers(&mut self, fx: &mut Effects) {
+        while self.gathers.len() < self.policy.max_gathers
+            && let Some((pages, loads)) = self.gathers_waiting.pop_front()
+        {
+            self.start_gather(pages, loads, fx);
+        }
+    }
+
+    fn start_gather(&mut self, pages: Pages, loads: Vec<Load>, fx: &mut Effects) {
         let number = self.next_gather;
         self.next_gather += 1;
         self.gathers.insert(number, Gather::Pages(pages));
@@ -436,53 +450,39 @@ impl Engine {
     }
 
     fn list_leased(&self, now: Now, idx: super::queue::QueueIdx, seen: ListCursor, limit: usize) -> Page {
-        let mut slots: Vec<_> = self
-            .queues
-            .get(idx)
-            .leased
-            .iter()
-            .filter_map(|&id| self.live(id))
-            .filter(|&slot| {
-                let entry = self.rows.get(slot);
-                let place = Some((entry.life.due.raw(), entry.message.id));
-                match entry.life.due.class() {
-                    Class::At => place > seen.at,
-                    Class::After => place > seen.after,
-                }
-            })
-            .map(|slot| {
-                let entry = self.rows.get(slot);
-                (now.wall_of(entry.life.due), entry.message.id, slot)
-            })
-            .collect();
-        slots.sort_unstable();
-        let more = slots.len() > limit;
-        slots.truncate(limit);
-        // As a page from the store: a few large bodies fill it, and at least one is there.
+        use std::ops::Bound::{Excluded, Unbounded};
+        let [at, after] = &self.queues.get(idx).leased_by_due;
+        let behind = |seen: Option<Cursor>| (seen.map_or(Unbounded, Excluded), Unbounded);
+        let mut at = at.range(behind(seen.at)).peekable();
+        let mut after = after.range(behind(seen.after)).peekable();
+        let mut page = Page { next: Some(seen), ..Page::default() };
+        let mut place = seen;
         let mut bytes = 0;
-        let fits = slots.iter().take_while(|&&(_, _, slot)| {
-            let before = bytes;
-            bytes += self.rows.get(slot).message.weight();
-            before < self.policy.load_bytes
-        });
-        let fits = fits.count();
-        let more = more || fits < slots.len();
-        slots.truncate(fits);
-        let mut next = seen;
-        let mut behind = Vec::with_capacity(slots.len());
-        for &(_, id, slot) in &slots {
-            let due = self.rows.get(slot).life.due;
-            match due.class() {
-                Class::At => next.at = Some((due.raw(), id)),
-                Class::After => next.after = Some((due.raw(), id)),
+        // As a page from the store: a few large bodies fill it, and at least one is there.
+        while page.views.len() < limit && bytes < self.policy.load_bytes {
+            let wall_at = at.peek().map(|&&(time, id)| (crate::WallMs(time), id));
+            let wall_after = after.peek().map(|&&(time, id)| (now.wall_of_engine(crate::EngineMs(time)), id));
+            let is_at = match (wall_at, wall_after) {
+                (None, None) => break,
+                (Some(at), Some(after)) => at <= after,
+                (at, _) => at.is_some(),
+            };
+            let first = if is_at { at.next() } else { after.next() };
+            let Some(&(time, id)) = first else { break };
+            self.worked(1);
+            if is_at {
+                place.at = Some((time, id));
+            } else {
+                place.after = Some((time, id));
             }
-            behind.push(next);
+            let Some(slot) = self.live(id) else { continue };
+            bytes += self.rows.get(slot).message.weight();
+            page.views.push(self.view(now, slot));
+            page.behind.push(place);
         }
-        Page {
-            views: slots.iter().map(|&(_, _, slot)| self.view(now, slot)).collect(),
-            behind,
-            next: more.then_some(next),
-        }
+        let more = at.peek().is_some() || after.peek().is_some();
+        page.next = more.then_some(place);
+        page
     }
 
     /// Appends a removal without a settle; for what a queue's settings remove.

@@ -80,16 +80,29 @@ impl Engine {
 
     pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let limit = limit.min(self.policy.max_page);
-        self.queues.after(after).take(limit).map(|q| self.view_of_queue(now, q)).collect()
+        let queues: Vec<&Queue> = self.queues.after(after).take(limit).collect();
+        self.worked(queues.len());
+        // All of them together look at no more messages than a step may.
+        let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
+        let view = |queue: &Queue| QueueView {
+            oldest_ready: self.oldest_ready(now, queue, priorities),
+            ..self.view_of_queue_but_oldest(now, queue)
+        };
+        queues.into_iter().map(view).collect()
     }
 
     pub(super) fn view_of_queue(&self, now: Now, queue: &Queue) -> QueueView {
+        let oldest_ready = self.oldest_ready(now, queue, self.policy.max_priorities);
+        QueueView { oldest_ready, ..self.view_of_queue_but_oldest(now, queue) }
+    }
+
+    fn view_of_queue_but_oldest(&self, now: Now, queue: &Queue) -> QueueView {
         let rate = |event: Event| queue.rates[event as usize].per_second_milli(now);
         QueueView {
             name: queue.name.clone(),
             counts: self.counts(now, queue),
             urgent: queue.urgent,
-            oldest_ready: self.oldest_ready(now, queue),
+            oldest_ready: None,
             waiters: queue.waiters.len(),
             using: queue.holds[Hold::Use as usize],
             watching: queue.holds[Hold::Watch as usize],
@@ -127,10 +140,11 @@ impl Engine {
 
     /// Since when the message waits that is ready and has been due for longest: the first one of each priority is looked at, up to a
     /// bound.
-    fn oldest_ready(&self, now: Now, queue: &Queue) -> Option<WallMs> {
+    fn oldest_ready(&self, now: Now, queue: &Queue, priorities: usize) -> Option<WallMs> {
         let mut oldest: Option<WallMs> = None;
         let mut priority = 0;
-        for _ in 0..self.policy.max_priorities {
+        for _ in 0..priorities {
+            self.worked(1);
             let from = ((priority, 0), MessageId(0));
             let Some((&((found, _), _), &slot)) = queue.ready.range(from..).next() else { break };
             let due = now.wall_of(self.rows.get(slot).life.due);
@@ -196,19 +210,20 @@ impl Engine {
     }
 
     pub(super) fn stats(&self, now: Now) -> Stats {
-        let (mut counts, mut urgent) = (Counts::default(), 0);
-        for queue in self.queues.iter() {
-            let of_queue = self.counts(now, queue);
-            counts.scheduled += of_queue.scheduled;
-            counts.ready += of_queue.ready;
-            counts.leased += of_queue.leased;
-            counts.dead += of_queue.dead;
-            counts.estimated |= of_queue.estimated;
-            urgent += queue.urgent;
-        }
+        let waiting = self.kinds[Kind::Waiting as usize];
+        let exact = self.ready_here == waiting || (self.is_caught_up(now) && !self.has_backlogs());
+        let by_histogram = || self.due_counts.due_by(now).max(self.ready_here).min(waiting);
+        let ready = if exact { self.ready_here } else { by_histogram() };
+        let counts = Counts {
+            scheduled: waiting - ready,
+            ready,
+            leased: self.kinds[Kind::Leased as usize],
+            dead: self.kinds[Kind::Dead as usize],
+            estimated: !exact,
+        };
         Stats {
             counts,
-            urgent,
+            urgent: self.urgent,
             bytes: self.pending.weight,
             resident: self.rows.len() as u64,
             resident_bytes: self.rows.bytes(),

@@ -40,6 +40,7 @@ mod schedule;
 mod settle;
 mod waiters;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use duewheel_wheel::GeometryError;
@@ -59,14 +60,14 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Recovered, Room};
+use crate::store::{Load, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
 use batch::Unmade;
 use dedupe::Dedupe;
 use fresh::Fresh;
-use gather::Gather;
+use gather::{Gather, Pages};
 use load::Loading;
 use purge::Grave;
 use queue::{QueueIdx, Queues};
@@ -186,6 +187,15 @@ pub struct Engine {
     leased_weight: u64,
     /// Queues that have something ready.
     ready_queues: usize,
+    /// Ready messages in memory, and how many of them are urgent.
+    ready_here: u64,
+    urgent: u64,
+    /// Unsettled messages by kind, wherever they are.
+    kinds: [u64; 3],
+    /// Grants of this step to those who waited.
+    granted: usize,
+    /// See [`Engine::work`].
+    work: Cell<u64>,
     /// Queues with a backlog, for each clock class.
     limited: [BTreeSet<QueueName>; 2],
     /// Queues with a backlog that have room for more of it.
@@ -195,6 +205,8 @@ pub struct Engine {
     /// Answers that wait for pages.
     gathers: BTreeMap<u64, Gather>,
     next_gather: u64,
+    /// Answers that wait for their turn: pages of a few are under way at a time.
+    gathers_waiting: VecDeque<(Pages, Vec<Load>)>,
     /// Those of them that bring dead messages back, and can do so now.
     redrives: VecDeque<u64>,
     /// How many of their messages, from the first on, this batch has looked up.
@@ -228,12 +240,16 @@ impl Engine {
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
         let mut pending = Pending::default();
+        let mut kinds = [0; 3];
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
+            for kind in Kind::ALL {
+                kinds[kind as usize] += row.tally.part(kind).count;
+            }
             pending.count += row.tally.count();
             pending.weight += row.tally.weight();
             if queue.settings.dead_ttl_ms.is_some() && row.tally.part(Kind::Dead).count > 0 {
@@ -284,11 +300,17 @@ impl Engine {
             near_weight: 0,
             leased_weight: 0,
             ready_queues: 0,
+            ready_here: 0,
+            urgent: 0,
+            kinds,
+            granted: 0,
+            work: Cell::new(0),
             limited: Default::default(),
             hungry: BTreeSet::new(),
             resting: Default::default(),
             gathers: BTreeMap::new(),
             next_gather: 0,
+            gathers_waiting: VecDeque::new(),
             redrives: VecDeque::new(),
             own_looked_up: 0,
             unmade: Unmade::default(),
@@ -398,6 +420,7 @@ impl Engine {
         self.end_pauses(now, fx);
         self.expire_dead(now, fx);
         self.finish_redrives(now, fx);
+        self.start_gathers(fx);
         self.sweep_graves();
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
@@ -417,12 +440,22 @@ impl Engine {
             self.schedule.next_wakeup(self.now),
             self.waiters.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
-            self.dead_checks.first().map(|(t, _)| *t),
+            self.next_dead_check(),
             self.next_load(),
         ]
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// How many rows and queues the engine has looked at one by one, since it was made: for tests of how much work a step
+    /// does.
+    pub fn work(&self) -> u64 {
+        self.work.get()
+    }
+
+    fn worked(&self, looks: usize) {
+        self.work.set(self.work.get() + looks as u64);
     }
 
     /// Position of the last record decided.
@@ -432,7 +465,7 @@ impl Engine {
 
     /// Whether a question waits for pages that are under way.
     pub fn has_questions(&self) -> bool {
-        !self.gathers.is_empty() || !self.next_due_asked.is_empty()
+        !self.gathers.is_empty() || !self.gathers_waiting.is_empty() || !self.next_due_asked.is_empty()
     }
 
     /// Who holds which queue ([`Op::Hold`]), for [`Config::holds`] of the engine that takes this one's place.

@@ -75,6 +75,8 @@ impl Engine {
                     let queue = self.queues.get_mut(idx);
                     self.ready_queues += usize::from(queue.ready.is_empty());
                     queue.urgent += u64::from(rank.0 < URGENT);
+                    self.urgent += u64::from(rank.0 < URGENT);
+                    self.ready_here += 1;
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.became_ready(now, idx, fx);
@@ -91,7 +93,9 @@ impl Engine {
             Stage::Waiting { .. } => Place::Far,
             Stage::Leased(lease) => {
                 let (until, session) = (lease.until, lease.session);
-                self.queues.get_mut(idx).leased.insert(id);
+                let queue = self.queues.get_mut(idx);
+                queue.leased.insert(id);
+                queue.leased_by_due[due.class() as usize].insert((due.raw(), id));
                 self.leased_weight += weight;
                 if session != crate::SessionId::NONE {
                     self.bound.insert((session, until, id));
@@ -125,6 +129,8 @@ impl Engine {
                 let queue = self.queues.get_mut(idx);
                 queue.ready.remove(&(rank, id));
                 queue.urgent -= u64::from(rank.0 < URGENT);
+                self.urgent -= u64::from(rank.0 < URGENT);
+                self.ready_here -= 1;
                 queue.ready_weight -= weight;
                 self.ready_queues -= usize::from(queue.ready.is_empty());
                 self.note_hunger(idx);
@@ -135,7 +141,9 @@ impl Engine {
                     self.bound.remove(&(lease.session, lease.until, id));
                 }
                 self.leased_weight -= weight;
-                self.queues.get_mut(idx).leased.remove(&id);
+                let queue = self.queues.get_mut(idx);
+                queue.leased.remove(&id);
+                queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
             }
             Place::Far | Place::Nowhere => {}
         }
@@ -176,6 +184,7 @@ impl Engine {
         let (was, is) = record.moves();
         if let Some(was) = was {
             queue.tally.sub(was.kind, was.due, was.weight);
+            self.kinds[was.kind as usize] -= 1;
             self.pending.count -= 1;
             self.pending.weight = self.pending.weight.saturating_sub(was.weight);
             if was.kind == Kind::Waiting {
@@ -184,6 +193,7 @@ impl Engine {
         }
         if let Some(is) = is {
             queue.tally.add(is.kind, is.due, is.weight, columns);
+            self.kinds[is.kind as usize] += 1;
             self.pending.count += 1;
             self.pending.weight += is.weight;
             if is.kind == Kind::Waiting {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::id::MessageId;
+use crate::message::Kind;
 use crate::name::QueueName;
 use crate::record::Record;
 
@@ -34,6 +35,9 @@ impl Engine {
         self.totals.count(&record);
         let gone = queue.tally.purge();
         self.due_counts.sub_all(&gone.due);
+        for kind in Kind::ALL {
+            self.kinds[kind as usize] -= gone.part(kind).count;
+        }
         self.pending.count -= gone.count();
         self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
         let lsn = self.append(record, fx);
@@ -41,6 +45,8 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         self.ready_queues -= usize::from(!queue.ready.is_empty());
         let ready = std::mem::take(&mut queue.ready);
+        self.ready_here -= ready.len() as u64;
+        self.urgent -= queue.urgent;
         queue.ready_weight = 0;
         queue.urgent = 0;
         queue.purged = lsn;

@@ -10,6 +10,7 @@ use crate::id::{Lsn, MessageId};
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Pause, Totals};
+use crate::store::Cursor;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
@@ -38,6 +39,8 @@ pub(super) struct Queue {
     /// Weight of all that is ready.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
+    /// The same in due order, for each clock class.
+    pub(super) leased_by_due: [BTreeSet<Cursor>; 2],
     /// How far it is in memory if that is less far than the others are; for each clock class.
     pub(super) backlog: [Backlog; 2],
     /// Waiting reserves, longest first, by their arrival number.
@@ -115,6 +118,7 @@ impl Queue {
             urgent: 0,
             ready_weight: 0,
             leased: BTreeSet::new(),
+            leased_by_due: Default::default(),
             backlog: Default::default(),
             waiters: BTreeSet::new(),
             attended: Attended::No,

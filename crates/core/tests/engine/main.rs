@@ -9,3 +9,4 @@ mod loading;
 mod model;
 mod random;
 mod sessions;
+mod steps;
