@@ -48,6 +48,7 @@ impl Engine {
         // Whoever waits longer is served first. That may end queues, so it comes before any of them is held on to.
         for name in &r.queues {
             if let Some(idx) = self.queues.find(name).filter(|idx| self.dirty.remove(idx)) {
+                self.granted = 0;
                 self.serve_queue(now, idx, fx);
             }
         }

@@ -81,6 +81,7 @@ impl Rig {
         let policy = Policy {
             near_messages: 2,
             near_bytes: 2 * BODY,
+            load_rows: 2,
             found_bytes: FOUND,
             max_batch_ops: 2_048,
             ..Policy::default()

@@ -39,10 +39,11 @@ impl Part {
     /// Bytes of the reply, at most.
     pub(super) fn most(&self, max_body: usize) -> usize {
         match self {
-            Part::Found | Part::ReserveJob => max_body,
+            // The answer brings the body along.
+            Part::Found | Part::ReserveJob | Part::StatsJob => max_body,
             Part::Line(text) | Part::Block(text) => text.len(),
             Part::Use { .. } | Part::Watch { .. } => 256,
-            Part::StatsJob | Part::StatsQueue | Part::Stats => 2 * 1024,
+            Part::StatsQueue | Part::Stats => 2 * 1024,
             Part::Text(_)
             | Part::Silent
             | Part::Put
