@@ -317,6 +317,11 @@ pub enum Kind {
     Dead = 2,
 }
 
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 3] = [Kind::Waiting, Kind::Leased, Kind::Dead];
+}
+
 impl Stage {
     /// The stage without its details.
     pub fn kind(&self) -> Kind {

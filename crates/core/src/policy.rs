@@ -67,7 +67,8 @@ pub struct Policy {
     pub max_history: usize,
     /// Longest note of a nack, in bytes; a longer one is cut.
     pub max_note: usize,
-    /// Messages fired, leases ended, or purged messages swept in one step of the engine.
+    /// Messages fired, leases ended, purged messages swept, grants to those who waited, or waits, pauses and queues ended in one
+    /// step of the engine; of each of these.
     pub max_step: usize,
     /// Operations that are decided after one look-up in the store.
     pub max_batch_ops: usize,
@@ -81,6 +82,8 @@ pub struct Policy {
     pub max_inbox_bytes: usize,
     /// Replies that wait for the disk; above it the driver takes no more requests until some have left.
     pub max_pending_replies: usize,
+    /// Weight of the messages in those replies, in bytes; as above.
+    pub max_pending_reply_bytes: usize,
     /// Messages in the wheel at a time; those due later are in the store alone.
     pub near_messages: usize,
     /// Weight of those, in bytes.
@@ -109,6 +112,14 @@ pub struct Policy {
     pub load_rows: usize,
     /// Bytes of bodies of one load from the store.
     pub load_bytes: usize,
+    /// Weight of the messages that one look-up in the store brings into memory, in bytes. A batch whose operations name more
+    /// is decided in several parts, each with a look-up of its own.
+    pub found_bytes: usize,
+    /// Answers (listings, peeks, redrives) for which pages are read at a time; each may hold `load_bytes` for each of two
+    /// sequences. The others wait for their turn.
+    pub max_gathers: usize,
+    /// Queues whose dead messages are read at a time to see whether their time is over; `load_bytes` for each.
+    pub max_dead_pages: usize,
     /// Slots of the ring.
     pub wheel_slots: usize,
     /// One step of the pointer, in ms. Precision does not depend on it.
@@ -250,13 +261,14 @@ impl Default for Policy {
             max_turn: 4_096,
             max_history: 8,
             max_note: 256,
-            max_step: 4_000,
+            max_step: 4_096,
             max_batch_ops: 2_048,
             max_group_records: 50_000,
             max_group_bytes: 4 * MIB,
             max_inbox_requests: 200_000,
             max_inbox_bytes: 256 * MIB,
             max_pending_replies: 400_000,
+            max_pending_reply_bytes: 64 * MIB,
             near_messages: 200_000,
             near_bytes: 128 * MIB,
             ready_messages: 200_000,
@@ -270,6 +282,9 @@ impl Default for Policy {
             max_load_wait_ms: 2 * SECOND,
             load_rows: 10_000,
             load_bytes: 16 * MIB,
+            found_bytes: 16 * MIB,
+            max_gathers: 4,
+            max_dead_pages: 2,
             wheel_slots: 3_600,
             wheel_tick_ms: 1_000,
             max_sleep_ms: SECOND,

@@ -20,7 +20,9 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError};
+use duewheel_core::store::{
+    FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+};
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
@@ -52,6 +54,12 @@ pub struct Driver<S> {
     /// To be asked for once everything decided is appended.
     loads: Vec<Load>,
     lookups: Lookups,
+    /// Operations that were taken and not decided yet: what they name weighs more than one look-up may bring.
+    undecided: VecDeque<(ReplyTo, Op)>,
+    /// How many of them to look up next.
+    looks: usize,
+    /// Weight of the bodies in answers that wait, in bytes.
+    held_bytes: usize,
     /// Operations of our own, to be decided in the next step.
     own: Vec<Op>,
     /// New messages that wait for the rate of their tenant's quota.
@@ -110,6 +118,9 @@ impl<S: Store> Driver<S> {
             held_grants: Vec::new(),
             loads: Vec::new(),
             lookups: Lookups::default(),
+            undecided: VecDeque::new(),
+            looks: usize::MAX,
+            held_bytes: 0,
             own: Vec::new(),
             last_append: now.engine,
             said: Vec::new(),
@@ -121,8 +132,11 @@ impl<S: Store> Driver<S> {
         self.engine.is_open()
     }
 
-    /// Takes what the store has finished, lets time do its work, decides upon `submissions`, appends what was
+    /// Takes what the store has finished, lets time do its work, decides upon one batch of `submissions`, appends what was
     /// decided as one group (or several, when it is much), asks for a sync and lets answers go whose condition holds.
+    ///
+    /// What is left in `submissions` was not taken: the batch is full, or so many answers wait ([`Driver::is_full`]). Step
+    /// again with it, with a new reading of the clock.
     ///
     /// # Errors
     /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again. What is left in
@@ -132,14 +146,12 @@ impl<S: Store> Driver<S> {
         self.append_batch(now)?;
         // One caller, and nobody waits: it can be no faster than its sync, and nobody is kept from anything by it.
         let alone = submissions.len() == 1 && !self.is_waiting_for_store();
-        submissions.reverse();
-        while self.is_open() {
-            self.round(now, submissions)?;
-            if submissions.is_empty() {
-                break;
-            }
+        if self.is_open() {
+            submissions.reverse();
+            let decided = self.round(now, submissions);
+            submissions.reverse();
+            decided?;
         }
-        submissions.reverse();
         self.pacing.plan(now, &mut self.engine);
         if self.asked < self.appended {
             if alone { self.store.sync_here() } else { self.store.sync() }?;
@@ -152,32 +164,37 @@ impl<S: Store> Driver<S> {
 
     /// One batch: what it needs is looked up in one call, then decided, then appended. Takes from the end of `submissions`.
     fn round(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
-        let mut batch: Vec<(ReplyTo, Op)> = Vec::new();
+        // What is left from the batch before goes first: rates were looked up for all of it.
+        let is_new = self.undecided.is_empty();
         for op in mem::take(&mut self.own) {
-            batch.push((ReplyTo(self.open.insert(1, None)), op));
+            self.undecided.push_back((ReplyTo(self.open.insert(1, None)), op));
         }
-        self.pacing.begin(now, &mut self.engine, self.policy.max_batch_ops, &mut batch);
+        if is_new {
+            self.pacing.begin(now, &mut self.engine, self.policy.max_batch_ops, &mut self.undecided);
+        }
         // What has not been taken when the store fails stays with the caller, to be refused.
-        while let Some(next) = submissions.last() {
-            if !batch.is_empty() && batch.len() + next.ops.len() > self.policy.max_batch_ops {
+        while is_new && let Some(next) = submissions.last() {
+            let many = self.undecided.len() + next.ops.len() > self.policy.max_batch_ops;
+            if self.is_full() || (many && !self.undecided.is_empty()) {
                 break;
             }
             let Some(Submission { ops, answer, patience }) = submissions.pop() else { break };
             let first = self.open.insert(ops.len(), Some(answer));
             let ops = (first..).map(ReplyTo).zip(ops);
             if !self.engine.has_rates() {
-                batch.extend(ops);
+                self.undecided.extend(ops);
                 continue;
             }
             for (to, op) in ops {
                 let paced = patience == Patience::Paced;
-                self.pacing.add(now, &mut self.engine, to, op, paced, &mut batch);
+                self.pacing.add(now, &mut self.engine, to, op, paced, &mut self.undecided);
             }
         }
-        self.look_up(&batch)?;
+        let looked_up = self.look_up()?;
         self.engine.handle_timeout(now, &mut self.effects);
         self.flush_if_large(now)?;
-        for (to, op) in batch {
+        for _ in 0..looked_up {
+            let Some((to, op)) = self.undecided.pop_front() else { break };
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
             self.flush_if_large(now)?;
         }
@@ -197,25 +214,36 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Finds what the engine must know of messages that are not in its memory.
-    fn look_up(&mut self, batch: &[(ReplyTo, Op)]) -> Result<(), StoreError> {
+    /// Finds what the engine must know of messages that are not in its memory. Returns how many of the operations that wait
+    /// can be decided: the first ones, up to one whose messages did not fit.
+    fn look_up(&mut self) -> Result<usize, StoreError> {
+        let most = self.undecided.len().min(self.looks).min(self.policy.max_batch_ops);
         self.engine.look_up(None, &mut self.lookups);
-        for (_, op) in batch {
+        for (_, op) in self.undecided.iter().take(most) {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
         self.find()?;
+        let known = self.looked_up(most);
         // These ask for the key of what was found.
-        for (_, op) in batch.iter().filter(|(_, op)| op.may_revive()) {
+        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.may_revive()) {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
-        self.find()
+        self.find()?;
+        let known = self.looked_up(known);
+        // The next ones are about as large. To ask for far more than fits is work for nothing.
+        self.looks = if known < most { known.max(FOUND_AHEAD) * 2 } else { self.looks.saturating_mul(2) };
+        Ok(known)
+    }
+
+    fn looked_up(&self, most: usize) -> usize {
+        self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
     }
 
     fn find(&mut self) -> Result<(), StoreError> {
         if !self.lookups.is_empty() {
             let mut found = Found::default();
             self.store.find_many(&self.lookups, &mut found)?;
-            self.engine.adopt(found);
+            self.engine.adopt(&self.lookups, found);
             self.lookups.ids.clear();
             self.lookups.keys.clear();
             self.lookups.answers.clear();
@@ -235,7 +263,7 @@ impl<S: Store> Driver<S> {
 
     /// When to step again at the latest, if nothing comes in before.
     pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
-        if !self.own.is_empty() {
+        if !self.own.is_empty() || !self.undecided.is_empty() {
             return Some(now.engine);
         }
         if !self.is_open() {
@@ -253,14 +281,16 @@ impl<S: Store> Driver<S> {
         self.room == Room::Busy
     }
 
-    /// Whether an answer waits for the store: until something is durable, or for a page.
+    /// Whether an answer waits for the store: until something is durable, for a page, or for a look-up.
     pub fn is_waiting_for_store(&self) -> bool {
-        !self.held.is_empty() || !self.held_grants.is_empty() || self.engine.has_questions()
+        let waits = !self.held.is_empty() || !self.held_grants.is_empty() || !self.undecided.is_empty();
+        waits || self.engine.has_questions()
     }
 
-    /// Whether so many answers wait that no more requests should be taken.
+    /// Whether so many answers wait, or such large ones, that no more requests should be taken.
     pub fn is_full(&self) -> bool {
         self.held.len() + self.held_grants.len() >= self.policy.max_pending_replies
+            || self.held_bytes >= self.policy.max_pending_reply_bytes
     }
 
     /// Ends every waiting reserve with an empty answer.
@@ -364,6 +394,7 @@ impl<S: Store> Driver<S> {
                     self.records.push(record);
                 }
                 Effect::Respond { to, reply, after } => {
+                    self.held_bytes += reply.weight();
                     let held = Held { to, reply, after };
                     if after.written > Lsn(0) {
                         self.held_grants.push(held)
@@ -419,12 +450,14 @@ impl<S: Store> Driver<S> {
         let holds = |after: After| after.durable <= durable && after.written <= progress.written;
         while self.held.front().is_some_and(|held| holds(held.after)) {
             if let Some(held) = self.held.pop_front() {
+                self.held_bytes -= held.reply.weight();
                 self.open.answer(held.to, held.reply, &mut self.own);
             }
         }
         let grants = mem::take(&mut self.held_grants);
         for held in grants {
             if holds(held.after) {
+                self.held_bytes -= held.reply.weight();
                 self.open.answer(held.to, held.reply, &mut self.own);
             } else {
                 self.held_grants.push(held);

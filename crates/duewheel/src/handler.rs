@@ -258,9 +258,12 @@ where
                         });
                     }
                 }
-                Ok(Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::HeldBack(_)) => {
-                    tokio::time::sleep(pause).await
-                }
+                Ok(
+                    Reserved::DeadlineSoon
+                    | Reserved::Overloaded
+                    | Reserved::TooManyQueues
+                    | Reserved::HeldBack(_),
+                ) => tokio::time::sleep(pause).await,
                 Err(_) if this.client.shared.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");

@@ -276,6 +276,7 @@ pub(crate) fn is_settling(op: &Op) -> bool {
         | Op::Redrive { .. }
         | Op::RedriveMany { .. }
         | Op::Get { .. }
+        | Op::Outline { .. }
         | Op::Peek { .. }
         | Op::List { .. }
         | Op::Queue { .. }

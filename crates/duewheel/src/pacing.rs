@@ -13,7 +13,7 @@ use duewheel_core::time::{EngineMs, Now};
 use crate::inbox::weight;
 
 /// Operations of a batch, and where their answers go.
-pub(crate) type Batch = Vec<(ReplyTo, Op)>;
+pub(crate) type Batch = VecDeque<(ReplyTo, Op)>;
 
 /// New messages that wait, by tenant, in order.
 #[derive(Debug)]
@@ -114,13 +114,13 @@ impl Pacing {
         batch: &mut Batch,
     ) {
         let rate = queue_of(&op).and_then(|name| self.left(now, engine, name));
-        let Some((tenant, left)) = rate else { return batch.push((to, op)) };
+        let Some((tenant, left)) = rate else { return batch.push_back((to, op)) };
         let waits = left == 0 || self.lines.contains_key(&tenant);
         let bytes = weight(&op);
         let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == Waits::Allowed;
         if !paced || !waits || !has_room {
             self.left.insert(tenant, left.saturating_sub(1));
-            return batch.push((to, op));
+            return batch.push_back((to, op));
         }
         self.bytes += bytes;
         self.arrivals += 1;
@@ -177,7 +177,7 @@ impl Pacing {
 
     fn let_go(&mut self, paced: Paced, batch: &mut Batch) {
         self.bytes = self.bytes.saturating_sub(weight(&paced.op));
-        batch.push((paced.to, paced.op));
+        batch.push_back((paced.to, paced.op));
     }
 }
 

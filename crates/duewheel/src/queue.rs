@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    ChangeRefusal, Op, Past, QueueView, Reply, Reserved, Settled, Target, View, When,
+    ChangeRefusal, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target, View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -77,18 +77,18 @@ impl Queue {
     }
 
     /// Gives the message with this key another delay, from now.
-    pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<View, QueueError> {
+    pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Outline, QueueError> {
         self.postpone(key, When::After(ceil_ms(delay))).await
     }
 
     /// Gives the message with this key another instant.
-    pub async fn postpone_key_to(&self, key: &str, instant: SystemTime) -> Result<View, QueueError> {
+    pub async fn postpone_key_to(&self, key: &str, instant: SystemTime) -> Result<Outline, QueueError> {
         let due_at = WallMs::from_system_time_up(instant);
         self.postpone(key, When::At { due_at, past: Past::Refuse }).await
     }
 
     /// Makes the message with this key due now.
-    pub async fn fire_key(&self, key: &str) -> Result<View, QueueError> {
+    pub async fn fire_key(&self, key: &str) -> Result<Outline, QueueError> {
         let target = self.target(key)?;
         self.change(Op::Fire { target }).await
     }
@@ -123,8 +123,10 @@ impl Queue {
     /// Gives nothing out any more, until [`Queue::resume`].
     pub async fn pause(&self) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().call(Op::Pause { queue, for_ms: None }).await?;
-        Ok(())
+        match self.wheel.client().call(Op::Pause { queue, for_ms: None }).await? {
+            Reply::Configure(_) => Err(CallError::Overloaded.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Gives out again.
@@ -154,7 +156,7 @@ impl Queue {
         match self.wheel.client().reserve(demand).await? {
             Reserved::Grants(grants) => Ok(grants.into_iter().map(Message::new).collect()),
             Reserved::DeadlineSoon | Reserved::HeldBack(_) => Ok(Vec::new()),
-            Reserved::Overloaded => Err(CallError::Overloaded.into()),
+            Reserved::Overloaded | Reserved::TooManyQueues => Err(CallError::Overloaded.into()),
         }
     }
 
@@ -214,14 +216,14 @@ impl Queue {
         }
     }
 
-    async fn postpone(&self, key: &str, when: When) -> Result<View, QueueError> {
+    async fn postpone(&self, key: &str, when: When) -> Result<Outline, QueueError> {
         let target = self.target(key)?;
         self.change(Op::Postpone { target, when, body: None, if_generation: None }).await
     }
 
-    async fn change(&self, op: Op) -> Result<View, QueueError> {
+    async fn change(&self, op: Op) -> Result<Outline, QueueError> {
         match self.wheel.client().call(op).await? {
-            Reply::Change(Ok(view)) => Ok(*view),
+            Reply::Change(Ok(outline)) => Ok(*outline),
             Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
             _ => Err(CallError::WRONG_ANSWER.into()),
         }

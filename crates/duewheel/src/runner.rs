@@ -307,7 +307,7 @@ impl Runner {
     }
 
     fn serve(&mut self, mut driver: Box<ShardDriver>) -> Turn {
-        if !driver.is_full() {
+        if !driver.is_full() && self.submissions.is_empty() {
             self.inbox.take(&mut self.submissions);
             self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
         }
@@ -341,7 +341,8 @@ impl Runner {
             let _ = driver.close(now);
             return Turn::Ended(End::Failed(bug.clone()));
         }
-        if waits_ended && self.shared.wished(Wish::Stop) && !driver.is_waiting_for_store() {
+        let done = self.submissions.is_empty() && !driver.is_waiting_for_store();
+        if waits_ended && self.shared.wished(Wish::Stop) && done {
             driver.end_waits();
             return Turn::Ended(match driver.close(now) {
                 Ok(()) => End::Stopped,
@@ -362,6 +363,9 @@ impl Runner {
         }
         // The clock again: the step may have taken long.
         let now = self.shared.now();
+        if !self.submissions.is_empty() && !driver.is_full() {
+            return Turn::Again;
+        }
         let wanted = match driver.next_wakeup(now) {
             None => longest,
             Some(t) if t <= now.engine => return Turn::Again,

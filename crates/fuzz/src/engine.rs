@@ -217,9 +217,8 @@ impl Seen {
             (Op::Enqueue(e), Reply::Enqueue(Ok(done))) => {
                 self.bodies.entry(done.id).or_insert_with(|| e.body.clone());
             }
-            (Op::Postpone { body: Some(body), .. }, Reply::Change(Ok(view))) => {
-                self.bodies.insert(view.message.id, body.clone());
-                self.view(&view);
+            (Op::Postpone { body: Some(body), .. }, Reply::Change(Ok(outline))) => {
+                self.bodies.insert(outline.id, body.clone());
             }
             (Op::Reserve(demand), Reply::Reserve(Reserved::Grants(grants))) => {
                 assert!(grants.len() <= demand.max.max(1), "more than was asked for");

@@ -33,6 +33,8 @@ impl fmt::Display for Problem {
 pub(crate) enum Trouble {
     Damaged(Problem),
     Failed(StoreError),
+    /// A look-up would bring more messages into memory than it may. Whoever set the bound asks for less.
+    TooMuch,
 }
 
 impl From<Problem> for Trouble {
@@ -52,6 +54,10 @@ impl From<Trouble> for StoreError {
         match trouble {
             Trouble::Damaged(problem) => StoreError::new(ErrorKind::Corrupt, problem),
             Trouble::Failed(error) => error,
+            Trouble::TooMuch => {
+                let what = "a bug: a look-up without a bound has reached it";
+                StoreError::new(ErrorKind::Closed, what)
+            }
         }
     }
 }

@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use duewheel_core::message::{Kind, Row};
-use duewheel_core::store::{DEAD_FOUND, Found, Lookups};
+use duewheel_core::store::{DEAD_FOUND, FOUND_AHEAD, Found, Lookups};
 use duewheel_core::{Key, MessageId, QueueName};
 
 use crate::fault::{Problem, Trouble};
 use crate::folder::JOURNAL;
 use crate::mem::{Mem, Patch, Told};
 use crate::readers::{Read, Readers};
-use crate::run::{Behind, KeyLookup, Newer, hash};
+use crate::run::{Allowance, Behind, KeyLookup, Newer, hash};
 use crate::view::{Part, View};
 
 /// So many look-ups in runs are done on the spot; more are shared out.
@@ -46,24 +46,49 @@ struct Wanted {
 }
 
 impl Finder<'_> {
-    /// Finds everything that was asked for.
+    /// Finds what was asked for, or what the first look-ups of each list ask for if more than [`Lookups::bytes`] would have
+    /// to be read.
     pub(crate) fn find(&self, lookups: &Lookups, found: &mut Found) -> Result<(), Trouble> {
-        let mut ids: Vec<MessageId> = lookups.ids.clone();
-        let (named, read) = self.named_by_keys(&lookups.keys)?;
-        ids.extend(named.iter().map(|(_, id)| *id));
-        ids.sort_unstable();
-        ids.dedup();
-        let mut rows = self.rows(&ids, read)?;
-        if !named.is_empty() {
-            let asked = if lookups.ids.is_sorted() { None } else { Some(sorted(&lookups.ids)) };
-            let asked = asked.as_deref().unwrap_or(&lookups.ids);
-            self.drop_unwanted(&ids, asked, &lookups.keys, &named, &mut rows);
+        let mut most = lookups.ids.len().max(lookups.keys.len());
+        loop {
+            let ids = &lookups.ids[..most.min(lookups.ids.len())];
+            let keys = &lookups.keys[..most.min(lookups.keys.len())];
+            let bytes = if most <= FOUND_AHEAD { usize::MAX } else { lookups.bytes };
+            match self.find_first(ids, keys, &Allowance::new(bytes)) {
+                Ok(rows) => {
+                    found.rows.extend(rows);
+                    found.left.ids = lookups.ids.len() - ids.len();
+                    found.left.keys = lookups.keys.len() - keys.len();
+                    break;
+                }
+                Err(Trouble::TooMuch) => most = (most / 4).max(FOUND_AHEAD),
+                Err(trouble) => return Err(trouble),
+            }
         }
-        found.rows.extend(rows.into_iter().flatten());
         for (queue, id) in &lookups.answers {
             found.answers.extend(self.answer(queue, id)?);
         }
         Ok(())
+    }
+
+    fn find_first(
+        &self,
+        asked: &[MessageId],
+        keys: &[(QueueName, Key)],
+        allowance: &Arc<Allowance>,
+    ) -> Result<impl Iterator<Item = Row> + use<>, Trouble> {
+        let mut ids: Vec<MessageId> = asked.to_vec();
+        let (named, read) = self.named_by_keys(keys, allowance)?;
+        ids.extend(named.iter().map(|(_, id)| *id));
+        ids.sort_unstable();
+        ids.dedup();
+        let mut rows = self.rows_within(&ids, read, allowance)?;
+        if !named.is_empty() {
+            let in_order = if asked.is_sorted() { None } else { Some(sorted(asked)) };
+            let asked = in_order.as_deref().unwrap_or(asked);
+            self.drop_unwanted(&ids, asked, keys, &named, &mut rows);
+        }
+        Ok(rows.into_iter().flatten())
     }
 
     /// The messages with these ids, which are ascending and differ; `None` for those that are not there. `read` are rows
@@ -71,7 +96,17 @@ impl Finder<'_> {
     pub(crate) fn rows(
         &self,
         ids: &[MessageId],
+        read: HashMap<MessageId, Row>,
+    ) -> Result<Vec<Option<Row>>, Trouble> {
+        self.rows_within(ids, read, &Allowance::new(usize::MAX))
+    }
+
+    /// As [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
+    fn rows_within(
+        &self,
+        ids: &[MessageId],
         mut read: HashMap<MessageId, Row>,
+        allowance: &Arc<Allowance>,
     ) -> Result<Vec<Option<Row>>, Trouble> {
         let mut rows: Vec<Option<Row>> = Vec::with_capacity(ids.len());
         // Those that a run must tell, and what has changed since.
@@ -82,6 +117,7 @@ impl Finder<'_> {
             let patch = match self.active.map_or(Told::Nothing, |active| active.told(id)) {
                 Told::Gone => continue,
                 Told::Row(row) => {
+                    allowance.charge(row.message.weight())?;
                     rows[i] = Some(row);
                     continue;
                 }
@@ -92,6 +128,7 @@ impl Finder<'_> {
             let patch = match (frozen.map_or(Told::Nothing, |frozen| frozen.told(id)), patch) {
                 (Told::Gone, _) => continue,
                 (Told::Row(mut row), patch) => {
+                    allowance.charge(row.message.weight())?;
                     if let Some(patch) = patch {
                         patch.apply(&mut row);
                     }
@@ -125,7 +162,7 @@ impl Finder<'_> {
                 None => true,
             });
         }
-        for (part, row) in self.read_ids(ids, older)? {
+        for (part, row) in self.read_ids(ids, older, allowance)? {
             let id = row.message.id;
             if let Ok(i) = ids.binary_search(&id)
                 && self.view.parts[part].counts(id, &row.message.queue)
@@ -140,7 +177,12 @@ impl Finder<'_> {
     }
 
     /// Reads messages from the runs that have them.
-    fn read_ids(&self, ids: &[MessageId], mut left: Vec<usize>) -> Result<Vec<(usize, Row)>, Trouble> {
+    fn read_ids(
+        &self,
+        ids: &[MessageId],
+        mut left: Vec<usize>,
+        allowance: &Arc<Allowance>,
+    ) -> Result<Vec<(usize, Row)>, Trouble> {
         let mut in_parts: Vec<(usize, Vec<MessageId>)> = Vec::new();
         let mut count = 0;
         for (no, part) in self.view.parts.iter().enumerate().rev() {
@@ -164,7 +206,7 @@ impl Finder<'_> {
         if count <= ALONE {
             for (no, here) in in_parts {
                 let mut found = Vec::with_capacity(here.len());
-                self.view.parts[no].run.find_ids(&here, &mut found)?;
+                self.view.parts[no].run.find_ids(&here, allowance, &mut found)?;
                 rows.extend(found.into_iter().map(|row| (no, row)));
             }
             return Ok(rows);
@@ -174,9 +216,10 @@ impl Finder<'_> {
         for (no, here) in in_parts {
             for ids in here.chunks(share) {
                 let (run, ids) = (Arc::clone(&self.view.parts[no].run), ids.to_vec());
+                let allowance = Arc::clone(allowance);
                 reads.push(Box::new(move || {
                     let mut found = Vec::with_capacity(ids.len());
-                    run.find_ids(&ids, &mut found)?;
+                    run.find_ids(&ids, &allowance, &mut found)?;
                     Ok((no, found))
                 }));
             }
@@ -192,6 +235,7 @@ impl Finder<'_> {
     fn named_by_keys(
         &self,
         keys: &[(QueueName, Key)],
+        allowance: &Arc<Allowance>,
     ) -> Result<(Vec<(usize, MessageId)>, HashMap<MessageId, Row>), Trouble> {
         let mut named: Vec<(usize, MessageId)> = Vec::new();
         let mut read = HashMap::new();
@@ -222,7 +266,7 @@ impl Finder<'_> {
             return Ok((named, read));
         }
         let mut take = |no: usize, mut rows: Vec<(usize, Row)>| {
-            self.look_behind(&self.view.parts[no], keys, &hashes, &mut rows)?;
+            self.look_behind(&self.view.parts[no], keys, &hashes, allowance, &mut rows)?;
             for (lookup, row) in rows {
                 named.push((lookup, row.message.id));
                 read.insert(row.message.id, row);
@@ -232,7 +276,7 @@ impl Finder<'_> {
         let in_parts = in_parts.into_iter().enumerate().filter(|(_, wanted)| !wanted.is_empty());
         if count <= ALONE {
             for (no, wanted) in in_parts {
-                take(no, read_keys(&self.view.parts[no], &wanted)?)?;
+                take(no, read_keys(&self.view.parts[no], &wanted, allowance)?)?;
             }
             return Ok((named, read));
         }
@@ -245,8 +289,8 @@ impl Finder<'_> {
                 if some.is_empty() {
                     break;
                 }
-                let part = self.view.parts[no].clone();
-                reads.push(Box::new(move || Ok((no, read_keys(&part, &some)?))));
+                let (part, allowance) = (self.view.parts[no].clone(), Arc::clone(allowance));
+                reads.push(Box::new(move || Ok((no, read_keys(&part, &some, &allowance)?))));
             }
         }
         for (no, rows) in self.readers.all(reads)? {
@@ -263,6 +307,7 @@ impl Finder<'_> {
         part: &Part,
         keys: &[(QueueName, Key)],
         hashes: &[u64],
+        allowance: &Allowance,
         rows: &mut Vec<(usize, Row)>,
     ) -> Result<(), Trouble> {
         if self.newer().all(Mem::is_empty) {
@@ -279,7 +324,8 @@ impl Finder<'_> {
             let says = |id| self.newer().map(|mem| mem.says(id, queue)).find(|says| *says != Newer::Nothing);
             let says = |id| says(id).unwrap_or(Newer::Nothing);
             let behind = Behind { says: &says, revived };
-            let found = part.run.find_key(hashes[i], queue, key, &part.live, DEAD_FOUND, &behind)?;
+            let found =
+                part.run.find_key(hashes[i], queue, key, &part.live, DEAD_FOUND, &behind, allowance)?;
             rows.extend(found.into_iter().map(|row| (i, row)));
         }
         Ok(())
@@ -368,13 +414,13 @@ pub(crate) fn nowhere(id: MessageId) -> Problem {
 }
 
 /// Looks keys up in one run, as if there were nothing newer.
-fn read_keys(part: &Part, wanted: &[Wanted]) -> Result<Vec<(usize, Row)>, Trouble> {
+fn read_keys(part: &Part, wanted: &[Wanted], allowance: &Allowance) -> Result<Vec<(usize, Row)>, Trouble> {
     let lookups: Vec<KeyLookup<'_>> = wanted
         .iter()
         .map(|wanted| KeyLookup { hash: wanted.hash, queue: &wanted.queue, key: &wanted.key })
         .collect();
     let mut rows = Vec::new();
-    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &Behind::NOTHING, &mut rows)?;
+    part.run.find_keys(&lookups, &part.live, DEAD_FOUND, &Behind::NOTHING, allowance, &mut rows)?;
     Ok(rows.into_iter().map(|(i, row)| (wanted[i].lookup, row)).collect())
 }
 

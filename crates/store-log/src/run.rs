@@ -43,7 +43,7 @@ mod writer;
 pub(crate) mod tests;
 
 pub(crate) use answers::AnswerScan;
-pub(crate) use find::{Behind, KeyLookup, Newer};
+pub(crate) use find::{Allowance, Behind, KeyLookup, Newer};
 pub(crate) use live::{Live, Mask};
 pub(crate) use opened::Run;
 pub(crate) use row::RawRow;

@@ -74,7 +74,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
             report.problems.push(problem);
             return Ok(report);
         }
-        Err(Trouble::Failed(error)) => return Err(error),
+        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => return Err(error.into()),
     };
     report.files = 1 + manifest.files().count() as u64;
     // A manifest of nonsense may list sizes that no files have.
@@ -103,7 +103,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<Report, StoreError> {
                 report.problems.push(problem);
             }
         }
-        Err(Trouble::Failed(error)) => return Err(error),
+        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => return Err(error.into()),
     }
     Ok(report)
 }
@@ -214,6 +214,6 @@ fn keep_problem(checked: Result<(), Trouble>, report: &mut Report) -> Result<(),
             report.problems.push(problem);
             Ok(())
         }
-        Err(Trouble::Failed(error)) => Err(error),
+        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => Err(error.into()),
     }
 }

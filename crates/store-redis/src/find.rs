@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use duewheel_core::message::{Kind, Row};
-use duewheel_core::store::{DEAD_FOUND, Found, Ledger, Lookups, StoreError};
+use duewheel_core::store::{DEAD_FOUND, FOUND_AHEAD, Found, Ledger, Lookups, StoreError};
 use duewheel_core::{Key, MessageId, QueueName};
 use redis::{Pipeline, Value};
 
@@ -16,7 +16,8 @@ const FIELDS: usize = 1_000;
 /// Dead messages of a key that are looked at when a purge may have taken some.
 const MOST_DEAD: usize = 10_000;
 
-/// Finds what is asked for, as of everything that was sent before.
+/// Finds what is asked for, or what the first look-ups of each list ask for if the messages found would weigh more than
+/// [`Lookups::bytes`]; as of everything that was sent before.
 pub(crate) fn find(
     shared: &Shared,
     ledger: &Ledger,
@@ -34,7 +35,9 @@ pub(crate) fn find(
     }
 
     let mut ask = Pipeline::new();
-    let ids: Vec<MessageId> = asked.iter().copied().collect();
+    // A few are asked for at once; of many it is found out first how large they are.
+    let at_once = asked.len() <= FOUND_AHEAD || lookups.bytes == usize::MAX;
+    let ids: Vec<MessageId> = if at_once { asked.iter().copied().collect() } else { Vec::new() };
     ask_rows(&mut ask, keys, &ids);
     let mut with_dead = BTreeSet::new();
     for (queue, of_queue) in &by_queue {
@@ -62,7 +65,8 @@ pub(crate) fn find(
             cmd.arg(text::answer_name(queue, id));
         });
     }
-    let mut replies = shared.ask(ask)?.into_iter();
+    let replies = if ask.is_empty() { Vec::new() } else { shared.ask(ask)? };
+    let mut replies = replies.into_iter();
 
     let mut rows = read_rows(keys, &ids, &mut replies)?;
     // A message by its key, and whether it is there as a dead one.
@@ -106,20 +110,86 @@ pub(crate) fn find(
         }
     }
 
-    let more: Vec<MessageId> = wanted.keys().copied().filter(|id| !asked.contains(id)).collect();
-    if !more.is_empty() {
+    let made = if at_once { &lookups.ids[..] } else { &[][..] };
+    let plan = measure(shared, lookups, made, &wanted)?;
+    (found.left.ids, found.left.keys) = (lookups.ids.len() - plan.ids, lookups.keys.len() - plan.keys);
+    if !plan.wanted.is_empty() {
         let mut ask = Pipeline::new();
+        let more: Vec<MessageId> = plan.wanted.iter().copied().collect();
         ask_rows(&mut ask, keys, &more);
-        let by_key = read_rows(keys, &more, &mut shared.ask(ask)?.into_iter())?;
-        rows.extend(by_key.into_iter().filter(|row| {
-            wanted.get(&row.message.id).is_some_and(|(queue, key)| {
-                row.message.queue == **queue && row.message.key.as_ref() == Some(*key)
-            })
+        let read = read_rows(keys, &more, &mut shared.ask(ask)?.into_iter())?;
+        rows.extend(read.into_iter().filter(|row| {
+            asked.contains(&row.message.id)
+                || wanted.get(&row.message.id).is_some_and(|(queue, key)| {
+                    row.message.queue == **queue && row.message.key.as_ref() == Some(*key)
+                })
         }));
     }
     rows.retain(|row| !Shared::is_purged(&marks, &row.message.queue, row.message.id));
     found.rows.append(&mut rows);
     Ok(())
+}
+
+/// How many look-ups of each list are made, and the messages that are read for them.
+struct Plan {
+    ids: usize,
+    keys: usize,
+    wanted: BTreeSet<MessageId>,
+}
+
+/// Chooses what is read: all of it if that weighs no more than was asked for. `made` has been read already; `by_key` is what the keys
+/// lead to.
+fn measure(
+    shared: &Shared,
+    lookups: &Lookups,
+    made: &[MessageId],
+    by_key: &BTreeMap<MessageId, (&QueueName, &Key)>,
+) -> Result<Plan, StoreError> {
+    let made: BTreeSet<MessageId> = made.iter().copied().collect();
+    let all = || lookups.ids.iter().chain(by_key.keys()).copied().filter(|id| !made.contains(id));
+    let wanted: BTreeSet<MessageId> = all().collect();
+    if wanted.len() <= FOUND_AHEAD || lookups.bytes == usize::MAX {
+        return Ok(Plan { ids: lookups.ids.len(), keys: lookups.keys.len(), wanted });
+    }
+    let mut ask = Pipeline::new();
+    for id in &wanted {
+        ask.cmd("HSTRLEN").arg(&shared.keys.messages).arg(id.0);
+    }
+    let mut sizes: BTreeMap<MessageId, usize> = BTreeMap::new();
+    for (id, reply) in wanted.iter().zip(shared.ask(ask)?) {
+        sizes.insert(
+            *id,
+            usize::try_from(value::number(reply, "HSTRLEN")?.unwrap_or(0)).unwrap_or(usize::MAX),
+        );
+    }
+    let mut of_key: BTreeMap<(&QueueName, &Key), Vec<MessageId>> = BTreeMap::new();
+    for (id, name) in by_key {
+        of_key.entry(*name).or_default().push(*id);
+    }
+    let mut chosen = BTreeSet::new();
+    let mut bytes = 0usize;
+    let mut choose = |id: MessageId| {
+        if let Some(size) = sizes.get(&id).filter(|_| chosen.insert(id)) {
+            bytes = bytes.saturating_add(*size);
+        }
+        bytes
+    };
+    let mut ids = 0;
+    for id in &lookups.ids {
+        ids += 1;
+        if choose(*id) >= lookups.bytes && ids >= FOUND_AHEAD {
+            break;
+        }
+    }
+    let mut keys = 0;
+    for (queue, key) in &lookups.keys {
+        keys += 1;
+        let bytes = of_key.get(&(queue, key)).into_iter().flatten().map(|id| choose(*id)).last();
+        if bytes.is_some_and(|bytes| bytes >= lookups.bytes) && keys >= FOUND_AHEAD {
+            break;
+        }
+    }
+    Ok(Plan { ids, keys, wanted: chosen })
 }
 
 fn escaped(key: &Key) -> Vec<u8> {

@@ -57,11 +57,18 @@ impl Engine {
         self.rank_again(now, idx, fx);
     }
 
-    pub(super) fn hold(&mut self, name: &QueueName, how: Hold) {
-        if self.queues.find(name).is_some() || self.queues.len() < self.policy.max_queues {
-            let idx = self.queues.find_or_make(name);
-            self.queues.get_mut(idx).holds[how as usize] += 1;
+    pub(super) fn hold(&mut self, name: &QueueName, how: Hold) -> Reply {
+        if !self.has_room_for(name) {
+            return Reply::Configure(SettingsRefusal::Overloaded);
         }
+        let idx = self.queues.find_or_make(name);
+        self.queues.get_mut(idx).holds[how as usize] += 1;
+        Reply::Done
+    }
+
+    /// Whether a queue is there, or may be made.
+    pub(super) fn has_room_for(&self, name: &QueueName) -> bool {
+        self.queues.len() < self.policy.max_queues || self.queues.find(name).is_some()
     }
 
     pub(super) fn let_go(&mut self, name: &QueueName, how: Hold) {
@@ -91,7 +98,8 @@ impl Engine {
 
     /// Ends queues with settings that do not outlive them.
     pub(super) fn end_queues(&mut self, fx: &mut Effects) {
-        while let Some(idx) = self.leaving.pop_first() {
+        for _ in 0..self.policy.max_step {
+            let Some(idx) = self.leaving.pop_first() else { return };
             if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
                 continue;
             }
@@ -134,19 +142,26 @@ impl Engine {
         if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
             return out("dead_ttl_ms", policy.max_delay_ms);
         }
-        if self.queues.len() >= policy.max_queues && self.queues.find(name).is_none() {
-            return Err(SettingsRefusal::Overloaded);
-        }
-        Ok(())
+        if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
     }
 
-    pub(super) fn pause(&mut self, now: Now, name: &QueueName, for_ms: Option<u64>, fx: &mut Effects) {
+    pub(super) fn pause(
+        &mut self,
+        now: Now,
+        name: &QueueName,
+        for_ms: Option<u64>,
+        fx: &mut Effects,
+    ) -> Reply {
+        if !self.has_room_for(name) {
+            return Reply::Configure(SettingsRefusal::Overloaded);
+        }
         let idx = self.queues.find_or_make(name);
         let pause = match for_ms {
             None => Pause::Paused,
             Some(ms) => Pause::Until { end: now.after(ms).unwrap_or(EngineMs(u64::MAX)), length_ms: ms },
         };
         self.set_pause(idx, pause, fx);
+        Reply::Done
     }
 
     pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) {
@@ -175,13 +190,12 @@ impl Engine {
 
     /// Ends timed pauses.
     pub(super) fn end_pauses(&mut self, now: Now, fx: &mut Effects) {
-        while let Some(&(t, idx)) = self.pauses.first() {
-            if t > now.engine {
-                return;
-            }
+        for _ in 0..self.policy.max_step {
+            let Some(&(_, idx)) = self.pauses.first().filter(|(t, _)| *t <= now.engine) else { return };
             self.set_pause(idx, Pause::Running, fx);
             self.release(idx);
         }
+        self.unfinished = true;
     }
 
     fn wake_queue(&mut self, idx: QueueIdx) {
@@ -207,9 +221,19 @@ impl Engine {
         self.dead_checks.insert((when, idx));
     }
 
+    fn may_ask_dead(&self) -> bool {
+        self.loading.dead < self.policy.max_dead_pages
+    }
+
+    /// When to look for dead messages whose time is over; `None` until a page of those under way has come, if these are as many
+    /// as may be.
+    pub(super) fn next_dead_check(&self) -> Option<EngineMs> {
+        self.dead_checks.first().filter(|_| self.may_ask_dead()).map(|(t, _)| *t)
+    }
+
     /// Asks for the dead messages of queues in which the time of some may be over.
     pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
-        while let Some(&(t, idx)) = self.dead_checks.first() {
+        while let Some((t, idx)) = self.dead_checks.first().copied().filter(|_| self.may_ask_dead()) {
             if t > now.engine {
                 return;
             }

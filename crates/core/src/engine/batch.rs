@@ -1,20 +1,61 @@
 //! A batch: what it names and memory lacks is looked up in the store before it is decided, and leaves memory after it.
 
+use std::collections::BTreeSet;
+
 use crate::id::MessageId;
 use crate::message::Kind;
 use crate::name::{Key, QueueName};
-use crate::store::{Found, Lookups};
+use crate::store::{Found, Left, Lookups};
 
 use super::Engine;
 use super::input::{Named, Op};
 use super::rows::{Place, Slot};
+
+/// Look-ups of this batch that the store has not made.
+#[derive(Debug, Default)]
+pub(super) struct Unmade {
+    ids: BTreeSet<MessageId>,
+    keys: BTreeSet<(QueueName, Key)>,
+}
+
+impl Unmade {
+    fn note(&mut self, lookups: &Lookups, left: Left) {
+        if left == Left::default() {
+            return;
+        }
+        let (made, unmade) = lookups.ids.split_at(lookups.ids.len() - left.ids.min(lookups.ids.len()));
+        let made: BTreeSet<_> = made.iter().collect();
+        self.ids.extend(unmade.iter().filter(|id| !made.contains(id)));
+        let (made, unmade) = lookups.keys.split_at(lookups.keys.len() - left.keys.min(lookups.keys.len()));
+        let made: BTreeSet<_> = made.iter().collect();
+        self.keys.extend(unmade.iter().filter(|key| !made.contains(key)).cloned());
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.keys.is_empty()
+    }
+
+    pub(super) fn has_id(&self, id: MessageId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    pub(super) fn has_key(&self, queue: &QueueName, key: &Key) -> bool {
+        !self.keys.is_empty() && self.keys.contains(&(queue.clone(), key.clone()))
+    }
+
+    fn clear(&mut self) {
+        self.ids.clear();
+        self.keys.clear();
+    }
+}
 
 impl Engine {
     /// What must be looked up in the store before the operations of a batch can be decided; [`Engine::adopt`] takes what
     /// was found. Call it for each of them, and once with `None` for what the engine has to do by itself. Redrives and
     /// reserves by id need a second look, for the key of what the first one has found: call it again for them after
     /// [`Engine::adopt`], and adopt again.
-    pub fn look_up(&self, op: Option<&Op>, lookups: &mut Lookups) {
+    pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
+        lookups.bytes = self.policy.found_bytes;
         let Some(op) = op else { return self.look_up_own(lookups) };
         if let Op::Enqueue(e) = op
             && let Some(id) = &e.dedupe_id
@@ -34,8 +75,10 @@ impl Engine {
     }
 
     /// Takes messages and answers in that were found in the store, until [`Engine::end_batch`]. They must reflect every
-    /// group appended so far; what is in memory wins.
-    pub fn adopt(&mut self, found: Found) {
+    /// group appended so far; what is in memory wins. A store may have made only a part of the look-ups:
+    /// [`Engine::is_looked_up`] tells which operations can be decided.
+    pub fn adopt(&mut self, lookups: &Lookups, found: Found) {
+        self.unmade.note(lookups, found.left);
         for row in found.rows {
             if self.rows.slot(row.message.id).is_none() {
                 self.insert_far(row, self.last, self.last);
@@ -45,6 +88,23 @@ impl Engine {
             if !self.dedupe.knows(&answer.queue, &answer.dedupe_id) {
                 self.dedupe.insert(answer);
             }
+        }
+    }
+
+    /// Whether everything that an operation names has been looked up. One that is not waits for the next batch.
+    pub fn is_looked_up(&self, op: &Op) -> bool {
+        if self.unmade.is_empty() {
+            return true;
+        }
+        match op.names() {
+            Named::Nothing => true,
+            Named::Key(queue, key) => !self.unmade.has_key(queue, key),
+            Named::Id(id) if self.unmade.has_id(id) => false,
+            Named::Id(id) if op.may_revive() => self.live(id).is_none_or(|slot| {
+                let message = &self.rows.get(slot).message;
+                message.key.as_ref().is_none_or(|key| !self.unmade.has_key(&message.queue, key))
+            }),
+            Named::Id(_) => true,
         }
     }
 
@@ -59,6 +119,8 @@ impl Engine {
         }
         self.dedupe.clear();
         self.fresh.clear();
+        self.unmade.clear();
+        self.own_looked_up = 0;
     }
 
     pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {

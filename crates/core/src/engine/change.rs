@@ -14,10 +14,10 @@ use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
 use super::input::{Target, When};
-use super::reply::{ChangeRefusal, View};
+use super::reply::{ChangeRefusal, Outline};
 use super::rows::Slot;
 
-type Changed = Result<Box<View>, ChangeRefusal>;
+type Changed = Result<Box<Outline>, ChangeRefusal>;
 
 impl Engine {
     pub(super) fn cancel(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
@@ -25,9 +25,9 @@ impl Engine {
         if self.rows.get(slot).state(now) == State::Leased {
             return Err(ChangeRefusal::Leased);
         }
-        let view = self.view(now, slot);
+        let was = self.outline(now, slot);
         self.remove(slot, Gone::Cancelled, fx);
-        Ok(Box::new(view))
+        Ok(Box::new(was))
     }
 
     pub(super) fn postpone(
@@ -69,7 +69,7 @@ impl Engine {
                 self.rewrite(now, slot, due, body, fx);
             }
         }
-        Ok(Box::new(self.view(now, slot)))
+        Ok(Box::new(self.outline(now, slot)))
     }
 
     pub(super) fn fire(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
@@ -80,7 +80,7 @@ impl Engine {
             }
             self.fire_now(now, slot, fx);
         }
-        Ok(Box::new(self.view(now, slot)))
+        Ok(Box::new(self.outline(now, slot)))
     }
 
     pub(super) fn redrive(&mut self, now: Now, id: MessageId, fx: &mut Effects) -> Changed {
@@ -93,7 +93,7 @@ impl Engine {
         }
         self.count_fire(slot);
         self.revive(now, slot, fx);
-        Ok(Box::new(self.view(now, slot)))
+        Ok(Box::new(self.outline(now, slot)))
     }
 
     /// Counts that somebody made a message ready before its time. It is recorded with the change itself.

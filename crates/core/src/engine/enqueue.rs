@@ -182,7 +182,7 @@ impl Engine {
             Room::Busy => return Err(Refusal::Overloaded),
             Room::SettleOnly => return Err(Refusal::DiskFull),
         }
-        let queues_full = self.queues.len() >= self.policy.max_queues && self.queues.find(&e.queue).is_none();
+        let queues_full = !self.has_room_for(&e.queue);
         let full = self.pending.count >= self.policy.max_messages as u64
             || self.pending.weight.saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64;
         if full || queues_full { Err(Refusal::Overloaded) } else { Ok(()) }

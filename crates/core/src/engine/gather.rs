@@ -3,6 +3,8 @@
 //! What a page says is as old as the page. A row that has changed since is shown as it is now if it is in memory, and left out
 //! otherwise; messages put since may be missing, as if the question had come before them.
 
+use std::collections::VecDeque;
+
 use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Kind, Row, State};
 use crate::name::QueueName;
@@ -23,7 +25,7 @@ pub(super) enum Gather {
     /// Pages of one sequence or of two.
     Pages(Pages),
     /// Dead messages that are to come back: they are looked up once more, together with their keys.
-    Redrive { to: ReplyTo, queue: QueueName, rows: Vec<Row>, many: Many, next: Vec<Load> },
+    Redrive { to: ReplyTo, queue: QueueName, rows: VecDeque<Row>, many: Many, next: Vec<Load> },
 }
 
 #[derive(Debug)]
@@ -195,6 +197,20 @@ impl Engine {
         if nothing || loads.is_empty() {
             return self.finish(now, pages, fx);
         }
+        self.gathers_waiting.push_back((pages, loads));
+        self.start_gathers(fx);
+    }
+
+    /// Asks for the pages of answers that wait, a few answers at a time.
+    pub(super) fn start_gathers(&mut self, fx: &mut Effects) {
+        while self.gathers.len() < self.policy.max_gathers
+            && let Some((pages, loads)) = self.gathers_waiting.pop_front()
+        {
+            self.start_gather(pages, loads, fx);
+        }
+    }
+
+    fn start_gather(&mut self, pages: Pages, loads: Vec<Load>, fx: &mut Effects) {
         let number = self.next_gather;
         self.next_gather += 1;
         self.gathers.insert(number, Gather::Pages(pages));
@@ -287,20 +303,25 @@ impl Engine {
                 self.respond(to, Reply::Count(many.done as u64), fx);
             }
             Want::Redrive(many) => {
-                let rows: Vec<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
+                let rows: VecDeque<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
                 let number = self.next_gather;
                 self.next_gather += 1;
                 self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
-                self.redrives.push(number);
+                self.redrives.push_back(number);
             }
         }
     }
 
-    /// What the redrives under way need to know.
-    pub(super) fn look_up_own(&self, lookups: &mut Lookups) {
+    /// What the redrives under way need to know: of as many messages as one step brings back.
+    pub(super) fn look_up_own(&mut self, lookups: &mut Lookups) {
+        self.own_looked_up = 0;
         for number in &self.redrives {
             let Some(Gather::Redrive { rows, .. }) = self.gathers.get(number) else { continue };
             for row in rows {
+                if self.own_looked_up == self.policy.max_step {
+                    return;
+                }
+                self.own_looked_up += 1;
                 self.look_up_id(row.message.id, lookups);
                 if let Some(key) = &row.message.key {
                     self.look_up_key(&row.message.queue, key, lookups);
@@ -309,22 +330,36 @@ impl Engine {
         }
     }
 
-    /// Brings back what was asked for; everything it needs has been looked up.
+    /// Brings back what was asked for, as far as everything that it needs has been looked up.
     pub(super) fn finish_redrives(&mut self, now: Now, fx: &mut Effects) {
-        for number in std::mem::take(&mut self.redrives) {
-            let Some(Gather::Redrive { to, queue, rows, mut many, next }) = self.gathers.remove(&number)
+        while let Some(number) = self.redrives.pop_front() {
+            let Some(Gather::Redrive { to, queue, mut rows, mut many, next }) = self.gathers.remove(&number)
             else {
                 continue;
             };
-            for row in rows {
-                let slot = self.live(row.message.id);
-                let dead = slot.filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
-                if let Some(slot) = dead.filter(|&s| many.left() > 0 && self.key_taken(s).is_none()) {
+            while many.left() > 0
+                && let Some(row) = rows.front()
+            {
+                let id = row.message.id;
+                let key_unmade = |key| self.unmade.has_key(&row.message.queue, key);
+                let unmade = self.unmade.has_id(id) || row.message.key.as_ref().is_some_and(key_unmade);
+                if self.own_looked_up == 0 || unmade {
+                    self.unfinished = true;
+                    self.own_looked_up = 0;
+                    self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
+                    return self.redrives.push_front(number);
+                }
+                self.own_looked_up -= 1;
+                rows.pop_front();
+                let dead = self.live(id).filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
+                if let Some(slot) = dead.filter(|&s| self.key_taken(s).is_none()) {
                     self.count_fire(slot);
                     self.revive(now, slot, fx);
                     many.done += 1;
                 }
             }
+            // Those behind them that were looked up are not needed.
+            self.own_looked_up -= rows.len().min(self.own_looked_up);
             if many.left() > 0 && !next.is_empty() {
                 self.gather(now, to, &queue, Want::Redrive(many), next, fx);
             } else {
@@ -415,53 +450,39 @@ impl Engine {
     }
 
     fn list_leased(&self, now: Now, idx: super::queue::QueueIdx, seen: ListCursor, limit: usize) -> Page {
-        let mut slots: Vec<_> = self
-            .queues
-            .get(idx)
-            .leased
-            .iter()
-            .filter_map(|&id| self.live(id))
-            .filter(|&slot| {
-                let entry = self.rows.get(slot);
-                let place = Some((entry.life.due.raw(), entry.message.id));
-                match entry.life.due.class() {
-                    Class::At => place > seen.at,
-                    Class::After => place > seen.after,
-                }
-            })
-            .map(|slot| {
-                let entry = self.rows.get(slot);
-                (now.wall_of(entry.life.due), entry.message.id, slot)
-            })
-            .collect();
-        slots.sort_unstable();
-        let more = slots.len() > limit;
-        slots.truncate(limit);
-        // As a page from the store: a few large bodies fill it, and at least one is there.
+        use std::ops::Bound::{Excluded, Unbounded};
+        let [at, after] = &self.queues.get(idx).leased_by_due;
+        let behind = |seen: Option<Cursor>| (seen.map_or(Unbounded, Excluded), Unbounded);
+        let mut at = at.range(behind(seen.at)).peekable();
+        let mut after = after.range(behind(seen.after)).peekable();
+        let mut page = Page { next: Some(seen), ..Page::default() };
+        let mut place = seen;
         let mut bytes = 0;
-        let fits = slots.iter().take_while(|&&(_, _, slot)| {
-            let before = bytes;
-            bytes += self.rows.get(slot).message.weight();
-            before < self.policy.load_bytes
-        });
-        let fits = fits.count();
-        let more = more || fits < slots.len();
-        slots.truncate(fits);
-        let mut next = seen;
-        let mut behind = Vec::with_capacity(slots.len());
-        for &(_, id, slot) in &slots {
-            let due = self.rows.get(slot).life.due;
-            match due.class() {
-                Class::At => next.at = Some((due.raw(), id)),
-                Class::After => next.after = Some((due.raw(), id)),
+        // As a page from the store: a few large bodies fill it, and at least one is there.
+        while page.views.len() < limit && bytes < self.policy.load_bytes {
+            let wall_at = at.peek().map(|&&(time, id)| (crate::WallMs(time), id));
+            let wall_after = after.peek().map(|&&(time, id)| (now.wall_of_engine(crate::EngineMs(time)), id));
+            let is_at = match (wall_at, wall_after) {
+                (None, None) => break,
+                (Some(at), Some(after)) => at <= after,
+                (at, _) => at.is_some(),
+            };
+            let first = if is_at { at.next() } else { after.next() };
+            let Some(&(time, id)) = first else { break };
+            self.worked(1);
+            if is_at {
+                place.at = Some((time, id));
+            } else {
+                place.after = Some((time, id));
             }
-            behind.push(next);
+            let Some(slot) = self.live(id) else { continue };
+            bytes += self.rows.get(slot).message.weight();
+            page.views.push(self.view(now, slot));
+            page.behind.push(place);
         }
-        Page {
-            views: slots.iter().map(|&(_, _, slot)| self.view(now, slot)).collect(),
-            behind,
-            next: more.then_some(next),
-        }
+        let more = at.peek().is_some() || after.peek().is_some();
+        page.next = more.then_some(place);
+        page
     }
 
     /// Appends a removal without a settle; for what a queue's settings remove.

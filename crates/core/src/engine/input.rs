@@ -152,6 +152,11 @@ pub enum Op {
         /// Which message.
         target: Target,
     },
+    /// Looks at where a message stands, not at its body. Answer: [`super::Reply::Change`].
+    Outline {
+        /// Which message.
+        id: MessageId,
+    },
     /// Looks at the message that is first in a state. Answer: [`super::Reply::View`].
     Peek {
         /// Which queue.
@@ -204,7 +209,8 @@ pub enum Op {
         /// What its owner wants.
         settings: QueueSettings,
     },
-    /// Gives nothing out any more. Answer: [`super::Reply::Done`].
+    /// Gives nothing out any more. Answer: [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue would be one too
+    /// many.
     Pause {
         /// Which queue.
         queue: QueueName,
@@ -222,7 +228,8 @@ pub enum Op {
         queue: QueueName,
     },
     /// Somebody has to do with a queue: it stays, empty as it may be, with its totals, until it is let go as often.
-    /// Answer: [`super::Reply::Done`]. A restart lets go of everything.
+    /// Answer: [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue would be one too many: then it is not
+    /// held. A restart lets go of everything.
     Hold {
         /// Which queue.
         queue: QueueName,
@@ -304,6 +311,7 @@ impl Op {
             | Op::Bury { id, .. }
             | Op::Extend { id, .. }
             | Op::Delete { id, .. }
+            | Op::Outline { id }
             | Op::Redrive { id } => Named::Id(*id),
             Op::Cancel { target }
             | Op::Postpone { target, .. }

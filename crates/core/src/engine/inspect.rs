@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Kind, Life, Message, Stage, State};
+use crate::message::{DeadReason, Kind, Life, Message, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
 use crate::tally::{DueCounts, FINEST_MS};
@@ -13,8 +13,8 @@ use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, Queue, QueueIdx};
-use super::reply::{Counts, Histogram, QueueView, Rates, Stats, View, WheelView};
-use super::rows::Slot;
+use super::reply::{Counts, Histogram, Outline, QueueView, Rates, Stats, View, WheelView};
+use super::rows::{Entry, Slot};
 
 impl Engine {
     pub(super) fn look(&self, now: Now, target: &Target) -> Option<Box<View>> {
@@ -46,13 +46,30 @@ impl Engine {
             lease_ms: self.lease_ms(queue, message),
             max_attempts: self.max_attempts(queue, message),
             lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
-            dead: match life.stage {
-                Stage::Dead { reason, at } => Some((reason, at.wall())),
-                Stage::Waiting { .. } | Stage::Leased(_) => None,
-            },
+            dead: died(life),
             marks: life.marks,
             delay_ms: asked_delay(now, message, life),
             history: life.history.clone(),
+        }
+    }
+
+    /// What a change answers.
+    pub(super) fn outline(&self, now: Now, slot: Slot) -> Outline {
+        let Entry { message, life, queue, .. } = self.rows.get(slot);
+        Outline {
+            id: message.id,
+            queue: message.queue.clone(),
+            key: message.key.clone(),
+            state: self.rows.get(slot).state(now),
+            due_at: now.wall_of(life.due),
+            due_in_ms: now.until(life.due),
+            attempt: life.attempt,
+            generation: life.generation,
+            priority: self.priority(*queue, life),
+            lease_ms: self.lease_ms(*queue, message),
+            max_attempts: self.max_attempts(*queue, message),
+            enqueued_at: message.enqueued_at,
+            dead: died(life),
         }
     }
 
@@ -63,16 +80,29 @@ impl Engine {
 
     pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let limit = limit.min(self.policy.max_page);
-        self.queues.after(after).take(limit).map(|q| self.view_of_queue(now, q)).collect()
+        let queues: Vec<&Queue> = self.queues.after(after).take(limit).collect();
+        self.worked(queues.len());
+        // All of them together look at no more messages than a step may.
+        let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
+        let view = |queue: &Queue| QueueView {
+            oldest_ready: self.oldest_ready(now, queue, priorities),
+            ..self.view_of_queue_but_oldest(now, queue)
+        };
+        queues.into_iter().map(view).collect()
     }
 
     pub(super) fn view_of_queue(&self, now: Now, queue: &Queue) -> QueueView {
+        let oldest_ready = self.oldest_ready(now, queue, self.policy.max_priorities);
+        QueueView { oldest_ready, ..self.view_of_queue_but_oldest(now, queue) }
+    }
+
+    fn view_of_queue_but_oldest(&self, now: Now, queue: &Queue) -> QueueView {
         let rate = |event: Event| queue.rates[event as usize].per_second_milli(now);
         QueueView {
             name: queue.name.clone(),
             counts: self.counts(now, queue),
             urgent: queue.urgent,
-            oldest_ready: self.oldest_ready(now, queue),
+            oldest_ready: None,
             waiters: queue.waiters.len(),
             using: queue.holds[Hold::Use as usize],
             watching: queue.holds[Hold::Watch as usize],
@@ -110,10 +140,11 @@ impl Engine {
 
     /// Since when the message waits that is ready and has been due for longest: the first one of each priority is looked at, up to a
     /// bound.
-    fn oldest_ready(&self, now: Now, queue: &Queue) -> Option<WallMs> {
+    fn oldest_ready(&self, now: Now, queue: &Queue, priorities: usize) -> Option<WallMs> {
         let mut oldest: Option<WallMs> = None;
         let mut priority = 0;
-        for _ in 0..self.policy.max_priorities {
+        for _ in 0..priorities {
+            self.worked(1);
             let from = ((priority, 0), MessageId(0));
             let Some((&((found, _), _), &slot)) = queue.ready.range(from..).next() else { break };
             let due = now.wall_of(self.rows.get(slot).life.due);
@@ -179,19 +210,20 @@ impl Engine {
     }
 
     pub(super) fn stats(&self, now: Now) -> Stats {
-        let (mut counts, mut urgent) = (Counts::default(), 0);
-        for queue in self.queues.iter() {
-            let of_queue = self.counts(now, queue);
-            counts.scheduled += of_queue.scheduled;
-            counts.ready += of_queue.ready;
-            counts.leased += of_queue.leased;
-            counts.dead += of_queue.dead;
-            counts.estimated |= of_queue.estimated;
-            urgent += queue.urgent;
-        }
+        let waiting = self.kinds[Kind::Waiting as usize];
+        let exact = self.ready_here == waiting || (self.is_caught_up(now) && !self.has_backlogs());
+        let by_histogram = || self.due_counts.due_by(now).max(self.ready_here).min(waiting);
+        let ready = if exact { self.ready_here } else { by_histogram() };
+        let counts = Counts {
+            scheduled: waiting - ready,
+            ready,
+            leased: self.kinds[Kind::Leased as usize],
+            dead: self.kinds[Kind::Dead as usize],
+            estimated: !exact,
+        };
         Stats {
             counts,
-            urgent,
+            urgent: self.urgent,
             bytes: self.pending.weight,
             resident: self.rows.len() as u64,
             resident_bytes: self.rows.bytes(),
@@ -204,5 +236,13 @@ impl Engine {
             lateness: self.lateness.to_vec(),
             lateness_sum_ms: self.lateness_sum_ms,
         }
+    }
+}
+
+/// Why and since when a message is dead.
+fn died(life: &Life) -> Option<(DeadReason, WallMs)> {
+    match life.stage {
+        Stage::Dead { reason, at } => Some((reason, at.wall())),
+        Stage::Waiting { .. } | Stage::Leased(_) => None,
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct Loading {
     limited: [BTreeSet<QueueIdx>; 2],
     /// Those of them that pages for the others leave out.
     left_out: [LeftOut; 2],
+    /// Pages of dead messages under way whose time may be over.
+    pub(super) dead: usize,
     /// Messages that changed while something was under way: what a page says of them may be older.
     touched: HashMap<MessageId, Lsn, FixedState>,
     /// The same in order, to be forgotten when no page can be older.
@@ -284,6 +286,15 @@ impl Engine {
         CLASSES.into_iter().any(is_due) || (behind && waiting > queue.ready.len() as u64)
     }
 
+    /// Whether any queue has a backlog.
+    pub(super) fn has_backlogs(&self) -> bool {
+        let has_limit = |&idx: &QueueIdx| {
+            self.worked(1);
+            self.queues.contains(idx) && self.queues.get(idx).has_backlog()
+        };
+        self.loading.limited.iter().flatten().any(has_limit)
+    }
+
     /// Whether everything that is due is in memory, but for backlogs.
     pub(super) fn is_caught_up(&self, now: Now) -> bool {
         CLASSES.into_iter().all(|class| {
@@ -440,6 +451,7 @@ impl Engine {
     /// Asks for dead messages of a queue, to see whose time is over.
     pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
         let load = self.page(Sequence::Dead, Which::One(name.clone()), after, self.policy.max_step);
+        self.loading.dead += 1;
         self.ask(What::Dead(name), self.last, load, fx);
     }
 
@@ -458,7 +470,10 @@ impl Engine {
                 self.expected_rows_came(loaded.load.rows, loaded.load.bytes);
                 self.take_backlog(now, class, &name, loaded, fx);
             }
-            What::Dead(name) => self.take_dead(now, &name, loaded, fx),
+            What::Dead(name) => {
+                self.loading.dead -= 1;
+                self.take_dead(now, &name, loaded, fx);
+            }
             What::Gather(number) => self.take_gathered(now, number, flight.asked, loaded, fx),
         }
         self.loading.forget();

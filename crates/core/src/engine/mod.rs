@@ -42,7 +42,8 @@ mod schedule;
 mod settle;
 mod waiters;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
@@ -51,9 +52,9 @@ pub use input::{
 };
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
-    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS, Page,
-    Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Stats,
-    View, WheelView,
+    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS,
+    Outline, Page, Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal,
+    Settled, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
@@ -62,13 +63,14 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Recovered, Room};
+use crate::store::{Load, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
+use batch::Unmade;
 use dedupe::Dedupe;
 use fresh::Fresh;
-use gather::Gather;
+use gather::{Gather, Pages};
 use load::Loading;
 use purge::Grave;
 use queue::{QueueIdx, Queues};
@@ -190,13 +192,28 @@ pub struct Engine {
     near_weight: u64,
     leased_weight: u64,
     ready: ReadyMemory,
+    /// Ready messages in memory, and how many of them are urgent.
+    ready_here: u64,
+    urgent: u64,
+    /// Unsettled messages by kind, wherever they are.
+    kinds: [u64; 3],
+    /// Grants of this step to those who waited.
+    granted: usize,
+    /// See [`Engine::work`].
+    work: Cell<u64>,
     /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to look again.
     resting: [BTreeSet<(u64, QueueIdx)>; 2],
     /// Answers that wait for pages.
     gathers: BTreeMap<u64, Gather>,
     next_gather: u64,
+    /// Answers that wait for their turn: pages of a few are under way at a time.
+    gathers_waiting: VecDeque<(Pages, Vec<Load>)>,
     /// Those of them that bring dead messages back, and can do so now.
-    redrives: Vec<u64>,
+    redrives: VecDeque<u64>,
+    /// How many of their messages, from the first on, this batch has looked up.
+    own_looked_up: usize,
+    /// What this batch needs and has not looked up.
+    unmade: Unmade,
     /// Waiting reserves whose own wait is over: they wait for a page.
     parked: BTreeSet<u64>,
     /// Who wants to know when the next message is due; told when a page that is under way cannot change it.
@@ -225,12 +242,16 @@ impl Engine {
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
         let mut pending = Pending::default();
+        let mut kinds = [0; 3];
         for row in recovered.queues {
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
             queue.settings = row.settings;
             queue.pause = row.pause;
             queue.totals = row.totals;
+            for kind in Kind::ALL {
+                kinds[kind as usize] += row.tally.part(kind).count;
+            }
             pending.count += row.tally.count();
             pending.weight += row.tally.weight();
             if queue.settings.dead_ttl_ms.is_some() && row.tally.part(Kind::Dead).count > 0 {
@@ -282,10 +303,18 @@ impl Engine {
             near_weight: 0,
             leased_weight: 0,
             ready: ReadyMemory::default(),
+            ready_here: 0,
+            urgent: 0,
+            kinds,
+            granted: 0,
+            work: Cell::new(0),
             resting: Default::default(),
             gathers: BTreeMap::new(),
             next_gather: 0,
-            redrives: Vec::new(),
+            gathers_waiting: VecDeque::new(),
+            redrives: VecDeque::new(),
+            own_looked_up: 0,
+            unmade: Unmade::default(),
             parked: BTreeSet::new(),
             next_due_asked: Vec::new(),
             room: Room::Enough,
@@ -346,6 +375,10 @@ impl Engine {
             Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx)),
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
+            Op::Outline { id } => {
+                let slot = self.live(id).ok_or(ChangeRefusal::NotFound);
+                Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot))))
+            }
             Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
             Op::List { queue, state, after, limit } => {
                 let seen = after.unwrap_or(ListCursor { at: None, after: None });
@@ -359,19 +392,13 @@ impl Engine {
             Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
             Op::Stats => Reply::Stats(Box::new(self.stats(now))),
             Op::Configure { queue, settings } => self.configure(now, &queue, settings, fx),
-            Op::Pause { queue, for_ms } => {
-                self.pause(now, &queue, for_ms, fx);
-                Reply::Done
-            }
+            Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
             Op::Resume { queue } => {
                 self.resume(&queue, fx);
                 Reply::Done
             }
             Op::Purge { queue } => Reply::Count(self.purge(&queue, fx)),
-            Op::Hold { queue, how } => {
-                self.hold(&queue, how);
-                Reply::Done
-            }
+            Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);
                 Reply::Done
@@ -397,6 +424,7 @@ impl Engine {
         self.end_pauses(now, fx);
         self.expire_dead(now, fx);
         self.finish_redrives(now, fx);
+        self.start_gathers(fx);
         self.sweep_graves();
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
@@ -418,12 +446,22 @@ impl Engine {
             self.schedule.next_wakeup(self.now),
             self.waiters.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
-            self.dead_checks.first().map(|(t, _)| *t),
+            self.next_dead_check(),
             self.next_load(),
         ]
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// How many rows and queues the engine has looked at one by one, since it was made: for tests of how much work a step
+    /// does.
+    pub fn work(&self) -> u64 {
+        self.work.get()
+    }
+
+    fn worked(&self, looks: usize) {
+        self.work.set(self.work.get() + looks as u64);
     }
 
     /// Position of the last record decided.
@@ -433,7 +471,7 @@ impl Engine {
 
     /// Whether a question waits for pages that are under way.
     pub fn has_questions(&self) -> bool {
-        !self.gathers.is_empty() || !self.next_due_asked.is_empty()
+        !self.gathers.is_empty() || !self.gathers_waiting.is_empty() || !self.next_due_asked.is_empty()
     }
 
     /// Who holds which queue ([`Op::Hold`]), for [`Config::holds`] of the engine that takes this one's place.

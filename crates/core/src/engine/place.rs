@@ -74,6 +74,8 @@ impl Engine {
                     let rank = self.rank(now, slot);
                     let queue = self.queues.get_mut(idx);
                     queue.urgent += u64::from(rank.0 < URGENT);
+                    self.urgent += u64::from(rank.0 < URGENT);
+                    self.ready_here += 1;
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.count_ready(idx, weight);
@@ -94,6 +96,7 @@ impl Engine {
                 let queue = self.queues.get_mut(idx);
                 queue.leased.insert(id);
                 queue.leased_weight += weight;
+                queue.leased_by_due[due.class() as usize].insert((due.raw(), id));
                 self.leased_weight += weight;
                 if session != crate::SessionId::NONE {
                     self.bound.insert((session, until, id));
@@ -127,6 +130,8 @@ impl Engine {
                 let queue = self.queues.get_mut(idx);
                 queue.ready.remove(&(rank, id));
                 queue.urgent -= u64::from(rank.0 < URGENT);
+                self.urgent -= u64::from(rank.0 < URGENT);
+                self.ready_here -= 1;
                 queue.ready_weight -= weight;
                 self.uncount_ready(idx, 1, weight);
                 if self.queues.get(idx).has_backlog() {
@@ -142,6 +147,7 @@ impl Engine {
                 let queue = self.queues.get_mut(idx);
                 queue.leased.remove(&id);
                 queue.leased_weight -= weight;
+                queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
                 self.end_starving(idx);
             }
             Place::Far | Place::Nowhere => {}
@@ -184,6 +190,7 @@ impl Engine {
         let tenant = queue.tenant;
         if let Some(was) = was {
             queue.tally.sub(was.kind, was.due, was.weight);
+            self.kinds[was.kind as usize] -= 1;
             self.pending.count -= 1;
             self.pending.weight = self.pending.weight.saturating_sub(was.weight);
             if was.kind == Kind::Waiting {
@@ -192,6 +199,7 @@ impl Engine {
         }
         if let Some(is) = is {
             queue.tally.add(is.kind, is.due, is.weight, columns);
+            self.kinds[is.kind as usize] += 1;
             self.pending.count += 1;
             self.pending.weight += is.weight;
             if is.kind == Kind::Waiting {

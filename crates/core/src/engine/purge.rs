@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::id::MessageId;
+use crate::message::Kind;
 use crate::name::QueueName;
 use crate::record::Record;
 
@@ -35,6 +36,9 @@ impl Engine {
         let gone = queue.tally.purge();
         self.tenants.count_purge(queue.tenant, &gone);
         self.due_counts.sub_all(&gone.due);
+        for kind in Kind::ALL {
+            self.kinds[kind as usize] -= gone.part(kind).count;
+        }
         self.pending.count -= gone.count();
         self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
         let lsn = self.append(record, fx);
@@ -42,6 +46,8 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         let ready = std::mem::take(&mut queue.ready);
         let weight = std::mem::take(&mut queue.ready_weight);
+        self.ready_here -= ready.len() as u64;
+        self.urgent -= queue.urgent;
         queue.urgent = 0;
         queue.purged = lsn;
         let gone = queue.resident - keep.len() as u64;

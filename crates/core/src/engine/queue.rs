@@ -10,6 +10,7 @@ use crate::id::{Lsn, MessageId};
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Pause, Totals};
+use crate::store::Cursor;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
@@ -49,6 +50,8 @@ pub(super) struct Queue {
     pub(super) starved: Option<(Scarce, u64)>,
     /// What it has to do with the memory for ready messages.
     pub(super) share: Share,
+    /// The same in due order, for each clock class.
+    pub(super) leased_by_due: [BTreeSet<Cursor>; 2],
     /// How far it is in memory if that is less far than the others are; for each clock class.
     pub(super) backlog: [Backlog; 2],
     /// Waiting reserves, longest first, by their arrival number.
@@ -130,6 +133,7 @@ impl Queue {
             leased_weight: 0,
             starved: None,
             share: Share::default(),
+            leased_by_due: Default::default(),
             backlog: Default::default(),
             waiters: BTreeSet::new(),
             attended: Attended::No,

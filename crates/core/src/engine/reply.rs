@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::id::{LeaseToken, MessageId};
 use crate::message::{DeadReason, Marks, Message, PastAttempt, State};
-use crate::name::QueueName;
+use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
 use crate::time::WallMs;
@@ -26,16 +26,16 @@ pub enum Reply {
     Settle(Result<Settled, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
     Extend(Result<WallMs, SettleRefusal>),
-    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`]: the message as it
-    /// is now (for a cancel: as it was).
-    Change(Result<Box<View>, ChangeRefusal>),
+    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`]
+    /// and [`super::Op::Outline`]: the message as it is now (for a cancel: as it was).
+    Change(Result<Box<Outline>, ChangeRefusal>),
     /// To [`super::Op::Get`] and [`super::Op::Peek`].
     View(Option<Box<View>>),
     /// To [`super::Op::List`].
     Page(Page),
     /// To [`super::Op::Queue`], [`super::Op::Queues`] and [`super::Op::Configure`].
     Queues(Vec<QueueView>),
-    /// To [`super::Op::Configure`], when refused.
+    /// To [`super::Op::Configure`], [`super::Op::Pause`] and [`super::Op::Hold`], when refused.
     Configure(SettingsRefusal),
     /// To [`super::Op::Histogram`].
     Histogram(Histogram),
@@ -53,6 +53,40 @@ pub enum Reply {
     Quotas(Vec<QuotaUse>),
     /// To operations that cannot be refused.
     Done,
+}
+
+impl Reply {
+    /// Weight of the bodies, keys and headers in it, in bytes.
+    pub fn weight(&self) -> usize {
+        match self {
+            Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),
+            Reply::ReserveOne(Ok(grant)) => grant.message.weight(),
+            Reply::View(Some(view)) => view.message.weight(),
+            Reply::Page(page) => page.views.iter().map(|view| view.message.weight()).sum(),
+            Reply::Reserve(
+                Reserved::DeadlineSoon
+                | Reserved::Overloaded
+                | Reserved::TooManyQueues
+                | Reserved::HeldBack(_),
+            )
+            | Reply::Quotas(_)
+            | Reply::ReserveOne(Err(_))
+            | Reply::View(None)
+            | Reply::Enqueue(_)
+            | Reply::Settle(_)
+            | Reply::Extend(_)
+            | Reply::Change(_)
+            | Reply::Queues(_)
+            | Reply::Configure(_)
+            | Reply::Histogram(_)
+            | Reply::Wheel(_)
+            | Reply::Stats(_)
+            | Reply::Count(_)
+            | Reply::Deadline(_)
+            | Reply::NextDue(_)
+            | Reply::Done => 0,
+        }
+    }
 }
 
 /// An accepted enqueue.
@@ -129,6 +163,8 @@ pub enum Reserved {
     DeadlineSoon,
     /// Too many are waiting.
     Overloaded,
+    /// It would wait on a queue that is one too many.
+    TooManyQueues,
 }
 
 /// Why a reserve was kept waiting although something is ready.
@@ -284,6 +320,39 @@ pub struct View {
     pub delay_ms: u64,
     /// How earlier attempts ended.
     pub history: Vec<PastAttempt>,
+}
+
+/// A message as it is at this moment, without its body, headers and history: the answer to a change. A batch of ten
+/// thousand changes takes as little memory for large messages as for small ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Outline {
+    /// Its id.
+    pub id: MessageId,
+    /// Its queue.
+    pub queue: QueueName,
+    /// The producer's own name for it.
+    pub key: Option<Key>,
+    /// Its state.
+    pub state: State,
+    /// When it is (or was) due, by the wall clock as it is now.
+    pub due_at: WallMs,
+    /// ms until it is due; 0 when it is.
+    pub due_in_ms: u64,
+    /// Grants so far.
+    pub attempt: u32,
+    /// Its generation.
+    pub generation: u32,
+    /// Its priority, its queue's setting counted in.
+    pub priority: u32,
+    /// The length of a lease in ms, its queue's setting counted in.
+    pub lease_ms: u64,
+    /// The number of attempts it may have, its queue's setting counted in.
+    pub max_attempts: u32,
+    /// When it was accepted, by the wall clock.
+    pub enqueued_at: WallMs,
+    /// Why and since when, when dead.
+    pub dead: Option<(DeadReason, WallMs)>,
 }
 
 /// A page of a listing.

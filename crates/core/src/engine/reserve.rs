@@ -1,5 +1,8 @@
 //! Reserve: grant ready messages, or wait for some. Also what time does: fire what is due, end leases and waits.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
 use crate::message::{Ended, Lease, Stage, State};
 use crate::mutant::{self, Mutant};
@@ -12,7 +15,7 @@ use super::effect::{After, Effect, Effects};
 use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Reply, Reserved};
-use super::rows::Slot;
+use super::rows::{Rank, Slot};
 use super::waiters::Waiter;
 
 /// What too much of is leased.
@@ -30,6 +33,16 @@ struct Batch {
     after: After,
 }
 
+/// A message, where it stands among those of all queues that are asked for, and its queue.
+type Head = ((Rank, MessageId), Slot, QueueIdx);
+
+/// The first ready messages of the queues that a reserve asks for.
+struct Heads {
+    first: BinaryHeap<Reverse<Head>>,
+    /// How many of the queues have something ready and are in order of due times.
+    by_due: usize,
+}
+
 impl Engine {
     pub(super) fn reserve(&mut self, now: Now, to: ReplyTo, r: Reserve, fx: &mut Effects) {
         if r.wait_ms > 0 && self.waiters.len() >= self.policy.max_waiters {
@@ -42,15 +55,21 @@ impl Engine {
         // Whoever waits longer is served first. That may end queues, so it comes before any of them is held on to.
         for name in &r.queues {
             if let Some(idx) = self.queues.find(name).filter(|idx| self.dirty.remove(idx)) {
+                self.granted = 0;
                 self.serve_queue(now, idx, fx);
             }
         }
+        let new = r.queues.iter().filter(|name| self.queues.find(name).is_none());
+        if r.wait_ms > 0 && self.queues.len() + new.count() > self.policy.max_queues.max(self.queues.len()) {
+            return self.respond(to, Reply::Reserve(Reserved::TooManyQueues), fx);
+        }
         let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
+        let mut known: BTreeSet<QueueIdx> = BTreeSet::new();
         for name in &r.queues {
             // A reserve that does not wait leaves no trace of a queue that is not there.
             let idx =
                 if r.wait_ms > 0 { Some(self.queues.find_or_make(name)) } else { self.queues.find(name) };
-            if let Some(idx) = idx.filter(|idx| !queues.contains(idx)) {
+            if let Some(idx) = idx.filter(|idx| known.insert(*idx)) {
                 self.queues.get_mut(idx).attended = Attended::Yes;
                 queues.push(idx);
             }
@@ -180,14 +199,20 @@ impl Engine {
 
     /// Serves those who wait on queues where something became ready.
     pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
-        while let Some(idx) = self.dirty.pop_first() {
+        self.granted = 0;
+        while self.granted < self.policy.max_step
+            && let Some(idx) = self.dirty.pop_first()
+        {
             self.serve_queue(now, idx, fx);
         }
         // One after the other: each may take what the next would need.
-        while let Some(idx) = self.next_starved() {
+        while self.granted < self.policy.max_step
+            && let Some(idx) = self.next_starved()
+        {
             self.note_hunger(idx);
             self.serve_queue(now, idx, fx);
         }
+        self.unfinished |= !self.dirty.is_empty() || self.granted >= self.policy.max_step;
     }
 
     pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
@@ -208,6 +233,10 @@ impl Engine {
             };
             if self.serve(now, &waiter, fx) {
                 self.leave_queues(now, &waiter);
+                if self.granted >= self.policy.max_step {
+                    self.dirty.insert(idx);
+                    return;
+                }
             } else {
                 // What looked ready was not (a wall clock that went back), or too much is leased; it waits on.
                 self.waiters.insert(waiter);
@@ -219,9 +248,10 @@ impl Engine {
 
     /// Gives a waiter what there is for it. Returns whether that was anything.
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
+        let mut heads = self.heads(now, &waiter.queues);
         if waiter.max == 0 {
             // It wants to be told, and to have nothing: whoever comes next is served.
-            let told = self.best_ready(now, &waiter.queues, fx).is_some();
+            let told = self.best_ready(now, &mut heads, fx).is_some();
             if told {
                 self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
             }
@@ -229,17 +259,20 @@ impl Engine {
         }
         let mut batch = Batch::default();
         while batch.grants.len() < waiter.max {
-            let Some(slot) = self.best_ready(now, &waiter.queues, fx) else { break };
-            let weight = self.rows.get(slot).message.weight();
+            let Some(slot) = self.best_ready(now, &mut heads, fx) else { break };
+            let entry = self.rows.get(slot);
+            let (idx, weight) = (entry.queue, entry.message.weight());
             if !batch.grants.is_empty() && batch.bytes + weight > waiter.max_bytes {
                 break;
             }
             batch.bytes += weight;
             self.grant(now, slot, waiter.session, waiter.lease_ms, &mut batch, fx);
+            self.next_head(now, idx, &mut heads);
         }
         if batch.grants.is_empty() {
             return false;
         }
+        self.granted += batch.grants.len();
         let reply = Reply::Reserve(Reserved::Grants(batch.grants));
         fx.push(Effect::Respond { to: waiter.to, reply, after: batch.after });
         true
@@ -343,28 +376,62 @@ impl Engine {
         }
     }
 
-    /// The first ready message of several queues: by priority, due time, id. Of queues that are in order of arrival: by
-    /// priority and id; between the two kinds, that time counts for which a message could have been had.
-    fn best_ready(&mut self, now: Now, queues: &[QueueIdx], fx: &mut Effects) -> Option<Slot> {
-        let by_due = |idx| !self.queues.get(idx).ready.is_empty() && self.order_of(idx) == ReadyOrder::Due;
-        let mixed = queues.iter().any(|&idx| by_due(idx));
+    /// The first ready message of each of these queues, in order: by priority, due time, id. Of queues that are in order of
+    /// arrival: by priority and id; between the two kinds, that time counts for which a message could have been had.
+    fn heads(&self, now: Now, queues: &[QueueIdx]) -> Heads {
+        let by_due = |idx: &&QueueIdx| {
+            !self.queues.get(**idx).ready.is_empty() && self.order_of(**idx) == ReadyOrder::Due
+        };
+        self.worked(2 * queues.len());
+        let mut heads = Heads { by_due: queues.iter().filter(by_due).count(), first: BinaryHeap::new() };
+        let first = queues.iter().filter_map(|&idx| self.head(now, idx, heads.by_due > 0)).collect();
+        heads.first = first;
+        heads
+    }
+
+    fn head(&self, now: Now, idx: QueueIdx, mixed: bool) -> Option<Reverse<Head>> {
+        let queue = self.queues.get(idx);
+        let (&(rank, id), &slot) = queue.ready.first_key_value()?;
+        let rank = match self.order_of(idx) {
+            ReadyOrder::Arrival if mixed => (rank.0, self.rows.get(slot).message.enqueued_at.0),
+            ReadyOrder::Arrival | ReadyOrder::Due => rank,
+        };
+        (!queue.is_paused(now) && self.may_lease(idx)).then_some(Reverse(((rank, id), slot, idx)))
+    }
+
+    /// The first ready message of several queues. It stays the head of its queue until [`Engine::next_head`].
+    fn best_ready(&mut self, now: Now, heads: &mut Heads, fx: &mut Effects) -> Option<Slot> {
         loop {
-            let first = |&idx: &QueueIdx| {
-                let queue = self.queues.get(idx);
-                let (&(rank, id), &slot) = queue.ready.first_key_value()?;
-                let rank = match queue.settings.order.unwrap_or_default() {
-                    ReadyOrder::Arrival if mixed => (rank.0, self.rows.get(slot).message.enqueued_at.0),
-                    ReadyOrder::Arrival | ReadyOrder::Due => rank,
-                };
-                (!queue.is_paused(now) && self.may_lease(idx)).then_some(((rank, id), slot))
-            };
-            let (_, slot) = queues.iter().filter_map(first).min()?;
+            self.worked(1);
+            let &Reverse((_, slot, idx)) = heads.first.peek()?;
+            if !self.may_lease(idx) {
+                heads.first.pop(); // what was granted meanwhile has used leases up
+                continue;
+            }
             if now.is_due(self.rows.get(slot).life.due) {
                 return Some(slot);
             }
             // The wall clock was stepped back since it became ready: it is not due any more.
             self.take_out(slot);
             self.put_in_place(now, slot, fx);
+            self.next_head(now, idx, heads);
+        }
+    }
+
+    /// The first message of a queue, which was the first of all, has been taken out.
+    fn next_head(&self, now: Now, idx: QueueIdx, heads: &mut Heads) {
+        heads.first.pop();
+        let ends = self.queues.get(idx).ready.is_empty() && self.order_of(idx) == ReadyOrder::Due;
+        if ends {
+            heads.by_due -= 1;
+        }
+        if ends && heads.by_due == 0 {
+            // Those that are left are all in order of arrival: from now on the id alone decides between them.
+            self.worked(heads.first.len());
+            let left = std::mem::take(&mut heads.first).into_iter();
+            heads.first = left.filter_map(|Reverse((.., idx))| self.head(now, idx, false)).collect();
+        } else {
+            heads.first.extend(self.head(now, idx, heads.by_due > 0));
         }
     }
 
@@ -442,7 +509,13 @@ impl Engine {
 
     /// Ends waits whose time is over.
     pub(super) fn end_waits(&mut self, now: Now, fx: &mut Effects) {
+        let mut left = self.policy.max_step;
         while let Some(mut waiter) = self.waiters.pop_due(now.engine) {
+            if left == 0 {
+                self.unfinished = true;
+                return self.waiters.insert(waiter);
+            }
+            left = left.saturating_sub(waiter.queues.len().max(1));
             let soon = waiter.soon.is_some_and(|soon| soon <= now.engine);
             if soon && self.first_bound(waiter.session).is_some() {
                 self.leave_queues(now, &waiter);

@@ -26,13 +26,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, More, Progress, Recovered, Room, Sequence, Store,
-    StoreError, Table, Waker, Which, place_in,
+    ErrorKind, FOUND_AHEAD, Found, Level, Load, Loaded, Lookups, More, Progress, Recovered, Room, Sequence,
+    Store, StoreError, Table, Waker, Which, place_in,
 };
 use crate::id::{Epoch, Lsn, MessageId};
-use crate::message::Row;
-use crate::name::QueueName;
+use crate::message::{Headers, Life, Message, Options, Row};
+use crate::name::{Key, QueueName};
 use crate::record::{Group, Record};
+use crate::time::{Due, WallMs};
 
 mod history;
 
@@ -111,6 +112,7 @@ pub fn run<F: Fixture>(fixture: &mut F) {
         reads_see_appends(fixture, case(3));
         loads_are_snapshots(fixture, case(4));
     }
+    look_ups_are_bounded(fixture, Case { obligation: 3, seed: 0 });
     epochs_grow(fixture, Case { obligation: 5, seed: 0 });
     two_owners(fixture, Case { obligation: 5, seed: 0 });
     closed_is_closed(fixture, Case { obligation: 6, seed: 0 });
@@ -478,6 +480,66 @@ fn two_owners<F: Fixture>(fixture: &mut F, case: Case) {
     }
     let opened = Opened::open(fixture, case);
     case.check(history.model_at(Lsn(opened.recovered.next_lsn.0 - 1)).is_some(), "no group is lost or split");
+    fixture.kill(opened.store);
+}
+
+/// A look-up of messages that weigh more than they may is made in several calls, and brings them all.
+fn look_ups_are_bounded<F: Fixture>(fixture: &mut F, case: Case) {
+    const MESSAGES: u64 = 200;
+    const BODY: usize = 2_048;
+    const BYTES: usize = 20 * BODY;
+    fixture.clear();
+    let mut history = case.history();
+    let mut opened = Opened::open(fixture, case);
+    let queue = QueueName::new("large").expect("a good name");
+    let key = |id: u64| Key::new(&format!("key-{id}")).expect("a good key");
+    let clock = history.tick();
+    let put = |id: u64| {
+        let message = Message {
+            id: MessageId(id),
+            queue: queue.clone(),
+            key: Some(key(id)),
+            body: vec![b'a'; BODY].into(),
+            headers: Headers::new(),
+            options: Options::default(),
+            enqueued_at: clock.wall,
+        };
+        let due = Due::At(WallMs(clock.wall.0 + id));
+        Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
+    };
+    for first in (1..=MESSAGES).step_by(50) {
+        let records = (first..first + 50).map(put).collect();
+        let group = Group { first: history.model().applied().next(), clock, records };
+        opened.append(&group);
+        history.adopt(group);
+    }
+    let ids: Vec<MessageId> = (1..=MESSAGES).rev().map(MessageId).collect();
+    let keys: Vec<(QueueName, Key)> = (1..=MESSAGES).map(|id| (queue.clone(), key(id))).collect();
+    let mut seen = [Vec::new(), Vec::new()];
+    for (list, seen) in seen.iter_mut().enumerate() {
+        let mut made = 0;
+        while made < ids.len() {
+            let mut lookups = Lookups { bytes: BYTES, ..Lookups::default() };
+            match list {
+                0 => lookups.ids = ids[made..].to_vec(),
+                _ => lookups.keys = keys[made..].to_vec(),
+            }
+            let mut found = Found::default();
+            case.ok(opened.store.find_many(&lookups, &mut found), "find_many");
+            let left = if list == 0 { found.left.ids } else { found.left.keys };
+            let now = ids.len() - made - left;
+            case.check(now >= FOUND_AHEAD.min(ids.len() - made), "a look-up makes progress");
+            case.check(found.rows.len() == now, "what was not left out is found");
+            let weight: usize = found.rows.iter().map(|row| row.message.weight()).sum();
+            let heaviest = found.rows.iter().map(|row| row.message.weight()).max().unwrap_or(0);
+            case.check(weight <= BYTES + FOUND_AHEAD * heaviest, "a look-up brings about what it may");
+            seen.extend(found.rows.iter().map(|row| row.message.id));
+            made += now;
+        }
+        seen.sort_unstable();
+    }
+    let all: Vec<MessageId> = (1..=MESSAGES).map(MessageId).collect();
+    case.check(seen == [all.clone(), all], "all are found");
     fixture.kill(opened.store);
 }
 

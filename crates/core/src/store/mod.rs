@@ -80,7 +80,11 @@ pub trait Store: Send {
     /// Whether there is room for more.
     fn room(&mut self) -> Room;
 
-    /// Finds messages by id and by key, in one call for a whole batch.
+    /// Finds messages by id and by key, in one call for a whole batch; of a batch of large messages only the first ones
+    /// ([`Lookups::bytes`]).
+    ///
+    /// # Errors
+    /// When something cannot be read: the store is poisoned (obligation 6).
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
 
     /// Starts to load a page; [`Store::loaded`] gives it once it is there.
@@ -228,7 +232,7 @@ impl Level {
 }
 
 /// What to find: ids, keys and remembered answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookups {
     /// Messages wanted by id.
     pub ids: Vec<MessageId>,
@@ -236,6 +240,20 @@ pub struct Lookups {
     pub keys: Vec<(QueueName, Key)>,
     /// Answers wanted by `dedupe_id`.
     pub answers: Vec<(QueueName, Box<str>)>,
+    /// Weight of the messages to find, in bytes. A store that would find more makes only the first look-ups of each list,
+    /// and says in [`Found::left`] how many it has not made. It makes the first [`FOUND_AHEAD`] of each list whatever
+    /// they weigh, so that there is progress.
+    pub bytes: usize,
+}
+
+/// Look-ups of a list that a store may make together whatever they weigh.
+pub const FOUND_AHEAD: usize = 16;
+
+impl Default for Lookups {
+    /// Nothing, without a bound.
+    fn default() -> Self {
+        Lookups { ids: Vec::new(), keys: Vec::new(), answers: Vec::new(), bytes: usize::MAX }
+    }
 }
 
 impl Lookups {
@@ -254,11 +272,23 @@ pub struct Found {
     pub rows: Vec<Row>,
     /// Answers. One that is over may be among them.
     pub answers: Vec<DedupeRow>,
+    /// Look-ups that were not made: what they would find is not known.
+    pub left: Left,
+}
+
+/// How many look-ups at the end of each list were not made because the messages found weigh as much as was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Of [`Lookups::ids`].
+    pub ids: usize,
+    /// Of [`Lookups::keys`].
+    pub keys: usize,
 }
 
 impl Found {
     /// Nothing found.
-    pub const NOTHING: &'static Found = &Found { rows: Vec::new(), answers: Vec::new() };
+    pub const NOTHING: &'static Found =
+        &Found { rows: Vec::new(), answers: Vec::new(), left: Left { ids: 0, keys: 0 } };
 }
 
 /// The sequences in which messages can be loaded. Each unsettled message is in exactly one of the first four, and in one of

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::ledger::Ledger;
-use super::{Cursor, Found, Load, Loaded, Lookups, More, QueueRow, Recovered, Sequence, Which};
+use super::{Cursor, FOUND_AHEAD, Found, Load, Loaded, Lookups, More, QueueRow, Recovered, Sequence, Which};
 use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::{Row, Stage};
 use crate::name::{Key, QueueName};
@@ -162,19 +162,49 @@ impl Table {
 
     /// Obligation 3.
     pub fn find_many(&self, lookups: &Lookups, found: &mut Found) {
-        let mut ids: BTreeSet<MessageId> = lookups.ids.iter().copied().collect();
-        for name in &lookups.keys {
-            let Some(with_key) = self.keys.get(name) else { continue };
-            let is_dead = |id: &&MessageId| {
-                self.rows.get(id).is_some_and(|s| matches!(s.row.life.stage, Stage::Dead { .. }))
-            };
-            ids.extend(with_key.iter().filter(|id| !is_dead(id)));
-            ids.extend(with_key.iter().rev().filter(is_dead).take(DEAD_FOUND));
+        let mut wanted: BTreeSet<MessageId> = BTreeSet::new();
+        let mut weight = 0;
+        let mut want = |id: MessageId| {
+            let row = self.rows.get(&id).filter(|_| wanted.insert(id));
+            weight += row.map_or(0, |s| s.row.message.weight());
+            weight
+        };
+        let is_last = |made: usize, weight: usize| made >= FOUND_AHEAD && weight >= lookups.bytes;
+        let mut made = 0;
+        for id in &lookups.ids {
+            made += 1;
+            if is_last(made, want(*id)) {
+                break;
+            }
         }
-        found.rows.extend(ids.iter().filter_map(|id| self.rows.get(id)).map(|s| s.row.clone()));
+        found.left.ids = lookups.ids.len() - made;
+        made = 0;
+        for name in &lookups.keys {
+            made += 1;
+            let mut weight = 0;
+            for id in self.with_key(name) {
+                weight = want(id);
+            }
+            if is_last(made, weight) {
+                break;
+            }
+        }
+        found.left.keys = lookups.keys.len() - made;
+        found.rows.extend(wanted.iter().filter_map(|id| self.rows.get(id)).map(|s| s.row.clone()));
         for name in &lookups.answers {
             found.answers.extend(self.answers.get(name).filter(|row| self.counts(row)).cloned());
         }
+    }
+
+    /// The message that holds a key, and the newest dead ones that had it.
+    fn with_key<'a>(&'a self, name: &(QueueName, Key)) -> impl Iterator<Item = MessageId> + 'a {
+        let is_dead = |id: &&MessageId| {
+            self.rows.get(id).is_some_and(|s| matches!(s.row.life.stage, Stage::Dead { .. }))
+        };
+        let with_key = self.keys.get(name);
+        let alive = with_key.into_iter().flatten().filter(move |id| !is_dead(id));
+        let dead = with_key.into_iter().flat_map(|ids| ids.iter().rev()).filter(is_dead).take(DEAD_FOUND);
+        alive.chain(dead).copied()
     }
 
     /// Obligation 4.

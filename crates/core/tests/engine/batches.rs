@@ -60,7 +60,7 @@ fn batch(rig: &mut Rig, ops: &[Op]) -> Vec<Reply> {
         }
         let mut found = Found::default();
         rig.table.find_many(&lookups, &mut found);
-        rig.engine.adopt(found);
+        rig.engine.adopt(&lookups, found);
     }
     let mut fx = Effects::new();
     for (to, op) in (1_000_000..).zip(ops) {

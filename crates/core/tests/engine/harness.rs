@@ -103,7 +103,7 @@ impl Rig {
             let mut found = Found::default();
             self.table.find_many(&lookups, &mut found);
             self.brought += found.rows.len() as u64;
-            self.engine.adopt(found);
+            self.engine.adopt(&lookups, found);
         }
     }
 

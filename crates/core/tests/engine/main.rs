@@ -11,3 +11,4 @@ mod neighbours;
 mod quotas;
 mod random;
 mod sessions;
+mod steps;

@@ -561,7 +561,7 @@ impl Case {
         }
     }
 
-    fn change(&mut self, op: Op) -> Result<Box<View>, ChangeRefusal> {
+    fn change(&mut self, op: Op) -> Result<Box<Outline>, ChangeRefusal> {
         match self.rig.call(op) {
             Reply::Change(reply) => reply,
             other => panic!("{other:?}"),
@@ -578,7 +578,7 @@ impl Case {
             return assert_eq!(reply, Err(ChangeRefusal::Leased));
         }
         let m = self.model.live.remove(at);
-        assert_eq!(reply.expect("cancelled").message.id, m.id);
+        assert_eq!(reply.expect("cancelled").id, m.id);
     }
 
     fn postpone(&mut self) {
@@ -610,10 +610,11 @@ impl Case {
         m.due = due;
         m.generation += 1;
         m.body = body.unwrap_or(m.body);
-        let (generation, body) = (m.generation, m.body);
+        let (id, generation, body) = (m.id, m.generation, m.body);
         self.model.place(at, now);
         let view = reply.expect("postponed");
-        assert_eq!((view.generation, &view.message.body[..]), (generation, &[body][..]));
+        let Reply::View(Some(found)) = self.rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+        assert_eq!((view.generation, &found.message.body[..]), (generation, &[body][..]));
         assert_eq!(view.state, Model::state(&self.model.live[at]));
     }
 

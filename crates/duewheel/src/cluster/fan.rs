@@ -107,8 +107,9 @@ impl Router {
             }
             Op::Configure { .. } => self.configure(op, patience).await,
             Op::Pause { .. } | Op::Resume { .. } => {
-                let done = self.everywhere(&op, patience, |reply| (reply == Reply::Done).then_some(()));
-                done.await.map(|_| Reply::Done)
+                let told = |reply| matches!(reply, Reply::Done | Reply::Configure(_)).then_some(reply);
+                let replies = self.everywhere(&op, patience, told).await?;
+                Ok(replies.into_iter().find(|reply| *reply != Reply::Done).unwrap_or(Reply::Done))
             }
             Op::Purge { .. } => {
                 let counts = self.everywhere(&op, patience, |reply| match reply {
@@ -150,6 +151,7 @@ impl Router {
             | Op::Fire { .. }
             | Op::Redrive { .. }
             | Op::Get { .. }
+            | Op::Outline { .. }
             | Op::Hold { .. }
             | Op::LetGo { .. } => Err(CallError::WRONG_ANSWER),
         }

@@ -178,6 +178,7 @@ fn is_repeatable(op: &Op) -> bool {
         | Op::Undelivered { .. }
         | Op::SessionClosed { .. }
         | Op::Get { .. }
+        | Op::Outline { .. }
         | Op::Peek { .. }
         | Op::List { .. }
         | Op::Queue { .. }

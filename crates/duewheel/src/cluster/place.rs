@@ -43,6 +43,7 @@ pub(crate) fn way(op: &Op, shards: u32) -> Way {
         | Op::Bury { id, .. }
         | Op::Extend { id, .. }
         | Op::Delete { id, .. }
+        | Op::Outline { id }
         | Op::Redrive { id } => Way::To(ShardId::of(*id, shards)),
         Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target } | Op::Get { target } => {
             match target {

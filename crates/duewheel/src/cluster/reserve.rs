@@ -212,7 +212,7 @@ impl Router {
                 Ok(grants)
             }
             Ok(Reply::Reserve(Reserved::HeldBack(_))) => Ok(Vec::new()),
-            Ok(Reply::Reserve(Reserved::Overloaded)) => Err(CallError::Overloaded),
+            Ok(Reply::Reserve(Reserved::Overloaded | Reserved::TooManyQueues)) => Err(CallError::Overloaded),
             Ok(_) => Err(CallError::WRONG_ANSWER),
             Err(CallError::Overloaded) => Err(CallError::Overloaded),
             Err(error) => {
@@ -272,7 +272,7 @@ impl Router {
             Some(Ok(Reply::Reserve(Reserved::Grants(_) | Reserved::HeldBack(_)))) => {
                 return self.with_lines(|lines, now, out| lines.told(now, queue, shard, waiter, out));
             }
-            Some(Ok(Reply::Reserve(Reserved::Overloaded))) => CallError::Overloaded,
+            Some(Ok(Reply::Reserve(Reserved::Overloaded | Reserved::TooManyQueues))) => CallError::Overloaded,
             Some(Ok(_)) | None => CallError::WRONG_ANSWER,
             Some(Err(error)) => of_shard(shard, error),
         };

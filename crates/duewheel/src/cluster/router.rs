@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use duewheel_core::engine::{Hold, Op, Reply, Reserved};
+use duewheel_core::engine::{Hold, Op, Reply, Reserved, SettingsRefusal};
 use duewheel_core::id::ShardId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -310,7 +310,11 @@ impl Router {
     /// What is decided here.
     fn decide(&self, op: Op) -> Result<Reply, CallError> {
         match op {
-            Op::Hold { queue, how } => self.hold(queue, how),
+            Op::Hold { queue, how } => {
+                if !self.hold(queue, how) {
+                    return Ok(Reply::Configure(SettingsRefusal::Overloaded));
+                }
+            }
             Op::LetGo { queue, how } => self.let_go(&queue, how),
             Op::CancelReserve { waiter } => self.with_lines(|lines, now, out| lines.cancel(now, waiter, out)),
             Op::Enqueue(_)
@@ -329,6 +333,7 @@ impl Router {
             | Op::Redrive { .. }
             | Op::RedriveMany { .. }
             | Op::Get { .. }
+            | Op::Outline { .. }
             | Op::Peek { .. }
             | Op::List { .. }
             | Op::Queue { .. }
@@ -348,11 +353,14 @@ impl Router {
         Ok(Reply::Done)
     }
 
-    fn hold(&self, queue: QueueName, how: Hold) {
+    /// Whether the queue is held: it is not if it would be one too many.
+    fn hold(&self, queue: QueueName, how: Hold) -> bool {
         let mut holds = lock(&self.holds);
-        if holds.contains_key(&queue) || holds.len() < self.policy.max_queues {
+        let room = holds.contains_key(&queue) || holds.len() < self.policy.max_queues;
+        if room {
             holds.entry(queue).or_default()[how as usize] += 1;
         }
+        room
     }
 
     fn let_go(&self, queue: &QueueName, how: Hold) {

@@ -130,6 +130,7 @@ impl Sessions {
             | Op::Redrive { .. }
             | Op::RedriveMany { .. }
             | Op::Get { .. }
+            | Op::Outline { .. }
             | Op::Peek { .. }
             | Op::List { .. }
             | Op::Queue { .. }

@@ -11,6 +11,7 @@ mod driver;
 mod handlers;
 mod herd;
 mod lifecycle;
+mod parts;
 mod quotas;
 mod races;
 mod shapes;

@@ -1,5 +1,7 @@
 //! Which commands are handed to the engine together, and what becomes of each of them.
 
+use duewheel::core::QueueName;
+
 use super::codec::Command;
 
 /// What becomes of one command of a batch. All but the first three take one answer.
@@ -10,6 +12,16 @@ pub(super) enum Part {
     Block(String),
     /// An operation without a reply.
     Silent,
+    /// Another queue is used instead of the one left.
+    Use {
+        queue: QueueName,
+        left: QueueName,
+    },
+    /// One more queue is watched: so many then.
+    Watch {
+        queue: QueueName,
+        watching: usize,
+    },
     Put,
     ReserveJob,
     Delete,
@@ -27,9 +39,11 @@ impl Part {
     /// Bytes of the reply, at most.
     pub(super) fn most(&self, max_body: usize) -> usize {
         match self {
-            Part::Found | Part::ReserveJob => max_body,
+            // The answer brings the body along.
+            Part::Found | Part::ReserveJob | Part::StatsJob => max_body,
             Part::Line(text) | Part::Block(text) => text.len(),
-            Part::StatsJob | Part::StatsQueue | Part::Stats => 2 * 1024,
+            Part::Use { .. } | Part::Watch { .. } => 256,
+            Part::StatsQueue | Part::Stats => 2 * 1024,
             Part::Text(_)
             | Part::Silent
             | Part::Put

@@ -57,6 +57,8 @@ pub(super) struct Session {
     id: SessionId,
     used: QueueName,
     watched: Vec<QueueName>,
+    /// Holds that were let go of for others which were refused.
+    held_again: Vec<Op>,
     said: VecDeque<Said>,
     /// Bytes of bodies in `said`.
     bytes: usize,
@@ -109,6 +111,7 @@ impl Session {
             id,
             watched: vec![used.clone()],
             used,
+            held_again: Vec::new(),
             said: VecDeque::new(),
             bytes: 0,
             task: Task::Nothing,
@@ -129,6 +132,7 @@ impl Session {
         self.produces.end(&shared.counters.producers);
         self.works.end(&shared.counters.workers);
         let mut ops = vec![Op::SessionClosed { session: self.id }];
+        ops.append(&mut self.held_again);
         ops.push(Op::LetGo { queue: self.used.clone(), how: Hold::Use });
         ops.extend(self.watched.iter().map(|queue| Op::LetGo { queue: queue.clone(), how: Hold::Watch }));
         ops
@@ -187,6 +191,10 @@ impl Session {
         if parts.is_empty() {
             return Next::Read;
         }
+        for op in mem::take(&mut self.held_again) {
+            parts.insert(0, Part::Silent);
+            ops.insert(0, op);
+        }
         self.task = Task::Batch(parts);
         Next::Ask(ops)
     }
@@ -212,19 +220,22 @@ impl Session {
                 ask(Part::Put, self.put(put));
             }
             Command::Use(queue) => {
-                parts.push(Part::Line(format!("USING {queue}\r\n")));
-                let left = mem::replace(&mut self.used, queue);
-                parts.extend([Part::Silent, Part::Silent]);
-                ops.push(Op::Hold { queue: self.used.clone(), how: Hold::Use });
-                ops.push(Op::LetGo { queue: left, how: Hold::Use });
+                let left = mem::replace(&mut self.used, queue.clone());
+                let part = Part::Use { queue: queue.clone(), left: left.clone() };
+                ask(part, Op::Hold { queue, how: Hold::Use });
+                ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
             }
             Command::Watch(queue) => {
                 if !self.watched.contains(&queue) {
                     if self.watched.len() >= MAX_WATCHED {
                         return parts.push(Part::Text("OUT_OF_MEMORY\r\n"));
                     }
-                    ask(Part::Silent, Op::Hold { queue: queue.clone(), how: Hold::Watch });
-                    self.watched.push(queue);
+                    self.watched.push(queue.clone());
+                    let watching = self.watched.len();
+                    return ask(
+                        Part::Watch { queue: queue.clone(), watching },
+                        Op::Hold { queue, how: Hold::Watch },
+                    );
                 }
                 parts.push(self.watching());
             }
@@ -466,6 +477,9 @@ impl Session {
                     return self.ask(shared, out);
                 }
                 (PauseStep::Pause, Some(Ok(Reply::Done))) => out.extend_from_slice(b"PAUSED\r\n"),
+                (PauseStep::Pause, Some(Ok(Reply::Configure(_)))) => {
+                    out.extend_from_slice(ErrorCode::Overloaded.beanstalk().as_bytes());
+                }
                 (_, answer) => out.extend_from_slice(no_answer(answer).as_bytes()),
             },
         }
@@ -495,7 +509,7 @@ impl Session {
             Some(Ok(Reply::Reserve(Reserved::DeadlineSoon))) => {
                 self.answer_first("DEADLINE_SOON\r\n", shared, out);
             }
-            Some(Ok(Reply::Reserve(Reserved::Overloaded))) => {
+            Some(Ok(Reply::Reserve(Reserved::Overloaded | Reserved::TooManyQueues))) => {
                 self.answer_first(ErrorCode::Overloaded.beanstalk(), shared, out);
             }
             answer => self.answer_first(no_answer(answer), shared, out),
@@ -515,6 +529,24 @@ impl Session {
             (Part::Line(line), _) => return out.extend_from_slice(line.as_bytes()),
             (Part::Block(text), _) => return block(out, &text),
             (Part::Silent, _) => return,
+            (Part::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
+                // It goes on with the queue before, which it has let go of in the same batch.
+                if self.used == queue {
+                    self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
+                    self.used = left;
+                }
+                ErrorCode::Overloaded.beanstalk()
+            }
+            (Part::Use { queue, .. }, _) => {
+                return out.extend_from_slice(format!("USING {queue}\r\n").as_bytes());
+            }
+            (Part::Watch { queue, .. }, Some(Ok(Reply::Configure(_)))) => {
+                self.watched.retain(|watched| *watched != queue);
+                ErrorCode::Overloaded.beanstalk()
+            }
+            (Part::Watch { watching, .. }, _) => {
+                return out.extend_from_slice(format!("WATCHING {watching}\r\n").as_bytes());
+            }
             (Part::Put, Some(Ok(Reply::Enqueue(Ok(done))))) => return line(out, "INSERTED", done.id),
             (Part::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(id)))))) => {
                 return line(out, "KEY_EXISTS", id);

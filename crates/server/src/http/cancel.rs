@@ -10,9 +10,6 @@ use super::strict::{self, Id, Text};
 use super::{Answer, App, Json, check_batch, object};
 use crate::error::Problem;
 
-/// Messages that are looked at together.
-const LOOKS: usize = 64;
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CancelMany<'a> {
@@ -101,16 +98,14 @@ pub(crate) async fn within(
     ids: &[MessageId],
     reaches: impl Fn(&QueueName) -> bool,
 ) -> Result<Vec<Result<bool, Problem>>, Problem> {
-    let mut within = Vec::with_capacity(ids.len());
-    // A look brings the body along, so not all are taken at a time.
-    for ids in ids.chunks(LOOKS) {
-        let looks = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
-        within.extend(app.ask_many(looks).await?.into_iter().map(|view| match view? {
-            Reply::View(view) => Ok(view.is_some_and(|view| reaches(&view.message.queue))),
-            _ => Err(Problem::internal()),
-        }));
-    }
-    Ok(within)
+    let looks = ids.iter().map(|id| Op::Outline { id: *id }).collect();
+    let outlines = app.ask_many(looks).await?.into_iter();
+    let is_within = |outline: Result<Reply, Problem>| match outline? {
+        Reply::Change(Ok(outline)) => Ok(reaches(&outline.queue)),
+        Reply::Change(Err(_)) => Ok(false),
+        _ => Err(Problem::internal()),
+    };
+    Ok(outlines.map(is_within).collect())
 }
 
 fn write(out: &mut Json, result: Result<Reply, Problem>) {

@@ -65,9 +65,9 @@ async fn cancel(call: Call, target: Target) -> Answer {
     match call.app.ask(Op::Cancel { target }).await? {
         Reply::Change(Ok(was)) => Ok(object(StatusCode::OK, |out| {
             out.plain("result", "cancelled");
-            out.id("id", was.message.id);
-            out.text("queue", was.message.queue.as_str());
-            out.text_or_null("key", was.message.key.as_ref().map(|k| k.as_str()));
+            out.id("id", was.id);
+            out.text("queue", was.queue.as_str());
+            out.text_or_null("key", was.key.as_ref().map(|k| k.as_str()));
         })),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
         _ => Err(Problem::internal()),
@@ -96,14 +96,12 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?;
         (Op::Postpone { target, when, body, if_generation: asked.if_generation.map(Whole::get) }, time)
     };
-    let room = room(&call.app).await?;
-    changed(room, call.app.ask(op).await?, time)
+    changed(call.app.ask(op).await?, time)
 }
 
 async fn fire(mut call: Call, target: Target) -> Answer {
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    let room = room(&call.app).await?;
-    changed(room, call.app.ask(Op::Fire { target }).await?, "due_at")
+    changed(call.app.ask(Op::Fire { target }).await?, "due_at")
 }
 
 /// A body that may be empty, and says nothing if it is not.
@@ -124,9 +122,9 @@ fn shown(room: Room, view: &View) -> Response {
     held(StatusCode::OK, room, out)
 }
 
-fn changed(room: Room, reply: Reply, time: &'static str) -> Answer {
+fn changed(reply: Reply, time: &'static str) -> Answer {
     match reply {
-        Reply::Change(Ok(now)) => Ok(shown(room, &now)),
+        Reply::Change(Ok(now)) => Ok(object(StatusCode::OK, |out| view::write_outline(out, &now))),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, time)),
         _ => Err(Problem::internal()),
     }

@@ -16,6 +16,8 @@ use crate::error::Problem;
 const MAX_QUEUES: usize = 1_000;
 /// Quotas that are shown.
 const MAX_QUOTAS: usize = 1_000;
+/// Queues that are asked for together.
+const PAGE: usize = 100;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
     // Of many shards one may be away: then there are no figures of the whole rather than smaller ones.
@@ -24,13 +26,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         Ok(_) => return Err(Problem::internal()),
         Err(_) => None,
     };
-    let limit = MAX_QUEUES.min(call.app.policy.max_page);
-    // While draining only figures of the whole are to be had.
-    let queues = match call.app.ask(Op::Queues { after: None, limit }).await {
-        Ok(Reply::Queues(queues)) => queues,
-        Ok(_) => return Err(Problem::internal()),
-        Err(_) => Vec::new(),
-    };
+    let queues = first_queues(&call.app).await?;
     let mut page = Page(String::with_capacity(4_096 + queues.len() * 400));
     write_process(&mut page, &call.app);
     if let Some(stats) = stats {
@@ -50,6 +46,28 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         page.one(&format!("duewheel_store_{name}"), "untyped", "The store's own figure.", value);
     }
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.0))
+}
+
+/// A few at a time, so that others have their turn in between.
+async fn first_queues(app: &App) -> Result<Vec<QueueView>, Problem> {
+    let limit = PAGE.min(app.policy.max_page);
+    let mut queues: Vec<QueueView> = Vec::new();
+    while queues.len() < MAX_QUEUES {
+        let after = queues.last().map(|queue| queue.name.clone());
+        match app.ask(Op::Queues { after, limit }).await {
+            Ok(Reply::Queues(page)) => {
+                let is_last = page.len() < limit;
+                queues.extend(page);
+                if is_last {
+                    break;
+                }
+            }
+            Ok(_) => return Err(Problem::internal()),
+            // While draining only figures of the whole are to be had.
+            Err(_) => return Ok(Vec::new()),
+        }
+    }
+    Ok(queues)
 }
 
 fn write_process(page: &mut Page, app: &App) {

@@ -114,7 +114,9 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
         }
         PauseFor { for_ms: None, r#for: None } => None,
     };
-    call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await?;
+    if let Reply::Configure(refusal) = call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await? {
+        return Err(Problem::from_settings(refusal));
+    }
     Ok(object(StatusCode::OK, |out| {
         out.text("queue", queue.as_str());
         out.truth("paused", true);

@@ -65,6 +65,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             };
             Ok(object(StatusCode::OK, write))
         }
+        Reserved::TooManyQueues => Err(overloaded("as many queues exist as the limits allow")),
         Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
         Reserved::DeadlineSoon => Err(Problem::internal()),
     }

@@ -1,7 +1,7 @@
 //! A message as it is at this moment, in JSON.
 
 use duewheel::core::Message;
-use duewheel::core::engine::View;
+use duewheel::core::engine::{Outline, View};
 
 use super::Json;
 
@@ -16,6 +16,22 @@ pub(crate) fn write_message(out: &mut Json, message: &Message) {
         out.text_member(name, value);
     }
     out.close();
+}
+
+/// Where a message stands after a change: all members but its body, headers and history.
+pub(crate) fn write_outline(out: &mut Json, outline: &Outline) {
+    out.id("id", outline.id);
+    out.text("queue", outline.queue.as_str());
+    out.text_or_null("key", outline.key.as_ref().map(|k| k.as_str()));
+    out.plain("state", outline.state.as_str());
+    out.instant("due_at", outline.due_at);
+    out.number("due_in_ms", outline.due_in_ms);
+    out.number("attempt", u64::from(outline.attempt));
+    out.number("max_attempts", u64::from(outline.max_attempts));
+    out.number("generation", u64::from(outline.generation));
+    out.number("priority", u64::from(outline.priority));
+    out.number("lease_ms", outline.lease_ms);
+    out.instant("enqueued_at", outline.enqueued_at);
 }
 
 /// The members of a message and where it stands.

@@ -184,6 +184,21 @@ async fn a_reserve_that_leases_hold_back_says_so() {
     assert!(String::from_utf8_lossy(&metrics.body).contains("\nduewheel_reserve_held_back_total 1\n"));
 }
 
+/// Story: a pause and a reserve that waits made queues beyond the limit that an enqueue is refused for.
+#[tokio::test(flavor = "multi_thread")]
+async fn above_the_limit_of_queues_nothing_makes_one() {
+    let policy = Policy { max_queues: 1, ..Policy::default() };
+    let server = Server::start_with(policy, Limits::default()).await;
+    server.enqueue("q", r#"{"body": "a", "delay": "1h"}"#).await;
+    for (path, body) in [("pause", ""), ("pause", r#"{"for": "1m"}"#), ("reserve", r#"{"wait_ms": 1000}"#)] {
+        let answer = server.call("POST", &format!("/v1/queues/new/{path}"), body).await;
+        assert_eq!((answer.status, &answer.json()["code"]), (429, &json!("overloaded")), "{path}");
+        assert!(answer.json().to_string().contains("queues"), "{path}: it says of what there is too much");
+    }
+    assert_eq!(server.call("POST", "/v1/queues/q/pause", "").await.status, 200);
+    assert_eq!(server.call("GET", "/v1/queues/new", "").await.status, 404);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_serves_many_requests_also_pipelined() {
     let server = Server::start().await;

@@ -132,8 +132,8 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
             EnqueueRefusal::DedupeMismatch(_) => Refusal::DedupeMismatch,
             other => Refusal::Other(format!("{other:?}")),
         }),
-        Reply::Change(Ok(view)) => {
-            let id = Some(MsgId(view.message.id.0));
+        Reply::Change(Ok(outline)) => {
+            let id = Some(MsgId(outline.id.0));
             Ok(if matches!(call, Call::Cancel(_)) { Answer::Cancelled(id) } else { Answer::Changed(id) })
         }
         Reply::Change(Err(refusal)) => Err(match refusal {

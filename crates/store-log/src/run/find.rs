@@ -1,5 +1,8 @@
 //! Finds single messages and answers.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use bytes::Bytes;
 use duewheel_core::message::Row;
 use duewheel_core::record::{DedupeRow, Reader, Stands, varint};
@@ -42,6 +45,24 @@ impl Behind<'_> {
     pub(crate) const NOTHING: Behind<'static> = Behind { says: &|_| Newer::Nothing, revived: false };
 }
 
+/// How many bytes of messages may still be read for a look-up. Shared by the threads that read.
+#[derive(Debug)]
+pub(crate) struct Allowance(AtomicUsize);
+
+impl Allowance {
+    pub(crate) fn new(bytes: usize) -> Arc<Self> {
+        Arc::new(Allowance(AtomicUsize::new(bytes)))
+    }
+
+    /// # Errors
+    /// [`Trouble::TooMuch`] when it is used up. The message that uses it up may be read.
+    pub(crate) fn charge(&self, bytes: usize) -> Result<(), Trouble> {
+        let before =
+            self.0.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left.saturating_sub(bytes)));
+        before.map(drop).map_err(|_| Trouble::TooMuch)
+    }
+}
+
 /// A key that is looked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
@@ -62,7 +83,12 @@ struct Candidate {
 impl Run {
     /// Finds messages by id (ascending), whether they still count or not. What is not there is left out; the order of
     /// `out` is that of the file.
-    pub(crate) fn find_ids(&self, ids: &[MessageId], out: &mut Vec<Row>) -> Result<(), Trouble> {
+    pub(crate) fn find_ids(
+        &self,
+        ids: &[MessageId],
+        allowance: &Allowance,
+        out: &mut Vec<Row>,
+    ) -> Result<(), Trouble> {
         let mut index = IndexScan::new();
         let mut candidates = Vec::with_capacity(ids.len());
         for (lookup, &id) in ids.iter().enumerate().filter(|(_, id)| self.ids().contains(id.0)) {
@@ -79,7 +105,7 @@ impl Run {
         }
         candidates.dedup();
         self.read(candidates, |_, row| {
-            out.push(row.decode()?);
+            out.push(row.decode(allowance)?);
             Ok(())
         })
     }
@@ -93,6 +119,7 @@ impl Run {
         live: &Live,
         dead: usize,
         behind: &Behind<'_>,
+        allowance: &Allowance,
         out: &mut Vec<(usize, Row)>,
     ) -> Result<(), Trouble> {
         let mut order: Vec<(u64, u32, usize)> = Vec::new();
@@ -117,7 +144,7 @@ impl Run {
         let mut strangers = Vec::new();
         self.read(candidates, |lookup, row| {
             if row.has(&lookups[lookup])? {
-                out.push((lookup, row.decode()?));
+                out.push((lookup, row.decode(allowance)?));
             } else {
                 strangers.push(lookup);
             }
@@ -132,7 +159,7 @@ impl Run {
             let mut rows = Vec::new();
             self.read(all, |lookup, row| {
                 if row.has(&lookups[lookup])? {
-                    rows.push((lookup, row.decode()?));
+                    rows.push((lookup, row.decode(allowance)?));
                 }
                 Ok(())
             })?;
@@ -150,6 +177,7 @@ impl Run {
     }
 
     /// As [`Run::find_keys`], of one key.
+    #[allow(clippy::too_many_arguments)] // those of find_keys
     pub(crate) fn find_key(
         &self,
         hash: u64,
@@ -158,9 +186,10 @@ impl Run {
         live: &Live,
         dead: usize,
         behind: &Behind<'_>,
+        allowance: &Allowance,
     ) -> Result<Vec<Row>, Trouble> {
         let mut out = Vec::new();
-        self.find_keys(&[KeyLookup { hash, queue, key }], live, dead, behind, &mut out)?;
+        self.find_keys(&[KeyLookup { hash, queue, key }], live, dead, behind, allowance, &mut out)?;
         Ok(out.into_iter().map(|(_, row)| row).collect())
     }
 
@@ -299,7 +328,8 @@ impl FoundRow<'_> {
         Ok(self.row.head.key == wanted.key.as_str().as_bytes() && self.queue()? == *wanted.queue)
     }
 
-    fn decode(&self) -> Result<Row, Trouble> {
+    fn decode(&self, allowance: &Allowance) -> Result<Row, Trouble> {
+        allowance.charge(self.row.bytes.len())?;
         let bytes = Bytes::copy_from_slice(self.row.bytes);
         row::decode(bytes, self.queue()?).map_err(self.run.file.unreadable(self.at))
     }

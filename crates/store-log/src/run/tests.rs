@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::hash;
 use super::writer::SPAN;
-use super::{AnswerScan, Behind, KeyLookup, Live, Mask, Run, RunWriter, verify};
+use super::{Allowance, AnswerScan, Behind, KeyLookup, Live, Mask, Run, RunWriter, verify};
 use crate::disk::Disk;
 use crate::fault::Trouble;
 use crate::folder::{FileNo, Incarnation};
@@ -74,7 +74,7 @@ fn compare(run: &Arc<Run>, model: &Model, live: &Live) {
     let mut found = Vec::new();
     let asked: Vec<MessageId> =
         all.iter().flat_map(|id| [*id, MessageId(id.0 + 1)]).collect::<BTreeSet<_>>().into_iter().collect();
-    run.find_ids(&asked, &mut found).unwrap();
+    run.find_ids(&asked, &Allowance::new(usize::MAX), &mut found).unwrap();
     found.sort_by_key(|row| row.message.id);
     let expected: Vec<Row> = model.rows.values().cloned().collect();
     assert_eq!(found, expected);
@@ -121,7 +121,8 @@ fn compare_keys(run: &Arc<Run>, model: &Model, live: &Live, live_ids: &BTreeSet<
         by_key.keys().map(|(queue, key)| KeyLookup { hash: hash::key(queue, key), queue, key }).collect();
     for dead in [0, 2, 8] {
         let mut found = Vec::new();
-        run.find_keys(&lookups, live, dead, &Behind::NOTHING, &mut found).unwrap();
+        run.find_keys(&lookups, live, dead, &Behind::NOTHING, &Allowance::new(usize::MAX), &mut found)
+            .unwrap();
         for (i, rows) in by_key.values().enumerate() {
             let mut rows: Vec<Row> = rows
                 .iter()
@@ -226,12 +227,20 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
     let mut found = Vec::new();
     for (id, expected) in &model.rows {
         found.clear();
-        if run.find_ids(&[*id], &mut found).is_ok() {
+        if run.find_ids(&[*id], &Allowance::new(usize::MAX), &mut found).is_ok() {
             assert_eq!(found, std::slice::from_ref(expected));
         }
     }
     let key = Key::new("a").unwrap();
-    if let Ok(found) = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 8, &Behind::NOTHING) {
+    if let Ok(found) = run.find_key(
+        hash::key(&queue(0), &key),
+        &queue(0),
+        &key,
+        &live,
+        8,
+        &Behind::NOTHING,
+        &Allowance::new(usize::MAX),
+    ) {
         let found: BTreeSet<u64> = found.iter().map(|row| row.message.id.0).collect();
         assert_eq!(found, BTreeSet::from([1, 3]));
     }
@@ -359,10 +368,18 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
     let live = Live::all(run);
     let mut found = Vec::new();
     let ids: Vec<MessageId> = model.rows.keys().copied().collect();
-    let _ = run.find_ids(&ids, &mut found);
+    let _ = run.find_ids(&ids, &Allowance::new(usize::MAX), &mut found);
     for key in ["a", "b"] {
         let key = Key::new(key).unwrap();
-        let _ = run.find_key(hash::key(&queue(0), &key), &queue(0), &key, &live, 1, &Behind::NOTHING);
+        let _ = run.find_key(
+            hash::key(&queue(0), &key),
+            &queue(0),
+            &key,
+            &live,
+            1,
+            &Behind::NOTHING,
+            &Allowance::new(usize::MAX),
+        );
     }
     let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x");
     for sequence in ALL {
@@ -394,7 +411,15 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
     let before = disk.reads();
     let key = Key::new("job").unwrap();
     let found = run
-        .find_key(hash::key(&queue(0), &key), &queue(0), &key, &Live::all(&run), 8, &Behind::NOTHING)
+        .find_key(
+            hash::key(&queue(0), &key),
+            &queue(0),
+            &key,
+            &Live::all(&run),
+            8,
+            &Behind::NOTHING,
+            &Allowance::new(usize::MAX),
+        )
         .unwrap();
     let mut ids: Vec<u64> = found.iter().map(|row| row.message.id.0).collect();
     ids.sort_unstable();

@@ -57,7 +57,7 @@ fn a_purge_of_many_hides_at_once_and_is_swept_in_slices() {
     let lookups = Lookups {
         ids: [1, 4, 8, 17, MANY, MANY + 1].map(MessageId).to_vec(),
         keys: ["key-4", "key-8", "key-100"].map(|key| (mine.clone(), Key::new(key).unwrap())).to_vec(),
-        answers: Vec::new(),
+        ..Lookups::default()
     };
     shard.store.find_many(&lookups, &mut found).unwrap();
     let mut ids: Vec<u64> = found.rows.iter().map(|row| row.message.id.0).collect();

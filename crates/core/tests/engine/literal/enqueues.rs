@@ -198,7 +198,7 @@ fn postpone_with_a_body_puts_the_message_again_under_its_id() {
     };
     assert_eq!(rig.call(postpone(Some(9))), Reply::Change(Err(ChangeRefusal::GenerationMismatch(1))));
     let Reply::Change(Ok(view)) = rig.call(postpone(Some(1))) else { panic!() };
-    assert_eq!((view.message.id, view.generation, view.state), (id, 2, State::Scheduled));
+    assert_eq!((view.id, view.generation, view.state), (id, 2, State::Scheduled));
     rig.restart();
     rig.pass(50);
     assert_eq!(&rig.reserve("q", 1)[0].message.body[..], b"new");

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    ChangeRefusal, Enqueue, EnqueueRefusal, Enqueued, Grant, Hold, IfExists, Op, Past, Proof, QueueView,
-    Reply, Reserve, Reserved, SettleRefusal, Target, View, When,
+    ChangeRefusal, Enqueue, EnqueueRefusal, Enqueued, Grant, Hold, IfExists, Op, Outline, Past, Proof,
+    QueueView, Reply, Reserve, Reserved, SettleRefusal, Target, View, When,
 };
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{MaxAttempts, State};
@@ -107,7 +107,7 @@ impl Side {
             Reply::Settle(settled) => format!("{settled:?}"),
             Reply::Extend(Err(SettleRefusal::NeverIssued | SettleRefusal::LeaseLost)) => "lost".into(),
             Reply::Extend(extended) => format!("{extended:?}"),
-            Reply::Change(Ok(view)) => self.view(&view),
+            Reply::Change(Ok(outline)) => self.outline(&outline),
             Reply::Change(Err(refusal)) => self.refusal(refusal),
             Reply::View(view) => match (&op, view) {
                 (_, None) => "none".into(),
@@ -162,6 +162,12 @@ impl Side {
             view.marks,
             view.history.len()
         )
+    }
+
+    fn outline(&self, outline: &Outline) -> String {
+        let Outline { id, state, due_at, attempt, generation, priority, dead, .. } = outline;
+        let dead = dead.map(|(reason, _)| reason);
+        format!("{:05} {state:?} {due_at:?} {attempt} {generation} {priority} {dead:?}", self.tag(*id))
     }
 
     fn refusal(&self, refusal: ChangeRefusal) -> String {

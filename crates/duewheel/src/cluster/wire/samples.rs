@@ -200,6 +200,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     ];
     let look = prop_oneof![
         target().prop_map(|target| Op::Get { target }),
+        id().prop_map(|id| Op::Outline { id }),
         (name(), state()).prop_map(|(queue, state)| Op::Peek { queue, state }),
         (name(), of(state()), of(cursor()), size()).prop_map(|(queue, state, after, limit)| Op::List {
             queue,
@@ -292,6 +293,24 @@ fn view() -> impl Strategy<Value = View> {
             history,
         },
     )
+}
+
+fn outline() -> impl Strategy<Value = Outline> {
+    view().prop_map(|view| Outline {
+        id: view.message.id,
+        queue: view.message.queue.clone(),
+        key: view.message.key.clone(),
+        state: view.state,
+        due_at: view.due_at,
+        due_in_ms: view.due_in_ms,
+        attempt: view.attempt,
+        generation: view.generation,
+        priority: view.priority,
+        lease_ms: view.lease_ms,
+        max_attempts: view.max_attempts,
+        enqueued_at: view.message.enqueued_at,
+        dead: view.dead,
+    })
 }
 
 fn counts() -> impl Strategy<Value = Counts> {
@@ -478,7 +497,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         result(grant().prop_map(Box::new), change_refusal()).prop_map(Reply::ReserveOne),
         result(settled, settle_refusal()).prop_map(Reply::Settle),
         result(wall(), settle_refusal()).prop_map(Reply::Extend),
-        result(view().prop_map(Box::new), change_refusal()).prop_map(Reply::Change),
+        result(outline().prop_map(Box::new), change_refusal()).prop_map(Reply::Change),
     ];
     let look = prop_oneof![
         of(view().prop_map(Box::new)).prop_map(Reply::View),
@@ -561,6 +580,7 @@ pub(super) fn kind_of_op(op: &Op) -> usize {
         Op::LetGo { .. } => 31,
         Op::SessionClosed { .. } => 32,
         Op::Quotas => 33,
+        Op::Outline { .. } => 34,
     }
 }
 

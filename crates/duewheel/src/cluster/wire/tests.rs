@@ -114,7 +114,7 @@ fn the_samples_are_of_every_kind() {
         ops.insert(kind_of_op(&op().new_tree(&mut runner).unwrap().current()));
         replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
     }
-    assert_eq!((ops.len(), replies.len()), (34, 18));
+    assert_eq!((ops.len(), replies.len()), (35, 18));
 }
 
 #[test]
@@ -261,5 +261,5 @@ fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
             Frame::NotMine { .. } | Frame::Ping | Frame::Pong | Frame::Nudge | Frame::Bye => {}
         }
     }
-    assert_eq!((ops.len(), replies.len()), (34, 18));
+    assert_eq!((ops.len(), replies.len()), (35, 18));
 }

@@ -1,8 +1,12 @@
 //! Messages of HTTP are jobs, and jobs are messages.
 
+use duewheel::Policy;
+use duewheel_server::http::Limits;
 use serde_json::{Value, json};
 
 use super::Both;
+use super::client::Client;
+use crate::fixture::Server;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_of_http_is_reserved_and_deleted_over_the_protocol() {
@@ -231,4 +235,23 @@ async fn a_queue_that_is_paused_over_http_gives_nothing_until_it_is_resumed() {
     client.until("stats-tube q", "current-waiting", "1");
     server.http.ok("POST", "/v1/queues/q/resume", "").await;
     assert_eq!(waiting.reply(), format!("RESERVED {id} 1\r\na"));
+}
+
+/// Story: `use` and `watch` of a tube beyond the limit were answered as if they had been done, and the tube was not held; letting go of
+/// it later let go of what somebody else held.
+#[tokio::test(flavor = "multi_thread")]
+async fn use_and_watch_make_no_tube_beyond_the_limit() {
+    let policy = Policy { max_queues: 2, ..Policy::default() };
+    let server = Both::over(Server::start_with(policy, Limits::default()).await).await;
+    let mut client = Client::connect(&server.address);
+    assert_eq!(client.ask("use a"), "USING a", "the second one, beside `default`");
+    assert_eq!(client.ask("use b"), "OUT_OF_MEMORY");
+    assert_eq!(client.ask("list-tube-used"), "USING a", "it goes on with the one before");
+    assert_eq!(client.field("stats-tube a", "current-using").as_deref(), Some("1"));
+    assert_eq!(client.ask("watch b"), "OUT_OF_MEMORY");
+    assert_eq!(client.ask("ignore default"), "NOT_IGNORED", "nothing else is watched");
+    client.put("put 0 0 60", "x");
+    assert_eq!(client.field("stats-tube a", "current-jobs-ready").as_deref(), Some("1"));
+    assert_eq!(client.field("stats-tube b", "name"), None);
+    assert_eq!(client.ask("watch a"), "WATCHING 2");
 }

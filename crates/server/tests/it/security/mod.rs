@@ -7,6 +7,7 @@ mod folder;
 mod hostile;
 mod ids;
 mod logs;
+mod memory;
 mod smuggling;
 mod tls;
 mod tokens;

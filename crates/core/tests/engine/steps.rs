@@ -1,0 +1,199 @@
+//! How much a step does, counted in rows, queues and pages; and limits that hold for whatever makes a queue.
+
+use duewheel_core::engine::*;
+use duewheel_core::message::State;
+use duewheel_core::policy::{Policy, QueueSettings};
+
+use crate::harness::*;
+
+/// The rows and queues that the engine has looked at for one operation.
+fn work(rig: &mut Rig, op: Op) -> (Reply, u64) {
+    rig.settle();
+    let before = rig.engine.work();
+    let reply = rig.call(op);
+    (reply, rig.engine.work() - before)
+}
+
+fn names(n: usize) -> Vec<String> {
+    (0..n).map(|n| format!("queue-{n:04}")).collect()
+}
+
+/// Story: each grant looked twice at every queue that its consumer watches. A client that watches 1,024 tubes and pipelines 1,024
+/// reserves kept everybody waiting for two million looks.
+#[test]
+fn a_grant_does_not_look_at_all_queues_that_are_watched() {
+    const QUEUES: usize = 1_024;
+    let mut rig = Rig::new(Policy::default());
+    let names = names(QUEUES);
+    for name in &names {
+        rig.put(name, 0, None);
+    }
+    let watched: Vec<&str> = names.iter().map(String::as_str).collect();
+    let demand = rig.demand(&watched, QUEUES, 0);
+    let (reply, work) = work(&mut rig, Op::Reserve(demand));
+    let Reply::Reserve(Reserved::Grants(grants)) = reply else { panic!("{reply:?}") };
+    assert_eq!(grants.len(), QUEUES);
+    let in_order = grants.windows(2).all(|two| two[0].message.id < two[1].message.id);
+    assert!(in_order, "all are due at once: the id decides");
+    assert!(work <= 4 * QUEUES as u64, "{work} looks for {QUEUES} grants");
+}
+
+/// Each page of leased messages sorted all leases of the queue.
+#[test]
+fn a_page_of_leased_messages_looks_at_no_others() {
+    let mut rig = Rig::new(Policy::default());
+    for n in 0..1_000u64 {
+        rig.put("q", n % 7, None);
+    }
+    rig.pass(10);
+    assert_eq!(rig.reserve("q", 1_000).len(), 1_000);
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        let list = Op::List { queue: queue("q"), state: Some(State::Leased), after, limit: 90 };
+        let (reply, work) = work(&mut rig, list);
+        let Reply::Page(page) = reply else { panic!("{reply:?}") };
+        assert!(work <= 100, "{work} looks for a page of 90");
+        assert_eq!(page.views.len(), page.behind.len());
+        seen.extend(page.views.iter().map(|view| (view.due_at, view.message.id)));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 1_000);
+    assert!(seen.windows(2).all(|two| two[0] < two[1]), "in due order, each once");
+}
+
+/// `/metrics` and `stats` walked all queues, and everybody waited.
+#[test]
+fn figures_of_the_whole_do_not_walk_the_queues() {
+    let mut rig = Rig::new(Policy::default());
+    for (n, name) in names(500).iter().enumerate() {
+        rig.put(name, if n % 2 == 0 { 0 } else { 60_000 }, None);
+    }
+    for grant in rig.reserve("queue-0000", 1) {
+        rig.call(Op::Bury {
+            id: grant.message.id,
+            proof: grant.token.into(),
+            priority: None,
+            note: "".into(),
+        });
+    }
+    rig.reserve("queue-0002", 1);
+    let (reply, work) = work(&mut rig, Op::Stats);
+    let Reply::Stats(stats) = reply else { panic!("{reply:?}") };
+    assert_eq!(stats.counts, Counts { scheduled: 250, ready: 248, leased: 1, dead: 1, estimated: false });
+    assert!(work <= 10, "{work} looks");
+
+    rig.call(Op::Purge { queue: queue("queue-0004") });
+    rig.restart();
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!(stats.counts, Counts { scheduled: 250, ready: 247, leased: 1, dead: 1, estimated: false });
+}
+
+#[test]
+fn a_page_of_queues_looks_at_a_bounded_number_of_messages() {
+    let mut rig = Rig::new(Policy { max_step: 200, ..Policy::default() });
+    for name in names(40) {
+        for priority in 0..30 {
+            let e = Enqueue { priority: Some(priority), ..message(&name, 0) };
+            rig.call(Op::Enqueue(Box::new(e)));
+        }
+    }
+    let (reply, work) = work(&mut rig, Op::Queues { after: None, limit: 40 });
+    let Reply::Queues(views) = reply else { panic!("{reply:?}") };
+    assert_eq!(views.len(), 40);
+    assert!(views.iter().all(|view| view.oldest_ready.is_some()));
+    assert!(work <= 200 + 40, "{work} looks");
+}
+
+/// Story: the time of the dead of many queues was over at once, and the engine asked for a page of each of them.
+#[test]
+fn the_dead_of_few_queues_are_read_at_a_time() {
+    let mut rig = Rig::new(Policy { max_dead_pages: 3, ..Policy::default() });
+    for name in names(30) {
+        let settings = QueueSettings { dead_ttl_ms: Some(1_000), ..QueueSettings::default() };
+        rig.call(Op::Configure { queue: queue(&name), settings });
+        rig.put(&name, 0, None);
+        let grant = rig.reserve(&name, 1).remove(0);
+        rig.call(Op::Bury {
+            id: grant.message.id,
+            proof: grant.token.into(),
+            priority: None,
+            note: "".into(),
+        });
+    }
+    rig.settle();
+    rig.pass(2_000);
+    let before = rig.asked;
+    let mut fx = Effects::new();
+    rig.engine.handle_timeout(rig.now, &mut fx);
+    rig.absorb_batch(fx);
+    assert!((1..=3).contains(&(rig.asked - before)), "{} pages at once", rig.asked - before);
+    assert_ne!(rig.engine.next_wakeup(), Some(rig.now.engine), "a page wakes it, not the clock");
+    rig.settle();
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!(stats.counts.dead, 0, "all of them are gone in the end");
+}
+
+/// Each listing may hold two pages of large bodies.
+#[test]
+fn few_answers_wait_for_pages_at_a_time() {
+    let mut rig = Rig::new(Policy { max_gathers: 2, ..Policy::default() });
+    for n in 0..20u64 {
+        rig.put("q", 60_000 + n, None);
+    }
+    rig.settle();
+    let before = rig.asked;
+    let list = Op::List { queue: queue("q"), state: None, after: None, limit: 5 };
+    let asked: Vec<_> = (0..20).map(|_| rig.raw(list.clone()).0).collect();
+    assert_eq!(rig.asked - before, 4, "two pages for each of two");
+    assert!(rig.engine.has_questions());
+    rig.settle();
+    for to in asked {
+        assert!(matches!(rig.reply(to), Some(Reply::Page(page)) if page.views.len() == 5));
+    }
+    assert!(!rig.engine.has_questions());
+}
+
+#[test]
+fn pauses_that_end_together_end_in_several_steps() {
+    let mut rig = Rig::new(Policy { max_step: 10, ..Policy::default() });
+    for name in names(35) {
+        rig.call(Op::Pause { queue: queue(&name), for_ms: Some(1_000) });
+    }
+    rig.settle();
+    rig.pass(10_000);
+    let mut fx = Effects::new();
+    rig.engine.handle_timeout(rig.now, &mut fx);
+    let records = fx.iter().filter(|effect| matches!(effect, Effect::Append(_))).count();
+    rig.absorb_batch(fx);
+    assert!((1..=20).contains(&records), "{records} records in one step");
+    assert_eq!(rig.engine.next_wakeup(), Some(rig.now.engine));
+    rig.settle();
+    let Reply::Queues(views) = rig.call(Op::Queues { after: None, limit: 100 }) else { panic!() };
+    assert!(views.is_empty(), "all pauses are over");
+}
+
+/// Story: a pause, a reserve that waits and a hold made queues beyond the limit that an enqueue is refused for.
+#[test]
+fn nothing_makes_a_queue_beyond_the_limit() {
+    let mut rig = Rig::new(Policy { max_queues: 3, ..Policy::default() });
+    for name in names(3) {
+        rig.put(&name, 0, None);
+    }
+    let full = Reply::Configure(SettingsRefusal::Overloaded);
+    assert_eq!(rig.call(Op::Pause { queue: queue("new"), for_ms: None }), full);
+    assert_eq!(rig.call(Op::Hold { queue: queue("new"), how: Hold::Watch }), full);
+    let demand = rig.demand(&["queue-0001", "new"], 1, 60_000);
+    assert_eq!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::TooManyQueues));
+    let demand = rig.demand(&["new"], 1, 0);
+    assert_eq!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::Grants(vec![])), "it leaves no trace");
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!((stats.queues, stats.waiters), (3, 0));
+
+    assert_eq!(rig.call(Op::Pause { queue: queue("queue-0001"), for_ms: None }), Reply::Done);
+    assert_eq!(rig.call(Op::Hold { queue: queue("queue-0001"), how: Hold::Use }), Reply::Done);
+    let demand = rig.demand(&["queue-0002"], 1, 60_000);
+    assert!(matches!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::Grants(g)) if g.len() == 1));
+}
