@@ -19,7 +19,9 @@ use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError};
+use duewheel_core::store::{
+    ErrorKind, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+};
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
@@ -159,7 +161,7 @@ impl<S: Store> Driver<S> {
             let first = self.open.insert(ops.len(), Some(answer));
             batch.extend((first..).map(ReplyTo).zip(ops));
         }
-        self.look_up(&batch)?;
+        self.look_up(&mut batch)?;
         self.engine.handle_timeout(now, &mut self.effects);
         self.flush_if_large(now)?;
         for (to, op) in batch {
@@ -183,29 +185,63 @@ impl<S: Store> Driver<S> {
     }
 
     /// Finds what the engine must know of messages that are not in its memory.
-    fn look_up(&mut self, batch: &[(ReplyTo, Op)]) -> Result<(), StoreError> {
+    fn look_up(&mut self, batch: &mut Vec<(ReplyTo, Op)>) -> Result<(), StoreError> {
         self.engine.look_up(None, &mut self.lookups);
-        for (_, op) in batch {
+        for (_, op) in &*batch {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
+        let mut found = self.find();
+        if found.is_ok() {
+            // These ask for the key of what was found.
+            for (_, op) in batch.iter().filter(|(_, op)| op.may_revive()) {
+                self.engine.look_up(Some(op), &mut self.lookups);
+            }
+            found = self.find();
+        }
+        match found {
+            Err(error) if error.kind() == ErrorKind::Unavailable && self.store.progress().is_ok() => {
+                self.look_up_each(batch)
+            }
+            found => found,
+        }
+    }
+
+    /// What the disk would not give is missed by the operations that ask for it, and by no other: these alone are not applied.
+    fn look_up_each(&mut self, batch: &mut Vec<(ReplyTo, Op)>) -> Result<(), StoreError> {
+        self.engine.look_up(None, &mut self.lookups);
         self.find()?;
-        // These ask for the key of what was found.
-        for (_, op) in batch.iter().filter(|(_, op)| op.may_revive()) {
-            self.engine.look_up(Some(op), &mut self.lookups);
+        let mut readable = Vec::with_capacity(batch.len());
+        for (to, op) in batch.drain(..) {
+            let mut found = Ok(());
+            for again in [false, true] {
+                if found.is_ok() && (!again || op.may_revive()) {
+                    self.engine.look_up(Some(&op), &mut self.lookups);
+                    found = self.find();
+                }
+            }
+            match found {
+                Ok(()) => readable.push((to, op)),
+                Err(error) if error.kind() == ErrorKind::Unavailable && self.store.progress().is_ok() => {
+                    let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
+                    self.open.answer(to, Err(refusal), &mut self.own);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        self.find()
+        *batch = readable;
+        Ok(())
     }
 
     fn find(&mut self) -> Result<(), StoreError> {
-        if !self.lookups.is_empty() {
-            let mut found = Found::default();
-            self.store.find_many(&self.lookups, &mut found)?;
-            self.engine.adopt(found);
-            self.lookups.ids.clear();
-            self.lookups.keys.clear();
-            self.lookups.answers.clear();
+        if self.lookups.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let mut found = Found::default();
+        let result = self.store.find_many(&self.lookups, &mut found);
+        self.lookups.ids.clear();
+        self.lookups.keys.clear();
+        self.lookups.answers.clear();
+        result.map(|()| self.engine.adopt(found))
     }
 
     /// Lets answers go whose condition holds by now, and does nothing else.
@@ -388,13 +424,13 @@ impl<S: Store> Driver<S> {
         let holds = |after: After| after.durable <= durable && after.written <= progress.written;
         while self.held.front().is_some_and(|held| holds(held.after)) {
             if let Some(held) = self.held.pop_front() {
-                self.open.answer(held.to, held.reply, &mut self.own);
+                self.open.answer(held.to, Ok(held.reply), &mut self.own);
             }
         }
         let grants = mem::take(&mut self.held_grants);
         for held in grants {
             if holds(held.after) {
-                self.open.answer(held.to, held.reply, &mut self.own);
+                self.open.answer(held.to, Ok(held.reply), &mut self.own);
             } else {
                 self.held_grants.push(held);
             }
@@ -429,7 +465,7 @@ impl Calls {
     }
 
     /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
-    fn answer(&mut self, to: ReplyTo, reply: Reply, own: &mut Vec<Op>) {
+    fn answer(&mut self, to: ReplyTo, reply: Result<Reply, CallError>, own: &mut Vec<Op>) {
         let index = usize::try_from(to.0 >> CALL_SHIFT).unwrap_or(usize::MAX);
         let part = usize::try_from(to.0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
         let Some(slot) = self.calls.get_mut(index) else { return };
@@ -437,7 +473,7 @@ impl Calls {
         if let Some(answer) = call.answers.get_mut(part)
             && answer.is_none()
         {
-            *answer = Some(Ok(reply));
+            *answer = Some(reply);
             call.missing -= 1;
         }
         if call.missing > 0 {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duewheel::{Clock, Reading};
+use duewheel::{BootId, Clock, Reading};
 
 /// When the simulation begins, by the wall clock: 2026-01-01T00:00:00Z, in ms.
 const BEGIN_MS: u64 = 1_767_225_600_000;
@@ -21,6 +21,8 @@ struct Times {
     wall_ahead_ns: i128,
     /// What `elapsed` showed when the machine was started, less the true time of that moment.
     boot_ns: i128,
+    /// Times that it was started.
+    boots: u128,
     source: Source,
 }
 
@@ -35,7 +37,7 @@ pub(super) enum Source {
 
 impl SimClock {
     pub(super) fn new(source: Source) -> Self {
-        SimClock(Arc::new(Mutex::new(Times { now_ns: 0, wall_ahead_ns: 0, boot_ns: 0, source })))
+        SimClock(Arc::new(Mutex::new(Times { now_ns: 0, wall_ahead_ns: 0, boot_ns: 0, boots: 1, source })))
     }
 
     pub(super) fn set(&self, now_ns: u64) {
@@ -44,7 +46,10 @@ impl SimClock {
 
     /// The machine was off and on: elapsed time begins anew.
     pub(super) fn reboot(&self) {
-        self.change(|times| times.boot_ns = i128::from(times.now_ns));
+        self.change(|times| {
+            times.boot_ns = i128::from(times.now_ns);
+            times.boots += 1;
+        });
     }
 
     /// Steps the wall clock, and says what it showed before and after, in ms.
@@ -97,6 +102,11 @@ impl Clock for SimClock {
     fn read(&self) -> Reading {
         let times = self.times();
         Reading { elapsed_ns: times.elapsed_ns(), wall_ns: times.wall_ns() }
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        let times = self.times();
+        (times.source == Source::Elapsed).then_some(BootId(times.boots))
     }
 
     fn running(&self) -> Duration {

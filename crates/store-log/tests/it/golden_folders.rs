@@ -14,7 +14,9 @@ use duewheel_core::message::{
     DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
 };
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
-use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
+use duewheel_core::record::{
+    BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was,
+};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Found, Lookups, Recovered, Store};
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
@@ -23,7 +25,7 @@ use duewheel_store_log::{LogStore, verify};
 use crate::rig::{all_rows, by_hand, figure, small, work};
 
 /// The format that this build writes.
-const NOW: &str = "3";
+const NOW: &str = "4";
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
@@ -74,7 +76,8 @@ fn line(row: &Row) -> String {
                 DeadReason::MaxAttempts => "max_attempts",
                 DeadReason::Buried => "buried",
             };
-            format!("dead,{reason},died:{}", at.raw())
+            let engine = at.engine().map_or(String::new(), |engine| format!(",engine:{}", engine.0));
+            format!("dead,{reason},died:{}{engine}", at.raw())
         }
     };
     let past: String = life
@@ -140,6 +143,9 @@ fn dump(store: &mut LogStore, recovered: &Recovered, answers: &[(QueueName, Box<
         vec![format!("next id {}", recovered.next_id), format!("next lsn {}", recovered.next_lsn.0)];
     let clock = recovered.clock.expect("a golden folder has noted the clocks");
     lines.push(format!("clocks engine={} wall={}", clock.engine.0, clock.wall.0));
+    if let Some(anchor) = recovered.anchor.and_then(|anchor| anchor.at(EngineMs(5_000_000))) {
+        lines.push(format!("boot {:032x} at engine 5000000: {} ns", anchor.boot.0, anchor.elapsed_ns));
+    }
     for queue in &recovered.queues {
         let s = &queue.settings;
         let pause = match queue.pause {
@@ -317,6 +323,12 @@ fn crc32c(pieces: &[&[u8]]) -> u32 {
 }
 
 const EPOCH: Epoch = Epoch(1);
+const BEGINNING: ClockPair = ClockPair { engine: EngineMs(1_000), wall: WallMs(1_700_000_000_000) };
+const BOOT: BootAnchor = BootAnchor {
+    boot: BootId(0x1234_5678_9abc_def0),
+    engine: EngineMs(1_000),
+    elapsed_ns: 86_400_000_000_000,
+};
 
 fn name(name: &str) -> QueueName {
     QueueName::new(name).expect("a good name")
@@ -408,7 +420,8 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         for _ in 0..place {
             died = died.next(WallMs(1_700_000_000_900));
         }
-        life.stage = Stage::Dead { reason, at: died };
+        let at = if place == 0 { died } else { died.since(EngineMs(900 + place)) };
+        life.stage = Stage::Dead { reason, at };
         life
     };
     let dedupe = |dedupe_id: &str, created, key: Option<&str>| {
@@ -534,6 +547,7 @@ fn write_shape(
     let options = duewheel_store_log::Options { journal_records: records, ..by_hand() };
     let mut store = LogStore::open(&data, options, Arc::new(|| {})).expect("open");
     let next = store.recovered().next_lsn;
+    store.anchor(BEGINNING, BOOT).expect("anchor");
     let (groups, clock) = fill(&mut store, next);
     match left {
         Left::Closed => store.close(clock).expect("close"),
@@ -556,7 +570,7 @@ fn write_shape(
 #[ignore = "writes the golden folders of this build's format into the repository; run once for each new format"]
 fn writes_the_folders_of_this_format() {
     let everything = |store: &mut LogStore, next: Lsn| {
-        let mut clock = ClockPair { engine: EngineMs(1_000), wall: WallMs(1_700_000_000_000) };
+        let mut clock = BEGINNING;
         let mut first = next;
         let mut groups = Vec::new();
         for records in one_of_everything() {
