@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::id::{LeaseToken, MessageId, SessionId};
 use crate::name::{Key, QueueName};
 use crate::policy::Backoff;
-use crate::time::{Due, EngineMs, WallMs};
+use crate::time::{Due, EngineMs, Now, WallMs};
 
 /// What the producer said. Immutable; shared between engine, store and replies.
 #[derive(Clone, PartialEq, Eq)]
@@ -104,6 +104,9 @@ pub struct Marks {
 
 /// When a message died, and in which order of those that died in the same ms; sorts in order of death.
 ///
+/// The order and what people see follow the wall clock. How long ago it was follows engine time, so that no step of the wall clock makes
+/// a dead message older.
+///
 /// ```
 /// use duewheel_core::{message::Died, time::WallMs};
 /// let first = Died::default().next(WallMs(5));
@@ -114,7 +117,12 @@ pub struct Marks {
 /// assert_eq!(Died::from_raw(second.raw()), second);
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Died(u64);
+pub struct Died {
+    /// The ms by the wall clock, and how many died in it before.
+    raw: u64,
+    /// `None` for what died under a version that did not keep it.
+    engine: Option<EngineMs>,
+}
 
 /// Bits for the order within a ms: a million deaths. 44 bits are left for the ms, enough until the year 2527.
 const DEATHS_BITS: u32 = 20;
@@ -125,7 +133,7 @@ const STEP_KEPT_MS: u64 = 3_600_000;
 impl Died {
     /// The first death of a ms.
     pub fn at(wall: WallMs) -> Self {
-        Died(wall.0.min(u64::MAX >> DEATHS_BITS) << DEATHS_BITS)
+        Died { raw: wall.0.min(u64::MAX >> DEATHS_BITS) << DEATHS_BITS, engine: None }
     }
 
     /// A death at this ms, when the one before it was `self`. A wall clock that went back by less than an hour does not change the
@@ -134,28 +142,60 @@ impl Died {
     pub fn next(self, wall: WallMs) -> Self {
         let first = Died::at(wall);
         let ahead = self.wall().0.saturating_sub(wall.0);
-        if self < first || ahead > STEP_KEPT_MS { first } else { Died(self.0.saturating_add(1)) }
+        if self.raw < first.raw || ahead > STEP_KEPT_MS {
+            first
+        } else {
+            Died::from_raw(self.raw.saturating_add(1))
+        }
+    }
+
+    /// The same, with when it was by engine time.
+    #[must_use]
+    pub fn since(self, engine: EngineMs) -> Self {
+        Died { engine: Some(engine), ..self }
+    }
+
+    /// When, by engine time, if that is known.
+    pub fn engine(self) -> Option<EngineMs> {
+        self.engine
+    }
+
+    /// Whether it was at least so long ago. Where engine time is not known the wall clock is taken.
+    pub fn is_older(self, ms: u64, now: Now) -> bool {
+        match self.engine {
+            Some(engine) => engine.0.saturating_add(ms) <= now.engine.0,
+            None => self.wall().0.saturating_add(ms) <= now.wall.0,
+        }
+    }
+
+    /// The engine time at which it will have been so long ago, as far as the clocks can tell now.
+    pub fn older_at(self, ms: u64, now: Now) -> EngineMs {
+        match self.engine {
+            Some(engine) => EngineMs(engine.0.saturating_add(ms)),
+            None => now.engine_of_wall(WallMs(self.wall().0.saturating_add(ms))),
+        }
     }
 
     /// When, by the wall clock.
     pub fn wall(self) -> WallMs {
-        WallMs(self.0 >> DEATHS_BITS)
+        WallMs(self.raw >> DEATHS_BITS)
     }
 
     /// As stores sort and keep it.
     pub fn raw(self) -> u64 {
-        self.0
+        self.raw
     }
 
     /// From what [`Died::raw`] gave.
     pub fn from_raw(raw: u64) -> Self {
-        Died(raw)
+        Died { raw, engine: None }
     }
 }
 
 impl fmt::Debug for Died {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}+{}", self.wall(), self.0 & ((1 << DEATHS_BITS) - 1))
+        write!(f, "{:?}+{}", self.wall(), self.raw & ((1 << DEATHS_BITS) - 1))?;
+        self.engine.map_or(Ok(()), |engine| write!(f, "@{engine:?}"))
     }
 }
 

@@ -302,6 +302,55 @@ impl ClockPair {
     }
 }
 
+/// One boot of a machine: a number that its kernel draws at each start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BootId(pub u128);
+
+/// Engine time by the elapsed time of one boot.
+///
+/// Engine time follows elapsed time as long as an owner lives, and an owner that finds the anchor of its own boot goes on by it. So one
+/// anchor tells engine time for all moments of its boot, the downtime of processes included, and no step or slew of the wall clock
+/// has a part in it.
+///
+/// ```
+/// # use duewheel_core::{record::{BootAnchor, BootId}, time::EngineMs};
+/// let anchor = BootAnchor { boot: BootId(7), engine: EngineMs(500), elapsed_ns: 9_000_000_000 };
+/// assert_eq!(anchor.engine_ns(BootId(7), 9_002_000_000), Some(502_000_000));
+/// assert_eq!(anchor.engine_ns(BootId(8), 9_002_000_000), None, "another boot");
+/// assert_eq!(anchor.at(EngineMs(400)).map(|a| a.elapsed_ns), Some(8_900_000_000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BootAnchor {
+    /// The boot.
+    pub boot: BootId,
+    /// Engine time at a moment of it.
+    pub engine: EngineMs,
+    /// That moment: elapsed time since the boot, suspend included, in ns.
+    pub elapsed_ns: u64,
+}
+
+const NS_OF_MS: i128 = 1_000_000;
+
+impl BootAnchor {
+    /// Engine time in ns at a moment of a boot; `None` if it is another boot, or one whose clock is behind the anchor.
+    pub fn engine_ns(&self, boot: BootId, elapsed_ns: u64) -> Option<u64> {
+        let passed = i128::from(elapsed_ns) - i128::from(self.elapsed_ns);
+        // An anchor may lie at the end of the millisecond in which it was made.
+        if boot != self.boot || passed < -NS_OF_MS {
+            return None;
+        }
+        u64::try_from(i128::from(self.engine.0) * NS_OF_MS + passed).ok()
+    }
+
+    /// The same, told of another engine time; `None` if that was before the boot.
+    #[must_use]
+    pub fn at(&self, engine: EngineMs) -> Option<Self> {
+        let passed = (i128::from(engine.0) - i128::from(self.engine.0)) * NS_OF_MS;
+        let elapsed_ns = u64::try_from(i128::from(self.elapsed_ns) + passed).ok()?;
+        Some(BootAnchor { boot: self.boot, engine, elapsed_ns })
+    }
+}
+
 /// Records that become durable together or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {

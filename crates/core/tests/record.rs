@@ -60,7 +60,10 @@ fn stage() -> BoxedStrategy<Stage> {
     prop_oneof![
         proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
         lease().prop_map(Stage::Leased),
-        (reason, number()).prop_map(|(reason, at)| Stage::Dead { reason, at: Died::from_raw(at) }),
+        (reason, number(), proptest::option::of(number())).prop_map(|(reason, at, engine)| {
+            let at = Died::from_raw(at);
+            Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(EngineMs(engine))) }
+        }),
     ]
     .boxed()
 }
@@ -277,7 +280,7 @@ proptest! {
         prop_assert_eq!(head.stands, match &row.life.stage {
             Stage::Waiting { .. } => Stands::Waiting,
             Stage::Leased(lease) => Stands::Leased { until: lease.until },
-            Stage::Dead { at, .. } => Stands::Dead { at: *at },
+            Stage::Dead { at, .. } => Stands::Dead { at: Died::from_raw(at.raw()) },
         });
         let mut reader = Reader::new(writer.bytes.into());
         prop_assert_eq!(reader.stored(row.message.queue.clone()), Ok(row));

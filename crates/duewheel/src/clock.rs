@@ -1,9 +1,11 @@
 //! Where time comes from: the machine, or a test.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use duewheel_core::record::BootId;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::inbox::Inbox;
@@ -19,8 +21,14 @@ pub struct Reading {
 
 /// Where time comes from.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Both clocks now. `elapsed_ns` never falls.
+    /// Both clocks now, elapsed time first: what passes between the two readings makes nothing early. `elapsed_ns` never falls.
     fn read(&self) -> Reading;
+
+    /// The boot that `elapsed_ns` counts from, if it counts from the same moment in every process of that boot. Downtime
+    /// is then known without the wall clock. `None` by default.
+    fn boot(&self) -> Option<BootId> {
+        None
+    }
 
     /// How long a driver may sleep when it wants to wake after `wanted`. A clock that a test moves answers with a long
     /// time, and wakes the driver through what it was given in [`Clock::attach`].
@@ -47,6 +55,32 @@ impl Clock for SystemClock {
     fn read(&self) -> Reading {
         Reading { elapsed_ns: ns(ClockId::Boottime), wall_ns: ns(ClockId::Realtime) }
     }
+
+    fn boot(&self) -> Option<BootId> {
+        static BOOT: OnceLock<Option<BootId>> = OnceLock::new();
+        *BOOT.get_or_init(|| {
+            let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+            // In a time namespace elapsed time has an offset of its own, and the next process may have another one.
+            let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+            boot_id(&id).filter(|_| !is_shifted(&offsets))
+        })
+    }
+}
+
+/// The number in a text of 32 hexadecimal digits, with hyphens between some.
+fn boot_id(text: &str) -> Option<BootId> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let is_id = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    is_id.then(|| u128::from_str_radix(&digits, 16).ok()).flatten().map(BootId)
+}
+
+/// Whether the kernel's table of offsets (clock, seconds, nanoseconds) has one for elapsed time, or is of another form.
+fn is_shifted(offsets: &str) -> bool {
+    offsets.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let is_boottime = words.next() == Some("boottime");
+        is_boottime && !(words.next() == Some("0") && words.next() == Some("0"))
+    })
 }
 
 fn ns(id: ClockId) -> u64 {
@@ -56,7 +90,7 @@ fn ns(id: ClockId) -> u64 {
     s.saturating_mul(1_000_000_000).saturating_add(u64::try_from(t.tv_nsec).unwrap_or(0))
 }
 
-/// A clock that stands still until it is moved. Clones are the same clock.
+/// A clock that stands still until it is moved. Clones are the same clock, and each other one is another boot.
 ///
 /// A test of a 48-hour timeout takes milliseconds:
 ///
@@ -90,6 +124,7 @@ pub struct VirtualClock(Arc<Mutex<Virtual>>);
 #[derive(Debug)]
 struct Virtual {
     reading: Reading,
+    boot: BootId,
     drivers: Vec<Weak<Inbox>>,
 }
 
@@ -100,6 +135,7 @@ impl VirtualClock {
         let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
         VirtualClock(Arc::new(Mutex::new(Virtual {
             reading: Reading { elapsed_ns: 0, wall_ns },
+            boot: drawn_boot(),
             drivers: Vec::new(),
         })))
     }
@@ -135,6 +171,13 @@ impl VirtualClock {
         UNIX_EPOCH + Duration::from_nanos(self.read().wall_ns)
     }
 
+    /// Boots the machine again: elapsed time begins anew, the wall clock goes on. Only while nothing is open that reads this clock.
+    pub fn reboot(&self) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.boot = drawn_boot();
+        inner.reading.elapsed_ns = 0;
+    }
+
     fn change(&self, change: impl FnOnce(&mut Reading)) {
         let drivers = {
             let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,11 +196,54 @@ impl Clock for VirtualClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).reading
     }
 
+    fn boot(&self) -> Option<BootId> {
+        Some(self.0.lock().unwrap_or_else(PoisonError::into_inner).boot)
+    }
+
     fn nap(&self, _: Duration) -> Duration {
         Duration::from_secs(3_600)
     }
 
     fn attach(&self, inbox: &Arc<Inbox>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).drivers.push(Arc::downgrade(inbox));
+    }
+}
+
+/// A number that no other boot has: the standard library keys its hashes from the system's entropy.
+fn drawn_boot() -> BootId {
+    let half = || u128::from(RandomState::new().hash_one(0));
+    BootId(half() << 64 | half())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_is_known_by_its_id_unless_its_clock_is_shifted() {
+        let id = boot_id("0f3c7a52-9b1d-4e6f-8a70-123456789abc\n");
+        assert_eq!(id, Some(BootId(0x0f3c_7a52_9b1d_4e6f_8a70_1234_5678_9abc)));
+        for text in
+            ["", "0f3c", "+f3c7a52-9b1d-4e6f-8a70-123456789abc", "0f3c7a52-9b1d-4e6f-8a70-123456789abcd"]
+        {
+            assert_eq!(boot_id(text), None, "{text}");
+        }
+        assert!(!is_shifted(""), "a kernel without time namespaces");
+        assert!(!is_shifted("monotonic           0         0\nboottime            0         0\n"));
+        assert!(!is_shifted("monotonic          86400         0\nboottime            0         0\n"));
+        assert!(is_shifted("monotonic           0         0\nboottime            864000         0\n"));
+        assert!(is_shifted("boottime 0 1"));
+        assert!(is_shifted("boottime"));
+    }
+
+    #[test]
+    fn every_reading_of_the_machine_is_of_one_boot() {
+        assert_eq!(SystemClock.boot(), SystemClock.boot());
+        assert_ne!(VirtualClock::at_2026().boot(), VirtualClock::at_2026().boot());
+        let clock = VirtualClock::at_2026();
+        let before = clock.boot();
+        assert_eq!(clock.clone().boot(), before);
+        clock.reboot();
+        assert_ne!(clock.boot(), before);
     }
 }

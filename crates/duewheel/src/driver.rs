@@ -21,7 +21,7 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+    ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
 };
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
@@ -217,6 +217,18 @@ impl<S: Store> Driver<S> {
     /// Finds what the engine must know of messages that are not in its memory. Returns how many of the operations that wait
     /// can be decided: the first ones, up to one whose messages did not fit.
     fn look_up(&mut self) -> Result<usize, StoreError> {
+        match self.look_up_together() {
+            Err(error) if self.is_passing(&error) => self.look_up_each(),
+            known => known,
+        }
+    }
+
+    /// Whether an error of a look-up concerns that look-up alone.
+    fn is_passing(&mut self, error: &StoreError) -> bool {
+        error.kind() == ErrorKind::Unavailable && self.store.progress().is_ok()
+    }
+
+    fn look_up_together(&mut self) -> Result<usize, StoreError> {
         let most = self.undecided.len().min(self.looks).min(self.policy.max_batch_ops);
         self.engine.look_up(None, &mut self.lookups);
         for (_, op) in self.undecided.iter().take(most) {
@@ -239,16 +251,50 @@ impl<S: Store> Driver<S> {
         self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
     }
 
-    fn find(&mut self) -> Result<(), StoreError> {
-        if !self.lookups.is_empty() {
-            let mut found = Found::default();
-            self.store.find_many(&self.lookups, &mut found)?;
-            self.engine.adopt(&self.lookups, found);
-            self.lookups.ids.clear();
-            self.lookups.keys.clear();
-            self.lookups.answers.clear();
+    /// What the disk would not give is missed by the operations that ask for it, and by no other: these alone are not applied.
+    fn look_up_each(&mut self) -> Result<usize, StoreError> {
+        self.engine.look_up(None, &mut self.lookups);
+        self.find()?;
+        let mut known = 0;
+        // Few at a time: each look-up brings as much as fits one.
+        while known < FOUND_AHEAD
+            && let Some((to, op)) = self.undecided.get(known)
+        {
+            let to = *to;
+            self.engine.look_up(Some(op), &mut self.lookups);
+            let mut found = self.find();
+            if found.is_ok()
+                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.may_revive())
+            {
+                self.engine.look_up(Some(op), &mut self.lookups);
+                found = self.find();
+            }
+            match found {
+                Ok(()) => known += 1,
+                Err(error) if self.is_passing(&error) => {
+                    self.undecided.remove(known);
+                    let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
+                    self.open.answer(to, Err(refusal), &mut self.own);
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        Ok(known)
+    }
+
+    fn find(&mut self) -> Result<(), StoreError> {
+        if self.lookups.is_empty() {
+            return Ok(());
+        }
+        let mut found = Found::default();
+        let result = self.store.find_many(&self.lookups, &mut found);
+        if result.is_ok() {
+            self.engine.adopt(&self.lookups, found);
+        }
+        self.lookups.ids.clear();
+        self.lookups.keys.clear();
+        self.lookups.answers.clear();
+        result
     }
 
     /// Lets answers go whose condition holds by now, and does nothing else.
@@ -451,14 +497,14 @@ impl<S: Store> Driver<S> {
         while self.held.front().is_some_and(|held| holds(held.after)) {
             if let Some(held) = self.held.pop_front() {
                 self.held_bytes -= held.reply.weight();
-                self.open.answer(held.to, held.reply, &mut self.own);
+                self.open.answer(held.to, Ok(held.reply), &mut self.own);
             }
         }
         let grants = mem::take(&mut self.held_grants);
         for held in grants {
             if holds(held.after) {
                 self.held_bytes -= held.reply.weight();
-                self.open.answer(held.to, held.reply, &mut self.own);
+                self.open.answer(held.to, Ok(held.reply), &mut self.own);
             } else {
                 self.held_grants.push(held);
             }
@@ -503,14 +549,14 @@ impl Calls {
     }
 
     /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
-    fn answer(&mut self, to: ReplyTo, reply: Reply, own: &mut Vec<Op>) {
+    fn answer(&mut self, to: ReplyTo, reply: Result<Reply, CallError>, own: &mut Vec<Op>) {
         let Some((index, part)) = places(to) else { return };
         let Some(slot) = self.calls.get_mut(index) else { return };
         let Some(call) = slot else { return };
         if let Some(answer) = call.answers.get_mut(part)
             && answer.is_none()
         {
-            *answer = Some(Ok(reply));
+            *answer = Some(reply);
             call.missing -= 1;
         }
         if call.missing > 0 {

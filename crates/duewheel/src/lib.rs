@@ -71,6 +71,7 @@ pub use cluster::{ClusterView, FleetError, ShardView, Stage};
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, Outline, QueueView, View};
+pub use duewheel_core::record::BootId;
 pub use duewheel_core::{MessageId, Policy};
 pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::BackupReport;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use duewheel_core::QueueName;
 use duewheel_core::engine::{BoundLeases, Config, GeometryError};
 use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 
 use crate::client::Client;
@@ -292,18 +293,22 @@ impl Runner {
 
     /// Makes a driver for a store; it has to load before it is open.
     fn driver(&mut self, mut store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
-        let reading = self.shared.clock().read();
+        let clock = &**self.shared.clock();
         let recovered = store.recovered();
         let before = self.shared.keeper();
-        let keeper = Timekeeper::resume(before, recovered.clock, reading);
+        let keeper = Timekeeper::resume(before, recovered.clock, recovered.anchor, clock);
         self.shared.set_keeper(keeper);
+        let now = keeper.now(clock.read());
+        if let Some(anchor) = keeper.anchor(clock) {
+            store.anchor(ClockPair::of(now), anchor).map_err(StartError::Store)?;
+        }
         let mut config = self.config.clone();
         if before.is_some() {
             config.bound = BoundLeases::Keep;
             config.holds = self.holds.clone();
         }
         self.quotas_seen = 0;
-        Driver::new(store, recovered, config, keeper.now(reading)).map_err(StartError::Policy)
+        Driver::new(store, recovered, config, now).map_err(StartError::Policy)
     }
 
     fn serve(&mut self, mut driver: Box<ShardDriver>) -> Turn {

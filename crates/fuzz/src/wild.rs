@@ -111,7 +111,11 @@ fn life(c: &mut Choices<'_>) -> Life {
             2 => Stage::Leased(lease(c)),
             _ => Stage::Dead {
                 reason: *c.pick(&[DeadReason::MaxAttempts, DeadReason::Buried]),
-                at: Died::from_raw(c.number()),
+                at: if c.once_in(2) {
+                    Died::from_raw(c.number())
+                } else {
+                    Died::from_raw(c.number()).since(EngineMs(c.number()))
+                },
             },
         };
     }

@@ -33,6 +33,7 @@ use crate::mem::{Mem, Step};
 use crate::merge::policy::{self, Limits, Plan, Size};
 use crate::merge::{self, Merge};
 use crate::names::Interner;
+use crate::readers::For;
 use crate::run::{Live, Mask, Run, RunWriter, hash};
 use crate::shared::{Shared, Space, Worked, lock};
 use crate::state;
@@ -205,7 +206,7 @@ impl Flush<'_> {
     fn write_run(&self, view: &View) -> Result<Option<RunEntry>, Trouble> {
         let (shared, frozen) = (self.shared, self.frozen);
         let mut out = None;
-        let finder = Finder { view, active: None, readers: &shared.readers };
+        let finder = Finder { view, active: None, readers: &shared.readers, whom: For::Background };
         for sequence in [Sequence::AllAt, Sequence::AllAfter] {
             let mut scan = frozen.scan(sequence, &Which::All, None);
             loop {

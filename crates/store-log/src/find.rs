@@ -16,8 +16,8 @@ use duewheel_core::{Key, MessageId, QueueName};
 
 use crate::fault::{Problem, Trouble};
 use crate::folder::JOURNAL;
-use crate::mem::{Mem, Patch, Told};
-use crate::readers::{Read, Readers};
+use crate::mem::{Mem, Patch, Stands, Told};
+use crate::readers::{For, Read, Readers};
 use crate::run::{Allowance, Behind, KeyLookup, Newer, hash};
 use crate::view::{Part, View};
 
@@ -35,6 +35,8 @@ pub(crate) struct Finder<'a> {
     /// Newer than the view, if there is one.
     pub(crate) active: Option<&'a Mem>,
     pub(crate) readers: &'a Readers,
+    /// Who waits for what is found.
+    pub(crate) whom: For,
 }
 
 /// A key in a run, with everything that a reader needs.
@@ -224,7 +226,7 @@ impl Finder<'_> {
                 }));
             }
         }
-        for (no, found) in self.readers.all(reads)? {
+        for (no, found) in self.readers.all(self.whom, reads)? {
             rows.extend(found.into_iter().map(|row| (no, row)));
         }
         Ok(rows)
@@ -249,6 +251,7 @@ impl Finder<'_> {
             for mem in self.newer() {
                 mem.find_key(hash, queue, key, &mut ids);
             }
+            self.keep_wanted(queue, &mut ids);
             named.extend(ids.drain(..).map(|id| (i, id)));
             hashes.push(hash);
         }
@@ -293,10 +296,29 @@ impl Finder<'_> {
                 reads.push(Box::new(move || Ok((no, read_keys(&part, &some, &allowance)?))));
             }
         }
-        for (no, rows) in self.readers.all(reads)? {
+        for (no, rows) in self.readers.all(self.whom, reads)? {
             take(no, rows)?;
         }
         Ok((named, read))
+    }
+
+    /// Of the messages that the newer tables name by a key, keeps the holder and the newest dead ones. Where a message stands is told by
+    /// the head of its newest record, so that nothing is decoded for those that are left out.
+    fn keep_wanted(&self, queue: &QueueName, ids: &mut Vec<MessageId>) {
+        if ids.len() <= DEAD_FOUND {
+            return;
+        }
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.dedup();
+        let mut dead = 0;
+        ids.retain(|id| match self.newer().find_map(|mem| mem.stands(*id, queue)) {
+            Some(Stands::Gone) => false,
+            Some(Stands::Is(Kind::Dead)) => {
+                dead += 1;
+                dead <= DEAD_FOUND
+            }
+            Some(Stands::Is(Kind::Waiting | Kind::Leased)) | None => true,
+        });
     }
 
     /// Where a run has named as many dead messages of a key as are wanted, and newer tables may hide some of them or have revived one
@@ -433,4 +455,80 @@ fn sorted(ids: &[MessageId]) -> Vec<MessageId> {
     let mut ids = ids.to_vec();
     ids.sort_unstable();
     ids
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::message::{DeadReason, Died, Life, Message, Options, Stage};
+    use duewheel_core::record::{Gone, Record, Was, Writer};
+    use duewheel_core::{Due, Lsn, WallMs};
+
+    use super::*;
+
+    const DUE: Due = Due::At(WallMs(5));
+
+    fn push(mem: &mut Mem, record: &Record) {
+        let mut writer = Writer::default();
+        writer.record(record);
+        mem.push(record, &writer.bytes).unwrap();
+    }
+
+    fn queue() -> QueueName {
+        QueueName::new("q").unwrap()
+    }
+
+    fn put(mem: &mut Mem, id: u64, stage: Stage) {
+        let message = Message {
+            id: MessageId(id),
+            queue: queue(),
+            key: Key::new("k").ok(),
+            body: "".into(),
+            headers: Vec::new(),
+            options: Options::default(),
+            enqueued_at: WallMs(1),
+        };
+        let life = Life { stage, ..Life::new(DUE, None) };
+        push(mem, &Record::Put { message: Arc::new(message), life, was: None });
+    }
+
+    fn was(kind: Kind) -> Was {
+        Was { queue: queue(), kind, due: DUE, weight: 1 }
+    }
+
+    fn dead(id: u64) -> Stage {
+        Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id) }
+    }
+
+    /// Story: every message put with one key since the cut was decoded at each look-up of it. Ten thousand dead under one constant key made
+    /// each enqueue take ten milliseconds.
+    #[test]
+    fn a_look_up_of_a_key_decodes_what_is_wanted_and_no_more() {
+        let (mut frozen, mut active) = (Mem::new(Lsn(0), 1, None), Mem::new(Lsn(0), 1, None));
+        for id in 1..=1_000 {
+            put(&mut frozen, id, dead(id));
+        }
+        for id in 1_001..=2_000 {
+            put(&mut active, id, dead(id));
+        }
+        // One of the oldest is revived in the newer table, and holds the key; one of the newest is gone.
+        let life = Life { stage: Stage::Waiting { token: None }, ..Life::new(DUE, None) };
+        push(&mut active, &Record::Changed { id: MessageId(3), life, was: was(Kind::Dead) });
+        push(
+            &mut active,
+            &Record::Removed { id: MessageId(1_999), why: Gone::Cancelled, was: was(Kind::Dead) },
+        );
+        frozen.settle();
+        let view = View { frozen: Some(Arc::new(frozen)), parts: Vec::new() };
+        let readers = Readers::default();
+        let finder = Finder { view: &view, active: Some(&active), readers: &readers, whom: For::Owner };
+        let keys = vec![(queue(), Key::new("k").unwrap())];
+        let (named, read) = finder.named_by_keys(&keys, &Allowance::new(usize::MAX)).unwrap();
+        assert_eq!((named.len(), read.len()), (DEAD_FOUND + 1, 0), "each of these is decoded");
+        let mut found = Found::default();
+        finder.find(&Lookups { keys, ..Lookups::default() }, &mut found).unwrap();
+        let mut ids: Vec<u64> = found.rows.iter().map(|row| row.message.id.0).collect();
+        ids.sort_unstable();
+        let newest = [1_992, 1_993, 1_994, 1_995, 1_996, 1_997, 1_998, 2_000];
+        assert_eq!(ids, [&[3][..], &newest].concat());
+    }
 }

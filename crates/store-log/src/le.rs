@@ -12,6 +12,12 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(le)
 }
 
+pub(crate) fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    let mut le = [0; 16];
+    le.copy_from_slice(&bytes[at..at + 16]);
+    u128::from_le_bytes(le)
+}
+
 pub(crate) fn set_u32(bytes: &mut [u8], at: usize, n: u32) {
     bytes[at..at + 4].copy_from_slice(&n.to_le_bytes());
 }

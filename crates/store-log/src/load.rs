@@ -20,6 +20,7 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 use crate::fault::Trouble;
 use crate::find::{self, Finder};
 use crate::mem::{Mem, MemScan, Patch, Step, Told};
+use crate::readers::For;
 use crate::run::{RawRow, RunScan, before};
 use crate::shared::{Bell, Shared, Worked, lock};
 use crate::view::{Part, View};
@@ -282,7 +283,8 @@ impl<'a> Making<'a> {
         let mut ids: Vec<MessageId> = parts.iter().map(|(_, id, _)| *id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let finder = Finder { view: &self.request.view, active: None, readers: &self.shared.readers };
+        let finder =
+            Finder { view: &self.request.view, active: None, readers: &self.shared.readers, whom: For::Page };
         let found = finder.rows(&ids, HashMap::new())?;
         for (place, id, patch) in parts {
             let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());

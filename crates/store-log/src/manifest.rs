@@ -11,9 +11,15 @@ use crate::fault::{Problem, Trouble, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
-/// The version of the format that this program writes, the only one it knows. It stands in the manifest, in each
-/// segment, in each run and in the state.
-pub(crate) const FORMAT: u32 = 3;
+/// The version of the format that this program writes. It stands in the manifest, in each segment, in each run and in the state.
+pub(crate) const FORMAT: u32 = 4;
+/// The oldest version that it reads. Each file says its own: a folder that is continued has files of several.
+const OLDEST_FORMAT: u32 = 3;
+
+/// Whether this program reads files of this version.
+pub(crate) fn knows_format(version: u32) -> bool {
+    (OLDEST_FORMAT..=FORMAT).contains(&version)
+}
 
 const MAGIC: [u8; 8] = *b"dw-manif";
 const HEAD: usize = 48;
@@ -138,7 +144,7 @@ impl Manifest {
             return bad(0, "this is no manifest of duewheel");
         }
         let version = u32_at(bytes, 8);
-        if version != FORMAT {
+        if !knows_format(version) {
             return bad(8, &unknown_format(version));
         }
         if u32_at(bytes, 12) != checksum(bytes) {
@@ -249,7 +255,9 @@ impl From<NotReplaced> for StoreError {
 }
 
 pub(crate) fn unknown_format(version: u32) -> String {
-    format!("format version {version} is unknown to this program, which knows version {FORMAT}")
+    format!(
+        "format version {version} is unknown to this program, which knows versions {OLDEST_FORMAT} to {FORMAT}"
+    )
 }
 
 fn count(n: usize) -> u32 {
@@ -325,7 +333,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 4;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 4 is unknown"));
+        newer[8] = 5;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 5 is unknown"));
     }
 }

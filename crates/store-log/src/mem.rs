@@ -137,7 +137,7 @@ impl Patch {
 
 /// Where a message stands by a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+pub(crate) enum Stands {
     Is(Kind),
     Gone,
 }
@@ -321,6 +321,14 @@ impl Mem {
             Some(_) => Newer::Changed,
             None if self.has_purged(id, queue) => Newer::Gone,
             None => Newer::Nothing,
+        }
+    }
+
+    /// Where a message stands by what is said here, if anything is.
+    pub(crate) fn stands(&self, id: MessageId, queue: &QueueName) -> Option<Stands> {
+        match self.node(id) {
+            Some(node) => Some(node.stands),
+            None => self.has_purged(id, queue).then_some(Stands::Gone),
         }
     }
 

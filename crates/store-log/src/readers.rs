@@ -1,4 +1,4 @@
-//! A few threads that read runs side by side, for look-ups that need many blocks.
+//! A few threads that read runs side by side, for look-ups that need many blocks. What the owner waits for goes first.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,8 +22,27 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<Job>,
+    /// By [`For`].
+    waiting: [VecDeque<Job>; 3],
     closed: bool,
+}
+
+/// Whom a read is for; who stands first here is served first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum For {
+    /// The owner's thread, and everybody with it.
+    Owner,
+    /// A page that the owner has asked for, while it goes on.
+    Page,
+    /// A flush, a merge or a check.
+    Background,
+}
+
+impl Jobs {
+    /// The next one of those that go before or with `last`.
+    fn next(&mut self, last: For) -> Option<Job> {
+        self.waiting[..=last as usize].iter_mut().find_map(VecDeque::pop_front)
+    }
 }
 
 impl fmt::Debug for Readers {
@@ -33,22 +52,12 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// Does all of them, the caller's thread included, and gives what they have read, in no order.
-    pub(crate) fn all<T: Send + 'static>(&self, reads: Vec<Read<T>>) -> Result<Vec<T>, Trouble> {
-        let (done, results) = mpsc::channel();
+    /// Does all of them, the caller's thread included, and gives what they have read, in no order. The caller's thread does nothing that
+    /// is less urgent.
+    pub(crate) fn all<T: Send + 'static>(&self, whom: For, reads: Vec<Read<T>>) -> Result<Vec<T>, Trouble> {
         let count = reads.len();
-        {
-            let mut jobs = lock(&self.jobs);
-            for read in reads {
-                let done = done.clone();
-                jobs.waiting.push_back(Box::new(move || {
-                    let _ = done.send(read()); // nobody waits when another one has failed
-                }));
-            }
-        }
-        drop(done);
-        self.more.notify_all();
-        while let Some(job) = self.take() {
+        let results = self.ask(whom, reads);
+        while let Some(job) = self.take(whom) {
             job();
         }
         let mut all = Vec::with_capacity(count);
@@ -61,11 +70,26 @@ impl Readers {
         Ok(all)
     }
 
+    fn ask<T: Send + 'static>(&self, whom: For, reads: Vec<Read<T>>) -> mpsc::Receiver<Result<T, Trouble>> {
+        let (done, results) = mpsc::channel();
+        {
+            let mut jobs = lock(&self.jobs);
+            for read in reads {
+                let done = done.clone();
+                jobs.waiting[whom as usize].push_back(Box::new(move || {
+                    let _ = done.send(read()); // nobody waits when another one has failed
+                }));
+            }
+        }
+        self.more.notify_all();
+        results
+    }
+
     /// A reader's life. A panic ends the reader, and with it the store; whoever waits hears that there is no answer.
     pub(crate) fn run(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
-            if let Some(job) = jobs.waiting.pop_front() {
+            if let Some(job) = jobs.next(For::Background) {
                 drop(jobs);
                 job();
                 jobs = lock(&self.jobs);
@@ -83,7 +107,46 @@ impl Readers {
         self.more.notify_all();
     }
 
-    fn take(&self) -> Option<Job> {
-        lock(&self.jobs).waiting.pop_front()
+    fn take(&self, last: For) -> Option<Job> {
+        lock(&self.jobs).next(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Story: all reads stood in one line. A look-up of the owner waited until a flush of a hundred thousand changed messages had read its
+    /// rows, and read some of them itself.
+    #[test]
+    fn the_owners_reads_go_before_those_of_flushes_and_merges() {
+        let readers = Readers::default();
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let reads = |whom: For| -> Vec<Read<For>> {
+            (0..3)
+                .map(|_| {
+                    let order = Arc::clone(&order);
+                    let read: Read<For> = Box::new(move || {
+                        lock(&order).push(whom);
+                        Ok(whom)
+                    });
+                    read
+                })
+                .collect()
+        };
+        let flush = readers.ask(For::Background, reads(For::Background));
+        let page = readers.ask(For::Page, reads(For::Page));
+        assert_eq!(readers.all(For::Owner, reads(For::Owner)).unwrap(), [For::Owner; 3]);
+        assert_eq!(*lock(&order), [For::Owner; 3], "the owner does its own, and nothing else");
+        let later = readers.ask(For::Owner, reads(For::Owner));
+        readers.close();
+        readers.run();
+        let expected = [For::Owner, For::Owner, For::Page, For::Background].map(|whom| [whom; 3]).concat();
+        assert_eq!(*lock(&order), expected);
+        for results in [flush, page, later] {
+            assert_eq!(results.into_iter().count(), 3, "everything is read in the end");
+        }
     }
 }

@@ -40,7 +40,7 @@ use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::{Problem, Trouble, failed};
 use crate::folder::{FileNo, Incarnation, STATE};
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{FORMAT, StateEntry, unknown_format};
+use crate::manifest::{FORMAT, StateEntry, knows_format, unknown_format};
 use crate::run::{Live, Mask, Run};
 
 const FILE_HEAD: usize = 64;
@@ -86,7 +86,8 @@ pub(crate) fn write(
     let temp = no.state_temp();
     let file = disk.create(&temp).map_err(failed("create", &temp))?;
     let entry = StateEntry { no, incarnation: Incarnation(disk.unique()), bytes: 0, last: ledger.applied() };
-    let mut out = Out { file, temp, entry, written: 0, ready: head(&entry), block: Block::new(Kind::Books) };
+    let mut out =
+        Out { file, temp, entry, written: 0, ready: head(&entry, FORMAT), block: Block::new(Kind::Books) };
     out.entry(Kind::Books, |w| {
         w.varint(ledger.next_id().0);
         match ledger.clock() {
@@ -237,10 +238,10 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     if bytes[..8] != MAGIC {
         return Err(Problem::new(name, 0, "this is no state of duewheel").into());
     }
-    if bytes[..] != head(entry) {
-        let version = u32_at(&bytes, 8);
+    let version = u32_at(&bytes, 8);
+    if bytes[..] != head(entry, version) || !knows_format(version) {
         let right = u32_at(&bytes, 12) == checksum(&bytes);
-        let what = if right && version != FORMAT {
+        let what = if right && !knows_format(version) {
             unknown_format(version)
         } else {
             "the head is damaged, or of another state than the manifest lists".into()
@@ -356,10 +357,10 @@ impl Reading {
     }
 }
 
-fn head(entry: &StateEntry) -> Vec<u8> {
+fn head(entry: &StateEntry, version: u32) -> Vec<u8> {
     let mut head = vec![0; FILE_HEAD];
     head[..8].copy_from_slice(&MAGIC);
-    set_u32(&mut head, 8, FORMAT);
+    set_u32(&mut head, 8, version);
     set_u64(&mut head, 16, entry.no.0);
     set_u64(&mut head, 24, entry.incarnation.0);
     set_u64(&mut head, 32, entry.last.0);

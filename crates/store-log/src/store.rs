@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 
 use duewheel_core::mutant::{self, Mutant};
-use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
     ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
     Waker,
@@ -30,6 +30,7 @@ use crate::load::{self, Request};
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
+use crate::readers::For;
 use crate::shared::{Shared, Space, Start, Worked};
 use crate::view::{Part, View};
 
@@ -135,14 +136,14 @@ impl LogStore {
         let options = options.sound();
         disk.make_dir("").map_err(failed("make", ""))?;
         let lock = take_lock(&*disk, Hold::Exclusive)?;
-        let Reign { manifest, books, parts, names, mem, ledger, applied, active, journal } =
+        let Reign { manifest, books, parts, names, mem, ledger, applied, anchor, active, journal } =
             reign::begin(&*disk, &options)?;
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
         let work = Work { ledger: books, names, state: manifest.state, merging: None };
-        let recovered = recovered(&ledger, &manifest);
+        let recovered = recovered(&ledger, &manifest, anchor);
         let shared =
             Arc::new(Shared::new(disk, options, waker, Start { syncer, manifest, journal, parts, work }));
-        let writer = JournalWriter::new(Arc::clone(&shared), active, applied.next(), ledger.clock());
+        let writer = JournalWriter::new(Arc::clone(&shared), active, applied.next(), ledger.clock(), anchor);
         let mut store = LogStore {
             shared,
             writer,
@@ -380,9 +381,22 @@ impl Store for LogStore {
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.check()?;
         let view = self.shared.view();
-        let finder = Finder { view: &view, active: Some(&self.active), readers: &self.shared.readers };
-        let result = finder.find(lookups, found).map_err(StoreError::from);
-        self.or_poison(result)
+        let finder = Finder {
+            view: &view,
+            active: Some(&self.active),
+            readers: &self.shared.readers,
+            whom: For::Owner,
+        };
+        let before = (found.rows.len(), found.answers.len());
+        match finder.find(lookups, found).map_err(StoreError::from) {
+            // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere is in doubt.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                found.rows.truncate(before.0);
+                found.answers.truncate(before.1);
+                Err(error)
+            }
+            result => self.or_poison(result),
+        }
     }
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
@@ -422,6 +436,12 @@ impl Store for LogStore {
         self.cut_if_due();
         let idled = self.writer.idle(clock);
         self.or_poison(idled)
+    }
+
+    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        self.check()?;
+        let anchored = self.writer.anchor(clock, anchor);
+        self.or_poison(anchored)
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
@@ -512,12 +532,13 @@ impl Drop for PoisonOnPanic<'_> {
     }
 }
 
-fn recovered(ledger: &Ledger, manifest: &Manifest) -> Recovered {
+fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -> Recovered {
     Recovered {
         epoch: manifest.epoch,
         next_lsn: ledger.applied().next(),
         next_id: ledger.next_id().0,
         clock: ledger.clock(),
+        anchor,
         due: ledger.due().clone(),
         queues: ledger.rows().collect(),
     }

@@ -17,7 +17,7 @@ use crate::journal::segment::{Header, SegmentReader};
 use crate::load;
 use crate::manifest::Manifest;
 use crate::names::Interner;
-use crate::readers::Readers;
+use crate::readers::{For, Readers};
 use crate::run;
 use crate::store::take_lock;
 use crate::view::View;
@@ -149,7 +149,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
 fn found(view: &View) -> Result<(), Trouble> {
     let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
     let readers = Readers::default();
-    let finder = Finder { view, active: None, readers: &readers };
+    let finder = Finder { view, active: None, readers: &readers, whom: For::Background };
     ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 

@@ -121,6 +121,7 @@ impl RedisStore {
                 next_lsn: ledger.applied().next(),
                 next_id: ledger.next_id().0.max(shared.reign.first_id),
                 clock: ledger.clock(),
+                anchor: None,
                 due: ledger.due().clone(),
                 queues: ledger.rows().collect(),
             };

@@ -1,10 +1,10 @@
 //! What the owner of a queue sets: settings and pause. And what follows from them as time passes.
 
-use crate::message::Kind;
+use crate::message::{Died, Kind};
 use crate::name::QueueName;
 use crate::policy::{Lasting, QueueSettings};
 use crate::record::{Pause, Record};
-use crate::time::{EngineMs, Now, WallMs};
+use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::Effects;
@@ -35,7 +35,7 @@ impl Engine {
         if let Some(planned) = self.queues.get_mut(idx).dead_check.take() {
             self.dead_checks.remove(&(planned, idx));
         }
-        self.plan_dead_check(now, idx, WallMs(0));
+        self.plan_dead_check(now, idx, Died::default());
         let view = self.view_of_queue(now, self.queues.get(idx));
         self.release(idx);
         Reply::Queues(vec![view])
@@ -207,10 +207,10 @@ impl Engine {
     }
 
     /// Notes that a message of the queue died then, if its owner wants dead messages removed.
-    pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: WallMs) {
+    pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: Died) {
         let queue = self.queues.get_mut(idx);
         let Some(ttl) = queue.settings.dead_ttl_ms else { return };
-        let when = now.engine_of_wall(WallMs(died.0.saturating_add(ttl)));
+        let when = died.older_at(ttl, now);
         if let Some(planned) = queue.dead_check {
             if planned <= when {
                 return;

@@ -597,8 +597,8 @@ impl Engine {
         let mut next = None;
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
-            if at.wall().0.saturating_add(ttl) > now.wall.0 {
-                next = Some(at.wall().0);
+            if !at.is_older(ttl, now) {
+                next = Some(at);
                 break;
             }
             if let Some(slot) = self.take_far(row, loaded.as_of)
@@ -609,7 +609,7 @@ impl Engine {
         }
         let Some(idx) = self.queues.find(name) else { return };
         match next {
-            Some(at) => self.plan_dead_check(now, idx, crate::WallMs(at)),
+            Some(at) => self.plan_dead_check(now, idx, at),
             // A page may be empty and not the last: what it would have shown is gone.
             None if loaded.more == More::Yes => self.ask_dead(name.clone(), loaded.upto, fx),
             None => {}

@@ -105,7 +105,7 @@ impl Engine {
             }
             Stage::Dead { at, .. } => {
                 let at = *at;
-                self.plan_dead_check(now, idx, at.wall());
+                self.plan_dead_check(now, idx, at);
                 Place::Far
             }
         };
@@ -273,7 +273,7 @@ impl Engine {
 
     /// Stamps a death that happens now.
     pub(super) fn dies(&mut self, now: Now) -> Died {
-        self.last_death = self.last_death.next(now.wall);
+        self.last_death = self.last_death.next(now.wall).since(now.engine);
         self.last_death
     }
 

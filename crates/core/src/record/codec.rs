@@ -28,6 +28,8 @@ const DEDUPED: u8 = 7;
 
 /// Beside a stage: the message's marks follow.
 pub(super) const MARKED: u8 = 4;
+/// Added to a reason of death: engine time follows.
+const TIMED: u8 = 2;
 
 /// The bytes are no record: damage that a checksum did not catch, or a format of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,10 +220,7 @@ impl Writer {
             }
             Stage::Dead { reason, at } => {
                 self.byte(3 | marked);
-                self.byte(match reason {
-                    DeadReason::MaxAttempts => 0,
-                    DeadReason::Buried => 1,
-                });
+                self.death(*reason, *at);
                 self.varint(at.raw());
             }
         }
@@ -291,13 +290,25 @@ impl Writer {
                 self.varint(lease.session.0);
                 self.varint(lease.granted_at.0);
             }
-            Stage::Dead { reason, .. } => self.byte(match reason {
-                DeadReason::MaxAttempts => 0,
-                DeadReason::Buried => 1,
-            }),
+            Stage::Dead { reason, at } => self.death(*reason, *at),
         }
         self.marks(&life.marks);
         self.history(&life.history);
+    }
+
+    /// Why, and since when by engine time if that is known.
+    fn death(&mut self, reason: DeadReason, at: Died) {
+        let reason = match reason {
+            DeadReason::MaxAttempts => 0,
+            DeadReason::Buried => 1,
+        };
+        match at.engine() {
+            None => self.byte(reason),
+            Some(engine) => {
+                self.byte(reason | TIMED);
+                self.varint(engine.0);
+            }
+        }
     }
 
     fn token(&mut self, token: LeaseToken) {
@@ -576,14 +587,11 @@ impl Reader {
             0 => Stage::Waiting { token: None },
             1 => Stage::Waiting { token: Some(self.token()?) },
             2 => Stage::Leased(self.lease()?),
-            3 => Stage::Dead {
-                reason: match self.byte()? {
-                    0 => DeadReason::MaxAttempts,
-                    1 => DeadReason::Buried,
-                    _ => return Err(DecodeError::Unknown("reason of death")),
-                },
-                at: Died::from_raw(self.varint()?),
-            },
+            3 => {
+                let (reason, engine) = self.death()?;
+                let at = Died::from_raw(self.varint()?);
+                Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(engine)) }
+            }
             _ => return Err(DecodeError::Unknown("stage")),
         };
         let marks = self.marks(byte & MARKED)?;
@@ -622,19 +630,27 @@ impl Reader {
                     session: SessionId(self.varint()?),
                     granted_at: WallMs(self.varint()?),
                 }),
-                _ => Stage::Dead {
-                    reason: match self.byte()? {
-                        0 => DeadReason::MaxAttempts,
-                        1 => DeadReason::Buried,
-                        _ => return Err(DecodeError::Unknown("reason of death")),
-                    },
-                    at: Died::from_raw(when),
-                },
+                _ => {
+                    let (reason, engine) = self.death()?;
+                    let at = Died::from_raw(when);
+                    Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(engine)) }
+                }
             },
             marks: self.marks(marked)?,
             history: self.history()?,
         };
         Ok(Row { message: Arc::new(message), life })
+    }
+
+    fn death(&mut self) -> Decoded<(DeadReason, Option<EngineMs>)> {
+        let byte = self.byte()?;
+        let reason = match byte & !TIMED {
+            0 => DeadReason::MaxAttempts,
+            1 => DeadReason::Buried,
+            _ => return Err(DecodeError::Unknown("reason of death")),
+        };
+        let engine = if byte & TIMED == 0 { None } else { Some(EngineMs(self.varint()?)) };
+        Ok((reason, engine))
     }
 
     fn marks(&mut self, marked: u8) -> Decoded<Marks> {

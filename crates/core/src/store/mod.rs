@@ -11,7 +11,7 @@ use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::Row;
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
-use crate::record::{ClockPair, DedupeRow, Group, Pause, Totals};
+use crate::record::{BootAnchor, ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
 
 pub mod conformance;
@@ -84,7 +84,8 @@ pub trait Store: Send {
     /// ([`Lookups::bytes`]).
     ///
     /// # Errors
-    /// When something cannot be read: the store is poisoned (obligation 6).
+    /// [`ErrorKind::Unavailable`] may concern this look-up alone: as long as [`Store::progress`] succeeds, nothing is poisoned, and
+    /// `found` is as it was. After any other error the store is poisoned (obligation 6).
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
 
     /// Starts to load a page; [`Store::loaded`] gives it once it is there.
@@ -96,6 +97,17 @@ pub trait Store: Send {
     /// Tells the store the clocks while nothing is appended, so that it can note them and its durable position when it
     /// likes (the log does after 100 ms of rest).
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError>;
+
+    /// Takes the anchor of the owner's boot, which the next owner gets in [`Recovered::anchor`]; told once, before anything is appended.
+    /// Engine time and elapsed time run on together, so the store may tell it again with any clock that it notes. By
+    /// default it is not kept, and downtime is taken from the wall clock.
+    ///
+    /// # Errors
+    /// As [`Store::append`].
+    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        let _ = (clock, anchor);
+        Ok(())
+    }
 
     /// Makes everything durable and gives the place up. Later calls fail with [`ErrorKind::Closed`].
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError>;
@@ -138,6 +150,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         (**self).idle(clock)
     }
+    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        (**self).anchor(clock, anchor)
+    }
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         (**self).close(clock)
     }
@@ -161,6 +176,8 @@ pub struct Recovered {
     /// The clocks as noted last; `None` for a new store. A store that knows how long ago that was, better than a wall clock would say, may give the
     /// wall clock as it would have been then by this owner's.
     pub clock: Option<ClockPair>,
+    /// The anchor that an owner has told last, if the store keeps them.
+    pub anchor: Option<BootAnchor>,
     /// When the messages that wait are due, all queues together.
     pub due: DueCounts,
     /// Queues that have messages, settings or a pause, by name.

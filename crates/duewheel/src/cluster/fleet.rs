@@ -346,7 +346,7 @@ pub(super) fn assemble(
     let reading = clock.read();
     let shared = Arc::new(Shared::new(coordinator.level(), clock.clone()));
     // A node has no engine: only the wall clock of this counts.
-    shared.set_keeper(Timekeeper::resume(None, None, reading));
+    shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
     let inbox = Arc::new(Inbox::new(policy));
     let one = share_of(policy, shards);
     let look = Arc::new(AtomicBool::new(true));

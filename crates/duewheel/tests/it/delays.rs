@@ -70,3 +70,45 @@ async fn every_delay_is_kept_to_the_millisecond_over_a_restart_or_refused() {
     }
     wheel.shutdown(Duration::from_secs(1)).await.unwrap();
 }
+
+/// Story: downtime was what the wall clock showed (G2, G7). A step of it while the process was down moved every delay and every lease.
+#[tokio::test]
+async fn a_step_of_the_wall_clock_while_nobody_runs_moves_no_delay_on_the_same_boot() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    const MS: Duration = Duration::from_millis(1);
+    let dir = tempfile::tempdir().unwrap();
+    let clock = VirtualClock::at_2026();
+    let open = || Duewheel::builder().data(dir.path().join("data")).clock(clock.clone()).open();
+    let none =
+        async |wheel: &Duewheel| wheel.queue("q").reserve(10, Duration::ZERO).await.unwrap().is_empty();
+    for steps in [[2 * HOUR, Duration::ZERO], [Duration::ZERO, 3 * HOUR]] {
+        let [forward, back] = steps;
+        let wheel = open().await.unwrap();
+        wheel.queue("q").body("in an hour").delay(HOUR).enqueue().await.unwrap();
+        wheel.shutdown(Duration::from_secs(1)).await.unwrap();
+        clock.advance(HOUR / 4);
+        clock.step_wall_to(clock.now() + forward - back);
+        let wheel = open().await.unwrap();
+        assert!(none(&wheel).await, "{steps:?}: a quarter of an hour is over");
+        wheel.shutdown(Duration::from_secs(1)).await.unwrap();
+        clock.advance(HOUR / 4 * 3 - MS);
+        let wheel = open().await.unwrap();
+        assert!(none(&wheel).await, "{steps:?}: early by a millisecond");
+        clock.advance(MS);
+        let got = wheel.queue("q").reserve(10, Duration::ZERO).await.unwrap();
+        assert_eq!(got.len(), 1, "{steps:?}: an hour is over");
+        wheel.queue("q").ack(&got[0]).await.unwrap();
+        wheel.shutdown(Duration::from_secs(1)).await.unwrap();
+    }
+    // Another boot has nothing but the wall clock.
+    let wheel = open().await.unwrap();
+    wheel.queue("q").body("in an hour").delay(HOUR).enqueue().await.unwrap();
+    wheel.shutdown(Duration::from_secs(1)).await.unwrap();
+    clock.advance(HOUR - MS);
+    clock.reboot();
+    let wheel = open().await.unwrap();
+    assert!(none(&wheel).await, "early by a millisecond");
+    clock.advance(2 * MS); // noted with the wall clock rounded up
+    assert!(!none(&wheel).await);
+    wheel.shutdown(Duration::from_secs(1)).await.unwrap();
+}

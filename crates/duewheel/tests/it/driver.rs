@@ -1,13 +1,19 @@
 //! The driver, stepped by hand: when answers leave, and what a failing store means.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use duewheel::core::engine::{Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{Key, QueueName};
-use duewheel::core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, Room, Store, StoreError};
+use duewheel::core::policy::Policy;
+use duewheel::core::record::{ClockPair, Group};
+use duewheel::core::store::{
+    ErrorKind, Found, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Recovered, Room,
+    Store, StoreError,
+};
 use duewheel::core::time::Now;
-use duewheel::{Answers, CallError, Driver, Outcome, Patience, Submission};
+use duewheel::{Answers, CallError, Driver, MessageId, Outcome, Patience, Submission};
 use tokio::sync::oneshot;
 
 struct Rig {
@@ -222,6 +228,101 @@ fn what_a_page_decides_is_appended_before_the_next_look_up() {
     let records = groups.iter().flat_map(|group| &group.records);
     let removals = records.filter(|r| matches!(r, duewheel::core::record::Record::Removed { .. }));
     assert_eq!(removals.count(), 1);
+}
+
+/// A store whose disk does not give one message.
+struct Unreadable {
+    store: MemoryStore,
+    /// Its id; 0 if there is none.
+    bad: Arc<AtomicU64>,
+}
+
+impl Store for Unreadable {
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        if lookups.ids.contains(&MessageId(self.bad.load(Relaxed))) {
+            return Err(StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO"));
+        }
+        self.store.find_many(lookups, found)
+    }
+    fn recovered(&mut self) -> Recovered {
+        self.store.recovered()
+    }
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.store.append(group)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.store.progress()
+    }
+    fn room(&mut self) -> Room {
+        self.store.room()
+    }
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.store.load(load)
+    }
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        self.store.loaded()
+    }
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.store.idle(clock)
+    }
+    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.store.close(clock)
+    }
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.store.figures()
+    }
+}
+
+/// Story: one unreadable block failed the step of all callers, and the store was opened again for everybody.
+#[test]
+fn a_look_up_that_cannot_be_read_fails_alone() {
+    const FAR: u64 = 300 * 86_400_000;
+    let disk = MemoryDisk::default();
+    let now = Now::whole(0, 1_000);
+    let mut store = MemoryStore::open(&disk, Arc::new(|| {}));
+    let recovered = store.recovered();
+    let bad = Arc::new(AtomicU64::new(0));
+    let unreadable = Unreadable { store, bad: Arc::clone(&bad) };
+    // So little memory that what is far off is in the store alone.
+    let policy =
+        Policy { near_messages: 4, ready_messages: 4, least_window: 4, load_rows: 4, ..Policy::default() };
+    let config = Config { policy, ..Config::default() };
+    let mut driver = Driver::new(unreadable, recovered, config, now).unwrap();
+    while !driver.is_open() {
+        driver.step(now, &mut Vec::new()).unwrap();
+    }
+    let call = |driver: &mut Driver<Unreadable>, ops| {
+        let (answer, mut answers) = oneshot::channel();
+        driver.step(now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+        answers.try_recv().unwrap()
+    };
+    call(&mut driver, vec![put(FAR), put(FAR)]);
+    for _ in 0..4 {
+        call(&mut driver, vec![put(60_000), put(60_000), put(60_000)]);
+    }
+    let get = |id| Op::Get { target: Target::Id(MessageId(id)) };
+    let cancel = |id| Op::Cancel { target: Target::Id(MessageId(id)) };
+    bad.store(1, Relaxed);
+    let answers = call(&mut driver, vec![get(1), get(2), cancel(1), put(0), cancel(2)]);
+    for refused in [&answers[0], &answers[2]] {
+        let Err(CallError::Store { error, outcome }) = refused else { panic!("{refused:?}") };
+        assert_eq!((error.kind(), *outcome), (ErrorKind::Unavailable, Outcome::NotApplied));
+        assert!(error.to_string().contains("EIO"), "{error}");
+    }
+    assert!(matches!(answers[1], Ok(Reply::View(Some(_)))), "{:?}", answers[1]);
+    assert!(matches!(answers[3], Ok(Reply::Enqueue(Ok(_)))), "{:?}", answers[3]);
+    assert!(matches!(answers[4], Ok(Reply::Change(Ok(_)))), "{:?}", answers[4]);
+    bad.store(0, Relaxed);
+    let answers = call(&mut driver, vec![get(1), get(2), cancel(1)]);
+    assert!(matches!(answers[0], Ok(Reply::View(Some(_)))), "it was not applied: {:?}", answers[0]);
+    assert!(matches!(answers[1], Ok(Reply::View(None))), "{:?}", answers[1]);
+    assert!(matches!(answers[2], Ok(Reply::Change(Ok(_)))), "{:?}", answers[2]);
 }
 
 /// Story: a listing waits for a page; a shutdown must not end before it is answered.

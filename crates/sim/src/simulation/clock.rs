@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use duewheel::{Clock, Reading};
+use duewheel::{BootId, Clock, Reading};
 
 /// When the simulation begins, by the wall clock: 2026-01-01T00:00:00Z, in ms.
 const BEGIN_MS: u64 = 1_767_225_600_000;
@@ -24,6 +24,8 @@ struct Times {
     slew_since_ns: u64,
     /// What `elapsed` showed when the machine was started, less the true time of that moment.
     boot_ns: i128,
+    /// Times that it was started.
+    boots: u128,
     source: Source,
 }
 
@@ -44,6 +46,7 @@ impl SimClock {
             slew_ppm: 0,
             slew_since_ns: 0,
             boot_ns: 0,
+            boots: 1,
             source,
         })))
     }
@@ -54,7 +57,10 @@ impl SimClock {
 
     /// The machine was off and on: elapsed time begins anew.
     pub(super) fn reboot(&self) {
-        self.change(|times| times.boot_ns = i128::from(times.now_ns));
+        self.change(|times| {
+            times.boot_ns = i128::from(times.now_ns);
+            times.boots += 1;
+        });
     }
 
     /// From now on the wall clock gains so many millionths, as one that a time server slews. Returns by how many ns it is ahead.
@@ -122,6 +128,11 @@ impl Clock for SimClock {
     fn read(&self) -> Reading {
         let times = self.times();
         Reading { elapsed_ns: times.elapsed_ns(), wall_ns: times.wall_ns() }
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        let times = self.times();
+        (times.source == Source::Elapsed).then_some(BootId(times.boots))
     }
 
     fn running(&self) -> Duration {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::message::Stage;
-use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
     ErrorKind, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError, Waker,
 };
@@ -188,6 +188,10 @@ impl Store for Gated {
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.store.idle(clock)
+    }
+
+    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        self.store.anchor(clock, anchor)
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -12,19 +12,28 @@
 //! | 32 | 8 | watermark: the highest LSN known durable before this frame was written |
 //! | 40 | 8 | engine ms |
 //! | 48 | 8 | wall ms |
-//! | 56 | | payload: the records, then zeros up to a multiple of 8 |
+//! | 56 | | payload: the records, then zeros up to a multiple of 8; of a mark nothing, or where engine time lies in a boot |
+//!
+//! | at | bytes | payload of a mark |
+//! |---|---|---|
+//! | 0 | 16 | the boot |
+//! | 16 | 8 | elapsed ns since that boot at the mark's engine ms |
 
 use bytes::Bytes;
 use crc32c::crc32c;
 use duewheel_core::Lsn;
-use duewheel_core::record::{ClockPair, Reader, Record, Writer};
+use duewheel_core::record::{BootAnchor, BootId, ClockPair, Reader, Record, Writer};
 use duewheel_core::time::{EngineMs, WallMs};
 
 use crate::folder::Incarnation;
-use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
+use crate::le::{align8, set_u32, set_u64, u32_at, u64_at, u128_at};
 
-/// Bytes before the payload. A mark has nothing else.
+/// Bytes before the payload.
 pub(crate) const HEAD: usize = 56;
+/// The payload of a mark that has one.
+const ANCHOR: usize = 24;
+/// The longest mark.
+pub(crate) const MARK_BYTES: usize = HEAD + ANCHOR;
 
 const GROUP: u8 = 1;
 const MARK: u8 = 2;
@@ -86,6 +95,12 @@ pub(crate) fn begin(buffer: &mut Writer) {
     buffer.bytes.resize(HEAD, 0);
 }
 
+/// Gives the mark in the buffer its payload; the anchor is told of the mark's engine ms.
+pub(crate) fn push_anchor(buffer: &mut Writer, anchor: &BootAnchor) {
+    buffer.bytes.extend_from_slice(&anchor.boot.0.to_le_bytes());
+    buffer.bytes.extend_from_slice(&anchor.elapsed_ns.to_le_bytes());
+}
+
 /// Completes the frame in the buffer.
 pub(crate) fn finish(buffer: &mut Writer, head: Head) {
     let bytes = &mut buffer.bytes;
@@ -129,13 +144,22 @@ impl Frame {
         };
         let sound = match frame[8] {
             GROUP => head.records > 0 && head.first.0.checked_add(u64::from(head.records)).is_some(),
-            MARK => head.records == 0 && payload == 0,
+            MARK => head.records == 0 && (payload == 0 || payload == ANCHOR),
             _ => false,
         };
         if !sound || frame[9..12] != [0; 3] {
             return Err(NoFrame::Unknown);
         }
         Ok(Frame { head, at, end: at + length as u64, payload: bytes.slice(HEAD..HEAD + payload) })
+    }
+
+    /// What a mark says of engine time and the boot.
+    pub(crate) fn anchor(&self) -> Option<BootAnchor> {
+        (self.head.records == 0 && self.payload.len() == ANCHOR).then(|| BootAnchor {
+            boot: BootId(u128_at(&self.payload, 0)),
+            engine: self.head.clock.engine,
+            elapsed_ns: u64_at(&self.payload, 16),
+        })
     }
 
     /// The LSN that follows its records.
@@ -150,9 +174,11 @@ impl Frame {
 
     /// Its records, one by one, with their positions and bytes. The error names the offset in the segment.
     pub(crate) fn records(&self) -> Records {
+        // What a mark has there is no record.
+        let payload = if self.head.records == 0 { Bytes::new() } else { self.payload.clone() };
         Records {
-            payload: self.payload.clone(),
-            reader: Reader::new(self.payload.clone()),
+            reader: Reader::new(payload.clone()),
+            payload,
             base: self.at + HEAD as u64,
             lsn: self.head.first,
             left: self.head.records,

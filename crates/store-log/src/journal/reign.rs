@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use duewheel_core::record::Writer;
+use duewheel_core::record::{BootAnchor, Writer};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
@@ -50,6 +50,7 @@ pub(crate) struct Reign {
     pub(crate) mem: Mem,
     pub(crate) ledger: Ledger,
     pub(crate) applied: Lsn,
+    pub(crate) anchor: Option<BootAnchor>,
     pub(crate) active: Active,
     pub(crate) journal: Journal,
 }
@@ -77,7 +78,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     }
 
     let rewritten = Rewritten::new(&replayed);
-    let least = BLOCK + rewritten.bytes + frame::HEAD;
+    let least = BLOCK + rewritten.bytes + frame::MARK_BYTES;
     let mut manifest = old;
     manifest.epoch = next_epoch(replayed.epoch).map_err(Trouble::from)?;
     manifest.proven = replayed.proven;
@@ -95,6 +96,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         watermark: replayed.applied,
         epoch: manifest.epoch,
         clock: replayed.ledger.clock(),
+        anchor: replayed.anchor,
     };
     file.write_at(&header.encode(&entry), 0).map_err(failed("write", &name))?;
     file.sync_data().map_err(failed("sync", &name))?;
@@ -128,6 +130,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         mem: replayed.mem,
         ledger: replayed.ledger,
         applied: replayed.applied,
+        anchor: replayed.anchor,
         manifest,
     })
 }

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
@@ -46,6 +46,8 @@ pub(crate) struct Replayed {
     pub(crate) unproven: Vec<Unproven>,
     /// The highest epoch seen.
     pub(crate) epoch: Epoch,
+    /// The anchor told last.
+    pub(crate) anchor: Option<BootAnchor>,
     /// The header of the last segment with frames.
     last_header: Option<Header>,
 }
@@ -72,6 +74,7 @@ impl Replayed {
         if frame.next().0 > cut.0 + 1 || (frame.head.records == 0 && frame.head.first > cut) {
             self.note_clock(frame.head.clock);
         }
+        self.anchor = frame.anchor().or(self.anchor);
         Ok(())
     }
 
@@ -172,6 +175,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Re
         used: Vec::new(),
         unused: prepared.to_vec(),
         unproven: Vec::new(),
+        anchor: None,
         last_header: headers.last().copied(),
     };
     for (i, (entry, header)) in with_frames.iter().zip(&headers).enumerate() {
@@ -180,6 +184,7 @@ pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Re
         if let Some(clock) = header.clock.filter(|_| header.first > cut) {
             replayed.note_clock(clock);
         }
+        replayed.anchor = header.anchor.or(replayed.anchor);
         match headers.get(i + 1) {
             Some(next) => replay_sealed(segment, header, next.first, &mut replayed)?,
             None => replay_last(segment, header, &mut replayed)?,

@@ -14,7 +14,11 @@
 //! | 60 | 4 | 1 if a clock pair follows, else 0 |
 //! | 64 | 8 | engine ms |
 //! | 72 | 8 | wall ms |
-//! | 80 | | zeros up to 4096 |
+//! | 80 | 4 | 1 if an anchor follows, else 0 |
+//! | 84 | 4 | zero |
+//! | 88 | 8 | elapsed ns since the boot at this engine ms |
+//! | 96 | 16 | the boot |
+//! | 112 | | zeros up to 4096 |
 //!
 //! The header has a block of its own, so that no write of a frame can tear it.
 
@@ -22,7 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
-use duewheel_core::record::ClockPair;
+use duewheel_core::record::{BootAnchor, BootId, ClockPair};
 use duewheel_core::store::StoreError;
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Epoch, Lsn};
@@ -30,8 +34,8 @@ use duewheel_core::{Epoch, Lsn};
 use super::frame::{self, Frame, NoFrame};
 use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::{Problem, Trouble, failed};
-use crate::le::{set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{FORMAT, SegmentEntry, unknown_format};
+use crate::le::{set_u32, set_u64, u32_at, u64_at, u128_at};
+use crate::manifest::{FORMAT, SegmentEntry, knows_format, unknown_format};
 
 /// Where the first frame starts.
 pub(crate) const BLOCK: usize = 4096;
@@ -45,6 +49,8 @@ pub(crate) struct Header {
     pub(crate) watermark: Lsn,
     pub(crate) epoch: Epoch,
     pub(crate) clock: Option<ClockPair>,
+    /// Told of the clock's engine time; there is none without a clock.
+    pub(crate) anchor: Option<BootAnchor>,
 }
 
 /// Why a block is not the header of this segment.
@@ -71,6 +77,11 @@ impl Header {
             set_u32(&mut block, 60, 1);
             set_u64(&mut block, 64, clock.engine.0);
             set_u64(&mut block, 72, clock.wall.0);
+            if let Some(anchor) = self.anchor.and_then(|anchor| anchor.at(clock.engine)) {
+                set_u32(&mut block, 80, 1);
+                set_u64(&mut block, 88, anchor.elapsed_ns);
+                block[96..112].copy_from_slice(&anchor.boot.0.to_le_bytes());
+            }
         }
         let crc = checksum(&block);
         set_u32(&mut block, 12, crc);
@@ -86,15 +97,22 @@ impl Header {
             return Err(NoHeader::Absent); // left from another life of the file
         }
         let version = u32_at(block, 8);
-        if version != FORMAT {
+        if !knows_format(version) {
             return Err(NoHeader::Format(version));
         }
+        let clock = (u32_at(block, 60) == 1)
+            .then(|| ClockPair { engine: EngineMs(u64_at(block, 64)), wall: WallMs(u64_at(block, 72)) });
+        let anchor = clock.filter(|_| u32_at(block, 80) == 1).map(|clock| BootAnchor {
+            boot: BootId(u128_at(block, 96)),
+            engine: clock.engine,
+            elapsed_ns: u64_at(block, 88),
+        });
         Ok(Header {
             first: Lsn(u64_at(block, 40)),
             watermark: Lsn(u64_at(block, 48)),
             epoch: Epoch(u32_at(block, 56)),
-            clock: (u32_at(block, 60) == 1)
-                .then(|| ClockPair { engine: EngineMs(u64_at(block, 64)), wall: WallMs(u64_at(block, 72)) }),
+            clock,
+            anchor,
         })
     }
 }
@@ -247,8 +265,10 @@ mod tests {
     #[test]
     fn a_header_comes_back_and_every_flipped_bit_shows() {
         let entry = SegmentEntry { no: FileNo(4), incarnation: Incarnation(77), bytes: 8192 };
-        for clock in [None, Some(ClockPair { engine: EngineMs(8), wall: WallMs(9) })] {
-            let header = Header { first: Lsn(12), watermark: Lsn(11), epoch: Epoch(3), clock };
+        let clock = Some(ClockPair { engine: EngineMs(8), wall: WallMs(9) });
+        let anchor = BootAnchor { boot: BootId(u128::MAX - 5), engine: EngineMs(8), elapsed_ns: 70_000_001 };
+        for (clock, anchor) in [(None, None), (clock, None), (clock, Some(anchor))] {
+            let header = Header { first: Lsn(12), watermark: Lsn(11), epoch: Epoch(3), clock, anchor };
             let block = header.encode(&entry);
             assert_eq!(Header::decode(&block, &entry), Ok(header));
             for bit in 0..block.len() * 8 {
@@ -264,7 +284,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_named() {
         let entry = SegmentEntry { no: FileNo(4), incarnation: Incarnation(77), bytes: 8192 };
-        let header = Header { first: Lsn(1), watermark: Lsn(0), epoch: Epoch(1), clock: None };
+        let header = Header { first: Lsn(1), watermark: Lsn(0), epoch: Epoch(1), clock: None, anchor: None };
         let mut block = header.encode(&entry);
         set_u32(&mut block, 8, 9);
         let crc = checksum(&block);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel_core::Lsn;
-use duewheel_core::record::{ClockPair, Group, Writer};
+use duewheel_core::record::{BootAnchor, ClockPair, Group, Writer};
 use duewheel_core::store::{ErrorKind, Room, StoreError};
 
 use super::frame::{self, Head};
@@ -30,6 +30,8 @@ pub(crate) struct JournalWriter {
     evidence: Lsn,
     /// The clocks as written last, in a group, a mark or a header.
     noted: Option<ClockPair>,
+    /// Where engine time lies in the boot: stands in every mark and header.
+    anchor: Option<BootAnchor>,
     /// The clock of the last group: since when the journal rests.
     last_group: Option<ClockPair>,
 }
@@ -47,8 +49,9 @@ pub(crate) struct Active {
 
 /// A frame buffer larger than this is given back after use.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
-/// A step of the wall clock by more than this is noted at once, so that little of it is lost with a crash.
-const CLOCK_STEP_MS: u64 = 100;
+/// The wall clock is noted once it has come off elapsed time by more than this, be it by a step or by a slew: so much of it may count as
+/// downtime when the machine is started again.
+const CLOCK_STEP_MS: u64 = 5;
 
 /// Whether the owner has had to wait for the next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +76,13 @@ impl Active {
 }
 
 impl JournalWriter {
-    pub(crate) fn new(shared: Arc<Shared>, active: Active, next: Lsn, clock: Option<ClockPair>) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        active: Active,
+        next: Lsn,
+        clock: Option<ClockPair>,
+        anchor: Option<BootAnchor>,
+    ) -> Self {
         JournalWriter {
             shared,
             active,
@@ -82,6 +91,7 @@ impl JournalWriter {
             next,
             evidence: Lsn(next.0 - 1), // stands in the header
             noted: clock,
+            anchor,
             last_group: None,
         }
     }
@@ -128,7 +138,7 @@ impl JournalWriter {
             self.ends.push(self.buffer.bytes.len());
         }
         // A mark must fit behind every group.
-        let needed = self.buffer.bytes.len() + 8 + frame::HEAD;
+        let needed = self.buffer.bytes.len() + 8 + frame::MARK_BYTES;
         if !self.active.fits(needed) {
             self.rotate(needed)?;
         }
@@ -165,6 +175,17 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// Takes the anchor of the owner's boot, and writes it down if it is news.
+    pub(crate) fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        if self.anchor.and_then(|known| known.at(anchor.engine)) == Some(anchor) {
+            return Ok(());
+        }
+        self.anchor = Some(anchor);
+        self.mark(clock)?;
+        self.shared.syncer.ask();
+        Ok(())
+    }
+
     /// Makes everything durable, and proves it.
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.shared.syncer.wait(&self.shared)?;
@@ -181,7 +202,7 @@ impl JournalWriter {
     pub(crate) fn room(&mut self) -> Room {
         let shared = Arc::clone(&self.shared);
         let group = shared.options.max_group_bytes;
-        let fits = self.active.fits(usize::try_from(group).unwrap_or(usize::MAX / 2) + frame::HEAD);
+        let fits = self.active.fits(usize::try_from(group).unwrap_or(usize::MAX / 2) + frame::MARK_BYTES);
         let mut journal = shared.journal();
         let mut waited = Waited::Not;
         loop {
@@ -208,7 +229,7 @@ impl JournalWriter {
 
     /// A frame without records. Left out when it does not fit and the next segment is not at hand.
     fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        if !self.active.fits(frame::HEAD) {
+        if !self.active.fits(frame::MARK_BYTES) {
             let at_hand = {
                 let journal = self.shared.journal();
                 journal.space == Space::Enough && journal.prepared.len() > preparer::BALLAST
@@ -217,9 +238,12 @@ impl JournalWriter {
                 return Ok(());
             }
             self.noted = Some(clock); // for the header
-            return self.rotate(frame::HEAD);
+            return self.rotate(frame::MARK_BYTES);
         }
         frame::begin(&mut self.buffer);
+        if let Some(anchor) = self.anchor.and_then(|anchor| anchor.at(clock.engine)) {
+            frame::push_anchor(&mut self.buffer, &anchor);
+        }
         self.shared.counters.marks.fetch_add(1, Relaxed);
         self.write(self.next, 0, clock)
     }
@@ -250,6 +274,7 @@ impl JournalWriter {
             watermark: self.written(),
             epoch: self.shared.epoch,
             clock: self.noted,
+            anchor: self.anchor,
         };
         let name: Arc<str> = next.entry.no.segment().into();
         next.file.write_at(&header.encode(&next.entry), 0).map_err(failed("write", &name))?;

@@ -4,7 +4,7 @@ use crc32c::{crc32c, crc32c_append};
 
 use crate::folder::Incarnation;
 use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
-use crate::manifest::{FORMAT, RunEntry, unknown_format};
+use crate::manifest::{FORMAT, RunEntry, knows_format, unknown_format};
 
 pub(crate) const FILE_HEAD: usize = 64;
 /// The head of a block.
@@ -67,9 +67,13 @@ pub(crate) struct Footer {
 }
 
 pub(crate) fn file_head(run: &RunEntry) -> [u8; FILE_HEAD] {
+    head_of(run, FORMAT)
+}
+
+fn head_of(run: &RunEntry, version: u32) -> [u8; FILE_HEAD] {
     let mut head = [0; FILE_HEAD];
     head[..8].copy_from_slice(&MAGIC);
-    set_u32(&mut head, 8, FORMAT);
+    set_u32(&mut head, 8, version);
     set_u64(&mut head, 16, run.no.0);
     set_u64(&mut head, 24, run.incarnation.0);
     set_u64(&mut head, 32, run.last.0);
@@ -83,10 +87,10 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
         return Err("this is no run of duewheel".into());
     }
     let version = u32_at(head, 8);
-    if version != FORMAT {
+    if !knows_format(version) {
         return Err(unknown_format(version));
     }
-    if *head != file_head(run) {
+    if *head != head_of(run, version) {
         return Err("the head is damaged, or of another run than the manifest lists".into());
     }
     Ok(())

@@ -203,6 +203,41 @@ fn fail(plan: fn(u64) -> Plan, n: u64, seen: &mut Failures) -> Reached {
     reached
 }
 
+/// Story: a disk that would not give one block (EIO) ended the store, and with it every call of every caller.
+#[test]
+fn a_read_error_of_one_look_up_does_not_end_the_store() {
+    let disk = SimDisk::new(8);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(8));
+    let hands = rig.store.hands();
+    while figure(&rig.store, "runs") < 3 {
+        rig.append(9);
+        hands.flush();
+    }
+    rig.sync();
+    let lookups = rig.history.lookups();
+    let looks = |store: &mut LogStore| {
+        let before = disk.looks();
+        let mut found = Found::default();
+        store.find_many(&lookups, &mut found).expect("the disk is well");
+        (disk.looks() - before, found)
+    };
+    let (reads, all) = looks(&mut rig.store);
+    assert!(reads > 10, "{reads}");
+    for n in 1..=reads {
+        disk.plan(Plan::BlindAt(disk.looks() + n));
+        let mut found = all.clone();
+        let error = rig.store.find_many(&lookups, &mut found).expect_err("a block cannot be read");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(found, all, "nothing half found");
+        disk.plan(Plan::Fine);
+        rig.store.progress().expect("nothing is poisoned");
+        assert_eq!(looks(&mut rig.store), (reads, all.clone()), "asked again it is there");
+    }
+    rig.append(9);
+    rig.sync();
+    rig.assert_reopens(&disk, by_hand());
+}
+
 /// A merge that finds damage must not make it final: the store ends, and the damaged run stays.
 #[test]
 fn damage_found_by_a_merge_ends_the_store() {

@@ -9,7 +9,7 @@ use duewheel_core::store::{ErrorKind, Store, StoreError};
 use duewheel_core::{Epoch, Lsn};
 use duewheel_store_log::{LogStore, Worked, verify};
 
-use crate::rig::{Rig, by_hand, open, small};
+use crate::rig::{Rig, by_hand, figure, open, small};
 use duewheel_sim_disk::{SimDisk, Survivors};
 
 fn open_in(dir: &std::path::Path) -> Result<LogStore, StoreError> {
@@ -157,6 +157,42 @@ fn dropping_stops_all_work() {
 }
 
 /// Marks prove what is durable and note the clocks, after a rest and not before; a stepped clock is noted at once.
+/// Story: of an idle server whose wall clock was slewed forward 100 ms could go unnoted. Whoever started the machine again counted them as
+/// downtime, and showed delayed messages as much too early.
+#[test]
+fn a_slew_of_the_wall_clock_is_noted_before_it_comes_to_much() {
+    use duewheel_core::record::ClockPair;
+    let disk = SimDisk::new(6);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(6));
+    rig.append(3);
+    rig.sync();
+    let begin = rig.history.clock();
+    let mut noted = begin;
+    let marks = |store: &LogStore| figure(store, "marks_total");
+    for second in 1..=600 {
+        // 500 ppm: half a millisecond a second.
+        let engine = duewheel_core::EngineMs(begin.engine.0 + second * 1_000);
+        let wall = duewheel_core::WallMs(begin.wall.0 + second * 1_000 + second / 2);
+        let clock = ClockPair { engine, wall };
+        let before = marks(&rig.store);
+        rig.store.idle(clock).expect("idle");
+        rig.sync();
+        if marks(&rig.store) > before {
+            noted = clock;
+        }
+        let true_ms = clock.engine.0 - noted.engine.0;
+        let counted = clock.wall.0 - noted.wall.0;
+        assert!(
+            counted <= true_ms + 6,
+            "second {second}: {counted} ms would count, {true_ms} ms have passed"
+        );
+    }
+    assert!(marks(&rig.store) < 100, "{}: and not more often than that", marks(&rig.store));
+    drop(rig.store);
+    let rig = Rig::open(&disk, by_hand(), rig.history);
+    assert_eq!(rig.recovered.clock, Some(noted));
+}
+
 #[test]
 fn marks_are_written_when_the_journal_rests() {
     use duewheel_core::record::ClockPair;

@@ -7,7 +7,9 @@ use duewheel_core::message::{
     DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Stage,
 };
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
-use duewheel_core::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer};
+use duewheel_core::record::{
+    BootAnchor, BootId, ClockPair, Created, DedupeRow, Gone, Group, Pause, Reader, Record, Was, Writer,
+};
 use duewheel_core::store::Store;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 
@@ -126,6 +128,16 @@ fn changed_bytes() {
     is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 01 828080c413  00 {WAS}"));
     life.stage = Stage::Dead { reason: DeadReason::MaxAttempts, at };
     is(Record::Changed { id, life: life.clone(), was: was() }, &format!("{head} 03 00 828080c413  00 {WAS}"));
+    let timed = |reason| Life { stage: Stage::Dead { reason, at: at.since(EngineMs(300)) }, ..life.clone() };
+    //     the reason plus 2: engine ms of the death, then as before
+    is(
+        Record::Changed { id, life: timed(DeadReason::Buried), was: was() },
+        &format!("{head} 03 03 ac02 828080c413  00 {WAS}"),
+    );
+    is(
+        Record::Changed { id, life: timed(DeadReason::MaxAttempts), was: was() },
+        &format!("{head} 03 02 ac02 828080c413  00 {WAS}"),
+    );
     life.marks = Marks { timeouts: 1, releases: 2, burials: 300, fires: 4, delay_ms: Some(1_000) };
     //                                                        dead, marked
     is(
@@ -236,7 +248,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 03000000 3c859eeb".replace(' ', ""),
+        "64772d7365676d74 04000000 46a1d74a".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -265,11 +277,41 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 03000000 46ca2282 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "64772d6d616e6966 04000000 36c1eccf 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
     );
+}
+
+/// Where engine time lies in the boot, in a mark and in the header of the next owner's segment.
+#[test]
+fn anchor_bytes() {
+    let disk = SimDisk::new(0);
+    let mut store = open(&disk, by_hand()).expect("open");
+    let clock = |ms| ClockPair { engine: EngineMs(ms), wall: WallMs(0x0001_0000 + ms) };
+    let boot = BootId(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100);
+    let anchor = BootAnchor { boot, engine: EngineMs(6), elapsed_ns: 7_000_009 };
+    store.anchor(clock(5), anchor).expect("anchor");
+    store.anchor(clock(5), anchor).expect("told again, it is no news");
+    drop(store);
+    let segment = disk.read("journal/0000000001.log");
+    let incarnation = hex(&segment[24..32]);
+    // A mark at engine ms 5, which was 6,000,009 ns after the boot.
+    let mark = "18000000 02000000 00000000 INC 0100000000000000 0000000000000000 0500000000000000 0500010000000000 \
+                000102030405060708090a0b0c0d0e0f 898d5b0000000000";
+    assert_eq!(hex(&segment[4100..4176]), mark.replace(' ', "").replace("INC", &incarnation));
+    assert!(segment[4176..].iter().all(|b| *b == 0), "one mark");
+    let mut store = open(&disk, by_hand()).expect("open");
+    assert_eq!(store.recovered().anchor, anchor.at(EngineMs(5)));
+    drop(store);
+    let segment = disk.read("journal/0000000002.log");
+    assert_eq!(
+        hex(&segment[60..112]),
+        "01000000 0500000000000000 0500010000000000 01000000 00000000 898d5b0000000000 000102030405060708090a0b0c0d0e0f"
+            .replace(' ', "")
+    );
+    assert!(segment[112..4096].iter().all(|b| *b == 0));
 }
 
 /// The manifest and the state after a cut: a queue with a message in a run, and one with settings.
@@ -300,7 +342,7 @@ fn state_bytes() {
     let incarnation = hex(&state[24..32]);
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d7374617465 03000000 d9b51a84 0500000000000000 INC 0600000000000000",
+        "64772d7374617465 04000000 9ce126f7 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
         // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what waits
         // is due (doublings, columns of either class).

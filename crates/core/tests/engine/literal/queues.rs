@@ -120,6 +120,46 @@ fn dead_messages_go_when_their_queue_says_so() {
     assert!(rig.table.is_empty());
 }
 
+/// Story: how long a message had been dead was told by the wall clock. A time server that set the clock right, or a person who set it wrong,
+/// had all dead messages of a queue with `dead_ttl` deleted in the same moment.
+#[test]
+fn no_step_of_the_wall_clock_deletes_a_dead_message() {
+    const DAY_MS: u64 = 86_400_000;
+    let mut rig = rig();
+    let settings = QueueSettings { dead_ttl_ms: Some(DAY_MS), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings: settings.clone() });
+    let bury = |rig: &mut Rig| {
+        let id = rig.put("q", 0, None);
+        let grant = rig.reserve("q", 1).remove(0);
+        rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
+        id
+    };
+    let is_there = |rig: &mut Rig, id| rig.call(Op::Get { target: Target::Id(id) }) != Reply::View(None);
+    let first = bury(&mut rig);
+    rig.pass(DAY_MS / 2);
+    rig.now.wall.0 += 400 * DAY_MS;
+    rig.timeout();
+    assert!(is_there(&mut rig, first), "a step forward");
+    // Neither when the check is made again, nor by an owner that has only the records.
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    rig.timeout();
+    assert!(is_there(&mut rig, first), "looked at again");
+    let second = bury(&mut rig);
+    rig.restart();
+    rig.timeout();
+    assert!(is_there(&mut rig, first) && is_there(&mut rig, second), "after a restart");
+    rig.pass(DAY_MS / 2 - 1);
+    assert!(is_there(&mut rig, first), "not before its time");
+    rig.pass(1);
+    assert!(!is_there(&mut rig, first), "a day of elapsed time is over");
+    assert!(is_there(&mut rig, second));
+    // A step back keeps nothing beyond its time either.
+    rig.now.wall.0 -= 300 * DAY_MS;
+    rig.pass(DAY_MS / 2);
+    assert!(!is_there(&mut rig, second));
+    assert!(rig.table.is_empty());
+}
+
 #[test]
 fn peek_list_histogram_and_wheel_show_what_is_there() {
     let mut rig = rig();
