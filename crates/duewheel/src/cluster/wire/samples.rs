@@ -420,6 +420,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let reserved = prop_oneof![
         vec(grant(), 0..4).prop_map(Reserved::Grants),
         Just(Reserved::DeadlineSoon),
+        Just(Reserved::TooManyQueues),
         Just(Reserved::Overloaded),
     ];
     let settled = prop_oneof![
