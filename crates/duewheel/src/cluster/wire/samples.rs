@@ -441,6 +441,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         vec(grant(), 0..4).prop_map(Reserved::Grants),
         Just(Reserved::HeldBack(HeldBack::Leases)),
         Just(Reserved::DeadlineSoon),
+        Just(Reserved::TooManyQueues),
         Just(Reserved::Overloaded),
         Just(Reserved::HeldBack(HeldBack::Leases)),
     ];

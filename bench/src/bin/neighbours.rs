@@ -1,0 +1,291 @@
+//! What neighbours cost: ten busy queues alone, then beside
+//!
+//! * `many`: 25,000 queues with one ready message each, and no consumer;
+//! * `idle`: a queue with a million ready messages, and no consumer;
+//! * `leases`: a consumer that takes leases and never settles.
+//!
+//! `bench/run neighbours [--rounds 5] [--only CASE]`. In each round every case has a new folder: the neighbour is set up; the ten have more ready than memory
+//! holds, and are drained by a consumer each; then messages come due in them, and the time from due to in hand is noted. The figures are medians of
+//! the rounds. The aim is that rate and p99 are within a factor of two of alone; it exits with 1 if they are not.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::{Parser, ValueEnum};
+use duewheel::core::engine::{Enqueue, EnqueueRefusal, Grant, Op, Past, Reply, Reserved, When};
+use duewheel::core::name::QueueName;
+use duewheel::core::time::WallMs;
+use duewheel::{Client, Demand, Duewheel};
+use duewheel_bench::process::resident_mib;
+use duewheel_bench::random::scatter;
+use duewheel_bench::submit::submit_all;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
+
+/// The busy queues.
+const BUSY: u64 = 10;
+/// Slower than alone by no more than this.
+const AIM: f64 = 2.0;
+
+#[derive(Clone, Parser)]
+struct Args {
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Beside this neighbour only.
+    #[arg(long)]
+    only: Option<Case>,
+    /// Messages that the ten have ready when they are drained.
+    #[arg(long, default_value_t = 300_000)]
+    drained: u64,
+    /// Messages that come due in the ten each second, for the lateness.
+    #[arg(long, default_value_t = 2_000)]
+    rate: u64,
+    /// How long they do.
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// Queues with one ready message each.
+    #[arg(long, default_value_t = 25_000)]
+    queues: u64,
+    /// Messages of the queue that nobody serves.
+    #[arg(long, default_value_t = 1_000_000)]
+    idle: u64,
+    /// Messages for the consumer that never settles.
+    #[arg(long, default_value_t = 600_000)]
+    leases: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Case {
+    Alone,
+    Many,
+    Idle,
+    Leases,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    drained_per_s: f64,
+    p99_us: f64,
+}
+
+fn main() {
+    let args = Args::parse();
+    println!("{}", duewheel_bench::machine::describe());
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let mut cases = vec![Case::Alone, Case::Many, Case::Idle, Case::Leases];
+    cases.retain(|case| *case == Case::Alone || args.only.is_none_or(|only| only == *case));
+    let mut figures: Vec<Vec<Figures>> = vec![Vec::new(); cases.len()];
+    for round in 1..=args.rounds {
+        for (case, figures) in cases.iter().zip(&mut figures) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let found = runtime.block_on(measure(&args, *case, folder.path()));
+            println!(
+                "round {round} {:7} {:>9.0} /s, p99 {:>9.0} us, resident {} MiB",
+                name_of(*case),
+                found.drained_per_s,
+                found.p99_us,
+                resident_mib()
+            );
+            figures.push(found);
+        }
+    }
+    if !report(&cases, &figures) {
+        println!("the aim is missed: within {AIM} times of alone");
+        std::process::exit(1);
+    }
+}
+
+/// Prints the medians, and says whether the aim is met.
+fn report(cases: &[Case], figures: &[Vec<Figures>]) -> bool {
+    let of = |figures: &[Figures]| Figures {
+        drained_per_s: median(figures.iter().map(|f| f.drained_per_s)),
+        p99_us: median(figures.iter().map(|f| f.p99_us)),
+    };
+    let alone = of(&figures[0]);
+    println!(
+        "\n| ten busy queues | drained /s | of alone | p99 of lateness, ms | times alone |\n|---|---|---|---|---|"
+    );
+    let mut met = true;
+    for (case, figures) in cases.iter().zip(figures) {
+        let median = of(figures);
+        let rate = median.drained_per_s / alone.drained_per_s;
+        let late = median.p99_us / alone.p99_us;
+        met &= rate * AIM >= 1.0 && late <= AIM;
+        let (per_s, ms) = (median.drained_per_s, median.p99_us / 1e3);
+        println!("| {} | {per_s:.0} | {rate:.2} | {ms:.2} | {late:.2} |", name_of(*case));
+    }
+    met
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn name_of(case: Case) -> String {
+    case.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn name(text: &str) -> QueueName {
+    QueueName::new(text).expect("a name")
+}
+
+fn busy(n: u64) -> QueueName {
+    name(&format!("busy-{}", n % BUSY))
+}
+
+fn put(queue: QueueName, when: When) -> Op {
+    Op::Enqueue(Box::new(Enqueue { when, ..Enqueue::new(queue, vec![b'.'; 100]) }))
+}
+
+async fn measure(args: &Args, case: Case, dir: &Path) -> Figures {
+    let wheel = Duewheel::open(dir).await.expect("opened");
+    let client = wheel.client();
+    let hog = set_up(args, case, client).await;
+    put_all(client, args.drained, |n| put(busy(n), When::After(0))).await;
+    // What the store does behind the puts is not what is measured.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let drained_per_s = drain(args, client).await;
+    let p99_us = lateness(args, client).await;
+    if let Some(hog) = hog {
+        hog.abort();
+        let _ = hog.await;
+    }
+    wheel.shutdown(Duration::from_secs(60)).await.expect("closed");
+    Figures { drained_per_s, p99_us }
+}
+
+/// Puts the neighbour next to the ten.
+async fn set_up(args: &Args, case: Case, client: &Client) -> Option<tokio::task::JoinHandle<()>> {
+    match case {
+        Case::Alone => None,
+        Case::Many => {
+            put_all(client, args.queues, |n| put(name(&format!("one-{n}")), When::After(0))).await;
+            None
+        }
+        Case::Idle => {
+            put_all(client, args.idle, |_| put(name("idle"), When::After(0))).await;
+            None
+        }
+        Case::Leases => {
+            put_all(client, args.leases, |_| put(name("hog"), When::After(0))).await;
+            let mut taken = 0;
+            loop {
+                let grants = take(client, name("hog"), 10_000, 0, 3_600_000).await.len();
+                taken += grants;
+                if grants == 0 {
+                    break;
+                }
+            }
+            println!("        {taken} leases are taken and never settled");
+            let client = client.clone();
+            Some(tokio::spawn(async move {
+                loop {
+                    take(&client, name("hog"), 10_000, 500, 3_600_000).await;
+                }
+            }))
+        }
+    }
+}
+
+/// Drains the ten with a consumer each; messages a second.
+async fn drain(args: &Args, client: &Client) -> f64 {
+    let (began, patience) = (Instant::now(), Duration::from_secs(30));
+    let drained = Arc::new(AtomicU64::new(0));
+    let all = args.drained;
+    let consumers: Vec<_> = (0..BUSY)
+        .map(|n| {
+            let (client, drained) = (client.clone(), drained.clone());
+            tokio::spawn(async move {
+                let mut acks: Option<duewheel::Pending> = None;
+                while drained.load(Ordering::Relaxed) < all && began.elapsed() < patience {
+                    let grants = take(&client, busy(n), 1_000, 100, 600_000).await;
+                    drained.fetch_add(grants.len() as u64, Ordering::Relaxed);
+                    if let Some(acks) = acks.take() {
+                        acks.await;
+                    }
+                    acks = (!grants.is_empty()).then(|| ack(&client, &grants));
+                }
+                if let Some(acks) = acks {
+                    acks.await;
+                }
+            })
+        })
+        .collect();
+    for consumer in consumers {
+        consumer.await.expect("no panic");
+    }
+    // Those that are through early wait for the last; a tenth of a second of that is theirs.
+    drained.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// The time from due to in hand that all but one in a hundred keep, in microseconds.
+async fn lateness(args: &Args, client: &Client) -> f64 {
+    let total = args.rate * args.seconds;
+    let start = client.now().wall.0 + 1_500;
+    let span = args.seconds * 1_000;
+    put_all(client, total, |n| {
+        let due_at = WallMs(start + scatter(n) % span);
+        put(busy(n), When::At { due_at, past: Past::Fire })
+    })
+    .await;
+    let end = Instant::now() + Duration::from_millis(1_500 + span + 5_000);
+    let seen = Arc::new(AtomicU64::new(0));
+    let consumers: Vec<_> = (0..BUSY)
+        .map(|n| {
+            let (client, seen) = (client.clone(), seen.clone());
+            tokio::spawn(async move {
+                let mut late = Vec::new();
+                let mut acks: Option<duewheel::Pending> = None;
+                while seen.load(Ordering::Relaxed) < total && Instant::now() < end {
+                    let grants = take(&client, busy(n), 100, 100, 600_000).await;
+                    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+                    late.extend(
+                        grants.iter().map(|g| now.as_micros().saturating_sub(u128::from(g.due_at.0) * 1_000)),
+                    );
+                    seen.fetch_add(grants.len() as u64, Ordering::Relaxed);
+                    if let Some(acks) = acks.take() {
+                        acks.await;
+                    }
+                    acks = (!grants.is_empty()).then(|| ack(&client, &grants));
+                }
+                late
+            })
+        })
+        .collect();
+    let mut late = Vec::new();
+    for consumer in consumers {
+        late.extend(consumer.await.expect("no panic"));
+    }
+    // What has not come is at least as late as we have waited.
+    let missing = usize::try_from(total).expect("few").saturating_sub(late.len());
+    late.extend(std::iter::repeat_n(5_000_000, missing));
+    late.sort_unstable();
+    late[(late.len() - 1) * 99 / 100] as f64
+}
+
+async fn take(client: &Client, queue: QueueName, max: usize, wait_ms: u64, lease_ms: u64) -> Vec<Grant> {
+    let demand = Demand { max, wait_ms, lease_ms: Some(lease_ms), ..Demand::new(queue) };
+    match client.reserve(demand).await.expect("answered") {
+        Reserved::Grants(grants) => grants,
+        _ => Vec::new(), // nothing, whatever the reason
+    }
+}
+
+fn ack(client: &Client, grants: &[Grant]) -> duewheel::Pending {
+    let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+    client.submit(ops).expect("submitted")
+}
+
+async fn put_all(client: &Client, count: u64, make: impl Fn(u64) -> Op) {
+    submit_all(client, count, make, |answer| match answer {
+        Ok(Reply::Enqueue(Ok(_))) => true,
+        Ok(Reply::Enqueue(Err(EnqueueRefusal::Overloaded))) => false,
+        other => panic!("{other:?}"),
+    })
+    .await;
+}
