@@ -11,7 +11,7 @@ use super::Engine;
 use super::effect::{After, Effect, Effects};
 use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
-use super::reply::{Attended, ChangeRefusal, Grant, LATENESS_MS, Reply, Reserved};
+use super::reply::{Attended, ChangeRefusal, Grant, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::Slot;
 use super::waiters::Waiter;
 
@@ -117,7 +117,7 @@ impl Engine {
             return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
         }
         if !self.may_lease() {
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded)), fx);
+            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(Limit::Leases))), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
             // Taken from the dead as by a redrive: its key must be free, and it has new attempts.

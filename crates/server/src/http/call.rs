@@ -18,7 +18,7 @@ use super::routes::{About, Access};
 use super::strict;
 use super::{App, cancel};
 use crate::auth::Caller;
-use crate::error::{ErrorCode, Problem, body_too_large, overloaded};
+use crate::error::{ErrorCode, Problem, overloaded, request_too_large};
 
 /// Bytes that are set aside before any of the body has arrived.
 const FIRST_BYTES: usize = 64 * 1024;
@@ -55,7 +55,7 @@ impl Call {
         let mut call = Call { app, caller, parts, body };
         let checked = match call.check(query, access) {
             Ok(None) => Ok(()),
-            Ok(Some(id)) => within_reach(call.app.clone(), call.caller.clone(), id).await,
+            Ok(Some((id, about))) => within_reach(call.app.clone(), call.caller.clone(), id, about).await,
             Err(problem) => Err(problem),
         };
         if let Err(problem) = checked {
@@ -66,20 +66,26 @@ impl Call {
     }
 
     /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
-    fn check(&self, query: &'static [&'static str], access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check(
+        &self,
+        query: &'static [&'static str],
+        access: Access,
+    ) -> Result<Option<(MessageId, About)>, Problem> {
         self.check_headers(access)?;
         let id = self.check_access(access)?;
         self.check_query(query)?;
         Ok(id)
     }
 
-    fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check_access(&self, access: Access) -> Result<Option<(MessageId, About)>, Problem> {
         let Access::Needs(scope, about) = access else { return Ok(None) };
         self.caller.need(scope)?;
         match about {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
-            About::Message if self.caller.limits().is_some() => return Ok(Some(self.id()?)),
-            About::Message => {}
+            About::Message | About::Lease if self.caller.limits().is_some() => {
+                return Ok(Some((self.id()?, about)));
+            }
+            About::Message | About::Lease => {}
             // The handler leaves out what is out of reach.
             About::Several => {}
             About::Server => self.caller.need_all_queues()?,
@@ -245,13 +251,13 @@ impl Call {
         let announced = self.announced();
         if announced.is_some_and(|n| n > limit as u64) {
             self.discard();
-            return Err(body_too_large(limit));
+            return Err(request_too_large(limit, self.app.policy.max_body));
         }
         let body = std::mem::take(&mut self.body);
         if body.is_end_stream() {
             return Ok(Bytes::new());
         }
-        let reading = collect(body, limit, announced, &self.app.reading);
+        let reading = collect(body, (limit, self.app.policy.max_body), announced, &self.app.reading);
         within(self.app.limits.body_timeout, reading).await
     }
 
@@ -273,8 +279,13 @@ impl Call {
 
 /// An id that is out of reach looks like one under which nothing is pending. A message never changes its queue and an id is never used
 /// again, so what is found out here holds for the operation that follows.
-async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Problem> {
-    match cancel::within(&app, &[id], |queue| caller.reaches(queue)).await?.pop() {
+async fn within_reach(app: App, caller: Caller, id: MessageId, about: About) -> Result<(), Problem> {
+    let reaches = |queue: Option<&QueueName>| match queue {
+        Some(queue) => caller.reaches(queue),
+        // It may have been acked: the handler finds out, and in which queue.
+        None => about == About::Lease,
+    };
+    match cancel::within(&app, &[id], reaches).await?.pop() {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false)) | None => Err(Problem::message_not_found()),
         Some(Err(problem)) => Err(problem),
@@ -316,7 +327,9 @@ impl Share<'_> {
         self.bytes += by;
         let all = self.of.bytes.fetch_add(by, Ordering::Relaxed) + by;
         if all > self.of.max && self.bytes > SMALL_BYTES.min(self.of.max / 64) {
-            return Err(overloaded("too many bytes of requests are being read"));
+            return Err(overloaded(
+                "the requests that are being read have as many bytes together as is allowed; send less at a time, or a little later",
+            ));
         }
         Ok(())
     }
@@ -330,7 +343,7 @@ impl Drop for Share<'_> {
 
 async fn collect(
     mut body: Body,
-    limit: usize,
+    (limit, max_body): (usize, usize),
     announced: Option<u64>,
     reading: &Reading,
 ) -> Result<Bytes, Problem> {
@@ -350,7 +363,7 @@ async fn collect(
         let so_far = first.len() + all.len();
         if so_far + data.len() > limit {
             discard(body);
-            return Err(body_too_large(limit));
+            return Err(request_too_large(limit, max_body));
         }
         share.grow(data.len())?;
         if so_far == 0 {

@@ -81,7 +81,7 @@ pub(crate) async fn apply_within(
     reaches: impl Fn(&QueueName) -> bool,
 ) -> Result<Vec<Result<Reply, Problem>>, Problem> {
     let ids: Vec<MessageId> = ops.iter().map(|(id, _)| *id).collect();
-    let within = within(app, &ids, reaches).await?;
+    let within = within(app, &ids, |queue| queue.is_some_and(&reaches)).await?;
     let reached = |((_, op), within): ((MessageId, Op), &Result<bool, Problem>)| {
         matches!(within, Ok(true)).then_some(op)
     };
@@ -95,18 +95,18 @@ pub(crate) async fn apply_within(
     Ok(within.into_iter().map(result).collect())
 }
 
-/// Of each id, whether a message is pending under it in a queue within reach.
-pub(crate) async fn within(
+/// What `reaches` says of the queue of each id: of none where no message is pending under it.
+pub(crate) async fn within<T>(
     app: &App,
     ids: &[MessageId],
-    reaches: impl Fn(&QueueName) -> bool,
-) -> Result<Vec<Result<bool, Problem>>, Problem> {
+    reaches: impl Fn(Option<&QueueName>) -> T,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
     let mut within = Vec::with_capacity(ids.len());
     // A look brings the body along, so not all are taken at a time.
     for ids in ids.chunks(LOOKS) {
         let looks = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
         within.extend(app.ask_many(looks).await?.into_iter().map(|view| match view? {
-            Reply::View(view) => Ok(view.is_some_and(|view| reaches(&view.message.queue))),
+            Reply::View(view) => Ok(reaches(view.as_ref().map(|view| &view.message.queue))),
             _ => Err(Problem::internal()),
         }));
     }

@@ -57,7 +57,9 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             let room = call.app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
         }
-        Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
+        Reserved::Overloaded => Err(overloaded(
+            "as many reserves wait as are allowed; close some, or reserve from several queues by fewer consumers",
+        )),
         Reserved::DeadlineSoon => Err(Problem::internal()),
     }
 }
