@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Begins, Enqueue, Grant, Hold, IfExists, ListCursor, Op, Past, Proof, Reply, Reserved, Target, View, When,
+    Attempt, Begins, Edit, Enqueue, Grant, Hold, IfExists, ListCursor, Op, Past, Proof, Reply, Reserved,
+    Target, View, When,
 };
 use duewheel_core::message::{MaxAttempts, Options, State};
 use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};

@@ -76,7 +76,7 @@ impl Engine {
             self.drop_empty_queues(&waiter.queues);
             return;
         }
-        if soon.is_some_and(|soon| soon <= now.engine) {
+        if soon.is_some_and(|soon| soon <= now.engine_up()) {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
         } else if r.wait_ms == 0 && !may_wait {
@@ -387,7 +387,7 @@ impl Engine {
     }
 
     pub(super) fn session_deadline(&self, now: Now, session: SessionId) -> Option<u64> {
-        self.first_bound(session).map(|until| until.0.saturating_sub(now.engine.0))
+        self.first_bound(session).map(|until| until.0.saturating_sub(now.engine_up().0))
     }
 
     fn first_bound(&self, session: SessionId) -> Option<EngineMs> {

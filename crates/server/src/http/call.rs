@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -241,6 +242,11 @@ impl Call {
 
     /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come.
     pub(crate) async fn bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
+        Ok(self.bytes_of_batch(limit).await?.0)
+    }
+
+    /// As [`Call::bytes`], for a body that is kept for a while: its bytes count as being read for as long as the share is there.
+    pub(crate) async fn bytes_of_batch(&mut self, limit: usize) -> Result<(Bytes, Share), Problem> {
         // Unpacking would make much of little. What is packed is refused rather than taken for what it is not.
         let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
         if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
@@ -255,7 +261,7 @@ impl Call {
         }
         let body = std::mem::take(&mut self.body);
         if body.is_end_stream() {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), Share { of: self.app.reading.clone(), bytes: 0 }));
         }
         let reading = collect(body, (limit, self.app.policy.max_body), announced, &self.app.reading);
         within(self.app.limits.body_timeout, reading).await
@@ -317,12 +323,13 @@ impl Reading {
 }
 
 /// What one request holds of [`Reading`].
-struct Share<'a> {
-    of: &'a Reading,
+#[derive(Debug)]
+pub(crate) struct Share {
+    of: Arc<Reading>,
     bytes: usize,
 }
 
-impl Share<'_> {
+impl Share {
     fn grow(&mut self, by: usize) -> Result<(), Problem> {
         self.bytes += by;
         let all = self.of.bytes.fetch_add(by, Ordering::Relaxed) + by;
@@ -335,7 +342,7 @@ impl Share<'_> {
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Share {
     fn drop(&mut self) {
         self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -345,9 +352,9 @@ async fn collect(
     mut body: Body,
     (limit, max_body): (usize, usize),
     announced: Option<u64>,
-    reading: &Reading,
-) -> Result<Bytes, Problem> {
-    let mut share = Share { of: reading, bytes: 0 };
+    reading: &Arc<Reading>,
+) -> Result<(Bytes, Share), Problem> {
+    let mut share = Share { of: reading.clone(), bytes: 0 };
     let mut turn = 0;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
@@ -379,7 +386,7 @@ async fn collect(
         }
         all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok((if all.is_empty() { first } else { all.freeze() }, share))
 }
 
 /// Reads on for a while and forgets it, beside the refusal: closing a connection with unread bytes would take the
