@@ -163,7 +163,7 @@ async fn load(args: &Args, dir: &Path) {
     let busy = submit_all(wheel.client(), args.messages, make, |answer| {
         match answer {
             Ok(Reply::Enqueue(Ok(_))) => {}
-            Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::Overloaded))) => return false,
+            Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::Busy))) => return false,
             other => panic!("{other:?}"),
         }
         accepted += 1;

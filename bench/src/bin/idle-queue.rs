@@ -200,7 +200,7 @@ fn skipping(dir: &std::path::Path) {
 async fn put_all(client: &Client, count: u64, make: impl Fn(u64) -> Op) {
     submit_all(client, count, make, |answer| match answer {
         Ok(Reply::Enqueue(Ok(_))) => true,
-        Ok(Reply::Enqueue(Err(EnqueueRefusal::Overloaded))) => false,
+        Ok(Reply::Enqueue(Err(EnqueueRefusal::Busy))) => false,
         other => panic!("{other:?}"),
     })
     .await;

@@ -74,7 +74,7 @@ pub struct Life {
     pub generation: u32,
     /// Grants so far; never falls.
     pub attempt: u32,
-    /// Grants before the last redrive: these do not count against `max_attempts`.
+    /// Grants that do not count against `max_attempts`: those before the last redrive, and those that ended with "not yet".
     pub forgiven: u32,
     /// Its own priority, lower first. `None`: the queue's setting counts.
     pub priority: Option<u32>,

@@ -67,6 +67,10 @@ pub struct Policy {
     pub max_history: usize,
     /// Longest note of a nack, in bytes; a longer one is cut.
     pub max_note: usize,
+    /// Acks remembered in memory, so that a repeated one is answered as done.
+    pub max_acked: usize,
+    /// How long an ack is remembered, in ms.
+    pub acked_ms: u64,
     /// Messages fired, leases ended, purged messages swept, grants to those who waited, or waits, pauses and queues ended in one
     /// step of the engine; of each of these.
     pub max_step: usize,
@@ -261,6 +265,8 @@ impl Default for Policy {
             max_turn: 4_096,
             max_history: 8,
             max_note: 256,
+            max_acked: 100_000,
+            acked_ms: 5 * 60 * SECOND,
             max_step: 4_096,
             max_batch_ops: 2_048,
             max_group_records: 50_000,

@@ -136,6 +136,15 @@ impl Now {
         self.engine.0.checked_add(cut)?.checked_add(delay_ms).map(EngineMs)
     }
 
+    /// Engine time, rounded up: for those who must not be late, where [`Now::after`] has rounded a deadline up.
+    pub fn engine_up(&self) -> EngineMs {
+        let cut = match self.partial {
+            Partial::Cut => 1,
+            Partial::Whole => 0,
+        };
+        EngineMs(self.engine.0.saturating_add(cut))
+    }
+
     /// Whether a message with this due time may be delivered.
     pub fn is_due(&self, due: Due) -> bool {
         match due {

@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Op, OverQuota, Past, Reply, When};
+use duewheel_core::engine::{
+    Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, Reply, When,
+};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::{MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -74,12 +76,24 @@ fn refusal_text(refusal: &EnqueueRefusal) -> String {
         }
         EnqueueRefusal::TooLarge(part, max) => format!("{part:?} is larger than {max} bytes").to_lowercase(),
         EnqueueRefusal::OutOfRange(part) => format!("{part:?} is out of range").to_lowercase(),
-        EnqueueRefusal::Overloaded => "too many messages are held".into(),
+        EnqueueRefusal::Overloaded(limit) => limit_text(*limit),
+        EnqueueRefusal::Busy => "the store is behind with writing; try again shortly".into(),
         EnqueueRefusal::DiskFull => "the disk is full".into(),
         EnqueueRefusal::OverQuota(over) => {
             let OverQuota { quota, resource, limit, used, .. } = &**over;
             format!("quota {quota:?}: {used} of {limit} {resource} are used")
         }
+    }
+}
+
+fn limit_text(limit: Limit) -> String {
+    match limit {
+        Limit::Messages(max) => format!("{max} messages are held, as many as the limit allows"),
+        Limit::Bytes(max) => {
+            format!("the messages held would have more than the {max} bytes that the limit allows")
+        }
+        Limit::Queues(max) => format!("{max} queues exist, as many as the limit allows"),
+        Limit::Leases => "as much is leased as the limit allows".into(),
     }
 }
 

@@ -18,12 +18,14 @@ use tokio::task::JoinHandle;
 
 use crate::client::{Client, Demand};
 use crate::error::CallError;
+use crate::failure::Failure;
 use crate::message::Message;
 use crate::queue::Queue;
 use crate::shard::panic_text;
 use crate::testing;
 
-/// What a handler returns: `Ok(())` acks, an error makes the attempt fail.
+/// What a handler returns: `Ok(())` acks, an error makes the attempt fail. A [`crate::DeadLetter`] makes the message dead, a
+/// [`crate::NotYet`] has it come again without counting the attempt.
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Why a handler was not registered.
@@ -295,13 +297,14 @@ where
         testing::place("handler run");
         let op = match self.outcome(message).await {
             Some(Ok(())) => Op::Ack { id, proof: token.into() },
-            Some(Err(note)) => nack(id, token, &note),
+            Some(Err(failure)) => {
+                let note = failure.note();
+                tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
+                failure.op(id, token)
+            }
             // Nothing is known of it: its lease belongs to this process, and is released at the next start.
             None => return,
         };
-        if let Op::Nack { note, .. } = &op {
-            tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
-        }
         match self.client.call(op).await {
             Ok(Reply::Settle(Err(_))) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
@@ -312,8 +315,8 @@ where
         }
     }
 
-    /// How one run ended: well, or with a note. `None`: it was dropped by a shutdown.
-    async fn outcome(&self, message: Message) -> Option<Result<(), String>> {
+    /// How one run ended. `None`: it was dropped by a shutdown.
+    async fn outcome(&self, message: Message) -> Option<Result<(), Failure>> {
         let (id, token) = (message.id(), message.lease_token());
         let between = (message.lease_length() / 3).max(Duration::from_millis(10));
         // Dropping the sender ends the run at its next await.
@@ -327,7 +330,9 @@ where
                 biased;
                 outcome = &mut running => break outcome,
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
-                () = &mut time_limit => return Some(Err(format!("took longer than {:?}", self.time_limit))),
+                () = &mut time_limit => {
+                    return Some(Err(Failure::failed(format!("took longer than {:?}", self.time_limit))));
+                }
                 () = tokio::time::sleep(between) => {
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
                     let (client, queue) = (self.client.clone(), self.queue.clone());
@@ -346,19 +351,23 @@ where
             Ok(ended) => ended,
             Err(join) => {
                 let panic = join.try_into_panic().ok()?;
-                Some(Err(format!("panic: {}", panic_text(&*panic))))
+                Some(Err(Failure::failed(format!("panic: {}", panic_text(&*panic)))))
             }
         }
     }
 
     /// Starts a run that ends early, with `None`, when `kept`'s sender is dropped.
-    fn start(&self, message: Message, kept: oneshot::Receiver<()>) -> JoinHandle<Option<Result<(), String>>> {
+    fn start(
+        &self,
+        message: Message,
+        kept: oneshot::Receiver<()>,
+    ) -> JoinHandle<Option<Result<(), Failure>>> {
         let run = self.run.clone();
         let bounded = async move {
             tokio::select! {
                 biased;
                 // The error's text is made here, where a panic is the attempt's own.
-                result = async move { run(message).await.map_err(|e| e.to_string()) } => Some(result),
+                result = async move { run(message).await.map_err(|e| Failure::of(&*e)) } => Some(result),
                 _ = kept => None,
             }
         };
@@ -370,8 +379,4 @@ where
             Isolation::Task => tokio::spawn(bounded),
         }
     }
-}
-
-fn nack(id: duewheel_core::MessageId, token: duewheel_core::LeaseToken, note: &str) -> Op {
-    Op::Nack { id, proof: token.into(), delay_ms: None, priority: None, note: note.into() }
 }

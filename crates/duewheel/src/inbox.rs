@@ -299,7 +299,7 @@ pub(crate) fn weight(op: &Op) -> usize {
             let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
             e.body.len() + headers
         }
-        Op::Postpone { body: Some(body), .. } => body.len(),
+        Op::Postpone { edit, .. } => edit.weight(),
         _ => 0,
     };
     payload + size_of::<Op>()

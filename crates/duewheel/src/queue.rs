@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    ChangeRefusal, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target, View, When,
+    Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target, View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::Duewheel;
 use crate::client::Demand;
+use crate::edit::Change;
 use crate::enqueue::Draft;
 use crate::error::CallError;
 use crate::handler::{HandlerBuilder, HandlerError, HandlerResult};
@@ -32,6 +33,9 @@ pub enum QueueError {
     /// The queue's name is not one.
     #[error("queue name {0}")]
     Name(#[from] BadName),
+    /// The value does not serialise to JSON.
+    #[error("the message does not serialise to JSON: {0}")]
+    Json(String),
     /// The message cannot be changed like this now.
     #[error("refused: {0:?}")]
     Refused(ChangeRefusal),
@@ -85,6 +89,16 @@ impl Queue {
     pub async fn postpone_key_to(&self, key: &str, instant: SystemTime) -> Result<Outline, QueueError> {
         let due_at = WallMs::from_system_time_up(instant);
         self.postpone(key, When::At { due_at, past: Past::Refuse }).await
+    }
+
+    /// Changes the message with this key: its due time, content or settings, as the [`Change`] says.
+    pub fn change_key(&self, key: &str) -> Change {
+        Change::new(self.wheel.client().clone(), self.target(key))
+    }
+
+    /// Changes the message with this id.
+    pub fn change_id(&self, id: MessageId) -> Change {
+        Change::new(self.wheel.client().clone(), Ok(Target::Id(id)))
     }
 
     /// Makes the message with this key due now.
@@ -160,7 +174,7 @@ impl Queue {
         }
     }
 
-    /// Done: the message goes.
+    /// Done: the message goes. An ack that is repeated within five minutes succeeds, too, unless the process was restarted.
     pub async fn ack(&self, message: &Message) -> Result<(), QueueError> {
         self.settle(Op::Ack { id: message.id(), proof: message.lease_token().into() }).await.map(drop)
     }
@@ -172,18 +186,27 @@ impl Queue {
         delay: Option<Duration>,
         note: &str,
     ) -> Result<Settled, QueueError> {
-        let op = Op::Nack {
-            id: message.id(),
-            proof: message.lease_token().into(),
-            delay_ms: delay.map(ceil_ms),
-            priority: None,
-            note: note.into(),
-        };
-        self.settle(op).await
+        self.settle(nack(message, Attempt::Failed, delay, note)).await
+    }
+
+    /// Cannot be done yet: again after `delay`, and the attempt does not count against `max_attempts`.
+    pub async fn not_yet(
+        &self,
+        message: &Message,
+        delay: Duration,
+        note: &str,
+    ) -> Result<Settled, QueueError> {
+        self.settle(nack(message, Attempt::NotYet, Some(delay), note)).await
+    }
+
+    /// Not to be tried any more: dead at once, with the reason in its history, until it is redriven or cancelled.
+    pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<(), QueueError> {
+        let (id, proof) = (message.id(), message.lease_token().into());
+        self.settle(Op::Bury { id, proof, priority: None, note: reason.into() }).await.map(drop)
     }
 
     /// Registers the code that runs this queue's messages: `Ok(())` acks, an error retries with backoff, and so does a
-    /// panic. See [`HandlerBuilder`] for concurrency and time limits.
+    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`HandlerBuilder`] for concurrency and time limits.
     ///
     /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the runtime's
     /// blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are more.
@@ -218,7 +241,7 @@ impl Queue {
 
     async fn postpone(&self, key: &str, when: When) -> Result<Outline, QueueError> {
         let target = self.target(key)?;
-        self.change(Op::Postpone { target, when, body: None, if_generation: None }).await
+        self.change(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }).await
     }
 
     async fn change(&self, op: Op) -> Result<Outline, QueueError> {
@@ -235,5 +258,16 @@ impl Queue {
             Reply::Settle(Err(_)) => Err(QueueError::LeaseLost),
             _ => Err(CallError::WRONG_ANSWER.into()),
         }
+    }
+}
+
+fn nack(message: &Message, attempt: Attempt, delay: Option<Duration>, note: &str) -> Op {
+    Op::Nack {
+        id: message.id(),
+        proof: message.lease_token().into(),
+        attempt,
+        delay_ms: delay.map(ceil_ms),
+        priority: None,
+        note: note.into(),
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Begins, Enqueue, Grant, Hold, IfExists, ListCursor, Op, Past, Proof, Reply, Reserved, Target, View, When,
+    Attempt, Begins, Edit, Enqueue, Grant, Hold, IfExists, ListCursor, Op, Past, Proof, Reply, Reserved,
+    Target, View, When,
 };
 use duewheel_core::message::{MaxAttempts, Options, State};
 use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};
@@ -128,7 +129,8 @@ impl Seen {
             19..=20 => {
                 let (id, proof) = self.proof(c);
                 let (delay_ms, priority) = (c.once_in(2).then(|| c.number()), priority(c));
-                Op::Nack { id, proof, delay_ms, priority, note: "gründlich schief".into() }
+                let attempt = if c.once_in(4) { Attempt::NotYet } else { Attempt::Failed };
+                Op::Nack { id, proof, attempt, delay_ms, priority, note: "gründlich schief".into() }
             }
             21 => {
                 let (id, proof) = self.proof(c);
@@ -142,8 +144,13 @@ impl Seen {
             24 => Op::Cancel { target: self.target(c) },
             25..=26 => Op::Postpone {
                 target: self.target(c),
-                when: when(c),
-                body: c.once_in(2).then(|| Bytes::copy_from_slice(c.bytes(8))),
+                edit: Box::new(Edit {
+                    when: c.once_in(2).then(|| when(c)),
+                    body: c.once_in(2).then(|| Bytes::copy_from_slice(c.bytes(8))),
+                    priority: priority(c),
+                    lease_ms: c.once_in(8).then(|| c.number()),
+                    ..Edit::default()
+                }),
                 if_generation: c.once_in(3).then(|| c.number32()),
             },
             27 => Op::Fire { target: self.target(c) },
@@ -217,8 +224,10 @@ impl Seen {
             (Op::Enqueue(e), Reply::Enqueue(Ok(done))) => {
                 self.bodies.entry(done.id).or_insert_with(|| e.body.clone());
             }
-            (Op::Postpone { body: Some(body), .. }, Reply::Change(Ok(outline))) => {
-                self.bodies.insert(outline.id, body.clone());
+            (Op::Postpone { edit, .. }, Reply::Change(Ok(outline))) => {
+                if let Some(body) = &edit.body {
+                    self.bodies.insert(outline.id, body.clone());
+                }
             }
             (Op::Reserve(demand), Reply::Reserve(Reserved::Grants(grants))) => {
                 assert!(grants.len() <= demand.max.max(1), "more than was asked for");

@@ -322,6 +322,8 @@ pub enum Refusal {
     Dead,
     /// The lease is not the message's latest, or the message is gone.
     LeaseLost,
+    /// To an ack: this token has acked the message before.
+    AlreadyAcked,
     /// Nothing is pending under this id or key, or a consumer has it: the answer does not say which.
     GoneOrLeased,
     /// The same `dedupe_id` with another content.

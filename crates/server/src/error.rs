@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    ChangeRefusal, EnqueueRefusal, OverQuota, Part, Resource, SettingsRefusal, SettleRefusal,
+    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, Part, Resource, SettingsRefusal, SettleRefusal,
 };
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
@@ -272,6 +272,15 @@ impl Problem {
         )
     }
 
+    /// A change of nothing.
+    pub fn nothing_to_change() -> Self {
+        Problem::new(
+            ErrorCode::BadRequest,
+            "nothing is to be changed: give at least one of delay_ms, delay, due_at, body, body_base64, headers, priority, \
+             max_attempts and lease_ms; what is left out stays as it is, the due time included",
+        )
+    }
+
     /// An answer that does not fit its question: a bug of ours.
     pub fn internal() -> Self {
         Problem::new(
@@ -303,9 +312,8 @@ impl Problem {
                 Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
             }
             EnqueueRefusal::OutOfRange(part) => Problem::field(part_name(part), "is outside of its range"),
-            EnqueueRefusal::Overloaded => {
-                overloaded("as many messages, bytes, queues or dedupe ids are held as the limits allow")
-            }
+            EnqueueRefusal::Overloaded(limit) => at_limit(limit),
+            EnqueueRefusal::Busy => busy(),
             EnqueueRefusal::DiskFull => disk_full(),
             EnqueueRefusal::OverQuota(over) => over_quota(over),
         }
@@ -331,12 +339,18 @@ impl Problem {
             .with(Extra::Generation(now)),
             ChangeRefusal::InThePast => in_the_past(),
             ChangeRefusal::TooFar(limit) => too_far(time, limit),
-            ChangeRefusal::BodyTooLarge(limit) => body_too_large(limit),
+            ChangeRefusal::TooLarge(Part::Body, limit) => body_too_large(limit),
+            ChangeRefusal::TooLarge(part, limit) => {
+                Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
+            }
+            ChangeRefusal::OutOfRange(part) => Problem::field(part_name(part), "is outside of its range"),
+            ChangeRefusal::NothingToChange => Problem::nothing_to_change(),
             ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
             ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
             ChangeRefusal::DiskFull => disk_full(),
             ChangeRefusal::OverQuota(over) => over_quota(over),
-            ChangeRefusal::Overloaded => Problem::new(ErrorCode::Overloaded, "too many bytes are held"),
+            ChangeRefusal::Overloaded(limit) => at_limit(limit),
+            ChangeRefusal::Busy => busy(),
         }
     }
 
@@ -360,7 +374,9 @@ impl Problem {
             SettingsRefusal::OutOfRange(field, limit) => {
                 Problem::field(field, format_args!("must be at most {limit}"))
             }
-            SettingsRefusal::Overloaded => overloaded("as many queues exist as the limits allow"),
+            SettingsRefusal::Overloaded => overloaded(
+                "as many queues exist as are allowed; use one that exists, or let others become empty",
+            ),
         }
     }
 
@@ -464,20 +480,56 @@ impl IntoResponse for Problem {
     }
 }
 
-/// More bytes or messages than a request may have.
+/// A message with more bytes than it may have.
 pub fn body_too_large(limit: usize) -> Problem {
-    Problem::new(ErrorCode::BodyTooLarge, format!("a body may have at most {limit} bytes")).about("body")
+    Problem::new(ErrorCode::BodyTooLarge, format!("the body of a message may have at most {limit} bytes"))
+        .about("body")
+}
+
+/// A request with more bytes than it may have.
+pub fn request_too_large(limit: usize, max_body: usize) -> Problem {
+    let detail = format!(
+        "this request may have at most {limit} bytes, and the body of a message in it at most {max_body} bytes"
+    );
+    Problem::new(ErrorCode::BodyTooLarge, detail).about("body")
 }
 
 /// Over a limit that may be below it again in a moment.
-pub fn overloaded(what: &'static str) -> Problem {
+pub fn overloaded(what: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(ErrorCode::Overloaded, what)
+}
+
+/// As much is held as a limit allows.
+fn at_limit(limit: Limit) -> Problem {
+    overloaded(match limit {
+        Limit::Messages(max) => format!(
+            "{max} messages are held, as many as --max-messages allows; consume, cancel or purge some, or raise the limit"
+        ),
+        Limit::Bytes(max) => format!(
+            "the messages held would have more than the {max} bytes that --max-message-bytes allows; consume, cancel or \
+             purge some, or raise the limit"
+        ),
+        Limit::Queues(max) => format!(
+            "{max} queues exist, as many as are allowed; use one that exists, or let others become empty"
+        ),
+        Limit::Leases => {
+            "as many messages are leased, or as many bytes of them, as are allowed; settle some first"
+                .to_owned()
+        }
+    })
+}
+
+fn busy() -> Problem {
+    overloaded(
+        "the store is behind with writing to the disk, and catches up by itself: no limit is reached; send the same again a \
+         little later",
+    )
 }
 
 fn in_the_past() -> Problem {
     Problem::new(
         ErrorCode::InThePast,
-        "due_at: this instant has passed; say \"past\": \"fire\" to have the message due at once",
+        "due_at: this instant has passed by the server's clock; give a later one",
     )
     .about("due_at")
 }
@@ -494,7 +546,7 @@ fn too_long(limit_ms: u64) -> Problem {
 fn disk_full() -> Problem {
     Problem::new(
         ErrorCode::DiskFull,
-        "the store has no room for new messages; ack, cancel and purge still work",
+        "the disk has no room for new or changed messages; ack, cancel and purge still work, and make room",
     )
 }
 
@@ -524,6 +576,7 @@ fn part_name(part: Part) -> &'static str {
         Part::Headers => "headers",
         Part::DedupeId => "dedupe_id",
         Part::Lease => "lease_ms",
+        Part::MaxAttempts => "max_attempts",
         Part::Backoff => "backoff",
     }
 }

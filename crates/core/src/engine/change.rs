@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use crate::id::MessageId;
 use crate::message::{Life, Message, Stage, State};
 use crate::record::{Gone, Record};
@@ -13,8 +11,8 @@ use crate::time::{Due, Now};
 use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
-use super::input::{Target, When};
-use super::reply::{ChangeRefusal, Outline};
+use super::input::{Edit, Target};
+use super::reply::{ChangeRefusal, Limit, Outline, Part};
 use super::rows::Slot;
 
 type Changed = Result<Box<Outline>, ChangeRefusal>;
@@ -34,42 +32,68 @@ impl Engine {
         &mut self,
         now: Now,
         target: &Target,
-        when: When,
-        body: Option<Bytes>,
+        edit: Edit,
         if_generation: Option<u32>,
         fx: &mut Effects,
     ) -> Changed {
+        self.check_edit(&edit)?;
         let slot = self.waiting(now, target)?;
         let generation = self.rows.get(slot).life.generation;
         if if_generation.is_some_and(|wanted| wanted != generation) {
             return Err(ChangeRefusal::GenerationMismatch(generation));
         }
-        let due = self.due(now, when).map_err(|bad| match bad {
+        let due = edit.when.map(|when| self.due(now, when)).transpose().map_err(|bad| match bad {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
         if !self.takes_changes() {
             return Err(ChangeRefusal::DiskFull);
         }
-        match body {
-            None => self.move_to(now, slot, due, fx),
-            Some(body) => {
-                if body.len() > self.policy.max_body {
-                    return Err(ChangeRefusal::BodyTooLarge(self.policy.max_body));
-                }
-                let entry = self.rows.get(slot);
-                let more = body.len().saturating_sub(entry.message.body.len());
-                let queue = entry.queue;
-                if self.pending.weight.saturating_add(more as u64) > self.policy.max_message_bytes as u64
-                    || self.room == Room::Busy
-                {
-                    return Err(ChangeRefusal::Overloaded);
-                }
-                self.tenants.grow(self.queues.get(queue).tenant, more as u64)?;
-                self.rewrite(now, slot, due, body, fx);
+        let priority = edit.priority;
+        let change = |life: &mut Life| {
+            match due {
+                Some(due) => moved(life, due, now.until(due)),
+                None => changed(life),
             }
+            life.priority = priority.or(life.priority);
+        };
+        if edit.rewrites() {
+            let message = edited(&self.rows.get(slot).message, edit);
+            let more = message.weight().saturating_sub(self.rows.get(slot).message.weight());
+            let max = self.policy.max_message_bytes as u64;
+            if self.pending.weight.saturating_add(more as u64) > max {
+                return Err(ChangeRefusal::Overloaded(Limit::Bytes(max)));
+            }
+            if self.room == Room::Busy {
+                return Err(ChangeRefusal::Busy);
+            }
+            let queue = self.rows.get(slot).queue;
+            self.tenants.grow(self.queues.get(queue).tenant, more as u64)?;
+            self.rewrite(now, slot, Arc::new(message), change, fx);
+        } else {
+            self.change_life(now, slot, fx, change);
         }
         Ok(Box::new(self.outline(now, slot)))
+    }
+
+    /// What can be said of an edit without its message.
+    fn check_edit(&self, edit: &Edit) -> Result<(), ChangeRefusal> {
+        let policy = &self.policy;
+        if *edit == Edit::default() {
+            return Err(ChangeRefusal::NothingToChange);
+        }
+        if edit.body.as_ref().is_some_and(|body| body.len() > policy.max_body) {
+            return Err(ChangeRefusal::TooLarge(Part::Body, policy.max_body));
+        }
+        let headers: usize =
+            edit.headers.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
+        if headers > policy.max_headers {
+            return Err(ChangeRefusal::TooLarge(Part::Headers, policy.max_headers));
+        }
+        if edit.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
+            return Err(ChangeRefusal::OutOfRange(Part::Lease));
+        }
+        Ok(())
     }
 
     pub(super) fn fire(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
@@ -153,24 +177,36 @@ impl Engine {
         }
     }
 
-    pub(super) fn move_to(&mut self, now: Now, slot: Slot, due: Due, fx: &mut Effects) {
-        let delay_ms = now.until(due);
-        self.change_life(now, slot, fx, |life| moved(life, due, delay_ms));
-    }
-
-    /// As `move_to`, with another body: the message is put again under its id.
-    fn rewrite(&mut self, now: Now, slot: Slot, due: Due, body: Bytes, fx: &mut Effects) {
+    /// As `change_life`, with other content: the message is put again under its id.
+    fn rewrite(
+        &mut self,
+        now: Now,
+        slot: Slot,
+        message: Arc<Message>,
+        change: impl FnOnce(&mut Life),
+        fx: &mut Effects,
+    ) {
         let was = Some(self.was(slot));
         self.take_out(slot);
-        let message = Arc::new(Message { body, ..(*self.rows.get(slot).message).clone() });
         self.rows.set_message(slot, message.clone());
         let entry = self.rows.get_mut(slot);
-        moved(&mut entry.life, due, now.until(due));
+        change(&mut entry.life);
         let life = entry.life.clone();
         self.put_in_place(now, slot, fx);
         let born = self.record(slot, Record::Put { message, life, was }, fx);
         self.rows.get_mut(slot).born = born;
     }
+}
+
+/// The message with what an edit gives it.
+fn edited(message: &Message, edit: Edit) -> Message {
+    let mut message = message.clone();
+    let Edit { when: _, body, headers, priority: _, max_attempts, lease_ms } = edit;
+    message.body = body.unwrap_or(message.body);
+    message.headers = headers.unwrap_or(message.headers);
+    message.options.max_attempts = max_attempts.or(message.options.max_attempts);
+    message.options.lease_ms = lease_ms.or(message.options.lease_ms);
+    message
 }
 
 /// The delay that was asked for last, in ms: as it was noted, or what the due time tells of a message that was not moved.
@@ -182,6 +218,11 @@ pub(super) fn asked_delay(now: Now, message: &Message, life: &Life) -> u64 {
 fn moved(life: &mut Life, due: Due, delay_ms: u64) {
     life.due = due;
     life.marks.delay_ms = Some(delay_ms);
+    changed(life);
+}
+
+/// The producer has changed its mind: whoever held a lease on what was there before cannot settle it any more.
+fn changed(life: &mut Life) {
     life.generation = life.generation.saturating_add(1);
     life.stage = Stage::Waiting { token: None };
 }

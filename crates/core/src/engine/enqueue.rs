@@ -14,7 +14,7 @@ use super::dedupe;
 use super::effect::Effects;
 use super::input::{Begins, Enqueue, IfExists, Past, When};
 use super::queue::Event;
-use super::reply::{EnqueueRefusal, Enqueued, Part};
+use super::reply::{EnqueueRefusal, Enqueued, Limit, Part};
 use super::rows::Slot;
 
 type Refusal = EnqueueRefusal;
@@ -179,13 +179,21 @@ impl Engine {
     fn check_capacity(&self, e: &Enqueue) -> Result<(), Refusal> {
         match self.room {
             Room::Enough => {}
-            Room::Busy => return Err(Refusal::Overloaded),
+            Room::Busy => return Err(Refusal::Busy),
             Room::SettleOnly => return Err(Refusal::DiskFull),
         }
-        let queues_full = !self.has_room_for(&e.queue);
-        let full = self.pending.count >= self.policy.max_messages as u64
-            || self.pending.weight.saturating_add(e.body.len() as u64) > self.policy.max_message_bytes as u64;
-        if full || queues_full { Err(Refusal::Overloaded) } else { Ok(()) }
+        let policy = &self.policy;
+        let (messages, bytes) = (policy.max_messages as u64, policy.max_message_bytes as u64);
+        let full = if self.pending.count >= messages {
+            Limit::Messages(messages)
+        } else if self.pending.weight.saturating_add(e.body.len() as u64) > bytes {
+            Limit::Bytes(bytes)
+        } else if !self.has_room_for(&e.queue) {
+            Limit::Queues(policy.max_queues as u64)
+        } else {
+            return Ok(());
+        };
+        Err(Refusal::Overloaded(full))
     }
 
     /// Charges the tenant's quota, if one counts for the queue.

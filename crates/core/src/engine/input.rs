@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
-use crate::message::{Headers, Options, State};
+use crate::message::{Headers, MaxAttempts, Options, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{QueueSettings, ReadyOrder};
 use crate::store::{Cursor, Loaded, Room};
@@ -71,6 +71,8 @@ pub enum Op {
         id: MessageId,
         /// That the caller holds its lease.
         proof: Proof,
+        /// Whether the attempt counts.
+        attempt: Attempt,
         /// `None`: the backoff decides.
         delay_ms: Option<u64>,
         /// A new priority.
@@ -111,14 +113,12 @@ pub enum Op {
         /// Which message.
         target: Target,
     },
-    /// Gives a message another due time, and another body if wanted. Answer: [`super::Reply::Change`].
+    /// Gives a waiting message another due time, or other content or settings. Answer: [`super::Reply::Change`].
     Postpone {
         /// Which message.
         target: Target,
-        /// When it is due now.
-        when: When,
-        /// Another body.
-        body: Option<Bytes>,
+        /// What is to be another; everything else stays.
+        edit: Box<Edit>,
         /// Refuse unless the generation is this one.
         if_generation: Option<u32>,
     },
@@ -281,6 +281,17 @@ pub enum Proof {
     Session(SessionId),
 }
 
+/// What a nack says of the attempt that it ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Attempt {
+    /// It failed: it counts against `max_attempts`.
+    #[default]
+    Failed,
+    /// The time has not come yet: the grant is forgiven, and does not count.
+    NotYet,
+}
+
 impl From<LeaseToken> for Proof {
     fn from(token: LeaseToken) -> Self {
         Proof::Token(token)
@@ -427,6 +438,48 @@ pub enum When {
         /// What if it has passed.
         past: Past,
     },
+}
+
+/// What a change gives a waiting message; `None` leaves what is there. At least one member must be given.
+///
+/// Without `when` the due time, the clock that it follows and a Ready state stay as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Edit {
+    /// When it is due.
+    pub when: Option<When>,
+    /// The payload.
+    pub body: Option<Bytes>,
+    /// All headers: those that it had are gone.
+    pub headers: Option<Headers>,
+    /// Lower first.
+    pub priority: Option<u32>,
+    /// Dead after this many grants.
+    pub max_attempts: Option<MaxAttempts>,
+    /// Length of a lease, in ms.
+    pub lease_ms: Option<u64>,
+}
+
+impl Edit {
+    /// Another due time, and nothing else.
+    pub fn due(when: When) -> Self {
+        Edit { when: Some(when), ..Edit::default() }
+    }
+
+    /// Whether it says something that is kept with the content of a message, not with its life.
+    pub(super) fn rewrites(&self) -> bool {
+        self.body.is_some()
+            || self.headers.is_some()
+            || self.max_attempts.is_some()
+            || self.lease_ms.is_some()
+    }
+
+    /// Bytes of the payload and the headers that it brings.
+    pub fn weight(&self) -> usize {
+        let headers: usize =
+            self.headers.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
+        self.body.as_ref().map_or(0, Bytes::len) + headers
+    }
 }
 
 /// What to do with a due time that has passed.

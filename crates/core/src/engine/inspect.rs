@@ -41,6 +41,7 @@ impl Engine {
             due_at: now.wall_of(life.due),
             due_in_ms: now.until(life.due),
             attempt: life.attempt,
+            forgiven: life.forgiven,
             generation: life.generation,
             priority: self.priority(queue, life),
             lease_ms: self.lease_ms(queue, message),

@@ -19,6 +19,7 @@
 //!       └──────────────────────◀──redrive─────────────  Dead
 //! ```
 
+mod acked;
 mod admin;
 mod batch;
 mod change;
@@ -48,13 +49,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use input::{
-    Begins, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId, When,
+    Attempt, Begins, Edit, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target,
+    WaiterId, When,
 };
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS,
-    Outline, Page, Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal,
-    Settled, Stats, View, WheelView,
+    Limit, Outline, Page, Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal,
+    SettleRefusal, Settled, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
@@ -67,6 +69,7 @@ use crate::store::{Load, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
+use acked::Acked;
 use batch::Unmade;
 use dedupe::Dedupe;
 use fresh::Fresh;
@@ -164,6 +167,7 @@ pub struct Engine {
     schedule: Schedule,
     waiters: Waiters,
     dedupe: Dedupe,
+    acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
     /// Queues with something ready and somebody waiting, to be matched.
@@ -287,6 +291,7 @@ impl Engine {
             tenants: Tenants::default(),
             waiters: Waiters::default(),
             dedupe,
+            acked: Acked::new(seed),
             bound: BTreeSet::new(),
             dirty: BTreeSet::new(),
             starved: Default::default(),
@@ -358,8 +363,8 @@ impl Engine {
                 Reply::Done
             }
             Op::Ack { id, proof } => Reply::Settle(self.ack(now, id, proof, fx)),
-            Op::Nack { id, proof, delay_ms, priority, note } => {
-                Reply::Settle(self.nack(now, id, proof, delay_ms, priority, &note, fx))
+            Op::Nack { id, proof, attempt, delay_ms, priority, note } => {
+                Reply::Settle(self.nack(now, id, proof, attempt, delay_ms, priority, &note, fx))
             }
             Op::Bury { id, proof, priority, note } => {
                 Reply::Settle(self.bury(now, id, proof, priority, &note, fx))
@@ -367,8 +372,8 @@ impl Engine {
             Op::Extend { id, proof, lease_ms } => Reply::Extend(self.extend(now, id, proof, lease_ms, fx)),
             Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx)),
             Op::Cancel { target } => Reply::Change(self.cancel(now, &target, fx)),
-            Op::Postpone { target, when, body, if_generation } => {
-                Reply::Change(self.postpone(now, &target, when, body, if_generation, fx))
+            Op::Postpone { target, edit, if_generation } => {
+                Reply::Change(self.postpone(now, &target, *edit, if_generation, fx))
             }
             Op::Fire { target } => Reply::Change(self.fire(now, &target, fx)),
             Op::FireMany { queue, max } => return self.fire_many(now, to, &queue, max, fx),

@@ -121,8 +121,10 @@ pub enum EnqueueRefusal {
     TooLarge(Part, usize),
     /// A value is outside of its range.
     OutOfRange(Part),
-    /// Too many messages, bytes, queues or dedupe ids are held.
-    Overloaded,
+    /// As much is held as a limit allows.
+    Overloaded(Limit),
+    /// The store is behind with its work; it catches up by itself.
+    Busy,
     /// The store has no room for new messages.
     DiskFull,
     /// The queue's tenant has used up its quota.
@@ -135,7 +137,7 @@ impl From<Box<OverQuota>> for EnqueueRefusal {
     }
 }
 
-/// The part of an enqueue that was refused.
+/// The part of an enqueue or a change that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Part {
@@ -147,6 +149,8 @@ pub enum Part {
     DedupeId,
     /// `lease_ms`
     Lease,
+    /// `max_attempts`
+    MaxAttempts,
     /// `backoff`
     Backoff,
 }
@@ -209,11 +213,16 @@ pub struct Grant {
 }
 
 /// What became of a settled message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Settled {
     /// It is no more.
     Acked,
+    /// It is no more since an earlier ack with the same token, which is remembered in memory for a while.
+    Already {
+        /// The queue that it was in.
+        queue: QueueName,
+    },
     /// It comes again at this time.
     Again(WallMs),
     /// It is dead.
@@ -252,16 +261,22 @@ pub enum ChangeRefusal {
     InThePast,
     /// The due time is further away than this many ms.
     TooFar(u64),
-    /// The body is larger than this many bytes.
-    BodyTooLarge(usize),
+    /// A part is larger than this many bytes.
+    TooLarge(Part, usize),
+    /// A value is outside of its range.
+    OutOfRange(Part),
+    /// Nothing was given that could be changed.
+    NothingToChange,
     /// The lease asked for is longer than this many ms.
     LeaseTooLong(u64),
     /// Its queue gives nothing out.
     Paused,
     /// The store has no room for changes.
     DiskFull,
-    /// Too many bytes are held.
-    Overloaded,
+    /// As much is held as a limit allows.
+    Overloaded(Limit),
+    /// The store is behind with its work; it catches up by itself.
+    Busy,
     /// The queue's tenant has used up its quota.
     OverQuota(Box<OverQuota>),
 }
@@ -270,6 +285,20 @@ impl From<Box<OverQuota>> for ChangeRefusal {
     fn from(over: Box<OverQuota>) -> Self {
         ChangeRefusal::OverQuota(over)
     }
+}
+
+/// What is held in such a number that no more of it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Limit {
+    /// Unsettled messages: so many are allowed.
+    Messages(u64),
+    /// Bytes of unsettled messages: so many are allowed.
+    Bytes(u64),
+    /// Queues: so many are allowed.
+    Queues(u64),
+    /// Leases, or bytes of leased messages.
+    Leases,
 }
 
 /// The name of a field of [`QueueSettings`].
@@ -302,6 +331,8 @@ pub struct View {
     pub due_in_ms: u64,
     /// Grants so far.
     pub attempt: u32,
+    /// Grants of these that do not count against `max_attempts`.
+    pub forgiven: u32,
     /// Its generation.
     pub generation: u32,
     /// Its priority, its queue's setting counted in.

@@ -14,7 +14,7 @@ use super::Engine;
 use super::effect::{After, Effect, Effects};
 use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
-use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Reply, Reserved};
+use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
 use super::waiters::Waiter;
 
@@ -102,7 +102,7 @@ impl Engine {
             self.drop_empty_queues(&waiter.queues);
             return;
         }
-        if soon.is_some_and(|soon| soon <= now.engine) {
+        if soon.is_some_and(|soon| soon <= now.engine_up()) {
             self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
             self.drop_empty_queues(&waiter.queues);
         } else if r.wait_ms == 0 && !may_wait {
@@ -151,7 +151,7 @@ impl Engine {
             return self.respond(to, Reply::ReserveOne(Err(over.into())), fx);
         }
         if !self.may_lease(self.rows.get(slot).queue) {
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded)), fx);
+            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(Limit::Leases))), fx);
         }
         if self.rows.get(slot).state(now) == State::Dead {
             // Taken from the dead as by a redrive: its key must be free, and it has new attempts.
@@ -560,7 +560,7 @@ impl Engine {
     }
 
     pub(super) fn session_deadline(&self, now: Now, session: SessionId) -> Option<u64> {
-        self.first_bound(session).map(|until| until.0.saturating_sub(now.engine.0))
+        self.first_bound(session).map(|until| until.0.saturating_sub(now.engine_up().0))
     }
 
     fn first_bound(&self, session: SessionId) -> Option<EngineMs> {

@@ -3,12 +3,13 @@
 use crate::id::{MessageId, SessionId};
 use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
 use crate::mutant::{self, Mutant};
+use crate::name::QueueName;
 use crate::record::Gone;
 use crate::store::Room;
 use crate::time::{Due, EngineMs, Now, WallMs};
 
 use super::effect::Effects;
-use super::input::Proof;
+use super::input::{Attempt, Proof};
 use super::queue::Event;
 use super::reply::{SettleRefusal, Settled};
 use super::rows::Slot;
@@ -24,11 +25,24 @@ impl Engine {
         proof: Proof,
         fx: &mut Effects,
     ) -> Refused<Settled> {
+        if let Some(queue) = self.acked_before(now, id, proof) {
+            return Ok(Settled::Already { queue });
+        }
         let (slot, _) = self.held(id, proof)?;
-        let idx = self.rows.get(slot).queue;
+        let entry = self.rows.get(slot);
+        let (idx, queue) = (entry.queue, entry.message.queue.clone());
+        if let Proof::Token(token) = proof {
+            self.acked.insert(&self.policy, now.engine, id, token, queue);
+        }
         self.count_rate(now, idx, Event::Acked);
         self.remove(slot, Gone::Acked, fx);
         Ok(Settled::Acked)
+    }
+
+    /// The queue of a message that is gone because this token acked it not long ago.
+    fn acked_before(&self, now: Now, id: MessageId, proof: Proof) -> Option<QueueName> {
+        let Proof::Token(token) = proof else { return None };
+        self.acked.queue_of(&self.policy, now.engine, id, token).cloned()
     }
 
     pub(super) fn delete(
@@ -54,6 +68,7 @@ impl Engine {
         now: Now,
         id: MessageId,
         proof: Proof,
+        attempt: Attempt,
         delay_ms: Option<u64>,
         priority: Option<u32>,
         note: &str,
@@ -67,6 +82,11 @@ impl Engine {
         let longest = self.policy.max_delay_ms.max(u64::from(u32::MAX) * 1_000);
         if delay_ms.is_some_and(|ms| ms > longest) {
             return Err(SettleRefusal::TooLong(longest));
+        }
+        if attempt == Attempt::NotYet {
+            // It is recorded with the change itself.
+            let life = &mut self.rows.get_mut(slot).life;
+            life.forgiven = life.forgiven.saturating_add(1);
         }
         if self.attempts_used_up(slot) {
             self.park(now, slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note, fx);

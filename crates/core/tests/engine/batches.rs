@@ -42,7 +42,8 @@ fn operation(rng: &mut Rng, issued: u64) -> Op {
         4 | 5 => Op::Cancel { target },
         6 => {
             let body = rng.chance(50).then(|| "another".into());
-            Op::Postpone { target, when: When::After(rng.below(200_000)), body, if_generation: None }
+            let edit = Box::new(Edit { body, ..Edit::due(When::After(rng.below(200_000))) });
+            Op::Postpone { target, edit, if_generation: None }
         }
         7 => Op::Fire { target },
         8 => Op::Get { target },

@@ -297,7 +297,14 @@ fn whoever_waits_gets_every_message_however_late_pages_come() {
                         let note = "".into();
                         let delay_ms = Some(rng.below(100));
                         let (id, token) = (grant.message.id, grant.token);
-                        rig.call(Op::Nack { id, proof: token.into(), delay_ms, priority: None, note });
+                        rig.call(Op::Nack {
+                            id,
+                            proof: token.into(),
+                            attempt: Attempt::Failed,
+                            delay_ms,
+                            priority: None,
+                            note,
+                        });
                     } // or its lease runs out
                 }
             }

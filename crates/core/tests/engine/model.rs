@@ -3,6 +3,8 @@
 //! The model is a list of messages and a few sentences for each operation, written from the table in INTERFACES, not
 //! from the engine. Restarts, stepped clocks and delays on the edges of the ring are part of the histories.
 
+use std::collections::BTreeMap;
+
 use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{DeadReason, MaxAttempts, Options, State};
@@ -178,6 +180,8 @@ struct Case {
     rng: Rng,
     /// Tokens seen, also those that are stale by now.
     tokens: Vec<(MessageId, LeaseToken)>,
+    /// What this process has acked: token, queue, when.
+    acked: BTreeMap<MessageId, (LeaseToken, usize, EngineMs)>,
 }
 
 /// A history that a seed decides. Returns how many were granted, and how many died.
@@ -236,7 +240,14 @@ impl Case {
             policy.ready_messages = 1 + ready % 6;
             policy.least_window = 1;
         }
-        Case { memory, rig: Rig::new(policy), model: Model::default(), rng, tokens: vec![] }
+        Case {
+            memory,
+            rig: Rig::new(policy),
+            model: Model::default(),
+            rng,
+            tokens: vec![],
+            acked: BTreeMap::new(),
+        }
     }
 
     fn pass_time(&mut self) {
@@ -274,6 +285,7 @@ impl Case {
 
     fn restart(&mut self) {
         self.rig.restart();
+        self.acked.clear();
         self.rig.settle();
         let now = self.rig.now;
         let mut died = 0;
@@ -491,16 +503,25 @@ impl Case {
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Acked));
-                self.model.live.remove(at);
+                let m = self.model.live.remove(at);
+                self.acked.insert(id, (token, m.queue, self.rig.now.engine));
             }
-            None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
+            None => assert_eq!(reply, self.acked_before(id, token).ok_or(SettleRefusal::LeaseLost)),
         }
+    }
+
+    /// What an ack is told whose message is gone because of an earlier one.
+    fn acked_before(&self, id: MessageId, token: LeaseToken) -> Option<Settled> {
+        let (by, queue_at, at) = self.acked.get(&id)?;
+        let kept = *by == token && self.rig.now.engine.0 - at.0 < 300_000;
+        kept.then(|| Settled::Already { queue: queue(QUEUES[*queue_at]) })
     }
 
     fn nack(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
         let delay_ms = self.rng.chance(70).then(|| asked(&mut self.rng));
-        let op = Op::Nack { id, proof: token.into(), delay_ms, priority: None, note: "why".into() };
+        let attempt = if self.rng.chance(30) { Attempt::NotYet } else { Attempt::Failed };
+        let op = Op::Nack { id, proof: token.into(), attempt, delay_ms, priority: None, note: "why".into() };
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         let Some((at, _)) = self.held(id, token) else {
             return assert_eq!(reply, Err(SettleRefusal::LeaseLost));
@@ -512,6 +533,7 @@ impl Case {
             return assert_eq!(reply, Err(SettleRefusal::TooLong(longest)));
         }
         let m = &mut self.model.live[at];
+        m.forgiven += u32::from(attempt == Attempt::NotYet);
         if m.attempt - m.forgiven >= m.max {
             assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts)));
             m.stage = S::Dead(now.wall.0);
@@ -582,16 +604,29 @@ impl Case {
     }
 
     fn postpone(&mut self) {
-        let (target, when) = (self.target(), self.when());
+        let target = self.target();
+        let when = self.rng.chance(70).then(|| self.when());
         let if_generation = self.rng.chance(30).then(|| 1 + self.rng.below(2) as u32);
         let body = self.rng.chance(30).then(|| self.rng.below(256) as u8);
-        let op =
-            Op::Postpone { target: target.clone(), when, body: body.map(|b| vec![b].into()), if_generation };
+        let priority = self.rng.chance(20).then(|| 10 + self.rng.below(2) as u32);
+        let max = self.rng.chance(20).then(|| 1 + self.rng.below(3) as u32);
+        let edit = Box::new(Edit {
+            when,
+            body: body.map(|b| vec![b].into()),
+            priority,
+            max_attempts: max.and_then(MaxAttempts::new),
+            ..Edit::default()
+        });
+        let is_empty = *edit == Edit::default();
+        let op = Op::Postpone { target: target.clone(), edit, if_generation };
         let reply = self.change(op);
+        if is_empty {
+            return assert_eq!(reply, Err(ChangeRefusal::NothingToChange));
+        }
         let Some(at) = self.model.resolve(&target) else {
             return assert_eq!(reply, Err(ChangeRefusal::NotFound));
         };
-        let due = self.due(when);
+        let due = when.map(|when| self.due(when)).transpose();
         let now = self.rig.now;
         let m = &mut self.model.live[at];
         match m.stage {
@@ -607,7 +642,9 @@ impl Case {
             Err(BadWhen::InThePast) => return assert_eq!(reply, Err(ChangeRefusal::InThePast)),
             Err(BadWhen::TooFar) => return assert_eq!(reply, Err(ChangeRefusal::TooFar(MAX_DELAY))),
         };
-        m.due = due;
+        m.due = due.unwrap_or(m.due);
+        m.priority = priority.unwrap_or(m.priority);
+        m.max = max.unwrap_or(m.max);
         m.generation += 1;
         m.body = body.unwrap_or(m.body);
         let (id, generation, body) = (m.id, m.generation, m.body);

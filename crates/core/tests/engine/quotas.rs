@@ -105,8 +105,7 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
     let target = Target::Key(queue("q"), key("a"));
     let change = |body: &str| Op::Postpone {
         target: target.clone(),
-        when: When::After(70_000),
-        body: Some(body.to_owned().into()),
+        edit: Box::new(Edit { body: Some(body.to_owned().into()), ..Edit::due(When::After(70_000)) }),
         if_generation: None,
     };
     let refused = rig.call(change("1234567890"));
@@ -125,7 +124,8 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
     let grant = rig.reserve("q", 1).pop().unwrap();
     let proof = Proof::Token(grant.token);
     assert!(matches!(rig.call(Op::Extend { id, proof, lease_ms: None }), Reply::Extend(Ok(_))));
-    let nack = Op::Nack { id, proof, delay_ms: Some(0), priority: None, note: "".into() };
+    let nack =
+        Op::Nack { id, proof, delay_ms: Some(0), priority: None, note: "".into(), attempt: Attempt::Failed };
     assert!(matches!(rig.call(nack), Reply::Settle(Ok(_))));
     let grant = rig.reserve("q", 1).pop().unwrap();
     let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() };
@@ -365,6 +365,7 @@ fn history(seed: u64) -> u64 {
                     delay_ms: Some(5),
                     priority: None,
                     note: "".into(),
+                    attempt: Attempt::Failed,
                 }
             }
             9 => Op::Redrive { id: MessageId(1 + rng.below(30)) },
@@ -372,8 +373,10 @@ fn history(seed: u64) -> u64 {
             11 => Op::Cancel { target: Target::Id(MessageId(1 + rng.below(30))) },
             12 => Op::Postpone {
                 target: Target::Key(queue(name), key("k")),
-                when: When::After(rng.below(50)),
-                body: Some("y".repeat(rng.below(12) as usize).into()),
+                edit: Box::new(Edit {
+                    body: Some("y".repeat(rng.below(12) as usize).into()),
+                    ..Edit::due(When::After(rng.below(50)))
+                }),
                 if_generation: None,
             },
             _ => Op::FireMany { queue: queue(name), max: 2 },

@@ -1,8 +1,8 @@
 //! What connection-bound front ends need: holders of queues, leases of a session, order by arrival, the order of the dead, counts.
 
 use duewheel_core::engine::{
-    Begins, ChangeRefusal, Config, Engine, Enqueue, Hold, Op, Past, Proof, QueueView, Reply, Reserve,
-    Reserved, SettleRefusal, Settled, Target, View, When,
+    Attempt, Begins, ChangeRefusal, Config, Engine, Enqueue, Hold, Limit, Op, Past, Proof, QueueView, Reply,
+    Reserve, Reserved, SettleRefusal, Settled, Target, View, When,
 };
 use duewheel_core::id::{Epoch, MessageId, SessionId};
 use duewheel_core::message::{Marks, State};
@@ -54,6 +54,7 @@ impl Rig {
 
     fn release(&mut self, id: MessageId, session: SessionId, priority: u32, delay_ms: u64) -> Reply {
         self.call(Op::Nack {
+            attempt: Attempt::Failed,
             id,
             proof: Proof::Session(session),
             delay_ms: Some(delay_ms),
@@ -72,17 +73,17 @@ fn who_holds_a_lease_by_its_session_may_settle_it_and_nobody_else() {
     let mut rig = rig();
     let id = rig.arrive("q", 1, 0);
     assert_eq!(rig.take_as(A, &["q"], 9), [id.0]);
-    let lost = Err(SettleRefusal::LeaseLost);
-    assert_eq!(rig.call(Op::Delete { id, session: B }), Reply::Settle(lost));
-    assert_eq!(rig.call(Op::Delete { id, session: SessionId::NONE }), Reply::Settle(lost));
-    assert_eq!(rig.release(id, B, 1, 0), Reply::Settle(lost));
-    assert_eq!(rig.bury(id, B), Reply::Settle(lost));
+    let lost = || Err(SettleRefusal::LeaseLost);
+    assert_eq!(rig.call(Op::Delete { id, session: B }), Reply::Settle(lost()));
+    assert_eq!(rig.call(Op::Delete { id, session: SessionId::NONE }), Reply::Settle(lost()));
+    assert_eq!(rig.release(id, B, 1, 0), Reply::Settle(lost()));
+    assert_eq!(rig.bury(id, B), Reply::Settle(lost()));
     let touch = |session| Op::Extend { id, proof: Proof::Session(session), lease_ms: None };
     assert_eq!(rig.call(touch(B)), Reply::Extend(Err(SettleRefusal::LeaseLost)));
     assert!(matches!(rig.call(touch(A)), Reply::Extend(Ok(_))));
     assert_eq!(rig.call(Op::Delete { id, session: A }), Reply::Settle(Ok(Settled::Acked)));
     assert_eq!(rig.view(id), None);
-    assert_eq!(rig.call(Op::Delete { id, session: A }), Reply::Settle(lost));
+    assert_eq!(rig.call(Op::Delete { id, session: A }), Reply::Settle(lost()));
 }
 
 #[test]
@@ -282,7 +283,7 @@ fn no_more_is_leased_by_id_than_memory_may_hold() {
     let (first, second) = (rig.arrive("q", 1, 0), rig.arrive("q", 1, 0));
     let one = |id| Op::ReserveOne { id, session: A, lease_ms: None };
     assert!(matches!(rig.call(one(first)), Reply::ReserveOne(Ok(_))));
-    assert_eq!(rig.call(one(second)), Reply::ReserveOne(Err(ChangeRefusal::Overloaded)));
+    assert_eq!(rig.call(one(second)), Reply::ReserveOne(Err(ChangeRefusal::Overloaded(Limit::Leases))));
 }
 
 #[test]

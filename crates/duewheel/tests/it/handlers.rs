@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel::core::message::{DeadReason, State};
-use duewheel::{HandlerError, MINUTE, Message, SECOND};
+use duewheel::{DeadLetter, HandlerError, MINUTE, Message, NotYet, SECOND};
 
 use crate::{count, counter, until, virtual_wheel, worker};
 
@@ -179,4 +179,73 @@ async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
         .unwrap();
     wheel.queue("hangs").body("").lease(Duration::from_millis(60)).enqueue().await.unwrap();
     until("another hand takes it", || count(&hangs) == 2).await;
+}
+
+/// A typed error of an application, with ours as its source.
+#[derive(Debug, thiserror::Error)]
+#[error("order {0}")]
+struct OrderError(u32, #[source] DeadLetter);
+
+#[tokio::test]
+async fn a_handler_ends_the_tries_or_says_not_yet() {
+    let (wheel, clock) = virtual_wheel().await;
+    wheel
+        .queue("pay")
+        .handler(move |msg: Message| async move {
+            match (&msg.body()[..], msg.attempt()) {
+                (b"never", _) => Err(DeadLetter::new("no such account").into()),
+                (b"wrapped", _) => Err(OrderError(7, DeadLetter::new("unknown")).into()),
+                (_, 1..=4) => Err(NotYet::new(SECOND, "no stock").into()),
+                _ => Err("broken".into()),
+            }
+        })
+        .unwrap();
+    for body in ["never", "wrapped", "later"] {
+        wheel.queue("pay").body(body).key(body).max_attempts(2).enqueue().await.unwrap();
+    }
+    wheel.idle().await.unwrap();
+    let view = async |key: &str| wheel.queue("pay").get_key(key).await.unwrap().expect("kept");
+    let never = view("never").await;
+    assert_eq!((never.state, never.attempt), (State::Dead, 1), "after one attempt of two");
+    assert_eq!(never.dead.map(|(reason, _)| reason), Some(DeadReason::Buried));
+    assert_eq!(&*never.history[0].note, "no such account");
+    let wrapped = view("wrapped").await;
+    assert_eq!((wrapped.state, &*wrapped.history[0].note), (State::Dead, "order 7"));
+    for n in 1..=4 {
+        let later = view("later").await;
+        assert_eq!((later.state, later.attempt, later.forgiven), (State::Scheduled, n, n));
+        clock.advance(SECOND);
+        wheel.idle().await.unwrap();
+    }
+    clock.advance(MINUTE);
+    wheel.idle().await.unwrap();
+    let later = view("later").await;
+    assert_eq!((later.state, later.attempt, later.forgiven), (State::Dead, 6, 4), "two that count");
+}
+
+#[tokio::test]
+async fn a_consumer_without_a_handler_can_do_the_same_and_change_what_waits() {
+    let (wheel, clock) = virtual_wheel().await;
+    let queue = wheel.queue("q");
+    queue.body("a").key("k").delay(MINUTE).header("x", "1").enqueue().await.unwrap();
+    let view = queue.change_key("k").message(&42).no_headers().priority(3).apply().await.unwrap();
+    assert_eq!((view.due_in_ms, view.priority, view.generation), (60_000, 3, 2), "due when it was");
+    let message = queue.get_key("k").await.unwrap().unwrap().message;
+    assert!(&message.body[..] == b"42" && message.headers.is_empty());
+    assert!(queue.change_key("k").apply().await.is_err(), "nothing to change");
+    assert!(queue.change_key("k").max_attempts(0).apply().await.is_err());
+    assert!(queue.change_id(view.id).priority(1).if_generation(1).apply().await.is_err());
+    clock.advance(MINUTE);
+    let message = queue.reserve(1, Duration::ZERO).await.unwrap().remove(0);
+    queue.not_yet(&message, SECOND, "no stock").await.unwrap();
+    clock.advance(SECOND);
+    let message = queue.reserve(1, Duration::ZERO).await.unwrap().remove(0);
+    assert_eq!(message.attempt(), 2);
+    queue.dead_letter(&message, "gone").await.unwrap();
+    let dead = queue.get_key("k").await.unwrap().unwrap();
+    assert_eq!((dead.state, dead.attempt, dead.forgiven), (State::Dead, 2, 1));
+    queue.body("b").enqueue().await.unwrap();
+    let message = queue.reserve(1, Duration::ZERO).await.unwrap().remove(0);
+    queue.ack(&message).await.unwrap();
+    queue.ack(&message).await.expect("a repeated ack succeeds");
 }

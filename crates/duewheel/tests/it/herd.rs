@@ -38,7 +38,7 @@ async fn enqueue(client: &Client, ops: Vec<Op>) {
             Ok(answers) => {
                 let answers = answers.await;
                 let mut answers = answers.iter();
-                let busy = duewheel::core::engine::EnqueueRefusal::Overloaded;
+                let busy = duewheel::core::engine::EnqueueRefusal::Busy;
                 ops.retain(|_| match answers.next() {
                     Some(Ok(Reply::Enqueue(Ok(_)))) => false,
                     Some(Ok(Reply::Enqueue(Err(refusal)))) if *refusal == busy => true,

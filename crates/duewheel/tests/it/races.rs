@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use duewheel::core::engine::{
-    ChangeRefusal, Enqueue, Op, Past, Reply, Reserved, SettleRefusal, Settled, Target, When,
+    Attempt, ChangeRefusal, Enqueue, Op, Past, Reply, Reserved, SettleRefusal, Settled, Target, When,
 };
 use duewheel::core::id::LeaseToken;
 use duewheel::core::name::QueueName;
@@ -235,7 +235,14 @@ fn ask(holder: usize, id: MessageId, token: LeaseToken, kind: u64) -> Op {
     let proof = token.into();
     match (holder, kind) {
         (2, _) | (_, 0) => Op::Ack { id, proof },
-        (_, 1) => Op::Nack { id, proof, delay_ms: Some(0), priority: None, note: "".into() },
+        (_, 1) => Op::Nack {
+            id,
+            proof,
+            attempt: Attempt::Failed,
+            delay_ms: Some(0),
+            priority: None,
+            note: "".into(),
+        },
         (_, 2) => Op::Extend { id, proof, lease_ms: Some(60_000) },
         _ => Op::Bury { id, proof, priority: None, note: "".into() },
     }

@@ -146,6 +146,7 @@ fn by_key(world: &World<'_>, op: &Op<'_>, report: &mut Report) {
                 | Refusal::KeyExists
                 | Refusal::Dead
                 | Refusal::LeaseLost
+                | Refusal::AlreadyAcked
                 | Refusal::DedupeMismatch
                 | Refusal::Other(_) => {}
             }

@@ -222,6 +222,7 @@ impl<'h> Judge<'_, 'h> {
                     }
                 }
                 End::Fail(ret, Refusal::LeaseLost) => self.refused(s, op, ret),
+                End::Fail(ret, Refusal::AlreadyAcked) => self.repeated(s, op, ret),
                 End::Fail(ret, Refusal::NotFound)
                     if life.exists.is_some_and(|p| p.idx < op.inv.idx) && !life.forgotten(world, ret.idx) =>
                 {
@@ -250,6 +251,22 @@ impl<'h> Judge<'_, 'h> {
         if op.inv.ns > end {
             let what = format!("extended {} ms after the lease had run out", (op.inv.ns - end) / NS);
             self.blame(Check::LateExtend, what);
+        }
+    }
+
+    /// An ack was told that its message is done: has any other ack with this token been made?
+    fn repeated(&mut self, s: usize, op: &Op<'h>, ret: Point) {
+        let (life, world) = (self.life, self.world);
+        let Some(proof) = proof(op.call) else { return };
+        self.report.applied(Check::Untruthful);
+        let acked = life.settles.iter().any(|&other| {
+            let o = &world.ops[other];
+            let same = self::proof(o.call).is_some_and(|p| p.token == proof.token);
+            other != s && same && matches!(o.call, Call::Ack(_)) && o.possible() && o.inv.idx < ret.idx
+        });
+        if !acked {
+            let what = "an ack was told that its message is done, and no other was made".to_owned();
+            self.blame(Check::Untruthful, what);
         }
     }
 

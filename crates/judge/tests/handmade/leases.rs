@@ -44,6 +44,20 @@ fn stale_settles() {
 }
 
 #[test]
+fn an_ack_is_a_repeated_one_only_behind_another() {
+    case(Check::Untruthful, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        if s.bad {
+            s.done(Call::Nack { proof: proof(1, 1), delay_ms: Some(0) }, Answer::Settled);
+        } else {
+            s.done(Call::Ack(proof(1, 1)), Answer::Settled);
+        }
+        s.refused(Call::Ack(proof(1, 1)), Refusal::AlreadyAcked);
+    });
+}
+
+#[test]
 fn wrong_refusals() {
     // The lease still runs.
     case(Check::WronglyRefused, |s| {

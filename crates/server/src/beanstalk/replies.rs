@@ -19,9 +19,10 @@ pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
 /// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
 pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
     match refusal {
-        ChangeRefusal::DiskFull | ChangeRefusal::Overloaded | ChangeRefusal::OverQuota(_) => {
-            Problem::from_change(refusal, "delay").code.beanstalk()
-        }
+        ChangeRefusal::DiskFull
+        | ChangeRefusal::Overloaded(_)
+        | ChangeRefusal::Busy
+        | ChangeRefusal::OverQuota(_) => Problem::from_change(refusal, "delay").code.beanstalk(),
         ChangeRefusal::NotFound
         | ChangeRefusal::Leased
         | ChangeRefusal::Dead
@@ -30,7 +31,9 @@ pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
         | ChangeRefusal::GenerationMismatch(_)
         | ChangeRefusal::InThePast
         | ChangeRefusal::TooFar(_)
-        | ChangeRefusal::BodyTooLarge(_)
+        | ChangeRefusal::TooLarge(..)
+        | ChangeRefusal::OutOfRange(_)
+        | ChangeRefusal::NothingToChange
         | ChangeRefusal::LeaseTooLong(_)
         | ChangeRefusal::Paused => "NOT_FOUND\r\n",
     }

@@ -8,8 +8,8 @@ use std::mem;
 
 use duewheel::CallError;
 use duewheel::core::engine::{
-    ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve, Reserved, Settled,
-    Target, WaiterId, When,
+    Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve, Reserved,
+    Settled, Target, WaiterId, When,
 };
 use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::policy::ReadyOrder;
@@ -258,7 +258,14 @@ impl Session {
                 let delay_ms = Some(u64::from(delay) * 1_000);
                 ask(
                     Part::Release,
-                    Op::Nack { id, proof, delay_ms, priority: Some(priority), note: "".into() },
+                    Op::Nack {
+                        id,
+                        proof,
+                        attempt: Attempt::Failed,
+                        delay_ms,
+                        priority: Some(priority),
+                        note: "".into(),
+                    },
                 );
             }
             Command::Bury { id, priority } => {

@@ -77,17 +77,13 @@ enum IfExists {
 }
 
 impl When {
-    /// Writes it to a request; without `--delay` and `--at`, `default` counts.
-    pub(super) fn write(
-        &self,
-        request: &mut Map<String, Value>,
-        default: Option<u64>,
-    ) -> Result<(), Failure> {
+    /// Writes it to a request; without `--delay` and `--at`, `default` counts, if there is one.
+    pub(super) fn write(&self, request: &mut Map<String, Value>, default: Option<u64>) {
         match (&self.delay, &self.at, default) {
             (Some(delay), _, _) => request.insert("delay".into(), delay.as_str().into()),
             (None, Some(at), _) => request.insert("due_at".into(), at.as_str().into()),
             (None, None, Some(ms)) => request.insert("delay_ms".into(), ms.into()),
-            (None, None, None) => return Err(Failure::Usage("--delay or --at is needed".into())),
+            (None, None, None) => None,
         };
         if let Some(past) = self.past {
             let word = match past {
@@ -96,7 +92,6 @@ impl When {
             };
             request.insert("past".into(), word.into());
         }
-        Ok(())
     }
 }
 
@@ -138,7 +133,7 @@ impl Enqueue {
 
     fn request(&self) -> Result<Map<String, Value>, Failure> {
         let mut request = Map::new();
-        self.when.write(&mut request, Some(0))?;
+        self.when.write(&mut request, Some(0));
         let mut put =
             |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
         put("key", self.key.as_deref().map(Value::from));

@@ -87,6 +87,21 @@ pub(super) struct Postpone {
     /// Another body
     #[arg(long, value_name = "BODY", allow_hyphen_values = true)]
     body: Option<String>,
+    /// A header, in place of all that the message has; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
+    header: Vec<(String, String)>,
+    /// Take all headers away
+    #[arg(long, conflicts_with = "header")]
+    no_headers: bool,
+    /// Another priority; lower goes first
+    #[arg(long, value_name = "N")]
+    priority: Option<u32>,
+    /// Dead after so many attempts
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Another length of a lease
+    #[arg(long, value_name = "TIME")]
+    lease: Option<crate::span::Span>,
     /// Only if the message has this generation
     #[arg(long, value_name = "N")]
     if_generation: Option<u32>,
@@ -100,15 +115,29 @@ pub(super) struct Postpone {
 impl Postpone {
     pub(super) fn run(self) -> Result<(), Failure> {
         let mut request = Map::new();
-        self.when.write(&mut request, None)?;
+        self.when.write(&mut request, None);
         if let Some(body) = self.body {
             put_body(&mut request, body.into_bytes());
+        }
+        if self.no_headers || !self.header.is_empty() {
+            let headers = self.header.into_iter().map(|(name, value)| (name, Value::from(value)));
+            request.insert("headers".into(), Value::Object(headers.collect()));
+        }
+        let mut put =
+            |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
+        put("priority", self.priority.map(Value::from));
+        put("max_attempts", self.max_attempts.map(Value::from));
+        put("lease_ms", self.lease.map(|span| span.0.into()));
+        if request.is_empty() {
+            let what = "nothing to change: give --delay, --at, --body, --header, --no-headers, --priority, --max-attempts or \
+                        --lease; what is left out stays as it is";
+            return Err(Failure::Usage(what.into()));
         }
         if let Some(generation) = self.if_generation {
             request.insert("if_generation".into(), generation.into());
         }
         let answer = Remote::new(&self.server)?.patch(&self.target.path()?, &Value::Object(request))?;
-        changed(&answer, "postponed", self.json)
+        changed(&answer, "changed", self.json)
     }
 }
 
@@ -129,6 +158,12 @@ impl Fire {
         let answer = Remote::new(&self.server)?.post(&path, &json!({}))?;
         changed(&answer, "fired", self.json)
     }
+}
+
+/// Reads `NAME=VALUE`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 fn changed(answer: &Value, what: &str, json: bool) -> Result<(), Failure> {
@@ -163,6 +198,7 @@ fn show(message: &Value, json: bool) -> Result<(), Failure> {
         "state",
         "due_at",
         "attempt",
+        "forgiven",
         "max_attempts",
         "generation",
         "priority",

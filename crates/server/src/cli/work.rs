@@ -19,6 +19,8 @@ use super::{Failure, Server};
 const WAIT: Duration = Duration::from_secs(20);
 /// How often a running command is looked at.
 const LOOK: Duration = Duration::from_millis(10);
+/// The exit code of a command whose message is not to be tried any more.
+const DEAD: i32 = 100;
 /// How long to rest when the server is not there.
 const REST: Duration = Duration::from_secs(1);
 
@@ -35,7 +37,8 @@ pub(super) struct Work {
     #[command(flatten)]
     server: Server,
     /// The command: gets the body on standard input, and DUEWHEEL_ID, DUEWHEEL_KEY, DUEWHEEL_QUEUE and
-    /// DUEWHEEL_ATTEMPT in its environment; exit code 0 acks, everything else has the message come again
+    /// DUEWHEEL_ATTEMPT in its environment; exit code 0 acks, 100 makes the message dead, everything else has it
+    /// come again
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -58,19 +61,17 @@ impl Work {
             request["lease_ms"] = lease.0.into();
         }
         let mut done = 0;
-        let mut seen_server = false;
         while self.count.is_none_or(|count| done < count) {
             let answer = match remote.post_waiting(&path, &request, WAIT) {
                 Ok(answer) => answer,
-                // It was there before: most likely it is being restarted.
-                Err(trouble) if seen_server && will_pass(&trouble) => {
+                // Most likely it is being started, or started again.
+                Err(trouble) if will_pass(&trouble) => {
                     eprintln!("{trouble}; trying again");
                     std::thread::sleep(REST);
                     continue;
                 }
                 Err(trouble) => return Err(trouble.into()),
             };
-            seen_server = true;
             let Some(message) = answer["messages"].get(0) else { continue };
             if phase.compare_exchange(phase::IDLE, phase::BUSY, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                 return Ok(());
@@ -103,6 +104,8 @@ impl Work {
         let status = lease.hold_while(child)?;
         if status.success() {
             lease.ack();
+        } else if status.code() == Some(DEAD) {
+            lease.dead_letter(&describe(status));
         } else {
             lease.nack(&describe(status));
         }
@@ -180,6 +183,10 @@ impl<'a> Lease<'a> {
 
     fn nack(&self, reason: &str) {
         self.tell("nack", json!({"lease_token": self.token, "reason": reason}));
+    }
+
+    fn dead_letter(&self, reason: &str) {
+        self.tell("nack", json!({"lease_token": self.token, "dead": true, "reason": reason}));
     }
 
     /// Says whether the lease is still ours, as far as we know.

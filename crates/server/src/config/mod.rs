@@ -132,10 +132,10 @@ pub struct Options {
     /// Largest body of a message, in bytes [default: 262144]
     #[arg(long, env = "DUEWHEEL_MAX_BODY", value_name = "N")]
     pub max_body: Option<usize>,
-    /// Most messages held at a time [default: 20000000]
+    /// Most messages held at a time [default: 10000000000]
     #[arg(long, env = "DUEWHEEL_MAX_MESSAGES", value_name = "N")]
     pub max_messages: Option<usize>,
-    /// Most bytes of messages held at a time [default: 8589934592]
+    /// Most bytes of messages held at a time [default: 4398046511104]
     #[arg(long, env = "DUEWHEEL_MAX_MESSAGE_BYTES", value_name = "N")]
     pub max_message_bytes: Option<usize>,
     /// Most connections at a time, of each listener [default: 10000]

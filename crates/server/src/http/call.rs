@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use super::routes::{About, Access};
 use super::strict;
 use super::{App, cancel};
 use crate::auth::Caller;
-use crate::error::{ErrorCode, Problem, body_too_large, overloaded};
+use crate::error::{ErrorCode, Problem, overloaded, request_too_large};
 
 /// Bytes that are set aside before any of the body has arrived.
 const FIRST_BYTES: usize = 64 * 1024;
@@ -55,7 +56,7 @@ impl Call {
         let mut call = Call { app, caller, parts, body };
         let checked = match call.check(query, access) {
             Ok(None) => Ok(()),
-            Ok(Some(id)) => within_reach(call.app.clone(), call.caller.clone(), id).await,
+            Ok(Some((id, about))) => within_reach(call.app.clone(), call.caller.clone(), id, about).await,
             Err(problem) => Err(problem),
         };
         if let Err(problem) = checked {
@@ -66,20 +67,26 @@ impl Call {
     }
 
     /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
-    fn check(&self, query: &'static [&'static str], access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check(
+        &self,
+        query: &'static [&'static str],
+        access: Access,
+    ) -> Result<Option<(MessageId, About)>, Problem> {
         self.check_headers(access)?;
         let id = self.check_access(access)?;
         self.check_query(query)?;
         Ok(id)
     }
 
-    fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check_access(&self, access: Access) -> Result<Option<(MessageId, About)>, Problem> {
         let Access::Needs(scope, about) = access else { return Ok(None) };
         self.caller.need(scope)?;
         match about {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
-            About::Message if self.caller.limits().is_some() => return Ok(Some(self.id()?)),
-            About::Message => {}
+            About::Message | About::Lease if self.caller.limits().is_some() => {
+                return Ok(Some((self.id()?, about)));
+            }
+            About::Message | About::Lease => {}
             // The handler leaves out what is out of reach.
             About::Several => {}
             About::Server => self.caller.need_all_queues()?,
@@ -235,6 +242,11 @@ impl Call {
 
     /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come.
     pub(crate) async fn bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
+        Ok(self.bytes_of_batch(limit).await?.0)
+    }
+
+    /// As [`Call::bytes`], for a body that is kept for a while: its bytes count as being read for as long as the share is there.
+    pub(crate) async fn bytes_of_batch(&mut self, limit: usize) -> Result<(Bytes, Share), Problem> {
         // Unpacking would make much of little. What is packed is refused rather than taken for what it is not.
         let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
         if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
@@ -245,13 +257,13 @@ impl Call {
         let announced = self.announced();
         if announced.is_some_and(|n| n > limit as u64) {
             self.discard();
-            return Err(body_too_large(limit));
+            return Err(request_too_large(limit, self.app.policy.max_body));
         }
         let body = std::mem::take(&mut self.body);
         if body.is_end_stream() {
-            return Ok(Bytes::new());
+            return Ok((Bytes::new(), Share { of: self.app.reading.clone(), bytes: 0 }));
         }
-        let reading = collect(body, limit, announced, &self.app.reading);
+        let reading = collect(body, (limit, self.app.policy.max_body), announced, &self.app.reading);
         within(self.app.limits.body_timeout, reading).await
     }
 
@@ -273,8 +285,13 @@ impl Call {
 
 /// An id that is out of reach looks like one under which nothing is pending. A message never changes its queue and an id is never used
 /// again, so what is found out here holds for the operation that follows.
-async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Problem> {
-    match cancel::within(&app, &[id], |queue| caller.reaches(queue)).await?.pop() {
+async fn within_reach(app: App, caller: Caller, id: MessageId, about: About) -> Result<(), Problem> {
+    let reaches = |queue: Option<&QueueName>| match queue {
+        Some(queue) => caller.reaches(queue),
+        // It may have been acked: the handler finds out, and in which queue.
+        None => about == About::Lease,
+    };
+    match cancel::within(&app, &[id], reaches).await?.pop() {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false)) | None => Err(Problem::message_not_found()),
         Some(Err(problem)) => Err(problem),
@@ -306,23 +323,26 @@ impl Reading {
 }
 
 /// What one request holds of [`Reading`].
-struct Share<'a> {
-    of: &'a Reading,
+#[derive(Debug)]
+pub(crate) struct Share {
+    of: Arc<Reading>,
     bytes: usize,
 }
 
-impl Share<'_> {
+impl Share {
     fn grow(&mut self, by: usize) -> Result<(), Problem> {
         self.bytes += by;
         let all = self.of.bytes.fetch_add(by, Ordering::Relaxed) + by;
         if all > self.of.max && self.bytes > SMALL_BYTES.min(self.of.max / 64) {
-            return Err(overloaded("too many bytes of requests are being read"));
+            return Err(overloaded(
+                "the requests that are being read have as many bytes together as is allowed; send less at a time, or a little later",
+            ));
         }
         Ok(())
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Share {
     fn drop(&mut self) {
         self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -330,11 +350,11 @@ impl Drop for Share<'_> {
 
 async fn collect(
     mut body: Body,
-    limit: usize,
+    (limit, max_body): (usize, usize),
     announced: Option<u64>,
-    reading: &Reading,
-) -> Result<Bytes, Problem> {
-    let mut share = Share { of: reading, bytes: 0 };
+    reading: &Arc<Reading>,
+) -> Result<(Bytes, Share), Problem> {
+    let mut share = Share { of: reading.clone(), bytes: 0 };
     let mut turn = 0;
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
@@ -350,7 +370,7 @@ async fn collect(
         let so_far = first.len() + all.len();
         if so_far + data.len() > limit {
             discard(body);
-            return Err(body_too_large(limit));
+            return Err(request_too_large(limit, max_body));
         }
         share.grow(data.len())?;
         if so_far == 0 {
@@ -366,7 +386,7 @@ async fn collect(
         }
         all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok((if all.is_empty() { first } else { all.freeze() }, share))
 }
 
 /// Reads on for a while and forgets it, beside the refusal: closing a connection with unread bytes would take the

@@ -78,7 +78,7 @@ pub(crate) async fn apply_within(
     reaches: impl Fn(&QueueName) -> bool,
 ) -> Result<Vec<Result<Reply, Problem>>, Problem> {
     let ids: Vec<MessageId> = ops.iter().map(|(id, _)| *id).collect();
-    let within = within(app, &ids, reaches).await?;
+    let within = within(app, &ids, |queue| queue.is_some_and(&reaches)).await?;
     let reached = |((_, op), within): ((MessageId, Op), &Result<bool, Problem>)| {
         matches!(within, Ok(true)).then_some(op)
     };
@@ -92,20 +92,20 @@ pub(crate) async fn apply_within(
     Ok(within.into_iter().map(result).collect())
 }
 
-/// Of each id, whether a message is pending under it in a queue within reach.
-pub(crate) async fn within(
+/// What `reaches` says of the queue of each id: of none where no message is pending under it.
+pub(crate) async fn within<T>(
     app: &App,
     ids: &[MessageId],
-    reaches: impl Fn(&QueueName) -> bool,
-) -> Result<Vec<Result<bool, Problem>>, Problem> {
+    reaches: impl Fn(Option<&QueueName>) -> T,
+) -> Result<Vec<Result<T, Problem>>, Problem> {
     let looks = ids.iter().map(|id| Op::Outline { id: *id }).collect();
     let outlines = app.ask_many(looks).await?.into_iter();
-    let is_within = |outline: Result<Reply, Problem>| match outline? {
-        Reply::Change(Ok(outline)) => Ok(reaches(&outline.queue)),
-        Reply::Change(Err(_)) => Ok(false),
+    let look = |outline: Result<Reply, Problem>| match outline? {
+        Reply::Change(Ok(outline)) => Ok(reaches(Some(&outline.queue))),
+        Reply::Change(Err(_)) => Ok(reaches(None)),
         _ => Err(Problem::internal()),
     };
-    Ok(outlines.map(is_within).collect())
+    Ok(outlines.map(look).collect())
 }
 
 fn write(out: &mut Json, result: Result<Reply, Problem>) {

@@ -29,7 +29,7 @@ pub(crate) async fn home(_: Call) -> Answer {
             Access::Open => "",
             Access::Needs(scope, _) => scope.as_str(),
         };
-        let _ = writeln!(page, "{scope:9}{:7}{}{query}", route.method, route.path);
+        let _ = writeln!(page, "{scope:9}{:7} {}{query}", route.method.as_str(), route.path);
     }
     page.push_str("</pre>\n");
     Ok(typed(StatusCode::OK, "text/html; charset=utf-8", page))

@@ -81,7 +81,8 @@ impl Line<'_> {
     pub(crate) fn into_enqueue(self, queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
         let body = body(self.body, self.body_base64)?
             .ok_or_else(|| Problem::field("body", "is missing; an empty one is \"\""))?;
-        let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?;
+        let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?
+            .ok_or_else(|| Problem::field("delay_ms", "one of delay_ms, delay and due_at must be given"))?;
         let enqueue = Enqueue {
             queue: queue.clone(),
             key: self.key.map(|k| Key::new(&k.0)).transpose().map_err(|what| Problem::field("key", what))?,
@@ -131,20 +132,20 @@ pub(crate) fn body(text: Option<Text<'_>>, base64: Option<Text<'_>>) -> Result<O
     }
 }
 
-/// When a message shall be due: exactly one way to say it.
+/// When a message shall be due: one way to say it, or none.
 pub(crate) fn when(
     delay_ms: Option<Whole>,
     delay: Option<Text<'_>>,
     due_at: Option<Text<'_>>,
     past: Option<PastWord>,
-) -> Result<(When, TimeField), Problem> {
-    match (delay_ms, delay, due_at) {
-        (Some(ms), None, None) => Ok((When::After(ms.0), "delay_ms")),
+) -> Result<Option<(When, TimeField)>, Problem> {
+    let when = match (delay_ms, delay, due_at) {
+        (Some(ms), None, None) => (When::After(ms.0), "delay_ms"),
         (None, Some(text), None) => match text.0.parse() {
-            Ok(Span(ms)) => Ok((When::After(ms), "delay")),
+            Ok(Span(ms)) => (When::After(ms), "delay"),
             // The engine knows the limit, and says it.
-            Err(BadSpan::TooLong) => Ok((When::After(u64::MAX), "delay")),
-            Err(what @ BadSpan::Form) => Err(Problem::field("delay", what)),
+            Err(BadSpan::TooLong) => (When::After(u64::MAX), "delay"),
+            Err(what @ BadSpan::Form) => return Err(Problem::field("delay", what)),
         },
         (None, None, Some(text)) => {
             let due_at = rfc3339::parse(&text.0).map_err(|what| Problem::field("due_at", what))?;
@@ -152,20 +153,18 @@ pub(crate) fn when(
                 None | Some(PastWord::Refuse) => Past::Refuse,
                 Some(PastWord::Fire) => Past::Fire,
             };
-            Ok((When::At { due_at, past }, "due_at"))
+            (When::At { due_at, past }, "due_at")
         }
-        (None, None, None) => Err(Problem::field(
-            "delay_ms",
-            "one of delay_ms, delay and due_at must be given; say delay_ms: 0 for now",
-        )),
-        (_, Some(_), Some(_)) => {
-            Err(Problem::field("due_at", "only one of delay_ms, delay and due_at may be given"))
+        (None, None, None) if past.is_some() => {
+            return Err(Problem::field("past", "goes with due_at, which is not given"));
         }
-        (Some(_), _, Some(_)) => {
-            Err(Problem::field("due_at", "only one of delay_ms, delay and due_at may be given"))
+        (None, None, None) => return Ok(None),
+        (_, Some(_), Some(_)) | (Some(_), _, Some(_)) => {
+            return Err(Problem::field("due_at", "only one of delay_ms, delay and due_at may be given"));
         }
         (Some(_), Some(_), None) => {
-            Err(Problem::field("delay", "only one of delay_ms, delay and due_at may be given"))
+            return Err(Problem::field("delay", "only one of delay_ms, delay and due_at may be given"));
         }
-    }
+    };
+    Ok(Some(when))
 }

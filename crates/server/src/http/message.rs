@@ -2,13 +2,14 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use duewheel::core::engine::{Op, Reply, Target, View};
+use duewheel::core::engine::{Edit, Op, Reply, Target, View};
+use duewheel::core::message::MaxAttempts;
 use serde::Deserialize;
 
 use super::call::Call;
 use super::line::{PastWord, body, when};
 use super::room::Room;
-use super::strict::{self, Text, U32_MAX, Whole};
+use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::{Answer, App, Json, held, object, view};
 use crate::error::Problem;
 
@@ -85,6 +86,10 @@ struct Postpone<'a> {
     past: Option<PastWord>,
     body: Option<Text<'a>>,
     body_base64: Option<Text<'a>>,
+    headers: Option<Strings>,
+    priority: Option<Whole<0, U32_MAX>>,
+    max_attempts: Option<Whole<1, U32_MAX>>,
+    lease_ms: Option<Positive>,
     if_generation: Option<Whole<0, U32_MAX>>,
 }
 
@@ -92,9 +97,17 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
     let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
     let (op, time) = {
         let asked: Postpone<'_> = strict::parse(&bytes)?;
-        let body = body(asked.body, asked.body_base64)?;
-        let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?;
-        (Op::Postpone { target, when, body, if_generation: asked.if_generation.map(Whole::get) }, time)
+        let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
+        let edit = Box::new(Edit {
+            when,
+            body: body(asked.body, asked.body_base64)?,
+            headers: asked.headers.map(|headers| headers.0),
+            priority: asked.priority.map(Whole::get),
+            max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
+            lease_ms: asked.lease_ms.map(|n| n.0),
+        });
+        let if_generation = asked.if_generation.map(Whole::get);
+        (Op::Postpone { target, edit, if_generation }, time.unwrap_or("due_at"))
     };
     changed(call.app.ask(op).await?, time)
 }

@@ -71,7 +71,7 @@ pub struct Shared {
     limits: Limits,
     guard: Arc<Guard>,
     hosts: Hosts,
-    reading: call::Reading,
+    reading: Arc<call::Reading>,
     rooms: room::Rooms,
     draining: AtomicBool,
     /// Why nothing is trusted any more.
@@ -133,7 +133,7 @@ impl App {
         guard: Arc<Guard>,
         hosts: Hosts,
     ) -> Self {
-        let reading = call::Reading::new(limits.max_reading_bytes);
+        let reading = Arc::new(call::Reading::new(limits.max_reading_bytes));
         let rooms = room::Rooms::new(limits.max_writing_bytes);
         App(Arc::new(Shared {
             client: wheel.client().clone(),

@@ -1,6 +1,7 @@
 //! A message a line in, a result a line out, in order.
 //!
-//! The whole body is read first and checked against the limits of a batch; then lines are submitted in slices, all of
+//! A sender that is faster than the store is made slower: its lines wait up to ten seconds, and what they take of memory counts as bytes being
+//! read until the engine has them. The whole body is read first and checked against the limits of a batch; then lines are submitted in slices, all of
 //! them at once, and the results of each slice leave when it is durable. A batch of one slice is answered in one piece. On a node of a cluster
 //! a slice waits for the answers to the one before: lines are applied in order, also while a shard moves.
 
@@ -8,6 +9,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -16,8 +18,9 @@ use bytes::Bytes;
 use duewheel::core::engine::{Op, Reply};
 use duewheel::core::store::Level;
 use duewheel::core::{Key, QueueName};
-use duewheel::{Answers, CallError, Outcome, Pending};
+use duewheel::{Answers, CallError, Outcome, Patience, Pending};
 use hyper::body::Frame;
+use tokio::time::Instant;
 
 use super::call::Call;
 use super::line::{Line, TimeField};
@@ -26,11 +29,16 @@ use crate::error::{ErrorCode, Problem};
 
 /// Lines that are submitted together and answered together.
 const SLICE: usize = 1_000;
+/// How long the lines of a request wait to be handed to the engine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often they are offered meanwhile.
+const LOOK: Duration = Duration::from_millis(5);
 /// About as many bytes has a result.
 const RESULT_BYTES: usize = 192;
 
 pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
-    let bytes = call.bytes(call.app.policy.max_batch_bytes).await?;
+    let (bytes, share) = call.bytes_of_batch(call.app.policy.max_batch_bytes).await?;
+    let until = Instant::now() + PATIENCE;
     let lines = lines(&bytes);
     check_batch(lines.len(), &call.app.policy)?;
     let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
@@ -45,7 +53,7 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
             before.settle().await;
         }
         let mut slice = Slice::parse(chunk, &queue);
-        match slice.submit(&call.app) {
+        match slice.submit(&call.app, until).await {
             Ok(()) => {}
             // Nothing has been applied yet: the request as a whole is refused, and may be tried again as a whole.
             Err(problem) if n == 0 => return Err(problem),
@@ -53,6 +61,7 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
         }
         slices.push_back(slice);
     }
+    drop(share);
     let level = call.app.client.level();
     let body = match (slices.pop_front(), slices.is_empty()) {
         (None, _) => Body::empty(),
@@ -145,10 +154,20 @@ impl Slice {
         slice
     }
 
-    fn submit(&mut self, app: &App) -> Result<(), Problem> {
-        let ops = std::mem::take(&mut self.ops);
-        if !ops.is_empty() {
-            self.told = Told::Later(app.client.submit(ops)?);
+    /// Hands the good lines to the engine. While too much waits for it, or the store is behind, they wait, too: the sender becomes as slow
+    /// as the disk. `until` is for all slices of a request.
+    async fn submit(&mut self, app: &App, until: Instant) -> Result<(), Problem> {
+        let mut ops = std::mem::take(&mut self.ops);
+        while !ops.is_empty() {
+            match app.client.offer(ops, Patience::Some) {
+                Ok(pending) => {
+                    self.told = Told::Later(pending);
+                    break;
+                }
+                Err((CallError::Overloaded, back)) if Instant::now() < until => ops = back,
+                Err((error, _)) => return Err(error.into()),
+            }
+            tokio::time::sleep(LOOK).await;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use duewheel::Demand;
 use duewheel::core::SessionId;
-use duewheel::core::engine::{Grant, HeldBack, Reserved};
+use duewheel::core::engine::{Grant, Reserved};
 use serde::Deserialize;
 
 use super::call::Call;
@@ -66,7 +66,9 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             Ok(object(StatusCode::OK, write))
         }
         Reserved::TooManyQueues => Err(overloaded("as many queues exist as the limits allow")),
-        Reserved::Overloaded => Err(overloaded("too many reserves are waiting")),
+        Reserved::Overloaded => Err(overloaded(
+            "as many reserves wait as are allowed; close some, or reserve from several queues by fewer consumers",
+        )),
         Reserved::DeadlineSoon => Err(Problem::internal()),
     }
 }

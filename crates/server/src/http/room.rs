@@ -35,7 +35,10 @@ impl Rooms {
         let waits = Arc::clone(&self.0).acquire_many_owned(units(bytes));
         match tokio::time::timeout(PATIENCE, waits).await {
             Ok(Ok(permit)) => Ok(Room(Some(permit))),
-            Ok(Err(_)) | Err(_) => Err(overloaded("too many bytes of answers wait for their clients")),
+            Ok(Err(_)) | Err(_) => Err(overloaded(
+                "the answers that wait for their clients have as many bytes together as is allowed; read answers faster, or \
+                 ask for less at a time",
+            )),
         }
     }
 

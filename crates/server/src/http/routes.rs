@@ -43,6 +43,8 @@ pub(crate) enum About {
     Queue,
     /// The message whose id is in the path: out of reach, it is not found.
     Message,
+    /// The lease of the message whose id is in the path, which may have been acked: the handler looks at its queue.
+    Lease,
     /// Several queues or messages: the handler leaves out what is out of reach.
     Several,
     /// The whole server: no limited token may.
@@ -85,7 +87,7 @@ pub(crate) fn table() -> Vec<Route> {
         patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key),
         post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire_by_key),
 
-        post("/v1/messages/{id}/ack", NO, message(Consume), settle::ack),
+        post("/v1/messages/{id}/ack", NO, Access::Needs(Consume, About::Lease), settle::ack),
         post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack),
         post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend),
         post("/v1/ack", NO, several(Consume), settle::ack_many),

@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Op, Reply, Settled};
-use duewheel::core::{LeaseToken, MessageId};
+use duewheel::core::engine::{Attempt, Op, Reply, Settled};
+use duewheel::core::{LeaseToken, MessageId, QueueName};
 use serde::Deserialize;
 
 use super::call::Call;
-use super::cancel::apply_within;
+use super::cancel::within;
 use super::reserve::at_most;
 use super::strict::{self, Id, Object, Positive, Text, Whole};
-use super::{Answer, Json, check_batch, object};
+use super::{Answer, App, Json, check_batch, object};
+use crate::auth::Caller;
 use crate::error::Problem;
 
 #[derive(Debug, Deserialize)]
@@ -25,7 +26,52 @@ pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let token = token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?;
-    settled(call.app.ask(Op::Ack { id, proof: token.into() }).await?)
+    settled(acks(&call.app, &call.caller, &[(id, token)]).await?.pop().unwrap_or(Err(Problem::internal()))?)
+}
+
+/// Acks those whose messages are within the caller's reach, or were when they were acked before.
+async fn acks(
+    app: &App,
+    caller: &Caller,
+    leases: &[(MessageId, LeaseToken)],
+) -> Result<Vec<Result<Reply, Problem>>, Problem> {
+    let op = |&(id, token): &(MessageId, LeaseToken)| Op::Ack { id, proof: token.into() };
+    if caller.limits().is_none() {
+        return app.ask_many(leases.iter().map(op).collect()).await;
+    }
+    let ids: Vec<MessageId> = leases.iter().map(|(id, _)| *id).collect();
+    let reaches = |queue: &QueueName| caller.reaches(queue);
+    let found = within(app, &ids, |queue| match queue {
+        Some(queue) if reaches(queue) => Found::Within,
+        Some(_) => Found::Beyond,
+        None => Found::Nothing,
+    })
+    .await?;
+    // What is no more stays no more: to ack it changes nothing, and tells whether it was acked, and in which queue.
+    let is_asked = |found: &Result<Found, Problem>| matches!(found, Ok(Found::Within | Found::Nothing));
+    let asked = leases.iter().zip(&found).filter(|(_, found)| is_asked(found));
+    let mut done = app.ask_many(asked.map(|(lease, _)| op(lease)).collect()).await?.into_iter();
+    let result = |found| {
+        let found = found?;
+        if found == Found::Beyond {
+            return Err(Problem::message_not_found());
+        }
+        let reply = done.next().unwrap_or(Err(Problem::internal()))?;
+        match (&reply, found) {
+            (Reply::Settle(Ok(Settled::Already { queue })), _) if reaches(queue) => Ok(reply),
+            (_, Found::Within) => Ok(reply),
+            (_, Found::Nothing | Found::Beyond) => Err(Problem::message_not_found()),
+        }
+    };
+    Ok(found.into_iter().map(result).collect())
+}
+
+/// What a caller finds whose token is limited to some queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Within,
+    Beyond,
+    Nothing,
 }
 
 #[derive(Debug, Deserialize)]
@@ -35,22 +81,42 @@ struct Nack<'a> {
     lease_token: Text<'a>,
     delay_ms: Option<Whole>,
     reason: Option<Text<'a>>,
+    dead: Option<bool>,
+    attempt: Option<bool>,
+}
+
+impl Nack<'_> {
+    fn into_op(self, id: MessageId, longest_ms: u64) -> Result<Op, Problem> {
+        let proof = token(&self.lease_token, || "lease_token".into())?.into();
+        let note = self.reason.map(|text| text.0.into()).unwrap_or_default();
+        let attempt = match self.attempt {
+            None | Some(true) => Attempt::Failed,
+            Some(false) => Attempt::NotYet,
+        };
+        if self.dead != Some(true) {
+            let delay_ms = self.delay_ms.map(|n| at_most("delay_ms", n.0, longest_ms)).transpose()?;
+            return Ok(Op::Nack { id, proof, attempt, delay_ms, priority: None, note });
+        }
+        if self.delay_ms.is_some() {
+            return Err(Problem::field(
+                "delay_ms",
+                "does not go with dead: a dead message does not come again",
+            ));
+        }
+        if attempt == Attempt::NotYet {
+            return Err(Problem::field(
+                "attempt",
+                "false does not go with dead: a dead message is not tried again",
+            ));
+        }
+        Ok(Op::Bury { id, proof, priority: None, note })
+    }
 }
 
 pub(crate) async fn nack(mut call: Call) -> Answer {
     let id = call.id()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let op = {
-        let asked: Nack<'_> = strict::parse(&bytes)?;
-        let limit = call.app.policy.max_delay_ms;
-        Op::Nack {
-            id,
-            proof: token(&asked.lease_token, || "lease_token".into())?.into(),
-            delay_ms: asked.delay_ms.map(|n| at_most("delay_ms", n.0, limit)).transpose()?,
-            priority: None,
-            note: asked.reason.map(|text| text.0.into()).unwrap_or_default(),
-        }
-    };
+    let op = strict::parse::<Nack<'_>>(&bytes)?.into_op(id, call.app.policy.max_delay_ms)?;
     settled(call.app.ask(op).await?)
 }
 
@@ -97,34 +163,29 @@ struct Leased<'a> {
 
 pub(crate) async fn ack_many(mut call: Call) -> Answer {
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let leases = {
+    let items: Vec<(MessageId, Result<LeaseToken, Problem>)> = {
         let asked: AckMany<'_> = strict::parse(&bytes)?;
         check_batch(asked.messages.len(), &call.app.policy)?;
         let one = |(n, Object(leased)): (usize, &Object<Leased<'_>>)| {
-            Ok((leased.id.0, token(&leased.lease_token, || format!("messages[{n}].lease_token").into())?))
+            (leased.id.0, token(&leased.lease_token, || format!("messages[{n}].lease_token").into()))
         };
-        asked
-            .messages
-            .iter()
-            .enumerate()
-            .map(one)
-            .collect::<Result<Vec<(MessageId, LeaseToken)>, Problem>>()?
+        asked.messages.iter().enumerate().map(one).collect()
     };
     drop(bytes);
-    let op = |(id, token): &(MessageId, LeaseToken)| Op::Ack { id: *id, proof: (*token).into() };
-    let results = if call.caller.limits().is_none() {
-        call.app.ask_many(leases.iter().map(op).collect()).await?
-    } else {
-        let ops = leases.iter().map(|lease| (lease.0, op(lease))).collect();
-        apply_within(&call.app, ops, |queue| call.caller.reaches(queue)).await?
-    };
+    let leases: Vec<(MessageId, LeaseToken)> =
+        items.iter().filter_map(|(id, token)| Some((*id, *token.as_ref().ok()?))).collect();
+    let mut done = acks(&call.app, &call.caller, &leases).await?.into_iter();
+    let results = items.into_iter().map(|(id, token)| match token {
+        Ok(_) => (id, done.next().unwrap_or(Err(Problem::internal()))),
+        Err(problem) => (id, Err(problem)),
+    });
     Ok(object(StatusCode::OK, |out| {
         out.open_list("results");
-        for ((id, _), result) in leases.iter().zip(results) {
+        for (id, result) in results {
             out.open();
-            out.id("id", *id);
+            out.id("id", id);
             match result {
-                Ok(Reply::Settle(Ok(settled))) => write(out, settled),
+                Ok(Reply::Settle(Ok(settled))) => write(out, &settled),
                 Ok(Reply::Settle(Err(refusal))) => Problem::from_settle(refusal).write_line(out),
                 Ok(_) => Problem::internal().write_line(out),
                 Err(problem) => problem.write_line(out),
@@ -141,18 +202,19 @@ fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> Result<Lease
 
 fn settled(reply: Reply) -> Answer {
     match reply {
-        Reply::Settle(Ok(settled)) => Ok(object(StatusCode::OK, |out| write(out, settled))),
+        Reply::Settle(Ok(settled)) => Ok(object(StatusCode::OK, |out| write(out, &settled))),
         Reply::Settle(Err(refusal)) => Err(Problem::from_settle(refusal)),
         _ => Err(Problem::internal()),
     }
 }
 
-fn write(out: &mut Json, settled: Settled) {
+fn write(out: &mut Json, settled: &Settled) {
     match settled {
         Settled::Acked => out.plain("result", "acked"),
+        Settled::Already { queue: _ } => out.plain("result", "already"),
         Settled::Again(due_at) => {
             out.plain("result", "again");
-            out.instant("due_at", due_at);
+            out.instant("due_at", *due_at);
         }
         Settled::Dead(reason) => {
             out.plain("result", "dead");

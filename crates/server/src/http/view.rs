@@ -41,6 +41,7 @@ pub(crate) fn write(out: &mut Json, view: &View) {
     out.instant("due_at", view.due_at);
     out.number("due_in_ms", view.due_in_ms);
     out.number("attempt", u64::from(view.attempt));
+    out.number("forgiven", u64::from(view.forgiven));
     out.number("max_attempts", u64::from(view.max_attempts));
     out.number("generation", u64::from(view.generation));
     out.number("priority", u64::from(view.priority));

@@ -178,7 +178,7 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
         let (status, code, detail) = problem(answer).await;
         let (expected, says) = match about {
             About::Queue => ((403, "forbidden"), MINE),
-            About::Message => ((404, "message_not_found"), "nothing is pending"),
+            About::Message | About::Lease => ((404, "message_not_found"), "nothing is pending"),
             About::Server | About::Several => ((403, "forbidden"), "whole server"),
         };
         assert_eq!((status, code.as_str()), expected, "{at}: {detail}");

@@ -155,6 +155,6 @@ async fn ack_of_many_answers_one_result_each() {
         .iter()
         .map(|r| r.get("result").or(r.get("code")).and_then(Value::as_str).expect("word"))
         .collect();
-    assert_eq!(words, ["acked", "lease_lost", "acked", "lease_lost", "message_not_found"]);
+    assert_eq!(words, ["acked", "lease_lost", "acked", "already", "message_not_found"]);
     assert_eq!(server.ok("GET", "/v1/queues/q", "").await["counts"]["leased"], 1);
 }

@@ -226,9 +226,40 @@ fn work_runs_the_command_for_each_message() {
         (&json!("nacked"), &json!("exit status 3"))
     );
 
+    shell.ok(&["enqueue", "q", "never"]);
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "grep -q never && exit 100"]);
+    let seen = shell.json(&["get", "3", "--json"]);
+    assert_eq!(
+        (&seen["state"], &seen["dead_reason"], &seen["history"][0]["note"]),
+        (&json!("dead"), &json!("buried"), &json!("exit status 100"))
+    );
+
     shell.ok(&["enqueue", "other", "x"]);
     let none = shell.fails(&["work", "other", "--", "./no-such-command"], 1);
     assert!(none.contains("cannot run ./no-such-command"), "{none}");
+}
+
+/// Story: a worker that was started a moment before its server gave up, though it waits for one that comes back.
+#[test]
+fn work_waits_for_a_server_that_is_not_there_yet() {
+    let shell = Shell::new();
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = socket.local_addr().expect("address").to_string();
+    drop(socket);
+    let url = format!("http://{address}");
+    let args = ["work", "q", "--count", "1", "--server", &url, "--", "touch", "worked"];
+    let mut worker = shell.command(&args).stderr(Stdio::piped()).spawn().expect("spawn");
+    let mut said = std::io::BufReader::new(worker.stderr.take().expect("stderr"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+    assert!(line.contains("trying again"), "{line}");
+    let data = shell.dir.path().join("late");
+    let mut server = Command::new(BINARY);
+    server.args(["serve", "--durability", "memory", "--http", &address, "--data"]).arg(&data);
+    let _server = Process::spawn(server);
+    shell.ok(&["enqueue", "q", "x", "--server", &url]);
+    assert_eq!(worker.wait().expect("wait").code(), Some(0));
+    assert!(shell.dir.path().join("worked").exists());
 }
 
 #[test]

@@ -105,7 +105,8 @@ async fn the_table_of_states_and_operations() {
         ("ack", Leased, 200, "acked"),
         ("ack", Lapsed, 200, "acked"),
         ("ack", Dead, 409, "lease_lost"),
-        ("ack", Acked, 409, "lease_lost"),
+        ("ack", Acked, 200, "already"),
+        ("ack", Cancelled, 409, "lease_lost"),
         ("nack", Leased, 200, "again"),
         ("nack", Lapsed, 200, "again"),
         ("nack", Dead, 409, "lease_lost"),
@@ -115,6 +116,20 @@ async fn the_table_of_states_and_operations() {
         ("extend", Dead, 409, "lease_lost"),
         ("extend", Acked, 409, "lease_lost"),
         ("stale ack", Leased, 409, "lease_lost"),
+        ("stale ack", Acked, 409, "lease_lost"),
+        ("edit", Scheduled, 200, "scheduled"),
+        ("edit", Ready, 200, "ready"),
+        ("edit", Leased, 409, "leased"),
+        ("edit", Lapsed, 200, "ready"),
+        ("edit", Dead, 409, "dead"),
+        ("edit", Acked, 404, "message_not_found"),
+        ("not yet", Leased, 200, "again"),
+        ("not yet", Lapsed, 200, "again"),
+        ("not yet", Dead, 409, "lease_lost"),
+        ("dead letter", Leased, 200, "dead"),
+        ("dead letter", Lapsed, 200, "dead"),
+        ("dead letter", Dead, 409, "lease_lost"),
+        ("dead letter", Acked, 409, "lease_lost"),
         ("stale ack", Scheduled, 409, "lease_lost"),
         ("redrive", Dead, 200, "redriven"),
         ("redrive", Ready, 409, "not_dead"),
@@ -176,6 +191,15 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
                 _ => word(&answer),
             };
             return (answer.status, word);
+        }
+        "edit" => server.call("PATCH", &by_key, r#"{"body": "c"}"#).await,
+        "not yet" => {
+            let body = json!({"lease_token": token, "attempt": false, "reason": "no stock"}).to_string();
+            server.call("POST", &format!("{by_id}/nack"), &body).await
+        }
+        "dead letter" => {
+            let body = json!({"lease_token": token, "dead": true, "reason": "no such order"}).to_string();
+            server.call("POST", &format!("{by_id}/nack"), &body).await
         }
         "ack" => server.call("POST", &format!("{by_id}/ack"), &proof).await,
         "nack" => server.call("POST", &format!("{by_id}/nack"), &proof).await,
@@ -324,6 +348,125 @@ async fn postpone_with_a_generation_and_another_body() {
     assert_eq!(now["state"], "ready");
     let far = server.call("PATCH", path, r#"{"delay_ms": 3155760000001}"#).await;
     assert_eq!((far.status, &far.json()["field"]), (400, &json!("delay_ms")));
+}
+
+/// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours come at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_without_a_due_time_leaves_it_and_everything_else_can_be_changed() {
+    let server = Server::start().await;
+    let all = r#"{"body": "a", "delay": "48h", "key": "k", "headers": {"a": "1", "b": "2"}, "priority": 7}"#;
+    let id = server.enqueue("q", all).await;
+    for path in ["/v1/queues/q/keys/k".to_owned(), format!("/v1/messages/{id}")] {
+        let before = server.ok("GET", &path, "").await;
+        for (patch, name, value) in [
+            (json!({"body": "b"}), "body", json!("b")),
+            (json!({"body_base64": "/w=="}), "body_base64", json!("/w==")),
+            (json!({"headers": {"c": "3"}}), "headers", json!({"c": "3"})),
+            (json!({"headers": {}}), "headers", json!({})),
+            (json!({"priority": 0}), "priority", json!(0)),
+            (json!({"max_attempts": 2}), "max_attempts", json!(2)),
+            (json!({"lease_ms": 90_000}), "lease_ms", json!(90_000)),
+        ] {
+            let generation = server.ok("GET", &path, "").await["generation"].as_u64().expect("generation");
+            let patch_if = {
+                let mut patch = patch.clone();
+                patch["if_generation"] = generation.into();
+                patch.to_string()
+            };
+            let now = server.ok("PATCH", &path, &patch_if).await;
+            assert_eq!((&now[name], &now["generation"]), (&value, &json!(generation + 1)), "{patch}");
+            assert_eq!((&now["due_at"], &now["state"]), (&before["due_at"], &json!("scheduled")), "{patch}");
+            let stale = server.call("PATCH", &path, &patch_if).await;
+            assert_eq!((stale.status, &stale.json()["code"]), (409, &json!("generation_mismatch")));
+        }
+    }
+    server.advance(48 * 3_600_000 - 1);
+    assert!(server.reserve("q", "{}").await.is_empty(), "a millisecond early");
+    server.advance(1);
+    let grant = &server.reserve("q", "{}").await[0];
+    assert_eq!((&grant["body_base64"], &grant["lease_ms"]), (&json!("/w=="), &json!(90_000)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_changes_give_no_advice_that_would_have_a_message_come_earlier() {
+    let server = Server::start().await;
+    let id = server.enqueue("q", r#"{"body": "a", "delay": "48h", "key": "k"}"#).await;
+    let path = format!("/v1/messages/{id}");
+    let long = "x".repeat(262_145);
+    for (patch, status, code, field) in [
+        (json!({}), 400, "bad_request", None),
+        (json!({"if_generation": 1}), 400, "bad_request", None),
+        (json!({"past": "fire"}), 400, "bad_request", Some("past")),
+        (json!({"due_at": "2020-01-01T00:00:00Z"}), 422, "in_the_past", Some("due_at")),
+        (json!({"lease_ms": 0}), 400, "bad_request", Some("lease_ms")),
+        (json!({"lease_ms": u64::MAX}), 400, "bad_request", Some("lease_ms")),
+        (json!({"max_attempts": 0}), 400, "bad_request", Some("max_attempts")),
+        (json!({"priority": 4_294_967_296u64}), 400, "bad_request", Some("priority")),
+        (json!({"headers": {"a": "x".repeat(16_385)}}), 400, "bad_request", Some("headers")),
+        (json!({"body": long}), 413, "body_too_large", Some("body")),
+    ] {
+        let answer = server.call("PATCH", &path, &patch.to_string()).await;
+        let problem = answer.json();
+        assert_eq!((answer.status, &problem["code"]), (status, &json!(code)), "{patch} {problem}");
+        assert_eq!(problem.get("field"), field.map(|f| json!(f)).as_ref(), "{problem}");
+        let detail = problem["detail"].as_str().expect("detail");
+        for advice in ["delay_ms: 0", "for now", "at once", "fire"] {
+            assert!(!detail.contains(advice), "{detail}");
+        }
+    }
+    let missing = server.call("POST", "/v1/queues/q/messages", r#"{"body": "a"}"#).await;
+    assert_eq!(missing.json()["detail"], "delay_ms: one of delay_ms, delay and due_at must be given");
+    let now = server.ok("GET", &path, "").await;
+    assert_eq!((&now["generation"], &now["due_in_ms"]), (&json!(1), &json!(48 * 3_600_000)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_says_not_yet_or_never() {
+    let server = Server::start().await;
+    let id = server.enqueue("q", r#"{"body": "a", "delay_ms": 0, "max_attempts": 1}"#).await;
+    let nack = format!("/v1/messages/{id}/nack");
+    for n in 1..=3 {
+        let token = server.reserve("q", "{}").await[0]["lease_token"].clone();
+        let not_yet = json!({"lease_token": token, "attempt": false, "delay_ms": 0, "reason": "no stock"});
+        let answer = server.ok("POST", &nack, &not_yet.to_string()).await;
+        assert_eq!(answer["result"], "again", "max_attempts is 1, and the grant is forgiven");
+        let now = server.ok("GET", &format!("/v1/messages/{id}"), "").await;
+        assert_eq!((&now["attempt"], &now["forgiven"]), (&json!(n), &json!(n)));
+    }
+    let token = server.reserve("q", "{}").await[0]["lease_token"].clone();
+    for (with, field) in [(json!(1), "delay_ms"), (json!(false), "attempt")] {
+        let mut wrong = json!({"lease_token": token, "dead": true});
+        wrong[field] = with;
+        let answer = server.call("POST", &nack, &wrong.to_string()).await;
+        assert_eq!((answer.status, &answer.json()["field"]), (400, &json!(field)));
+    }
+    let dead = json!({"lease_token": token, "dead": true, "reason": "no such order"});
+    let answer = server.ok("POST", &nack, &dead.to_string()).await;
+    assert_eq!(answer, json!({"result": "dead", "dead_reason": "buried"}));
+    let now = server.ok("GET", &format!("/v1/messages/{id}"), "").await;
+    assert_eq!((&now["state"], &now["attempt"]), (&json!("dead"), &json!(4)));
+    assert_eq!(now["history"].as_array().and_then(|h| h.last()).expect("history")["note"], "no such order");
+}
+
+/// Story: one token that was none failed the acks of all the others beside it.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_ack_of_a_batch_is_answered_for_itself() {
+    let server = Server::start().await;
+    for _ in 0..2 {
+        server.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;
+    }
+    let grants = server.reserve("q", r#"{"max": 2}"#).await;
+    let of = |n: usize| json!({"id": grants[n]["id"], "lease_token": grants[n]["lease_token"]});
+    let wrong = json!({"id": grants[1]["id"], "lease_token": "no token"});
+    let asked = json!({"messages": [of(0), wrong, of(0), of(1), {"id": "99", "lease_token": NO_TOKEN}]});
+    let answer = server.ok("POST", "/v1/ack", &asked.to_string()).await;
+    let word = |n: usize| {
+        let result = &answer["results"][n];
+        result.get("result").or(result.get("code")).cloned().unwrap_or_default()
+    };
+    let words: Vec<Value> = (0..5).map(word).collect();
+    assert_eq!(words, ["acked", "bad_request", "already", "acked", "message_not_found"]);
+    assert_eq!(answer["results"][1]["field"], "messages[1].lease_token");
 }
 
 #[tokio::test(flavor = "multi_thread")]

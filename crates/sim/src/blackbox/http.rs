@@ -325,6 +325,9 @@ fn impatient(request: &Request, response: &Response) -> Option<Heard> {
 
 fn understand(asked: &Asked, request: &Request, status: u16, value: &Value) -> Heard {
     if (200..300).contains(&status) {
+        if matches!(asked.call, Call::Ack(_)) && value["result"] == "already" {
+            return Heard::Refused(Refusal::AlreadyAcked);
+        }
         return match read(&asked.call, value) {
             Some(answer) => Heard::Done(answer),
             None => Heard::Absurd(format!("{} {}: cannot read {value}", request.method, request.path)),

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use duewheel::CallError;
 use duewheel::Outcome::{NotApplied, Unknown};
 use duewheel_core::engine::{
-    self, ChangeRefusal, EnqueueRefusal, Op, Past, Reply, Reserved, SettleRefusal, View,
+    self, Attempt, ChangeRefusal, Edit, EnqueueRefusal, Op, Past, Reply, Reserved, SettleRefusal, Settled,
+    View,
 };
 use duewheel_core::id::Epoch;
 use duewheel_core::message::{MaxAttempts, Options};
@@ -50,8 +51,7 @@ pub(super) fn op(call: &Call) -> Op {
         Call::Cancel(t) => Op::Cancel { target: target(t) },
         Call::Postpone { target: t, when: w, body } => Op::Postpone {
             target: target(t),
-            when: when(w),
-            body: body.as_ref().map(bytes),
+            edit: Box::new(Edit { body: body.as_ref().map(bytes), ..Edit::due(when(w)) }),
             if_generation: None,
         },
         Call::Fire(t) => Op::Fire { target: target(t) },
@@ -60,6 +60,7 @@ pub(super) fn op(call: &Call) -> Op {
         Call::Nack { proof: p, delay_ms } => Op::Nack {
             id: MessageId(p.id.0),
             proof: proof(p),
+            attempt: Attempt::Failed,
             delay_ms: *delay_ms,
             priority: None,
             note: "".into(),
@@ -145,6 +146,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
         }),
         Reply::View(Some(view)) => Ok(Answer::Found(held(&view))),
         Reply::View(None) => Err(Refusal::NotFound),
+        Reply::Settle(Ok(Settled::Already { .. })) => Err(Refusal::AlreadyAcked),
         Reply::Settle(Ok(_)) | Reply::Extend(Ok(_)) => Ok(Answer::Settled),
         Reply::Settle(Err(refusal)) | Reply::Extend(Err(refusal)) => Err(match refusal {
             SettleRefusal::LeaseLost => Refusal::LeaseLost,

@@ -192,8 +192,7 @@ fn postpone_with_a_body_puts_the_message_again_under_its_id() {
     let id = rig.put("q", 0, Some("k"));
     let postpone = |if_generation| Op::Postpone {
         target: Target::Key(queue("q"), key("k")),
-        when: When::After(50),
-        body: Some("new".into()),
+        edit: Box::new(Edit { body: Some("new".into()), ..Edit::due(When::After(50)) }),
         if_generation,
     };
     assert_eq!(rig.call(postpone(Some(9))), Reply::Change(Err(ChangeRefusal::GenerationMismatch(1))));
@@ -229,5 +228,5 @@ fn limits_are_refusals_that_name_the_part() {
     rig.put("q", 5, None);
     rig.put("q", 5, None);
     let full = rig.call(Op::Enqueue(Box::new(message("q", 5))));
-    assert_eq!(full, Reply::Enqueue(Err(EnqueueRefusal::Overloaded)));
+    assert_eq!(full, Reply::Enqueue(Err(EnqueueRefusal::Overloaded(Limit::Messages(2)))));
 }

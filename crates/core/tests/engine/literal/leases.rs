@@ -65,7 +65,7 @@ fn ack_removes_and_is_final() {
         ]
     );
     let again = rig.call(Op::Ack { id, proof: grant.token.into() });
-    assert_eq!(again, Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    assert_eq!(again, Reply::Settle(Ok(Settled::Already { queue: queue("q") })));
     let never = rig.call(Op::Ack { id: MessageId(99), proof: grant.token.into() });
     assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
 }
@@ -92,7 +92,14 @@ fn a_stale_token_is_refused_after_a_new_grant_and_after_a_restart() {
     assert!(new.token > old.token && new.attempt == 2);
     for op in [
         Op::Ack { id, proof: old.token.into() },
-        Op::Nack { id, proof: old.token.into(), delay_ms: None, priority: None, note: "".into() },
+        Op::Nack {
+            id,
+            proof: old.token.into(),
+            attempt: Attempt::Failed,
+            delay_ms: None,
+            priority: None,
+            note: "".into(),
+        },
         Op::Bury { id, proof: old.token.into(), priority: None, note: "".into() },
     ] {
         assert_eq!(rig.call(op), Reply::Settle(Err(SettleRefusal::LeaseLost)));
@@ -150,6 +157,7 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
     let id = MessageId(1);
     let first = rig.reserve("q", 1).remove(0);
     let nack = |t: LeaseToken, note: &str| Op::Nack {
+        attempt: Attempt::Failed,
         id,
         proof: t.into(),
         delay_ms: Some(0),

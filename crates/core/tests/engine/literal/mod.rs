@@ -1,9 +1,11 @@
 //! Inputs in, literal effects out.
 
+mod edits;
 mod enqueues;
 mod leases;
 mod queues;
 mod reserves;
+mod settles;
 
 use std::sync::Arc;
 

@@ -42,6 +42,7 @@ fn purge_is_one_record_and_spares_what_is_leased() {
     assert_eq!(views[0].counts, Counts { scheduled: 1, ready: 0, leased: 1, dead: 0, estimated: false });
     assert_eq!(rig.table.len(), 2, "the store forgets the same");
     let nack = Op::Nack {
+        attempt: Attempt::Failed,
         id: MessageId(1),
         proof: leased.token.into(),
         delay_ms: Some(0),
@@ -94,7 +95,14 @@ fn settings_count_at_the_moment_of_use_and_a_message_may_say_otherwise() {
     rig.restart();
     let grant = rig.reserve("q", 1).remove(0);
     assert_eq!(grant.lease_ms, 500);
-    let nack = Op::Nack { id, proof: grant.token.into(), delay_ms: None, priority: Some(3), note: "".into() };
+    let nack = Op::Nack {
+        id,
+        proof: grant.token.into(),
+        attempt: Attempt::Failed,
+        delay_ms: None,
+        priority: Some(3),
+        note: "".into(),
+    };
     assert_eq!(rig.call(nack), Reply::Settle(Ok(Settled::Again(WallMs(WALL + 7)))));
     rig.pass(7);
     assert_eq!(rig.reserve("q", 1)[0].priority, 3);

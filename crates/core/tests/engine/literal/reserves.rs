@@ -3,7 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::policy::{QueueSettings, ReadyOrder};
-use duewheel_core::time::{EngineMs, WallMs};
+use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
 
 use super::{durable, rig};
 use crate::harness::*;
@@ -179,4 +179,27 @@ fn another_order_counts_for_what_is_ready_already() {
     let settings = QueueSettings { priority: Some(1), ..QueueSettings::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
     assert_eq!(rig.reserve("q", 1)[0].message.id, first);
+}
+
+/// Story: a connection reserved a job with a TTR of 1 s, whose last second begins at once, and reserved again within the same millisecond: it
+/// was told that there is nothing, not that the end is near. The deadline is rounded up, so the present has to be, too.
+#[test]
+fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
+    let mut rig = rig();
+    rig.put("q", 0, None);
+    rig.now = Now { partial: Partial::Cut, ..rig.now };
+    let session = SessionId(5);
+    let demand = |rig: &mut Rig| Reserve {
+        lease_ms: Some(1_000),
+        session,
+        deadline_margin_ms: Some(1_000),
+        ..rig.demand(&["q"], 1, 0)
+    };
+    let first = demand(&mut rig);
+    assert!(
+        matches!(rig.call(Op::Reserve(first)), Reply::Reserve(Reserved::Grants(grants)) if grants.len() == 1)
+    );
+    let second = demand(&mut rig);
+    assert_eq!(rig.call(Op::Reserve(second)), Reply::Reserve(Reserved::DeadlineSoon));
+    assert_eq!(rig.call(Op::SessionDeadline { session }), Reply::Deadline(Some(1_000)));
 }

@@ -1,6 +1,6 @@
 //! Listings: every message once, in order, however the pages are cut.
 
-use duewheel_core::engine::{Enqueue, Op, Past, Reply, View, When};
+use duewheel_core::engine::{Edit, Enqueue, Op, Past, Reply, View, When};
 use duewheel_core::message::State;
 use duewheel_core::policy::Policy;
 use duewheel_core::time::WallMs;
@@ -119,7 +119,8 @@ async fn a_message_that_moves_between_two_pages_takes_no_other_with_it() {
     // What has been listed comes again behind the others; nothing is left out.
     let id = first.views[0].message.id;
     let target = duewheel_core::engine::Target::Id(id);
-    rig.call(Op::Postpone { target, when: When::After(90_000), body: None, if_generation: None }).await;
+    rig.call(Op::Postpone { target, edit: Box::new(Edit::due(When::After(90_000))), if_generation: None })
+        .await;
     let (mut after, mut rest) = (first.next, Vec::new());
     while let Some(places) = after {
         let page = rig.client.list(queue("q"), None, Some(places), 10).await.unwrap();

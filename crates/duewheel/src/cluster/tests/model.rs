@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    ChangeRefusal, Enqueue, EnqueueRefusal, Enqueued, Grant, Hold, IfExists, Op, Outline, Past, Proof,
-    QueueView, Reply, Reserve, Reserved, SettleRefusal, Target, View, When,
+    Attempt, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Enqueued, Grant, Hold, IfExists, Op, Outline,
+    Past, Proof, QueueView, Reply, Reserve, Reserved, SettleRefusal, Target, View, When,
 };
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{MaxAttempts, State};
@@ -256,6 +256,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
         12 => Ask::Proved(tag, by, |id, proof| Op::Nack {
             id,
             proof,
+            attempt: Attempt::Failed,
             delay_ms: Some(700),
             priority: Some(3),
             note: "no".into(),
@@ -267,7 +268,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
         17 => Ask::Id(tag, |id| Op::Redrive { id }),
         18 => Ask::Id(tag, |id| Op::Fire { target: Target::Id(id) }),
         19 => Ask::Op(Op::Cancel { target }),
-        20 => Ask::Op(Op::Postpone { target, when, body: None, if_generation: None }),
+        20 => Ask::Op(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }),
         21 => Ask::Op(Op::Get { target }),
         22 => match random.below(6) {
             0 => Ask::Op(Op::FireMany { queue: name, max: 1_000 }),

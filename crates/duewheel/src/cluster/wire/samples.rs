@@ -165,6 +165,20 @@ fn reserve() -> impl Strategy<Value = Reserve> {
     )
 }
 
+fn edit() -> impl Strategy<Value = Edit> {
+    let content = (of(body()), of(headers()));
+    (of(when()), content, any::<Option<u32>>(), any::<Option<u32>>(), ms()).prop_map(
+        |(when, (body, headers), priority, max, lease_ms)| Edit {
+            when,
+            body,
+            headers,
+            priority,
+            max_attempts: max.and_then(MaxAttempts::new),
+            lease_ms,
+        },
+    )
+}
+
 /// Any operation: each kind is as likely.
 pub(super) fn op() -> impl Strategy<Value = Op> {
     let hand = prop_oneof![
@@ -176,9 +190,15 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     ];
     let settle = prop_oneof![
         (id(), proof()).prop_map(|(id, proof)| Op::Ack { id, proof }),
-        (id(), proof(), ms(), any::<Option<u32>>(), text()).prop_map(
-            |(id, proof, delay_ms, priority, note)| Op::Nack { id, proof, delay_ms, priority, note }
-        ),
+        (id(), proof(), select(vec![Attempt::Failed, Attempt::NotYet]), ms(), any::<Option<u32>>(), text())
+            .prop_map(|(id, proof, attempt, delay_ms, priority, note)| Op::Nack {
+                id,
+                proof,
+                attempt,
+                delay_ms,
+                priority,
+                note
+            }),
         (id(), proof(), any::<Option<u32>>(), text()).prop_map(|(id, proof, priority, note)| Op::Bury {
             id,
             proof,
@@ -190,9 +210,11 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     ];
     let change = prop_oneof![
         target().prop_map(|target| Op::Cancel { target }),
-        (target(), when(), of(body()), any::<Option<u32>>()).prop_map(
-            |(target, when, body, if_generation)| Op::Postpone { target, when, body, if_generation }
-        ),
+        (target(), edit(), any::<Option<u32>>()).prop_map(|(target, edit, if_generation)| Op::Postpone {
+            target,
+            edit: Box::new(edit),
+            if_generation
+        }),
         target().prop_map(|target| Op::Fire { target }),
         (name(), size()).prop_map(|(queue, max)| Op::FireMany { queue, max }),
         id().prop_map(|id| Op::Redrive { id }),
@@ -275,7 +297,7 @@ fn view() -> impl Strategy<Value = View> {
         delay_ms,
     });
     let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
-    (message(), state(), any::<[u32; 4]>(), any::<[u64; 4]>(), rest).prop_map(
+    (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(
         |(message, state, small, large, (lease_until, dead, marks, history))| View {
             message,
             state,
@@ -286,6 +308,7 @@ fn view() -> impl Strategy<Value = View> {
             priority: small[2],
             lease_ms: large[2],
             max_attempts: small[3],
+            forgiven: small[4],
             lease_until,
             dead,
             marks,
@@ -363,6 +386,20 @@ fn queue_view() -> impl Strategy<Value = QueueView> {
     })
 }
 
+fn part() -> impl Strategy<Value = Part> {
+    let all = [Part::Body, Part::Headers, Part::DedupeId, Part::Lease, Part::MaxAttempts, Part::Backoff];
+    select(all.to_vec())
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![
+        any::<u64>().prop_map(Limit::Messages),
+        any::<u64>().prop_map(Limit::Bytes),
+        any::<u64>().prop_map(Limit::Queues),
+        Just(Limit::Leases),
+    ]
+}
+
 fn change_refusal() -> impl Strategy<Value = ChangeRefusal> {
     prop_oneof![
         select(vec![
@@ -373,19 +410,21 @@ fn change_refusal() -> impl Strategy<Value = ChangeRefusal> {
             ChangeRefusal::InThePast,
             ChangeRefusal::Paused,
             ChangeRefusal::DiskFull,
-            ChangeRefusal::Overloaded,
+            ChangeRefusal::Busy,
         ]),
         id().prop_map(ChangeRefusal::KeyExists),
         any::<u32>().prop_map(ChangeRefusal::GenerationMismatch),
         any::<u64>().prop_map(ChangeRefusal::TooFar),
-        size().prop_map(ChangeRefusal::BodyTooLarge),
+        Just(ChangeRefusal::NothingToChange),
+        limit().prop_map(ChangeRefusal::Overloaded),
+        (part(), size()).prop_map(|(part, max)| ChangeRefusal::TooLarge(part, max)),
+        part().prop_map(ChangeRefusal::OutOfRange),
         any::<u64>().prop_map(ChangeRefusal::LeaseTooLong),
         over_quota().prop_map(ChangeRefusal::OverQuota),
     ]
 }
 
 fn enqueue_refusal() -> impl Strategy<Value = EnqueueRefusal> {
-    let part = || select(vec![Part::Body, Part::Headers, Part::DedupeId, Part::Lease, Part::Backoff]);
     prop_oneof![
         id().prop_map(EnqueueRefusal::KeyExists),
         id().prop_map(EnqueueRefusal::Leased),
@@ -394,7 +433,8 @@ fn enqueue_refusal() -> impl Strategy<Value = EnqueueRefusal> {
         id().prop_map(EnqueueRefusal::DedupeMismatch),
         (part(), size()).prop_map(|(part, max)| EnqueueRefusal::TooLarge(part, max)),
         part().prop_map(EnqueueRefusal::OutOfRange),
-        Just(EnqueueRefusal::Overloaded),
+        limit().prop_map(EnqueueRefusal::Overloaded),
+        Just(EnqueueRefusal::Busy),
         Just(EnqueueRefusal::DiskFull),
         over_quota().prop_map(EnqueueRefusal::OverQuota),
     ]
@@ -447,6 +487,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
     ];
     let settled = prop_oneof![
         Just(Settled::Acked),
+        name().prop_map(|queue| Settled::Already { queue }),
         wall().prop_map(Settled::Again),
         dead_reason().prop_map(Settled::Dead),
     ];

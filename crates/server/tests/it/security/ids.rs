@@ -126,7 +126,26 @@ async fn an_id_out_of_reach_looks_like_one_that_never_was() {
     assert_eq!((&seen["state"], &seen["attempt"]), (&json!("leased"), &json!(1)));
     let done = shop.ok(&shop.operator, "POST", "/v1/ack", &batch.to_string()).await;
     assert_eq!(done["results"][0]["result"], "acked", "{done}");
-    assert_eq!(done["results"][1]["code"], "lease_lost", "{done}");
+    assert_eq!(done["results"][1]["result"], "already", "{done}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_ack_is_answered_as_done_within_reach_only() {
+    let shop = Shop::open().await;
+    for (queue, status) in [("mine/q", 200), ("theirs", 404)] {
+        shop.enqueue(queue).await;
+        let (id, token) = shop.lease(queue).await;
+        let (path, proof) = (format!("/v1/messages/{id}/ack"), json!({"lease_token": token}).to_string());
+        assert_eq!(shop.ok(&shop.operator, "POST", &path, &proof).await["result"], "acked");
+        let again = shop.call(&shop.tenant, "POST", &path, &proof).await;
+        assert_eq!(again.status, status, "{queue}: {}", again.json());
+        let batch = json!({"messages": [{"id": id, "lease_token": token}]}).to_string();
+        let many = shop.ok(&shop.tenant, "POST", "/v1/ack", &batch).await;
+        assert_eq!(many["results"][0] == json!({"id": id, "result": "already"}), status == 200, "{many}");
+        let other = json!({"lease_token": "000000010000000000000000"}).to_string();
+        let lost = shop.call(&shop.tenant, "POST", &path, &other).await;
+        assert_eq!((lost.status, &lost.json()["code"]), (404, &json!("message_not_found")), "{queue}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +163,7 @@ async fn within_reach_everything_is_as_without_limits() {
         let results: Vec<&Value> = done["results"].as_array().expect("results").iter().collect();
         assert_eq!((&results[0]["id"], &results[0]["status"]), (&json!(foreign), &json!(404)), "{n}: {done}");
         assert_eq!((&results[1]["id"], &results[1]["result"]), (&json!(id), &json!("acked")), "{done}");
-        assert_eq!(results[2]["code"], "lease_lost", "the same one again: {done}");
+        assert_eq!(results[2]["result"], "already", "the same one again: {done}");
     }
     shop.enqueue("mine/q").await;
     let (id, token) = shop.lease("mine/q").await;

@@ -1,0 +1,77 @@
+//! Acks of late: so that a consumer whose answer was lost hears that its message is done, when it acks again.
+//!
+//! In memory only, bounded by number and by age. What is forgotten is answered as any lease that is over.
+
+use std::collections::VecDeque;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::id::{LeaseToken, MessageId};
+use crate::name::QueueName;
+use crate::policy::Policy;
+use crate::time::EngineMs;
+
+/// Old acks forgotten with each new one: more than one, so that a burst does not stay; few, so that a step is bounded.
+const FORGOTTEN: usize = 4;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Acked {
+    /// Oldest first.
+    order: VecDeque<(EngineMs, MessageId)>,
+    /// An id is acked once at most: it is never used again.
+    by_id: HashMap<MessageId, Done, FixedState>,
+}
+
+#[derive(Debug)]
+struct Done {
+    token: LeaseToken,
+    queue: QueueName,
+    at: EngineMs,
+}
+
+impl Acked {
+    pub(super) fn new(seed: u64) -> Self {
+        Acked { order: VecDeque::new(), by_id: HashMap::with_hasher(FixedState::with_seed(seed ^ 0xacced)) }
+    }
+
+    /// Remembers an ack.
+    pub(super) fn insert(
+        &mut self,
+        policy: &Policy,
+        now: EngineMs,
+        id: MessageId,
+        token: LeaseToken,
+        queue: QueueName,
+    ) {
+        for _ in 0..FORGOTTEN {
+            let Some(&(at, old)) = self.order.front() else { break };
+            if self.order.len() < policy.max_acked && is_recent(policy, now, at) {
+                break;
+            }
+            self.order.pop_front();
+            self.by_id.remove(&old);
+        }
+        if self.order.len() < policy.max_acked {
+            self.order.push_back((now, id));
+            self.by_id.insert(id, Done { token, queue, at: now });
+        }
+    }
+
+    /// The queue of the message, if this lease acked it not long ago.
+    pub(super) fn queue_of(
+        &self,
+        policy: &Policy,
+        now: EngineMs,
+        id: MessageId,
+        token: LeaseToken,
+    ) -> Option<&QueueName> {
+        let done = self.by_id.get(&id)?;
+        (done.token == token && is_recent(policy, now, done.at)).then_some(&done.queue)
+    }
+}
+
+fn is_recent(policy: &Policy, now: EngineMs, at: EngineMs) -> bool {
+    now.0.saturating_sub(at.0) < policy.acked_ms
+}

@@ -1,0 +1,128 @@
+//! What a change gives a waiting message, and what it leaves.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::MessageId;
+use duewheel_core::message::*;
+use duewheel_core::policy::Policy;
+use duewheel_core::store::Room;
+use duewheel_core::time::WallMs;
+
+use super::rig;
+use crate::harness::*;
+
+fn edit(rig: &mut Rig, id: MessageId, edit: Edit) -> Result<View, ChangeRefusal> {
+    let op = Op::Postpone { target: Target::Id(id), edit: Box::new(edit), if_generation: None };
+    match rig.call(op) {
+        Reply::Change(result) => result?,
+        other => panic!("{other:?}"),
+    };
+    let Reply::View(Some(view)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+    Ok(*view)
+}
+
+fn body(text: &'static str) -> Edit {
+    Edit { body: Some(text.into()), ..Edit::default() }
+}
+
+/// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours come at once.
+#[test]
+fn without_a_due_time_the_due_time_and_its_clock_stay() {
+    let mut rig = rig();
+    let after = rig.put("q", 1_000, None);
+    let at =
+        Enqueue { when: When::At { due_at: WallMs(WALL + 1_000), past: Past::Refuse }, ..message("q", 0) };
+    rig.call(Op::Enqueue(Box::new(at)));
+    let at = MessageId(2);
+    for id in [after, at] {
+        let view = edit(&mut rig, id, body("new")).unwrap();
+        assert_eq!((view.due_at, view.due_in_ms, view.delay_ms), (WallMs(WALL + 1_000), 1_000, 1_000));
+        assert_eq!((view.generation, view.state, &view.message.body[..]), (2, State::Scheduled, &b"new"[..]));
+    }
+    rig.restart();
+    // The wall clock is set forward: only what is due at an instant follows it.
+    rig.now.wall.0 += 1_000;
+    let ready: Vec<MessageId> = rig.reserve("q", 10).iter().map(|grant| grant.message.id).collect();
+    assert_eq!(ready, [at]);
+    rig.pass(1_000);
+    assert_eq!(rig.reserve("q", 10)[0].message.id, after);
+}
+
+#[test]
+fn a_ready_message_stays_ready() {
+    let mut rig = rig();
+    let id = rig.put("q", 10, None);
+    rig.pass(20);
+    let view = edit(&mut rig, id, body("new")).unwrap();
+    assert_eq!((view.state, view.due_at), (State::Ready, WallMs(WALL + 10)));
+    let grant = rig.reserve("q", 1).remove(0);
+    assert_eq!((&grant.message.body[..], grant.generation, grant.lateness_ms), (&b"new"[..], 2, 10));
+}
+
+#[test]
+fn each_part_by_itself() {
+    let mut rig = rig();
+    let headers: Headers = vec![("a".into(), "1".into()), ("b".into(), "2".into())];
+    let options = Options { lease_ms: Some(5_000), max_attempts: MaxAttempts::new(3), backoff: None };
+    let e = Enqueue { headers: headers.clone(), options, priority: Some(7), ..message("q", 1_000) };
+    rig.call(Op::Enqueue(Box::new(e)));
+    let id = MessageId(1);
+    let as_it_is = |view: &View| {
+        let message = &view.message;
+        (message.body.clone(), message.headers.clone(), view.priority, view.max_attempts, view.lease_ms)
+    };
+    let other: Headers = vec![("c".into(), "3".into())];
+    let said = edit(&mut rig, id, Edit { headers: Some(other.clone()), ..Edit::default() }).unwrap();
+    assert_eq!(as_it_is(&said), ("body".into(), other, 7, 3, 5_000), "all headers are others");
+    let said = edit(&mut rig, id, Edit { headers: Some(vec![]), ..Edit::default() }).unwrap();
+    assert_eq!(as_it_is(&said), ("body".into(), vec![], 7, 3, 5_000));
+    let said = edit(&mut rig, id, Edit { priority: Some(0), ..Edit::default() }).unwrap();
+    assert_eq!(as_it_is(&said), ("body".into(), vec![], 0, 3, 5_000));
+    let said = edit(&mut rig, id, Edit { max_attempts: MaxAttempts::new(9), ..Edit::default() }).unwrap();
+    assert_eq!(as_it_is(&said), ("body".into(), vec![], 0, 9, 5_000));
+    let said = edit(&mut rig, id, Edit { lease_ms: Some(60_000), ..Edit::default() }).unwrap();
+    assert_eq!(as_it_is(&said), ("body".into(), vec![], 0, 9, 60_000));
+    assert_eq!((said.generation, said.due_in_ms), (6, 1_000), "each is a change");
+    rig.restart();
+    let Reply::View(Some(kept)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+    assert_eq!(as_it_is(&kept), as_it_is(&said));
+}
+
+#[test]
+fn what_a_lease_that_ran_out_has_seen_cannot_be_acked_any_more() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    assert_eq!(edit(&mut rig, id, body("new")), Err(ChangeRefusal::Leased));
+    rig.pass(30_000);
+    edit(&mut rig, id, body("new")).unwrap();
+    let ack = Op::Ack { id, proof: grant.token.into() };
+    assert_eq!(rig.call(ack), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    let grant = rig.reserve("q", 1).remove(0);
+    let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() };
+    rig.call(bury);
+    assert_eq!(edit(&mut rig, id, body("newer")), Err(ChangeRefusal::Dead));
+}
+
+#[test]
+fn refusals_change_nothing() {
+    let mut rig =
+        Rig::new(Policy { max_body: 4, max_headers: 4, max_message_bytes: 10, ..Policy::default() });
+    let id = rig.put("q", 1_000, None);
+    let headers = |value: &str| Edit { headers: Some(vec![("h".into(), value.into())]), ..Edit::default() };
+    assert_eq!(edit(&mut rig, id, Edit::default()), Err(ChangeRefusal::NothingToChange));
+    assert_eq!(edit(&mut rig, id, body("12345")), Err(ChangeRefusal::TooLarge(Part::Body, 4)));
+    assert_eq!(edit(&mut rig, id, headers("1234")), Err(ChangeRefusal::TooLarge(Part::Headers, 4)));
+    let lease = |ms| Edit { lease_ms: Some(ms), ..Edit::default() };
+    assert_eq!(edit(&mut rig, id, lease(0)), Err(ChangeRefusal::OutOfRange(Part::Lease)));
+    assert_eq!(edit(&mut rig, id, lease(u64::MAX)), Err(ChangeRefusal::OutOfRange(Part::Lease)));
+    rig.put("q", 1_000, None);
+    let over = Err(ChangeRefusal::Overloaded(Limit::Bytes(10)));
+    assert_eq!(edit(&mut rig, id, headers("123")), over, "over the bytes of all");
+    rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Room::SettleOnly), &mut fx);
+    assert_eq!(edit(&mut rig, id, headers("1")), Err(ChangeRefusal::DiskFull));
+    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
+    let view = edit(&mut rig, id, headers("123")).unwrap();
+    assert_eq!((view.generation, view.message.weight()), (2, 8));
+}

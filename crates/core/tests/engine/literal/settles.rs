@@ -1,0 +1,140 @@
+//! What a settlement says of the attempt, and what a repeated ack is told.
+
+use duewheel_core::engine::*;
+use duewheel_core::id::{LeaseToken, MessageId};
+use duewheel_core::message::*;
+use duewheel_core::policy::Policy;
+
+use super::rig;
+use crate::harness::*;
+
+fn nack(id: MessageId, token: LeaseToken, attempt: Attempt) -> Op {
+    Op::Nack { id, proof: token.into(), attempt, delay_ms: Some(0), priority: None, note: "".into() }
+}
+
+fn view(rig: &mut Rig, id: MessageId) -> View {
+    match rig.call(Op::Get { target: Target::Id(id) }) {
+        Reply::View(Some(view)) => *view,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn attempts(max: u32) -> Enqueue {
+    let options = Options { max_attempts: MaxAttempts::new(max), ..Options::default() };
+    Enqueue { options, ..message("q", 0) }
+}
+
+#[test]
+fn not_yet_forgives_the_grant_and_attempts_never_fall() {
+    let mut rig = rig();
+    rig.call(Op::Enqueue(Box::new(attempts(2))));
+    let id = MessageId(1);
+    for n in 1..=5 {
+        let grant = rig.reserve("q", 1).remove(0);
+        assert_eq!(grant.attempt, n, "grants are counted all the same");
+        let said = rig.call(nack(id, grant.token, Attempt::NotYet));
+        assert!(matches!(said, Reply::Settle(Ok(Settled::Again(_)))), "{said:?}");
+    }
+    let now = view(&mut rig, id);
+    assert_eq!((now.state, now.attempt, now.forgiven), (State::Ready, 5, 5));
+
+    rig.restart();
+    let grant = rig.reserve("q", 1).remove(0);
+    assert!(matches!(rig.call(nack(id, grant.token, Attempt::Failed)), Reply::Settle(Ok(Settled::Again(_)))));
+    let grant = rig.reserve("q", 1).remove(0);
+    let last = rig.call(nack(id, grant.token, Attempt::Failed));
+    assert_eq!(last, Reply::Settle(Ok(Settled::Dead(DeadReason::MaxAttempts))), "two that were not forgiven");
+    let now = view(&mut rig, id);
+    assert_eq!((now.state, now.attempt, now.forgiven), (State::Dead, 7, 5));
+}
+
+#[test]
+fn not_yet_of_a_lease_that_ran_out_forgives_it_too() {
+    let mut rig = rig();
+    rig.call(Op::Enqueue(Box::new(attempts(2))));
+    let id = MessageId(1);
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.pass(30_000);
+    assert_eq!(view(&mut rig, id).forgiven, 0);
+    let said = rig.call(nack(id, grant.token, Attempt::NotYet));
+    assert!(matches!(said, Reply::Settle(Ok(Settled::Again(_)))), "{said:?}");
+    let again = rig.call(nack(id, grant.token, Attempt::NotYet));
+    assert_eq!(again, Reply::Settle(Err(SettleRefusal::LeaseLost)), "once");
+    let now = view(&mut rig, id);
+    assert_eq!((now.attempt, now.forgiven), (1, 1));
+}
+
+#[test]
+fn the_backoff_of_not_yet_does_not_grow() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    for _ in 0..6 {
+        let grant = rig.reserve("q", 1).remove(0);
+        let op = Op::Nack {
+            id,
+            proof: grant.token.into(),
+            attempt: Attempt::NotYet,
+            delay_ms: None,
+            priority: None,
+            note: "".into(),
+        };
+        let Reply::Settle(Ok(Settled::Again(due))) = rig.call(op) else { panic!() };
+        let waits = due.0 - rig.now.wall.0;
+        assert!((1_000..1_500).contains(&waits), "as after the first attempt: {waits}");
+        rig.pass(waits);
+    }
+}
+
+#[test]
+fn a_repeated_ack_is_told_that_it_is_done() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    let ack = || Op::Ack { id, proof: grant.token.into() };
+    let already = Reply::Settle(Ok(Settled::Already { queue: queue("q") }));
+    let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
+    assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(ack()), already);
+    assert_eq!(rig.call(ack()), already, "as often as it is asked");
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!((stats.lease_lost, stats.totals.acked), (0, 1), "it was not lost, and acked once");
+
+    let other = LeaseToken { counter: grant.token.counter + 1, ..grant.token };
+    assert_eq!(rig.call(Op::Ack { id, proof: other.into() }), lost, "another token");
+    assert_eq!(rig.call(nack(id, grant.token, Attempt::Failed)), lost, "it cannot come again");
+    rig.pass(299_999);
+    assert_eq!(rig.call(ack()), already);
+    rig.pass(1);
+    assert_eq!(rig.call(ack()), lost, "five minutes later");
+}
+
+#[test]
+fn acks_are_remembered_in_memory_and_up_to_a_number() {
+    let mut rig = Rig::new(Policy { max_acked: 2, ..Policy::default() });
+    for _ in 0..4 {
+        rig.put("q", 0, None);
+    }
+    let grants = rig.reserve("q", 4);
+    let ack = |grant: &Grant| Op::Ack { id: grant.message.id, proof: grant.token.into() };
+    for grant in &grants {
+        assert_eq!(rig.call(ack(grant)), Reply::Settle(Ok(Settled::Acked)));
+    }
+    let is_known = |rig: &mut Rig, grant: &Grant| {
+        matches!(rig.call(ack(grant)), Reply::Settle(Ok(Settled::Already { .. })))
+    };
+    let known: Vec<bool> = grants.iter().map(|grant| is_known(&mut rig, grant)).collect();
+    assert_eq!(known, [false, false, true, true], "the last two");
+    rig.restart();
+    assert!(!is_known(&mut rig, &grants[3]), "a restart forgets");
+}
+
+#[test]
+fn what_was_cancelled_is_not_said_to_be_acked() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.pass(30_000);
+    assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
+    let ack = Op::Ack { id, proof: grant.token.into() };
+    assert_eq!(rig.call(ack), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+}

@@ -1,0 +1,116 @@
+//! Changing a message that waits.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
+use duewheel_core::message::MaxAttempts;
+use duewheel_core::time::{WallMs, ceil_ms};
+use serde::Serialize;
+
+use crate::Client;
+use crate::error::CallError;
+use crate::queue::QueueError;
+
+/// A change of a message that waits; made by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by
+/// [`Change::apply`]. What is not set stays as it is, the due time included.
+#[derive(Debug)]
+#[must_use = "nothing is changed before `apply`"]
+pub struct Change {
+    client: Client,
+    target: Result<Target, QueueError>,
+    edit: Box<Edit>,
+    if_generation: Option<u32>,
+    wrong: Option<QueueError>,
+}
+
+impl Change {
+    pub(crate) fn new(client: Client, target: Result<Target, QueueError>) -> Self {
+        Change { client, target, edit: Box::default(), if_generation: None, wrong: None }
+    }
+
+    /// Due after this time from now, rounded up to a millisecond.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.edit.when = Some(When::After(ceil_ms(delay)));
+        self
+    }
+
+    /// Due at this instant of the wall clock, rounded up to a millisecond. An instant that has passed is an error.
+    pub fn at(mut self, instant: SystemTime) -> Self {
+        self.edit.when = Some(When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Refuse });
+        self
+    }
+
+    /// Another payload.
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.edit.body = Some(body.into());
+        self
+    }
+
+    /// Another payload: this value as JSON.
+    pub fn message<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => self.edit.body = Some(body.into()),
+            Err(error) => self.wrong = Some(QueueError::Json(error.to_string())),
+        }
+        self
+    }
+
+    /// A header, in place of all that the message has; call it once for each.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.edit.headers.get_or_insert_default().push((name.into(), value.into()));
+        self
+    }
+
+    /// No headers, but those that a later [`Change::header`] adds.
+    pub fn no_headers(mut self) -> Self {
+        self.edit.headers = Some(Vec::new());
+        self
+    }
+
+    /// Another priority; lower goes first.
+    pub fn priority(mut self, priority: u32) -> Self {
+        self.edit.priority = Some(priority);
+        self
+    }
+
+    /// Dead after so many deliveries; at least 1.
+    pub fn max_attempts(mut self, n: u32) -> Self {
+        match MaxAttempts::new(n) {
+            Some(max) => self.edit.max_attempts = Some(max),
+            None => self.wrong = Some(QueueError::Refused(ChangeRefusal::OutOfRange(Part::MaxAttempts))),
+        }
+        self
+    }
+
+    /// How long a consumer has it for itself, from the next delivery on.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.edit.lease_ms = Some(ceil_ms(lease));
+        self
+    }
+
+    /// Refuse unless the message has this generation.
+    pub fn if_generation(mut self, generation: u32) -> Self {
+        self.if_generation = Some(generation);
+        self
+    }
+
+    /// Changes the message, and gives it as it is then: same id, `generation` one higher.
+    ///
+    /// # Errors
+    /// See [`QueueError`]; a message that is leased or dead cannot be changed, and a change of nothing is refused.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the change back; whether it was made is then unknown.
+    pub async fn apply(self) -> Result<Outline, QueueError> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        let op = Op::Postpone { target: self.target?, edit: self.edit, if_generation: self.if_generation };
+        match self.client.call(op).await? {
+            Reply::Change(Ok(outline)) => Ok(*outline),
+            Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
+            _ => Err(CallError::WRONG_ANSWER.into()),
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a handler's error says beyond "this attempt has failed".
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use duewheel_core::engine::{Attempt, Op};
+use duewheel_core::id::{LeaseToken, MessageId};
+use duewheel_core::time::ceil_ms;
+
+/// The error of a handler that has to be tried no more: the message is dead at once, with this reason.
+///
+/// It counts wherever it stands in the chain of an error's sources. A dead message stays until it is redriven or cancelled.
+///
+/// ```
+/// # use duewheel::{DeadLetter, HandlerResult};
+/// fn send(address: &str) -> HandlerResult {
+///     if !address.contains('@') {
+///         return Err(DeadLetter::new("no such address").into());
+///     }
+///     Ok(())
+/// }
+/// assert_eq!(send("nobody").unwrap_err().to_string(), "no such address");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter(String);
+
+impl DeadLetter {
+    /// Dead for this reason, which is kept in the message's history, cut to 256 bytes.
+    pub fn new(reason: impl Into<String>) -> Self {
+        DeadLetter(reason.into())
+    }
+}
+
+impl fmt::Display for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for DeadLetter {}
+
+/// The error of a handler whose message cannot be done yet: it comes again after a delay, and the attempt does not count
+/// against `max_attempts`.
+///
+/// It counts wherever it stands in the chain of an error's sources. [`crate::Message::attempt`] goes on counting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotYet {
+    delay: Duration,
+    reason: String,
+}
+
+impl NotYet {
+    /// Again after `delay`, rounded up to a millisecond. The reason is kept in the message's history, cut to 256 bytes.
+    pub fn new(delay: Duration, reason: impl Into<String>) -> Self {
+        NotYet { delay, reason: reason.into() }
+    }
+}
+
+impl fmt::Display for NotYet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl Error for NotYet {}
+
+/// How a run that was not done has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    kind: Kind,
+    note: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Failed,
+    NotYet { delay_ms: u64 },
+    Dead,
+}
+
+impl Failure {
+    /// A failed attempt.
+    pub(crate) fn failed(note: String) -> Self {
+        Failure { kind: Kind::Failed, note }
+    }
+
+    /// What a handler's error says.
+    pub(crate) fn of(error: &(dyn Error + Send + Sync + 'static)) -> Self {
+        let mut next: Option<&(dyn Error + 'static)> = Some(error);
+        let mut kind = Kind::Failed;
+        while let Some(error) = next {
+            if error.is::<DeadLetter>() {
+                kind = Kind::Dead;
+                break;
+            }
+            if let Some(not_yet) = error.downcast_ref::<NotYet>() {
+                kind = Kind::NotYet { delay_ms: ceil_ms(not_yet.delay) };
+                break;
+            }
+            next = error.source();
+        }
+        Failure { kind, note: error.to_string() }
+    }
+
+    pub(crate) fn note(&self) -> &str {
+        &self.note
+    }
+
+    /// The operation that says so.
+    pub(crate) fn op(&self, id: MessageId, token: LeaseToken) -> Op {
+        let (proof, note) = (token.into(), self.note.as_str().into());
+        let nack = |attempt, delay_ms, note| Op::Nack { id, proof, attempt, delay_ms, priority: None, note };
+        match self.kind {
+            Kind::Failed => nack(Attempt::Failed, None, note),
+            Kind::NotYet { delay_ms } => nack(Attempt::NotYet, Some(delay_ms), note),
+            Kind::Dead => Op::Bury { id, proof, priority: None, note },
+        }
+    }
+}
