@@ -428,3 +428,26 @@ fn a_damaged_folder_is_refused_and_verify_says_where() {
     assert_eq!(serve.status.code(), Some(1));
     assert!(text(&serve.stderr).contains("cannot open"), "{}", text(&serve.stderr));
 }
+
+/// Story: senders of NDJSON that were faster than the flush got 429 with a text about limits, of which none was reached.
+#[test]
+fn senders_of_ndjson_that_are_faster_than_the_disk_are_made_slower() {
+    let dir = TempDir::new().expect("dir");
+    let server = Process::start(dir.path(), &["--journal-bytes", "1048576"]);
+    let line = format!("{{\"body\": \"{}\", \"delay\": \"1h\"}}\n", "x".repeat(1_000));
+    let body = line.repeat(1_000);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..4 {
+                    let results = server.lines("q", &body);
+                    assert_eq!(results.len(), 1_000, "{:?}", results.first());
+                    let refused = results.iter().find(|result| result.get("id").is_none());
+                    assert!(refused.is_none(), "{refused:?}");
+                }
+            });
+        }
+    });
+    let (_, queue) = server.call("GET", "/v1/queues/q", "");
+    assert_eq!(queue["counts"]["scheduled"], 16_000);
+}

@@ -176,7 +176,8 @@ async fn health_metrics_and_the_page() {
     assert!(
         page.contains("/metrics")
             && page.contains("/openapi.json")
-            && page.contains("/v1/queues/{queue}/reserve")
+            && page.contains(" POST    /v1/queues/{queue}/reserve\n")
+            && page.contains(" DELETE  /v1/messages/{id}\n")
     );
     let spec = server.ok("GET", "/openapi.json", "").await;
     assert!(spec["openapi"].as_str().expect("version").starts_with("3.1"));
