@@ -5,6 +5,7 @@ use crate::message::{Ended, Lease, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
+use crate::store::Room;
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
@@ -226,8 +227,11 @@ impl Engine {
         true
     }
 
-    /// Whether one more message may be leased: leases are in memory.
+    /// Whether one more message may be leased: leases are in memory, and in the store's until it has written them.
     fn may_lease(&self) -> bool {
+        if self.room == Room::RemoveOnly {
+            return false;
+        }
         let leased = self.schedule.leases();
         leased < self.policy.max_leased && self.leased_weight < self.policy.max_leased_bytes as u64
     }
