@@ -39,6 +39,8 @@ pub(crate) struct Work {
     /// What the manifest lists.
     pub(crate) state: Option<StateEntry>,
     pub(crate) merging: Option<Merging>,
+    /// Merges that had failed when a flush found no room last.
+    pub(crate) merge_failures: u64,
 }
 
 /// A merge that is under way.

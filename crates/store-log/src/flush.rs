@@ -59,9 +59,8 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
         Ok(Some(worked)) => return worked,
         Err(trouble) => return give_up(shared, trouble, || {}),
     }
-    let flushed = flush.flush(work, &view);
-    shared.flushing.store(0, Relaxed);
-    if let Err(trouble) = flushed {
+    if let Err(trouble) = flush.flush(work, &view) {
+        shared.flushing.store(0, Relaxed);
         shared.counters.flush_failures.fetch_add(1, Relaxed);
         if let Trouble::Failed(error) = &trouble
             && error.kind() == ErrorKind::Full
@@ -78,11 +77,15 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
         });
     }
     shared.set_stuck(false);
+    if let Ok(free) = shared.disk.free_bytes() {
+        shared.free.store(free, Relaxed);
+    }
     shared.counters.flushes.fetch_add(1, Relaxed);
     shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
     let flushed: u64 = view.frozen.iter().map(|mem| reserve::of_table(mem)).sum();
     let less = |bytes: u64| Some(bytes.saturating_sub(flushed));
     let _ = shared.to_flush.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
+    shared.flushing.store(0, Relaxed);
     if let Ok(View { frozen, .. }) = Arc::try_unwrap(view) {
         frozen.into_iter().for_each(|mem| shared.recycle(mem));
     }
@@ -127,8 +130,11 @@ impl Flush<'_> {
             drop_runs(shared, work, &dead)?;
             return Ok(Some(Worked::Done));
         }
-        if work.merging.is_some() || squeeze(shared, &sizes(&parts, now)) != Plan::Nothing {
-            return Ok(Some(Worked::Later)); // a merge comes next
+        // A merge comes next; one that has failed for want of room does not keep the flush from being tried.
+        let failures = shared.counters.merge_failures.load(Relaxed);
+        let has_failed = std::mem::replace(&mut work.merge_failures, failures) != failures;
+        if work.merging.is_some() || (!has_failed && squeeze(shared, &sizes(&parts, now)) != Plan::Nothing) {
+            return Ok(Some(Worked::Later));
         }
         if free >= exact.least {
             return Ok(None); // what it takes at most is reckoned with a margin

@@ -149,7 +149,7 @@ impl LogStore {
         let Reign { manifest, books, parts, names, mem, ledger, applied, active, journal } =
             reign::begin(&*disk, &options)?;
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
-        let work = Work { ledger: books, names, state: manifest.state, merging: None };
+        let work = Work { ledger: books, names, state: manifest.state, merging: None, merge_failures: 0 };
         let recovered = recovered(&ledger, &manifest);
         let shared =
             Arc::new(Shared::new(disk, options, waker, Start { syncer, manifest, journal, parts, work }));
@@ -457,7 +457,8 @@ impl Store for LogStore {
             return Room::SettleOnly;
         }
         self.cut_if_due();
-        let shared = &self.shared;
+        self.note_memory();
+        let shared = &*Arc::clone(&self.shared);
         match self.writer.room() {
             Room::Enough if shared.free.load(Relaxed) < reserve::wanted(shared) => Room::SettleOnly,
             Room::Enough if self.is_full() && !shared.view().frozen.is_empty() => self.bounded(Room::Busy),
