@@ -262,7 +262,7 @@ impl LogStore {
                 tells || self.has_removed() || files.saturating_sub(most) >= options.segment_bytes
             }
             // Segments that crashes have cut short hold little, and take a file each.
-            Space::Enough => files > options.journal_bytes.saturating_mul(2),
+            Space::Enough => files > options.journal_bytes.saturating_mul(2) || self.should_tell(),
         }
     }
 
@@ -289,13 +289,21 @@ impl LogStore {
         if written_again || self.writer.is_at_the_end() { Room::RemoveOnly } else { room }
     }
 
+    /// Whether a purge should be told though there is room: less is free than the runs take that it may have emptied.
+    fn should_tell(&self) -> bool {
+        let runs = || self.shared.view().parts.iter().map(|part| part.run.entry().bytes).sum::<u64>();
+        self.active.has_purges() && self.has_waited() && self.shared.free.load(Relaxed) < runs()
+    }
+
+    fn has_waited(&self) -> bool {
+        let now = self.active.clock().map_or(EngineMs(0), |clock| clock.engine);
+        now.0.saturating_sub(self.cut_at.0) >= TELL_MS
+    }
+
     /// Whether enough was removed since the last cut, or some of it long enough ago, that it should be told on a full disk.
     fn has_removed(&self) -> bool {
         let removals = self.active.removals();
-        let now = self.active.clock().map_or(EngineMs(0), |clock| clock.engine);
-        self.active.has_purges()
-            || removals >= TOLD
-            || (removals > 0 && now.0.saturating_sub(self.cut_at.0) >= TELL_MS)
+        self.active.has_purges() || removals >= TOLD || (removals > 0 && self.has_waited())
     }
 
     /// Freezes the active memtable for the background worker, if it is due and the one before is done with; or if there is no
