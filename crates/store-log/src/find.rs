@@ -116,7 +116,7 @@ impl Finder<'_> {
         let mut patches: HashMap<usize, Patch> = HashMap::new();
         for (i, &id) in ids.iter().enumerate() {
             rows.push(None);
-            let patch = match self.active.map_or(Told::Nothing, |active| active.told(id)) {
+            let patch = match self.told(id) {
                 Told::Gone => continue,
                 Told::Row(row) => {
                     allowance.charge(row.message.weight())?;
@@ -125,21 +125,6 @@ impl Finder<'_> {
                 }
                 Told::Patch(patch) => Some(patch),
                 Told::Nothing => None,
-            };
-            let frozen = self.view.frozen.as_ref();
-            let patch = match (frozen.map_or(Told::Nothing, |frozen| frozen.told(id)), patch) {
-                (Told::Gone, _) => continue,
-                (Told::Row(mut row), patch) => {
-                    allowance.charge(row.message.weight())?;
-                    if let Some(patch) = patch {
-                        patch.apply(&mut row);
-                    }
-                    rows[i] = Some(row).filter(|row| !self.active_has_purged(id, &row.message.queue));
-                    continue;
-                }
-                (Told::Patch(older), Some(patch)) => Some(patch.on(older)),
-                (Told::Patch(patch), None) | (Told::Nothing, Some(patch)) => Some(patch),
-                (Told::Nothing, None) => None,
             };
             older.push(i);
             patches.extend(patch.map(|patch| (i, patch)));
@@ -176,6 +161,34 @@ impl Finder<'_> {
             None => Ok(rows),
             Some(i) => Err(nowhere(ids[i]).into()),
         }
+    }
+
+    /// What the tables say of a message together.
+    fn told(&self, id: MessageId) -> Told {
+        let mut patch: Option<Patch> = None;
+        for (newer, mem) in self.newer().enumerate() {
+            let is_purged = |queue: &QueueName| self.newer().take(newer).any(|mem| mem.has_purged(id, queue));
+            match mem.told(id) {
+                Told::Nothing => {}
+                Told::Gone => return Told::Gone,
+                Told::Row(row) if is_purged(&row.message.queue) => return Told::Gone,
+                Told::Row(mut row) => {
+                    if let Some(patch) = patch {
+                        patch.apply(&mut row);
+                    }
+                    return Told::Row(row);
+                }
+                // Where the rest of it was may have been given up since.
+                Told::Patch(_) if mem.queue_of(id).is_some_and(is_purged) => return Told::Gone,
+                Told::Patch(older) => {
+                    patch = Some(match patch {
+                        Some(patch) => patch.on(older),
+                        None => older,
+                    });
+                }
+            }
+        }
+        patch.map_or(Told::Nothing, Told::Patch)
     }
 
     /// Reads messages from the runs that have them.
@@ -354,8 +367,8 @@ impl Finder<'_> {
     }
 
     /// The tables that are newer than all runs, the newest first.
-    fn newer(&self) -> impl Iterator<Item = &Mem> {
-        self.active.into_iter().chain(self.view.frozen.as_deref())
+    fn newer(&self) -> impl Iterator<Item = &Mem> + Clone {
+        self.active.into_iter().chain(self.view.frozen.iter().rev().map(|mem| &**mem))
     }
 
     /// Of what was found by key, keeps the holder and the newest dead ones.
@@ -416,13 +429,8 @@ impl Finder<'_> {
         Ok(None)
     }
 
-    fn active_has_purged(&self, id: MessageId, queue: &QueueName) -> bool {
-        self.active.is_some_and(|active| active.has_purged(id, queue))
-    }
-
     fn is_purged(&self, id: MessageId, queue: &QueueName) -> bool {
-        self.active_has_purged(id, queue)
-            || self.view.frozen.as_ref().is_some_and(|frozen| frozen.has_purged(id, queue))
+        self.newer().any(|mem| mem.has_purged(id, queue))
     }
 }
 
@@ -518,7 +526,7 @@ mod tests {
             &Record::Removed { id: MessageId(1_999), why: Gone::Cancelled, was: was(Kind::Dead) },
         );
         frozen.settle();
-        let view = View { frozen: Some(Arc::new(frozen)), parts: Vec::new() };
+        let view = View { frozen: vec![Arc::new(frozen)], parts: Vec::new() };
         let readers = Readers::default();
         let finder = Finder { view: &view, active: Some(&active), readers: &readers, whom: For::Owner };
         let keys = vec![(queue(), Key::new("k").unwrap())];

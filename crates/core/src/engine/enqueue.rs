@@ -180,7 +180,7 @@ impl Engine {
         match self.room {
             Room::Enough => {}
             Room::Busy => return Err(Refusal::Busy),
-            Room::SettleOnly => return Err(Refusal::DiskFull),
+            Room::SettleOnly | Room::RemoveOnly => return Err(Refusal::DiskFull),
         }
         let policy = &self.policy;
         let (messages, bytes) = (policy.max_messages as u64, policy.max_message_bytes as u64);
@@ -241,6 +241,6 @@ impl Engine {
 
     /// Whether a message may be changed: a full disk takes only what removes or settles.
     pub(super) fn takes_changes(&self) -> bool {
-        self.room != Room::SettleOnly
+        !matches!(self.room, Room::SettleOnly | Room::RemoveOnly)
     }
 }

@@ -174,6 +174,8 @@ pub struct Engine {
     dirty: BTreeSet<QueueIdx>,
     /// Queues with something ready and somebody waiting, while too much is leased: by what is scarce, and how much of it they have.
     starved: [BTreeSet<(u64, QueueIdx)>; 2],
+    /// Queues with something ready and somebody waiting, while the store takes removals alone.
+    barred: BTreeSet<QueueIdx>,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
     /// Queues whose settings may not outlive them, and that may be empty and unused now.
@@ -295,6 +297,7 @@ impl Engine {
             bound: BTreeSet::new(),
             dirty: BTreeSet::new(),
             starved: Default::default(),
+            barred: BTreeSet::new(),
             pauses,
             leaving,
             last_death: Died::default(),
@@ -340,9 +343,17 @@ impl Engine {
         let now = self.advance(now);
         match input {
             Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
-            Input::Room(room) => self.room = room,
+            Input::Room(room) => self.take_room(room),
             Input::Quotas(quotas) => self.renew_quotas(now, quotas),
             Input::Request { to, op } => self.request(now, to, op, fx),
+        }
+    }
+
+    /// The store has more room, or less. Once it takes more than removals, whoever waited for that is served.
+    fn take_room(&mut self, room: Room) {
+        self.room = room;
+        if room != Room::RemoveOnly {
+            self.dirty.append(&mut self.barred);
         }
     }
 

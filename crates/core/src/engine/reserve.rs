@@ -8,6 +8,7 @@ use crate::message::{Ended, Lease, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
+use crate::store::Room;
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
@@ -278,9 +279,12 @@ impl Engine {
         true
     }
 
-    /// Whether one more message of a queue may be leased: leases are in memory, and a tenant may have a quota of them.
+    /// Whether one more message of a queue may be leased: leases are in memory, in the store's until it has written them, and a tenant may
+    /// have a quota of them.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
-        self.scarce(idx).is_none() && !self.tenants.is_lease_full(self.queues.get(idx).tenant)
+        self.room != Room::RemoveOnly
+            && self.scarce(idx).is_none()
+            && !self.tenants.is_lease_full(self.queues.get(idx).tenant)
     }
 
     /// What a queue has too much of to have one more lease, and how much.
@@ -303,6 +307,9 @@ impl Engine {
 
     /// Somebody waits on a queue: if leases are why, it is served when some have ended.
     pub(super) fn note_starved(&mut self, idx: QueueIdx) {
+        if self.room == Room::RemoveOnly {
+            self.barred.insert(idx);
+        }
         let tenant = self.queues.get(idx).tenant;
         if self.tenants.is_lease_full(tenant) {
             self.tenants.wait_for_lease(tenant, idx);

@@ -3,6 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::policy::{QueueSettings, ReadyOrder};
+use duewheel_core::store::Room;
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
 
 use super::{durable, rig};
@@ -202,4 +203,25 @@ fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
     let second = demand(&mut rig);
     assert_eq!(rig.call(Op::Reserve(second)), Reply::Reserve(Reserved::DeadlineSoon));
     assert_eq!(rig.call(Op::SessionDeadline { session }), Reply::Deadline(Some(1_000)));
+}
+
+/// Story: the room of the store was only kept. A reserve that waited while the store took removals alone was not served when there was room
+/// again, before something else became ready in its queue.
+#[test]
+fn whoever_waits_while_the_store_takes_removals_alone_is_served_when_it_takes_more() {
+    let mut rig = rig();
+    rig.put("q", 1_000, None);
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Room::RemoveOnly), &mut fx);
+    let demand = rig.demand(&["q"], 1, 60_000);
+    let (to, _) = rig.raw(Op::Reserve(demand));
+    rig.pass(1_000);
+    assert_eq!(rig.reply(to), None, "a grant is a record, too");
+    rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
+    rig.timeout();
+    let reply = rig.reply(to);
+    assert!(
+        matches!(&reply, Some(Reply::Reserve(Reserved::Grants(grants))) if grants.len() == 1),
+        "{reply:?}"
+    );
 }

@@ -1,0 +1,136 @@
+//! A memtable in the order of a sequence.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use duewheel_core::message::{Kind, Stage};
+use duewheel_core::store::{Cursor, Sequence, Which};
+use duewheel_core::time::Class;
+use duewheel_core::{Due, MessageId, QueueName};
+
+use super::order::Merged;
+use super::{Mem, Node, Patch, Stands, Told};
+
+/// A place in a sequence of a memtable that does not change.
+#[derive(Debug)]
+pub(crate) struct MemScan {
+    sequence: Sequence,
+    wanted: Wanted,
+    merged: Merged,
+    /// Taken from `merged` already.
+    ahead: VecDeque<(u64, u64)>,
+    reach: usize,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    All,
+    None,
+    One(u32),
+    /// With what is known of each queue that was met.
+    AllBut(Arc<[QueueName]>, HashMap<u32, bool>),
+}
+
+impl Wanted {
+    fn has(&mut self, mem: &Mem, queue: u32) -> bool {
+        match self {
+            Wanted::All => true,
+            Wanted::None => false,
+            Wanted::One(one) => *one == queue,
+            Wanted::AllBut(queues, known) => *known
+                .entry(queue)
+                .or_insert_with(|| queues.binary_search(&mem.names[queue as usize]).is_err()),
+        }
+    }
+}
+
+/// A step of a scan.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// A message, and the name of its queue.
+    Here(Cursor, QueueName),
+    /// Nothing that counts at this place.
+    Stale(Cursor),
+}
+
+impl MemScan {
+    /// Looks at the next entry; `None` behind the last one. Only `mem`, unchanged, may be passed.
+    pub(crate) fn step(&mut self, mem: &Mem) -> Option<Step> {
+        if matches!(self.wanted, Wanted::None) {
+            return None;
+        }
+        if self.ahead.is_empty() {
+            self.look_ahead(mem);
+        }
+        let (time, id) = self.ahead.pop_front()?;
+        let cursor = (time, MessageId(id));
+        Some(match mem.node(MessageId(id)).filter(|node| self.is_at(mem, node, cursor)) {
+            Some(node) if self.wanted.has(mem, node.queue) => {
+                Step::Here(cursor, mem.names[node.queue as usize].clone())
+            }
+            Some(_) | None => Step::Stale(cursor),
+        })
+    }
+
+    /// Takes some entries at once and touches what they point to: in due order each is somewhere else in memory, and the processor fetches
+    /// them side by side if nothing else is in between.
+    fn look_ahead(&mut self, mem: &Mem) {
+        self.reach = (self.reach * 2).clamp(4, 64);
+        let order = mem.order(self.sequence);
+        while self.ahead.len() < self.reach
+            && let Some(next) = self.merged.next(order)
+        {
+            self.ahead.push_back(next);
+        }
+        let mut touched = 0;
+        for (_, id) in &self.ahead {
+            let place = mem.ids.get(*id);
+            if place != 0 {
+                let head = mem.arena.at(place);
+                touched ^= head[0] ^ head.get(64).unwrap_or(&0) ^ head.get(128).unwrap_or(&0);
+            }
+        }
+        std::hint::black_box(touched);
+    }
+
+    fn is_at(&self, mem: &Mem, node: &Node, (time, id): Cursor) -> bool {
+        let Stands::Is(kind) = node.stands else { return false };
+        match self.sequence {
+            Sequence::At => node.due == Due::from_raw(Class::At, time) && kind == Kind::Waiting,
+            Sequence::After => node.due == Due::from_raw(Class::After, time) && kind == Kind::Waiting,
+            Sequence::AllAt => node.due == Due::from_raw(Class::At, time),
+            Sequence::AllAfter => node.due == Due::from_raw(Class::After, time),
+            Sequence::Leased => kind == Kind::Leased && mem.stage_time(id, node) == Some(time),
+            Sequence::Dead => kind == Kind::Dead && mem.stage_time(id, node) == Some(time),
+        }
+    }
+}
+
+impl Mem {
+    /// Its messages in a sequence, behind a place. It must be settled.
+    pub(crate) fn scan(&self, sequence: Sequence, which: &Which, after: Option<Cursor>) -> MemScan {
+        let wanted = match which {
+            Which::All => Wanted::All,
+            Which::One(queue) => self.numbers.get(queue).map_or(Wanted::None, |no| Wanted::One(*no)),
+            Which::AllBut(queues) => Wanted::AllBut(Arc::clone(queues), HashMap::new()),
+        };
+        let order = self.order(sequence);
+        let merged = order.scan(after.map(|(time, id)| (time, id.0)));
+        MemScan { sequence, wanted, merged, ahead: VecDeque::new(), reach: 0 }
+    }
+
+    /// The deadline of a lease, or the time of death.
+    fn stage_time(&self, id: MessageId, node: &Node) -> Option<u64> {
+        let stage = match self.tell(id, node) {
+            Told::Row(row) => row.life.stage,
+            Told::Patch(Patch { grant: Some((_, lease)), .. }) => Stage::Leased(lease),
+            Told::Patch(Patch { life: Some(life), .. }) => life.stage,
+            Told::Patch(_) | Told::Nothing | Told::Gone => return None,
+        };
+        match stage {
+            Stage::Leased(lease) => Some(lease.until.0),
+            Stage::Dead { at, .. } => Some(at.raw()),
+            Stage::Waiting { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! A disk that messages have filled: whatever they were, their removal makes room again, without a restart.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duewheel_core::message::{Life, Message};
+use duewheel_core::record::{Gone, Group, Record, Was};
+use duewheel_core::store::conformance::{Dice, History};
+use duewheel_core::store::{Room, Store};
+use duewheel_core::{Due, EngineMs, MessageId, QueueName};
+use duewheel_sim_disk::{Plan, SimDisk};
+use duewheel_store_log::{Options, Worked};
+
+use crate::rig::{Rig, by_hand, figure};
+
+/// Rounds of background work after which room must have come back.
+const ROUNDS: usize = 60;
+
+fn queue(n: u64) -> QueueName {
+    QueueName::new(&format!("q{n}")).expect("a good name")
+}
+
+fn append(rig: &mut Rig, records: Vec<Record>) {
+    let first = rig.history.model().applied().next();
+    let group = Group { first, clock: rig.history.tick(), records };
+    rig.store.append(&group).unwrap_or_else(|e| panic!("append: {e:?}: {:?}", rig.store.figures()));
+    rig.history.adopt(group);
+}
+
+fn put(rig: &Rig, n: u64, queue: QueueName, body: usize) -> Record {
+    let id = MessageId(rig.history.model().next_id() + n);
+    let message = Message {
+        id,
+        queue,
+        key: None,
+        body: Bytes::from(vec![b'x'; body]),
+        headers: Vec::new().into(),
+        options: Default::default(),
+        enqueued_at: rig.history.clock().wall,
+    };
+    let due = Due::After(EngineMs(3_600_000 + id.0));
+    Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None }
+}
+
+/// One turn of all workers. What they say is of no interest: they try again.
+fn turn(rig: &mut Rig) {
+    let hands = rig.store.hands();
+    let _ = rig.store.room();
+    let _ = hands.prepare();
+    let _ = hands.flush();
+    let _ = hands.merge();
+}
+
+/// New messages until there is no room for any.
+fn fill(rig: &mut Rig, dice: &mut Dice, body: usize) -> usize {
+    let mut puts = 0;
+    let mut refused = 0;
+    while refused < 20 {
+        if rig.store.room() != Room::Enough {
+            refused += 1;
+            turn(rig);
+            continue;
+        }
+        let count = 1 + dice.below((2_600 / (body as u64 + 80)).max(1));
+        let name = queue(dice.below(3));
+        let records = (0..count).map(|n| put(rig, n, name.clone(), body)).collect();
+        append(rig, records);
+        puts += count as usize;
+        if dice.once_in(2) {
+            turn(rig);
+        }
+    }
+    puts
+}
+
+fn purge(rig: &mut Rig, name: QueueName) {
+    let purged = rig.history.model().rows().iter().filter(|row| row.message.queue == name).count();
+    let before = MessageId(rig.history.model().next_id());
+    append(rig, vec![Record::Purged { queue: name, keep: Vec::new(), before, purged: purged as u64 }]);
+}
+
+fn was(row: &duewheel_core::message::Row) -> Was {
+    Was {
+        queue: row.message.queue.clone(),
+        kind: row.life.stage.kind(),
+        due: row.life.due,
+        weight: row.message.weight() as u64,
+    }
+}
+
+#[track_caller]
+fn room_comes_back(rig: &mut Rig, what: &str) {
+    for _ in 0..ROUNDS {
+        if rig.store.room() == Room::Enough {
+            return;
+        }
+        turn(rig);
+    }
+    panic!("{what}: no room: {:?}", rig.store.figures());
+}
+
+/// Story: a disk was filled with messages until none was accepted any more, and everything was purged. The flush that was due
+/// found no room; it had folded the books in before it failed, which barred merges; and the purge stood in the memtable behind
+/// it. The runs, of which nothing counted any more, stayed for ever.
+#[test]
+fn a_purge_of_everything_makes_room() {
+    let mut full = 0;
+    for (seed, body) in [(1, 2_400), (2, 2_400), (3, 700), (4, 700), (5, 60), (6, 60), (7, 10)] {
+        for free in [120_000, 200_000, 260_001, 333_333] {
+            let what = format!("seed {seed}, bodies of {body} bytes, {free} bytes free");
+            let disk = SimDisk::new(seed);
+            disk.set_free(free);
+            let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+            let mut dice = Dice::new(seed);
+            for _ in 0..2 {
+                full += usize::from(fill(&mut rig, &mut dice, body) > 0);
+                for n in 0..3 {
+                    purge(&mut rig, queue(n));
+                }
+                room_comes_back(&mut rig, &what);
+            }
+            rig.assert_reopens(&disk, by_hand());
+        }
+    }
+    assert!(full > 40, "{full}");
+}
+
+/// The same, message by message.
+#[test]
+fn cancels_of_everything_make_room() {
+    for (seed, body) in [(1, 2_400), (2, 700), (3, 60)] {
+        for free in [120_000, 200_000, 260_001] {
+            let what = format!("seed {seed}, bodies of {body} bytes, {free} bytes free");
+            let disk = SimDisk::new(seed);
+            disk.set_free(free);
+            let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+            let mut dice = Dice::new(seed);
+            fill(&mut rig, &mut dice, body);
+            let rows = rig.history.model().rows();
+            for some in rows.chunks(10) {
+                let gone = some.iter().map(|row| Record::Removed {
+                    id: row.message.id,
+                    why: Gone::Cancelled,
+                    was: was(row),
+                });
+                append(&mut rig, gone.collect());
+                turn(&mut rig);
+            }
+            room_comes_back(&mut rig, &what);
+            rig.assert_reopens(&disk, by_hand());
+        }
+    }
+}
+
+/// Story: groups were bounded by a count of records. With large bodies they were many times what the store had agreed to, and the
+/// append failed on a disk that was nearly full, which ended the store.
+#[test]
+fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
+    let agreed = 3 * 1024;
+    let (mut taken, mut full) = (0, 0);
+    for (seed, bytes) in
+        (0..).zip([agreed, agreed - 1, agreed - 7, agreed / 2 + 1, agreed / 2, agreed / 3, 1])
+    {
+        for messages in [1, 2, 7, 30] {
+            for free in [110_000, 117_001, 131_071, 190_000] {
+                let disk = SimDisk::new(seed);
+                disk.set_free(free);
+                let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+                assert_eq!(rig.store.max_group_bytes(), agreed);
+                let mut dice = Dice::new(seed + free);
+                let mut refused = 0;
+                while refused < 5 {
+                    if rig.store.room() != Room::Enough {
+                        refused += 1;
+                        full += 1;
+                        turn(&mut rig);
+                        continue;
+                    }
+                    let group = rig.history.puts(bytes.max(messages), messages);
+                    rig.store.append(&group).unwrap_or_else(|e| {
+                        panic!("{messages} of {bytes} bytes, {free} free: {e:?}: {:?}", rig.store.figures())
+                    });
+                    taken += 1;
+                    if dice.once_in(4) {
+                        turn(&mut rig);
+                    }
+                }
+                rig.assert_reopens(&disk, by_hand());
+            }
+        }
+    }
+    assert!(taken > 1_000 && full > 500, "{taken} {full}");
+}
+
+fn changed(row: &duewheel_core::message::Row) -> Record {
+    let due = Due::After(EngineMs(7_200_000 + row.message.id.0));
+    let life = Life { due, generation: row.life.generation + 1, ..row.life.clone() };
+    Record::Changed { id: row.message.id, life, was: was(row) }
+}
+
+/// Puts that are in runs by the time that it returns.
+fn cold(rig: &mut Rig, count: usize, body: usize) {
+    for _ in 0..count {
+        let record = put(rig, 0, queue(1), body);
+        append(rig, vec![record]);
+        turn(rig);
+    }
+    let hands = rig.store.hands();
+    while figure(&rig.store, "run_messages_live") < count as u64 / 2 {
+        let record = put(rig, 0, queue(2), 900);
+        append(rig, vec![record]);
+        turn(rig);
+    }
+    while hands.flush() == Worked::Done {}
+}
+
+/// Story: a change of a message that is in a run is a record of some bytes, and its flush writes the whole body again; nothing
+/// reckoned with that. Messages that were cold and large were postponed until no flush could ever be written.
+#[test]
+fn changes_of_cold_messages_cannot_take_more_than_there_is() {
+    let (mut bounded, mut changes) = (0, 0);
+    for seed in 1..6 {
+        let disk = SimDisk::new(seed);
+        disk.set_free(600_000);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+        cold(&mut rig, 80, 2_400);
+        disk.set_free(30_000 + 7_000 * seed);
+        turn(&mut rig);
+        // Everything is changed again and again, as long as the store takes changes.
+        for row in rig.history.model().rows().iter().cycle().take(600) {
+            turn(&mut rig);
+            match rig.store.room() {
+                Room::RemoveOnly => bounded += 1,
+                _ => {
+                    let row = rig.history.model().row(row.message.id).expect("it is there").0.clone();
+                    append(&mut rig, vec![changed(&row)]);
+                    changes += 1;
+                }
+            }
+        }
+        for row in rig.history.model().rows() {
+            append(&mut rig, vec![Record::Removed { id: row.message.id, why: Gone::Acked, was: was(&row) }]);
+            turn(&mut rig);
+        }
+        room_comes_back(&mut rig, &format!("seed {seed}"));
+        rig.assert_reopens(&disk, by_hand());
+    }
+    assert!(bounded > 100 && changes > 100, "{bounded} {changes}");
+}
+
+/// Somebody else fills the disk: it is noticed without a change of segments, and when he leaves, service goes on.
+#[test]
+fn a_neighbour_that_fills_the_disk_is_noticed() {
+    let disk = SimDisk::new(1);
+    disk.set_free(400_000);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(1));
+    for round in 0..5 {
+        room_comes_back(&mut rig, &format!("round {round}"));
+        let group = rig.history.puts(300, 1);
+        rig.store.append(&group).expect("there is room");
+        disk.set_free(1_000 * round);
+        assert_eq!(rig.store.hands().prepare(), Worked::Later, "no segment is missing");
+        assert_eq!(rig.store.room(), Room::SettleOnly);
+        let row = rig.history.model().rows().pop().expect("some");
+        append(&mut rig, vec![changed(&row)]);
+        append(&mut rig, vec![Record::Removed { id: row.message.id, why: Gone::Acked, was: was(&row) }]);
+        turn(&mut rig);
+        disk.set_free(400_000);
+    }
+    rig.assert_reopens(&disk, by_hand());
+}
+
+/// Story: a flush had folded the books in and then failed; merges waited for its next attempt, for ever on a disk that only they
+/// could have emptied. And what it had folded in must not be in what a merge writes meanwhile.
+#[test]
+fn a_flush_that_fails_midway_bars_no_merge() {
+    let (mut failed, mut merged) = (0, 0);
+    for call in 0..40 {
+        let disk = SimDisk::new(call);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(call));
+        let hands = rig.store.hands();
+        while figure(&rig.store, "runs") < 6 {
+            rig.append(9);
+            hands.prepare();
+            hands.flush();
+        }
+        while figure(&rig.store, "cuts_total") == figure(&rig.store, "flushes_total") {
+            rig.append(9);
+            hands.prepare();
+        }
+        disk.plan(Plan::FullAt(disk.calls() + call));
+        if hands.flush() != Worked::Later {
+            continue;
+        }
+        failed += 1;
+        disk.plan(Plan::Fine);
+        let before = figure(&rig.store, "merges_total");
+        while hands.merge() == Worked::Done {}
+        merged += u64::from(figure(&rig.store, "merges_total") > before);
+        let model = rig.history.model_at(rig.history.model().applied()).expect("the end");
+        crate::rig::assert_rows(&mut rig.store, &rig.history, &model, "after the merges");
+        if call % 2 == 0 {
+            while hands.flush() == Worked::Done {}
+        }
+        rig.assert_reopens(&disk, by_hand());
+    }
+    assert!(failed > 3 && merged > 3, "{failed} {merged}");
+}
+
+/// A flush of more than a run may hold makes several.
+#[test]
+fn a_flush_that_is_too_much_for_one_run_makes_several() {
+    for seed in 0..8 {
+        let options = Options { run_bytes: 2_000, small_runs: 100, ..by_hand() };
+        let disk = SimDisk::new(seed);
+        let mut rig = Rig::open(&disk, options.clone(), History::new(seed));
+        let hands = rig.store.hands();
+        while figure(&rig.store, "flushes_total") < 3 {
+            rig.append(9);
+            hands.prepare();
+            hands.flush();
+        }
+        assert!(figure(&rig.store, "runs") > 6, "{:?}", rig.store.figures());
+        let model = rig.history.model_at(rig.history.model().applied()).expect("the end");
+        crate::rig::assert_rows(&mut rig.store, &rig.history, &model, "after the flushes");
+        rig.assert_reopens(&disk, options);
+    }
+}
+
+/// While a flush finds no room, what is in memory has a bound; removals go on behind it.
+#[test]
+fn memory_is_bounded_while_a_flush_finds_no_room() {
+    let options = Options { segment_bytes: 200_000, ..by_hand() };
+    let disk = SimDisk::new(3);
+    let mut rig = Rig::open(&disk, options.clone(), History::new(3));
+    let hands = rig.store.hands();
+    while hands.prepare() == Worked::Done {}
+    let records: Vec<Record> = (0..40).map(|n| put(&rig, n, queue(1), 400)).collect();
+    append(&mut rig, records);
+    disk.set_free(2_000);
+    while rig.store.room() != Room::RemoveOnly {
+        let row = rig.history.model().rows().pop().expect("some");
+        append(&mut rig, vec![changed(&row)]);
+        turn(&mut rig);
+        assert!(figure(&rig.store, "memory_records") < 1_000, "{:?}", rig.store.figures());
+    }
+    for row in rig.history.model().rows() {
+        append(&mut rig, vec![Record::Removed { id: row.message.id, why: Gone::Acked, was: was(&row) }]);
+    }
+    disk.set_free(2_000);
+    for _ in 0..ROUNDS {
+        turn(&mut rig);
+    }
+    assert!(figure(&rig.store, "memory_records") < 100, "{:?}", rig.store.figures());
+    disk.set_free(900_000);
+    rig.assert_reopens(&disk, options);
+}
