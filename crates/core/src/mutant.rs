@@ -20,6 +20,8 @@ pub enum Mutant {
     HalfApplied,
     /// A merge leaves the last message of its newest run out.
     MergeDropsNewest,
+    /// The memory for ready messages is shared equally by all queues that have some.
+    WindowByQueues,
     /// A background worker that panics is gone, and nobody is told.
     PanicSwallowed,
 }

@@ -41,6 +41,11 @@ pub(super) struct Gossip {
 }
 
 impl Gossip {
+    /// How many bodies were made.
+    pub(super) fn tags(&self) -> u64 {
+        self.tags
+    }
+
     /// Whether somebody still has something to do.
     pub(super) fn has_retries(&self) -> bool {
         !self.again.is_empty()

@@ -73,7 +73,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 20] = [
+pub const BUGS: [(&str, Bug); 21] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -93,6 +93,7 @@ pub const BUGS: [(&str, Bug); 20] = [
     ("a merge drops the newest", Bug(Inside::Code(Mutant::MergeDropsNewest))),
     ("recovered tail not synced again", Bug(Inside::TailNotSynced)),
     ("half-applied enqueue on a full disk", Bug(Inside::Code(Mutant::HalfApplied))),
+    ("a window by number of queues", Bug(Inside::Code(Mutant::WindowByQueues))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];
 
@@ -279,8 +280,8 @@ impl Sim {
             self.at(MS, Action::Wake(i));
         }
         self.at(self.style.work_ns, Action::Heal);
-        for part in [30, 60, 90] {
-            self.at(self.style.work_ns / 100 * part, Action::Census);
+        for part in if self.style.fits { &[1][..] } else { &[30, 60, 90] } {
+            self.at(self.style.work_ns / 100 * *part, Action::Census);
         }
         self.plan_fault();
         let give_up = self.style.work_ns + PATIENCE_NS;

@@ -41,6 +41,8 @@ pub(super) struct Style {
     /// Percent of messages that are due at once.
     pub(super) at_once: u64,
     pub(super) queues: Vec<String>,
+    /// Whether all messages that are ever enqueued fit the memory for ready ones, up to [`FITTING`].
+    pub(super) fits: bool,
     pub(super) policy: Policy,
     pub(super) options: Options,
 }
@@ -78,6 +80,8 @@ impl FaultKind {
 
 /// Bytes of a body at most.
 pub(super) const MAX_BODY: usize = 2_000;
+/// Messages that are ready in memory in runs in which all of them fit.
+pub(super) const FITTING: usize = 600;
 /// Bytes of a group that the store is sure to take after it has said that there is room.
 pub(super) const AGREED_BYTES: u64 = 8 * 1024;
 
@@ -117,6 +121,7 @@ impl Style {
         // Many queues with something ready in each, and few who take it.
         let crowded = !quiet && rng.percent(20);
         let queues = if crowded { rng.range(12, 40) } else { 2 };
+        let fits = crowded && rng.percent(60);
         Style {
             // Where little happens, nothing but its own alarm wakes the driver.
             work_ns: if quiet { rng.range(10_000, 30_000) } else { rng.range(2_000, 4_500) } * MS,
@@ -147,8 +152,9 @@ impl Style {
             large: if rng.percent(30) { rng.range(20, 90) } else { 0 },
             at_once: if crowded { 80 } else { 0 },
             queues: (0..queues).map(queue).collect(),
+            fits,
             roles,
-            policy: policy(memory),
+            policy: policy(memory, fits),
             options: Options {
                 segment_bytes: rng.range(2, 5) * 8 * 1024,
                 journal_bytes: rng.range(10, 40) * 1024,
@@ -173,14 +179,14 @@ fn queue(n: u64) -> String {
     }
 }
 
-fn policy(memory: usize) -> Policy {
+fn policy(memory: usize, fits: bool) -> Policy {
     Policy {
         max_body: MAX_BODY,
         max_group_bytes: MAX_BODY,
         wheel_slots: 60,
         wheel_tick_ms: 10,
-        near_messages: memory,
-        ready_messages: memory,
+        near_messages: if fits { FITTING } else { memory },
+        ready_messages: if fits { FITTING } else { memory },
         least_window: 2,
         load_rows: memory / 4 + 2,
         max_batch_ops: 16,
