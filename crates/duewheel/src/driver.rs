@@ -19,7 +19,9 @@ use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError};
+use duewheel_core::store::{
+    ErrorKind, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+};
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
@@ -39,6 +41,10 @@ pub struct Driver<S> {
     effects: Effects,
     records: Vec<Record>,
     record_bytes: usize,
+    /// How many of `effects` are weighed, and what their records weigh.
+    weighed: (usize, usize),
+    /// Whether the store has said what room there is since the last append.
+    room_known: bool,
     /// Position before the first of `records`.
     appended: Lsn,
     asked: Lsn,
@@ -98,6 +104,8 @@ impl<S: Store> Driver<S> {
             effects,
             records: Vec::new(),
             record_bytes: 0,
+            weighed: (0, 0),
+            room_known: false,
             appended,
             asked: appended,
             open: Calls::default(),
@@ -160,12 +168,20 @@ impl<S: Store> Driver<S> {
             batch.extend((first..).map(ReplyTo).zip(ops));
         }
         self.look_up(&batch)?;
+        self.know_room(now);
         self.engine.handle_timeout(now, &mut self.effects);
         self.flush_if_large(now)?;
         for (to, op) in batch {
+            // A group is appended on the store's word of what room there is, and each word is good for one.
+            self.know_room(now);
+            if self.room == Room::RemoveOnly && grows(&op) {
+                self.open.refuse(to, refused_for_room(), &mut self.own);
+                continue;
+            }
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
             self.flush_if_large(now)?;
         }
+        self.know_room(now);
         self.engine.handle_timeout(now, &mut self.effects);
         self.append_batch(now)
     }
@@ -293,7 +309,14 @@ impl<S: Store> Driver<S> {
         &self.engine
     }
 
+    fn know_room(&mut self, now: Now) {
+        if !self.room_known {
+            self.look_at_room(now);
+        }
+    }
+
     fn look_at_room(&mut self, now: Now) {
+        self.room_known = true;
         let room = self.store.room();
         if room != self.room {
             self.room = room;
@@ -309,15 +332,22 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Groups are bounded. They are cut between operations, so that what one operation decides stays together.
+    /// Groups are bounded. They are cut between operations, so that what one operation decides stays together. With the last
+    /// operation's records a group is smaller than what the store agrees to ([`Store::max_group_bytes`]).
     fn flush_if_large(&mut self, now: Now) -> Result<(), StoreError> {
-        if self.effects.len() < 1_000 {
+        let (seen, mut bytes) = self.weighed;
+        for effect in &self.effects[seen..] {
+            if let Effect::Append(record) = effect {
+                bytes += weight(record);
+            }
+        }
+        self.weighed = (self.effects.len(), bytes);
+        let most = self.policy.max_group_bytes.min(self.store.max_group_bytes() / 4);
+        if self.record_bytes + bytes < most && self.effects.len() < 1_000 {
             return Ok(());
         }
         self.carry_out();
-        if self.records.len() >= self.policy.max_group_records
-            || self.record_bytes >= self.policy.max_group_bytes
-        {
+        if self.records.len() >= self.policy.max_group_records || self.record_bytes >= most {
             self.append(now)?;
         }
         Ok(())
@@ -326,6 +356,7 @@ impl<S: Store> Driver<S> {
     /// Sorts effects: records to the group, answers to those held back, loads to the store.
     fn carry_out(&mut self) {
         let mut effects = mem::take(&mut self.effects);
+        self.weighed = (0, 0);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Append(record) => {
@@ -373,6 +404,7 @@ impl<S: Store> Driver<S> {
         self.appended = group.last();
         self.last_append = now.engine;
         self.record_bytes = 0;
+        self.room_known = false;
         self.records = group.records;
         self.records.clear();
         Ok(())
@@ -430,6 +462,15 @@ impl Calls {
 
     /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
     fn answer(&mut self, to: ReplyTo, reply: Reply, own: &mut Vec<Op>) {
+        self.give(to, Ok(reply), own);
+    }
+
+    /// Says of one operation that it was not decided.
+    fn refuse(&mut self, to: ReplyTo, error: CallError, own: &mut Vec<Op>) {
+        self.give(to, Err(error), own);
+    }
+
+    fn give(&mut self, to: ReplyTo, answered: Result<Reply, CallError>, own: &mut Vec<Op>) {
         let index = usize::try_from(to.0 >> CALL_SHIFT).unwrap_or(usize::MAX);
         let part = usize::try_from(to.0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
         let Some(slot) = self.calls.get_mut(index) else { return };
@@ -437,7 +478,7 @@ impl Calls {
         if let Some(answer) = call.answers.get_mut(part)
             && answer.is_none()
         {
-            *answer = Some(Ok(reply));
+            *answer = Some(answered);
             call.missing -= 1;
         }
         if call.missing > 0 {
@@ -456,6 +497,52 @@ impl Calls {
             }
         }
     }
+}
+
+/// Whether an operation writes records that take room until a flush has written them, and gives none back.
+fn grows(op: &Op) -> bool {
+    match op {
+        Op::Reserve(_)
+        | Op::ReserveOne { .. }
+        | Op::Nack { .. }
+        | Op::Bury { .. }
+        | Op::Extend { .. }
+        | Op::Postpone { .. }
+        | Op::Fire { .. }
+        | Op::FireMany { .. }
+        | Op::Redrive { .. }
+        | Op::RedriveMany { .. }
+        | Op::Configure { .. }
+        | Op::Pause { .. }
+        | Op::Resume { .. } => true,
+        // An enqueue has a refusal of its own.
+        Op::Enqueue(_)
+        | Op::CancelReserve { .. }
+        | Op::Undelivered { .. }
+        | Op::Ack { .. }
+        | Op::Delete { .. }
+        | Op::Cancel { .. }
+        | Op::Get { .. }
+        | Op::Peek { .. }
+        | Op::List { .. }
+        | Op::Queue { .. }
+        | Op::Queues { .. }
+        | Op::Histogram { .. }
+        | Op::Wheel
+        | Op::Stats
+        | Op::Purge { .. }
+        | Op::Hold { .. }
+        | Op::LetGo { .. }
+        | Op::SessionClosed { .. }
+        | Op::SessionDeadline { .. }
+        | Op::NextDue => false,
+    }
+}
+
+fn refused_for_room() -> CallError {
+    let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
+    let error = StoreError::new(ErrorKind::Unavailable, what);
+    CallError::Store { error, outcome: Outcome::NotApplied }
 }
 
 /// Undoes an answer that never reached anybody.
@@ -478,7 +565,9 @@ fn clock(now: Now) -> ClockPair {
 fn weight(record: &Record) -> usize {
     match record {
         Record::Put { message, .. } => 64 + message.weight(),
-        Record::Changed { life, .. } => 64 + 64 * life.history.len(),
+        Record::Changed { life, .. } => {
+            64 + life.history.iter().map(|past| 64 + past.note.len()).sum::<usize>()
+        }
         Record::Purged { keep, .. } => 64 + 8 * keep.len(),
         Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } | Record::Deduped(_) => 64,
     }

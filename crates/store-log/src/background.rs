@@ -1,45 +1,33 @@
-//! The background work: a frozen memtable becomes a run, and runs are merged.
+//! The background work: what is frozen becomes a run ([`crate::flush`]), and runs are merged.
 //!
 //! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. Every step is
 //! safe to crash in. New files are written under names that nobody lists; one replaced manifest makes them count, in
 //! place of the old ones; only then are those removed.
-//!
-//! | | |
-//! |---|---|
-//! | 1 | the ledger takes the frozen records in |
-//! | 2 | what counts of the frozen memtable is written to a run |
-//! | 3 | what it says of older messages is taken out of the runs' sets of live ids (of copies of them) |
-//! | 4 | the state file says all that |
-//! | 5 | the journal is known to be durable up to the cut |
-//! | 6 | the manifest lists the run and the state, and no segment that lies before the cut |
-//! | 7 | readers see the run in place of the memtable |
 
 use std::collections::HashSet;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use duewheel_core::store::{ErrorKind, Ledger, Sequence, StoreError, Which};
-use duewheel_core::{EngineMs, MessageId, QueueName};
-use roaring::RoaringTreemap;
+use duewheel_core::store::{ErrorKind, Ledger, StoreError};
+use duewheel_core::{EngineMs, QueueName};
 
 use crate::fault::Trouble;
 use crate::figures::micros;
-use crate::find::Finder;
+use crate::flush;
 use crate::folder::{FileNo, Incarnation};
 use crate::manifest::{RunEntry, StateEntry};
-use crate::mem::{Mem, Step};
 use crate::merge::policy::{self, Limits, Plan, Size};
 use crate::merge::{self, Merge};
 use crate::names::Interner;
-use crate::run::{Live, Mask, Run, RunWriter, hash};
+use crate::reserve;
+use crate::run::{Live, Run};
 use crate::shared::{Shared, Space, Worked, lock};
 use crate::state;
 use crate::view::{Part, View};
 
-/// Rows of the frozen memtable are resolved together, so many.
-const TOGETHER: usize = 512;
 /// A merge goes on for about so many bytes at a time.
 const SLICE: u64 = 4 * 1024 * 1024;
 
@@ -57,7 +45,7 @@ pub(crate) struct Work {
 #[derive(Debug)]
 pub(crate) struct Merging {
     no: FileNo,
-    merge: Merge,
+    pub(crate) merge: Merge,
     why: Why,
     began: Instant,
 }
@@ -80,7 +68,7 @@ impl fmt::Debug for Work {
 /// The worker's life.
 pub(crate) fn run(shared: &Shared) {
     loop {
-        let worked = match flush(shared) {
+        let worked = match flush::flush(shared) {
             Worked::Nothing => merge(shared),
             // A merge may make the room that the flush has not found.
             Worked::Later if merge(shared) == Worked::Done => Worked::Done,
@@ -97,46 +85,8 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Writes the frozen memtable to a run, if there is one.
-pub(crate) fn flush(shared: &Shared) -> Worked {
-    let work = &mut *lock(&shared.work);
-    let Some(frozen) = shared.view().frozen.clone() else { return Worked::Nothing };
-    if shared.is_stopping() {
-        return Worked::Nothing;
-    }
-    // Once begun, it is the next thing to be done: while it would not fit, runs that are mostly gone make room first.
-    let is_begun = work.ledger.applied() >= frozen.last();
-    if !is_begun && !is_free_for_flush(shared, &frozen) && squeeze_next(shared, work) != Plan::Nothing {
-        return Worked::Later;
-    }
-    let began = Instant::now();
-    let (run, state) = (shared.new_file(), shared.new_file());
-    let flushed = Flush { shared, frozen: &frozen, run, state }.flush(work);
-    if let Err(trouble) = flushed {
-        shared.counters.flush_failures.fetch_add(1, Relaxed);
-        if let Trouble::Failed(error) = &trouble
-            && error.kind() == ErrorKind::Full
-        {
-            // What a merge has written so far may be what is missing.
-            drop_merge(shared, work);
-        }
-        return give_up(shared, trouble, || {
-            RunWriter::discard(&*shared.disk, run);
-            state::discard(&*shared.disk, state);
-        });
-    }
-    shared.counters.flushes.fetch_add(1, Relaxed);
-    shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
-    let less = |bytes: u64| Some(bytes.saturating_sub(frozen.bytes()));
-    let _ = shared.mem_bytes.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
-    shared.recycle(frozen);
-    shared.preparer_bell.ring();
-    (shared.waker)();
-    Worked::Done
-}
-
 /// What cannot be written is tried again; damage ends the store before anything is lost by it.
-fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
+pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
     if shared.is_stopping() {
         return Worked::Nothing; // poisoned or closed: nothing is touched any more
     }
@@ -149,142 +99,11 @@ fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked 
     Worked::Later
 }
 
-struct Flush<'a> {
-    shared: &'a Shared,
-    frozen: &'a Arc<Mem>,
-    run: FileNo,
-    state: FileNo,
-}
-
-impl Flush<'_> {
-    fn flush(&self, work: &mut Work) -> Result<(), Trouble> {
-        let (shared, frozen) = (self.shared, self.frozen);
-        shared.syncer.ask();
-        // A flush that is tried again finds this done.
-        if work.ledger.applied() < frozen.last() {
-            frozen.for_each(|lsn, record| {
-                work.ledger.apply_bytes(lsn, record).expect("it was encoded here, or was decoded before");
-            });
-            if let Some(clock) = frozen.clock() {
-                work.ledger.note_clock(clock);
-            }
-        }
-        let view = shared.view();
-        let run = self.write_run(&view)?;
-        let mut parts = self.older_parts(&view)?;
-        if let Some(entry) = &run {
-            let run = Arc::new(Run::open(&*shared.disk, entry, &mut work.names)?);
-            let live = Arc::new(Live::all(&run));
-            parts.push(Part { run, live });
-        }
-        let state = write_state(shared, self.state, &work.ledger, &parts)?;
-        shared.syncer.wait_until(frozen.last(), shared)?;
-
-        let covered = {
-            let sealed = &shared.journal().sealed;
-            let covered = sealed.iter().filter(|s| s.end <= frozen.last().next());
-            covered.map(|s| s.entry).collect::<Vec<_>>()
-        };
-        shared.change_manifest(|manifest| {
-            manifest.runs.extend(run);
-            manifest.state = Some(state);
-            manifest.segments.retain(|segment| !covered.contains(segment));
-        })?;
-        shared.set_view(|view| View { frozen: view.frozen.filter(|f| !Arc::ptr_eq(f, frozen)), parts });
-        let old = work.state.replace(state);
-        shared.drop_segments(&covered);
-        if let Some(old) = old {
-            shared.remove_later(old.no.state());
-        }
-        let bytes = run.map_or(0, |run| run.bytes) + state.bytes;
-        shared.counters.flush_bytes.fetch_add(bytes, Relaxed);
-        Ok(())
-    }
-
-    /// Writes what counts of the frozen memtable; no run if that is nothing.
-    fn write_run(&self, view: &View) -> Result<Option<RunEntry>, Trouble> {
-        let (shared, frozen) = (self.shared, self.frozen);
-        let mut out = None;
-        let finder = Finder { view, active: None, readers: &shared.readers };
-        for sequence in [Sequence::AllAt, Sequence::AllAfter] {
-            let mut scan = frozen.scan(sequence, &Which::All, None);
-            loop {
-                go_on(shared)?;
-                let mut ids: Vec<MessageId> = Vec::with_capacity(TOGETHER);
-                while ids.len() < TOGETHER
-                    && let Some(step) = scan.step(frozen)
-                {
-                    if let Step::Here((_, id), _) = step {
-                        ids.push(id);
-                    }
-                }
-                if ids.is_empty() {
-                    break;
-                }
-                let mut sorted = ids.clone();
-                sorted.sort_unstable();
-                let mut rows = finder.rows(&sorted, Default::default())?;
-                for id in ids {
-                    let row = sorted.binary_search(&id).ok().and_then(|i| rows[i].take());
-                    if let Some(row) = row {
-                        self.writer(&mut out)?.row(&row)?;
-                    }
-                }
-            }
-        }
-        let now = frozen.clock().map_or(EngineMs(0), |clock| clock.engine);
-        for answer in frozen.answers() {
-            // One that is over must still hide an older one that is not.
-            let hash = hash::answer(&answer.queue, &answer.dedupe_id);
-            if answer.until <= now && !view.parts.iter().any(|part| part.run.may_have(hash)) {
-                continue;
-            }
-            self.writer(&mut out)?.answer(&answer);
-        }
-        Ok(out.map(RunWriter::finish).transpose()?)
-    }
-
-    fn writer<'o>(&self, out: &'o mut Option<RunWriter>) -> Result<&'o mut RunWriter, StoreError> {
-        match out {
-            Some(out) => Ok(out),
-            None => {
-                let disk = &self.shared.disk;
-                let incarnation = Incarnation(disk.unique());
-                Ok(out.insert(RunWriter::create(disk, self.run, incarnation, self.frozen.last())?))
-            }
-        }
-    }
-
-    /// The runs without what the frozen memtable says of their messages.
-    fn older_parts(&self, view: &View) -> Result<Vec<Part>, Trouble> {
-        let frozen = self.frozen;
-        let told = RoaringTreemap::from_sorted_iter(frozen.ids());
-        let told = told.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?;
-        let mut parts = view.parts.clone();
-        for part in &mut parts {
-            if !part.live.ids.is_disjoint(&told) {
-                Arc::make_mut(&mut part.live).ids -= &told;
-            }
-            for (queue, purge) in frozen.purges() {
-                if let Some(no) = part.run.queue_no(queue) {
-                    let mask = Mask { before: purge.before, keep: purge.keep.to_vec() };
-                    Arc::make_mut(&mut part.live).mask(no, mask);
-                }
-            }
-        }
-        Ok(parts)
-    }
-}
-
 /// Plans a merge, or goes on with the one that is under way for a slice.
 pub(crate) fn merge(shared: &Shared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() {
         return Worked::Nothing;
-    }
-    // A flush that has failed halfway has taken the books further than the manifest; its next attempt comes first.
-    if work.ledger.applied() > work.state.map_or(work.ledger.applied(), |state| state.last) {
-        return Worked::Later;
     }
     let no = work.merging.as_ref().map(|merging| merging.no);
     let worked = match &mut work.merging {
@@ -314,60 +133,67 @@ pub(crate) fn merge(shared: &Shared) -> Worked {
 }
 
 fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
-    let parts = shared.view().parts.clone();
+    let view = shared.view();
+    let parts = view.parts.clone();
     let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
-    let sizes = sizes(&parts, now);
+    let known = sizes(&parts, now);
     let options = &shared.options;
     let limits = Limits { rows: options.run_rows, small: options.small_runs, ..Limits::default() };
-    match policy::plan(&sizes, &limits) {
-        Plan::Nothing => Ok(Worked::Nothing),
+    let planned = policy::plan(&known, &limits);
+    match planned {
+        Plan::Nothing if view.frozen.is_empty() => Ok(Worked::Nothing),
         Plan::Drop(i) => {
-            let gone = parts[i].run.entry().no;
-            replace(shared, work, &[gone], None)?;
+            drop_runs(shared, work, &[parts[i].run.entry().no])?;
             Ok(Worked::Done)
         }
-        Plan::Merge(range) => {
-            let bytes = sizes[range.clone()].iter().map(|run| run.bytes).sum();
-            let (range, why) = match is_free(shared, bytes) {
-                true => (range, Why::Order),
-                false => match squeeze(shared, &sizes) {
-                    Plan::Merge(range) => (range, Why::Room),
-                    Plan::Nothing | Plan::Drop(_) => return Ok(Worked::Later),
-                },
-            };
-            let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
-            let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
-            let inputs: Vec<_> = inputs.collect();
-            let no = shared.new_file();
-            let incarnation = Incarnation(shared.disk.unique());
-            match Merge::new(&shared.disk, no, incarnation, inputs, older, now) {
-                Ok(merge) => {
-                    work.merging = Some(Merging { no, merge, why, began: Instant::now() });
-                    Ok(Worked::Done)
-                }
-                Err(trouble) => {
-                    if !shared.is_stopping() {
-                        merge::discard(&*shared.disk, no);
-                    }
-                    Err(trouble)
-                }
+        Plan::Merge(range) if is_free(shared, known[range.clone()].iter().map(|run| run.bytes).sum()) => {
+            start(shared, work, parts, range, Why::Order, now)
+        }
+        Plan::Nothing | Plan::Merge(_) => {
+            let nothing = if planned == Plan::Nothing { Worked::Nothing } else { Worked::Later };
+            if shared.journal().space == Space::Enough {
+                return Ok(nothing);
             }
+            // Also without what is gone by what is frozen, which may wait for this.
+            let parts = flush::without_gone(&parts, &view.frozen)?;
+            let Plan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
+            if let Some(frozen) = view.frozen.last() {
+                shared.syncer.wait_until(frozen.last(), shared)?;
+            }
+            start(shared, work, parts, range, Why::Room, now)
         }
     }
 }
 
-fn is_free_for_flush(shared: &Shared, frozen: &Mem) -> bool {
-    // A disk that cannot say how much is free says so when it is full.
-    shared.disk.free_bytes().map_or(true, |free| free >= frozen.newest_bytes())
-}
-
-fn squeeze_next(shared: &Shared, work: &Work) -> Plan {
-    let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
-    squeeze(shared, &sizes(&shared.view().parts, now))
+/// Begins a merge of these parts.
+fn start(
+    shared: &Shared,
+    work: &mut Work,
+    parts: Vec<Part>,
+    range: Range<usize>,
+    why: Why,
+    now: EngineMs,
+) -> Result<Worked, Trouble> {
+    let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
+    let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
+    let no = shared.new_file();
+    let incarnation = Incarnation(shared.disk.unique());
+    match Merge::new(&shared.disk, no, incarnation, inputs.collect(), older, now) {
+        Ok(merge) => {
+            work.merging = Some(Merging { no, merge, why, began: Instant::now() });
+            Ok(Worked::Done)
+        }
+        Err(trouble) => {
+            if !shared.is_stopping() {
+                merge::discard(&*shared.disk, no);
+            }
+            Err(trouble)
+        }
+    }
 }
 
 /// What helps when there is no room for the merge that is due.
-fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
+pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
     if shared.journal().space == Space::Enough {
         return Plan::Nothing;
     }
@@ -376,13 +202,13 @@ fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
 
 /// Whether so much may be written for a merge: the flushes to come must find their room.
 fn is_free(shared: &Shared, bytes: u64) -> bool {
-    let kept = shared.mem_bytes.load(Relaxed).saturating_mul(2);
+    let kept = reserve::wanted(shared);
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }
 
 /// Gives the merge that is under way up.
-fn drop_merge(shared: &Shared, work: &mut Work) {
+pub(crate) fn drop_merge(shared: &Shared, work: &mut Work) {
     if let Some(merging) = work.merging.take()
         && !shared.is_stopping()
     {
@@ -392,7 +218,7 @@ fn drop_merge(shared: &Shared, work: &mut Work) {
     }
 }
 
-fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
+pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
     // Answers that are over still hide older ones that are not.
     let mut hides = false;
     let mut size = |part: &Part| {
@@ -461,9 +287,7 @@ fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) 
             return Err(error.into());
         }
     };
-    let names: HashSet<QueueName> =
-        parts.iter().flat_map(|part| part.run.queues()).map(|queue| queue.name.clone()).collect();
-    work.names.keep(|name| names.contains(name));
+    forget_names(work, &parts);
     shared.set_view(|view| View { frozen: view.frozen, parts });
     for no in old {
         shared.remove_later(no.run());
@@ -475,19 +299,47 @@ fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) 
     Ok(())
 }
 
-fn write_state(
+pub(crate) fn write_state(
     shared: &Shared,
     no: FileNo,
     ledger: &Ledger,
     parts: &[Part],
 ) -> Result<StateEntry, StoreError> {
     let runs: Vec<(&Run, &Live)> = parts.iter().map(|part| (&*part.run, &*part.live)).collect();
-    state::write(&*shared.disk, no, ledger, &runs)
+    let written = state::write(&*shared.disk, no, ledger, &runs);
+    let written = match written {
+        // This, too, is what the reserve is kept for.
+        Err(error) if error.kind() == ErrorKind::Full && reserve::give_up(shared) => {
+            state::discard(&*shared.disk, no);
+            state::write(&*shared.disk, no, ledger, &runs)
+        }
+        other => other,
+    };
+    if let Ok(entry) = &written {
+        shared.state_bytes.store(entry.bytes, Relaxed);
+    }
+    written
 }
 
-fn go_on(shared: &Shared) -> Result<(), StoreError> {
-    if shared.is_stopping() {
-        return Err(StoreError::new(ErrorKind::Closed, "the store is being closed"));
+/// Unlists runs of which nothing counts. That takes a new manifest and no new state: what the state tells of them is
+/// passed over.
+pub(crate) fn drop_runs(shared: &Shared, work: &mut Work, gone: &[FileNo]) -> Result<(), Trouble> {
+    let is_gone = |no: FileNo| gone.contains(&no);
+    flush::drop_merge_of(shared, work, gone);
+    shared.change_manifest(|manifest| manifest.runs.retain(|run| !is_gone(run.no)))?;
+    let mut parts = shared.view().parts.clone();
+    parts.retain(|part| !is_gone(part.run.entry().no));
+    forget_names(work, &parts);
+    shared.set_view(|view| View { frozen: view.frozen, parts });
+    for no in gone {
+        shared.remove_later(no.run());
     }
+    shared.preparer_bell.ring();
     Ok(())
+}
+
+fn forget_names(work: &mut Work, parts: &[Part]) {
+    let names: HashSet<QueueName> =
+        parts.iter().flat_map(|part| part.run.queues()).map(|queue| queue.name.clone()).collect();
+    work.names.keep(|name| names.contains(name));
 }

@@ -79,7 +79,7 @@ impl Finder<'_> {
         let mut patches: HashMap<usize, Patch> = HashMap::new();
         for (i, &id) in ids.iter().enumerate() {
             rows.push(None);
-            let patch = match self.active.map_or(Told::Nothing, |active| active.told(id)) {
+            let patch = match self.told(id) {
                 Told::Gone => continue,
                 Told::Row(row) => {
                     rows[i] = Some(row);
@@ -87,20 +87,6 @@ impl Finder<'_> {
                 }
                 Told::Patch(patch) => Some(patch),
                 Told::Nothing => None,
-            };
-            let frozen = self.view.frozen.as_ref();
-            let patch = match (frozen.map_or(Told::Nothing, |frozen| frozen.told(id)), patch) {
-                (Told::Gone, _) => continue,
-                (Told::Row(mut row), patch) => {
-                    if let Some(patch) = patch {
-                        patch.apply(&mut row);
-                    }
-                    rows[i] = Some(row).filter(|row| !self.active_has_purged(id, &row.message.queue));
-                    continue;
-                }
-                (Told::Patch(older), Some(patch)) => Some(patch.on(older)),
-                (Told::Patch(patch), None) | (Told::Nothing, Some(patch)) => Some(patch),
-                (Told::Nothing, None) => None,
             };
             older.push(i);
             patches.extend(patch.map(|patch| (i, patch)));
@@ -137,6 +123,34 @@ impl Finder<'_> {
             None => Ok(rows),
             Some(i) => Err(nowhere(ids[i]).into()),
         }
+    }
+
+    /// What the tables say of a message together.
+    fn told(&self, id: MessageId) -> Told {
+        let mut patch: Option<Patch> = None;
+        for (newer, mem) in self.newer().enumerate() {
+            let is_purged = |queue: &QueueName| self.newer().take(newer).any(|mem| mem.has_purged(id, queue));
+            match mem.told(id) {
+                Told::Nothing => {}
+                Told::Gone => return Told::Gone,
+                Told::Row(row) if is_purged(&row.message.queue) => return Told::Gone,
+                Told::Row(mut row) => {
+                    if let Some(patch) = patch {
+                        patch.apply(&mut row);
+                    }
+                    return Told::Row(row);
+                }
+                // Where the rest of it was may have been given up since.
+                Told::Patch(_) if mem.queue_of(id).is_some_and(is_purged) => return Told::Gone,
+                Told::Patch(older) => {
+                    patch = Some(match patch {
+                        Some(patch) => patch.on(older),
+                        None => older,
+                    });
+                }
+            }
+        }
+        patch.map_or(Told::Nothing, Told::Patch)
     }
 
     /// Reads messages from the runs that have them.
@@ -286,8 +300,8 @@ impl Finder<'_> {
     }
 
     /// The tables that are newer than all runs, the newest first.
-    fn newer(&self) -> impl Iterator<Item = &Mem> {
-        self.active.into_iter().chain(self.view.frozen.as_deref())
+    fn newer(&self) -> impl Iterator<Item = &Mem> + Clone {
+        self.active.into_iter().chain(self.view.frozen.iter().rev().map(|mem| &**mem))
     }
 
     /// Of what was found by key, keeps the holder and the newest dead ones.
@@ -348,13 +362,8 @@ impl Finder<'_> {
         Ok(None)
     }
 
-    fn active_has_purged(&self, id: MessageId, queue: &QueueName) -> bool {
-        self.active.is_some_and(|active| active.has_purged(id, queue))
-    }
-
     fn is_purged(&self, id: MessageId, queue: &QueueName) -> bool {
-        self.active_has_purged(id, queue)
-            || self.view.frozen.as_ref().is_some_and(|frozen| frozen.has_purged(id, queue))
+        self.newer().any(|mem| mem.has_purged(id, queue))
     }
 }
 

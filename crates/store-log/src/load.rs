@@ -287,10 +287,14 @@ pub(crate) fn for_each(
     let view = Arc::new(view.clone());
     let mut older = Older::new(view, sequence, Which::All, None)?;
     while let Some(cursor) = older.peek() {
-        let queue = match (&older.frozen, &older.runs) {
-            (Some((_, _, Some((at, queue)))), _) if *at == cursor => queue.clone(),
-            (_, runs) => {
-                let head = runs.iter().find_map(|(no, _, head)| {
+        let of_frozen = older.frozen.iter().find_map(|(_, _, head)| {
+            let (at, queue) = head.as_ref()?;
+            (*at == cursor).then(|| queue.clone())
+        });
+        let queue = match of_frozen {
+            Some(queue) => queue,
+            None => {
+                let head = older.runs.iter().find_map(|(no, _, head)| {
                     let (at, row) = head.as_ref()?;
                     (*at == cursor).then_some((*no, row.queue))
                 });
@@ -311,7 +315,8 @@ struct Older {
     which: Which,
     /// Everything up to here has been given.
     at: Option<Cursor>,
-    frozen: Option<(Arc<Mem>, MemScan, Head<QueueName>)>,
+    /// Oldest first, as in the view.
+    frozen: Vec<(Arc<Mem>, MemScan, Head<QueueName>)>,
     runs: Vec<(usize, RunScan, Head<RawRow>)>,
 }
 
@@ -331,10 +336,12 @@ impl Older {
         which: Which,
         after: Option<Cursor>,
     ) -> Result<Self, Trouble> {
-        let frozen = view.frozen.as_ref();
-        let frozen = frozen.map(|frozen| (Arc::clone(frozen), frozen.scan(sequence, &which, after), None));
+        let scan = |mem: &Arc<Mem>| (Arc::clone(mem), mem.scan(sequence, &which, after), None);
+        let frozen: Vec<_> = view.frozen.iter().map(scan).collect();
         let mut older = Older { sequence, which, at: after, frozen, runs: Vec::new(), view };
-        older.step_frozen();
+        for i in 0..older.frozen.len() {
+            older.step_frozen(i);
+        }
         for (no, part) in older.view.parts.iter().enumerate() {
             let scan = part.run.scan(&part.live, sequence, &older.which, after, u64::MAX)?;
             older.runs.push((no, scan, None));
@@ -363,11 +370,10 @@ impl Older {
 
     fn next(&mut self) -> Result<Option<Behind>, Trouble> {
         let Some(next) = self.peek() else { return Ok(None) };
-        if let Some((frozen, _, head)) = &self.frozen
-            && head.as_ref().is_some_and(|(cursor, _)| *cursor == next)
-        {
-            let told = frozen.told(next.1);
-            self.step_frozen();
+        let is_next = |(_, _, head): &(_, _, Head<QueueName>)| head.as_ref().is_some_and(|(c, _)| *c == next);
+        if let Some(i) = self.frozen.iter().position(is_next) {
+            let told = self.frozen[i].0.told(next.1);
+            self.step_frozen(i);
             return Ok(Some(Behind::Frozen(told)));
         }
         let Some(i) =
@@ -380,10 +386,12 @@ impl Older {
         Ok(row)
     }
 
-    fn step_frozen(&mut self) {
-        let Some((frozen, scan, head)) = &mut self.frozen else { return };
+    fn step_frozen(&mut self, i: usize) {
+        let newer = &self.view.frozen[i + 1..];
+        let (frozen, scan, head) = &mut self.frozen[i];
         *head = loop {
             match scan.step(frozen) {
+                Some(Step::Here((_, id), queue)) if newer.iter().any(|mem| mem.hides(id, &queue)) => {}
                 Some(Step::Here(cursor, queue)) => break Some((cursor, queue)),
                 Some(Step::Stale(_)) => {}
                 None => break None,
@@ -396,12 +404,12 @@ impl Older {
         let Part { run, .. } = &self.view.parts[*no];
         *head = loop {
             let Some(row) = scan.next()? else { break None };
-            if let Some(frozen) = &self.view.frozen {
+            if !self.view.frozen.is_empty() {
                 let Some(queue) = run.queues().get(row.queue as usize) else {
                     let what = format!("{} has a row of a queue that it does not name", run.entry().no.run());
                     return Err(StoreError::new(ErrorKind::Corrupt, what).into());
                 };
-                if frozen.hides(row.id, &queue.name) {
+                if self.view.frozen.iter().any(|frozen| frozen.hides(row.id, &queue.name)) {
                     continue;
                 }
             }

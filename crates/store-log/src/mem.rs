@@ -9,13 +9,14 @@
 //! | 8 | 4 | place of the record that tells the message itself; 0: it is older |
 //! | 12 | 4 | number of the queue, and in the upper bits where the message stands |
 //! | 16 | 8 | when it is due |
+//! | 24 | 4 | bytes of the message that are told elsewhere, and that a flush writes again |
 //!
 //! So the newest record of an id, which [`ids`] finds, leads to everything that is said here of its message in one step.
 //! What is said may be a [`Patch`] only: the rest of the message is in the table before, or in a run.
 //!
 //! | memory for | bytes |
 //! |---|---|
-//! | head of a record | 24 |
+//! | head of a record | 28 |
 //! | place by id | 4 |
 //! | place in the order of due times | 16, and as many for a lease or a death |
 //! | place by key, if it has one | about 10 |
@@ -36,15 +37,17 @@ use crate::le::{u32_at, u64_at};
 use crate::run::{Newer, hash};
 
 mod arena;
+mod extent;
 mod ids;
 mod order;
 
 use arena::{Arena, Place};
+pub(crate) use extent::Extent;
 use ids::Ids;
 use order::{Merged, Order};
 
 /// Bytes in front of each record.
-const HEAD: usize = 24;
+const HEAD: usize = 28;
 const PUT: u8 = 1;
 const GRANTED: u8 = 3;
 const DEDUPED: u8 = 7;
@@ -71,8 +74,14 @@ pub(crate) struct Mem {
     before: Lsn,
     last: Lsn,
     clock: Option<ClockPair>,
-    /// Bytes of the records that are the newest of their messages.
-    newest_bytes: u64,
+    /// What its messages take in a run, all together and by queue.
+    extent: Extent,
+    extents: Vec<Extent>,
+    /// Records that take something away: of one message, or of a queue.
+    removals: u64,
+    purged: bool,
+    /// The first id of its own time.
+    next_id: u64,
     /// Records that bring a dead message back which is told elsewhere: what has its key is not known here.
     revived: u64,
 }
@@ -151,6 +160,8 @@ struct Node {
     queue: u32,
     stands: Stands,
     due: Due,
+    /// Bytes of the message that are told elsewhere.
+    elsewhere: u32,
 }
 
 impl fmt::Debug for Mem {
@@ -177,7 +188,9 @@ impl Mem {
             order.clear();
         }
         self.purges.clear();
-        Mem { before, last: before, clock, newest_bytes: 0, revived: 0, ..self }
+        self.extents.clear();
+        let (extent, removals, purged) = (Extent::default(), 0, false);
+        Mem { before, last: before, clock, extent, removals, purged, next_id, revived: 0, ..self }
     }
 
     /// The last record that it does not hold.
@@ -203,9 +216,58 @@ impl Mem {
         self.arena.bytes() as u64
     }
 
-    /// Roughly the bytes that its messages take in a run.
-    pub(crate) fn newest_bytes(&self) -> u64 {
-        self.newest_bytes
+    /// What its messages take in a run. What newer tables take away of them is in it.
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// Records that take something away.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
+    }
+
+    /// Whether a queue was purged.
+    pub(crate) fn has_purges(&self) -> bool {
+        self.purged
+    }
+
+    /// The queues of which something is said.
+    pub(crate) fn queues(&self) -> &[QueueName] {
+        &self.names
+    }
+
+    /// The queue of a message of which something is said.
+    pub(crate) fn queue_of(&self, id: MessageId) -> Option<&QueueName> {
+        let place = self.ids.get(id.0);
+        (place != 0).then(|| &self.names[self.at(place).queue as usize])
+    }
+
+    /// What a message takes in a run; `None` if nothing is said of it or it is gone.
+    pub(crate) fn extent_of(&self, id: MessageId) -> Option<Extent> {
+        self.known(id).map(|node| self.extent_at(&node))
+    }
+
+    /// Whether it says that a message is gone.
+    pub(crate) fn is_gone(&self, id: MessageId) -> bool {
+        self.node(id).is_some_and(|node| node.stands == Stands::Gone)
+    }
+
+    /// A table with everything that this one says, and that the next one says behind it.
+    ///
+    /// # Errors
+    /// When it cannot hold so much.
+    pub(crate) fn and(&self, next: &Mem) -> Result<Mem, StoreError> {
+        let mut both = Mem::new(self.before, self.next_id, next.clock.or(self.clock));
+        let mut pushed = Ok(());
+        for table in [self, next] {
+            table.for_each(|_, bytes| {
+                if pushed.is_ok() {
+                    pushed = both.push(&decode(bytes), bytes);
+                }
+            });
+        }
+        both.settle();
+        pushed.map(|()| both)
     }
 
     /// Bytes in memory, roughly.
@@ -232,8 +294,8 @@ impl Mem {
         match record {
             Record::Put { message, life, .. } => {
                 let old = self.known(message.id);
-                let node =
-                    self.add(&message.queue, Says::Put, Stands::Is(life.stage.kind()), life.due, bytes)?;
+                let stands = Stands::Is(life.stage.kind());
+                let node = self.add(&message.queue, Says::Put, stands, life.due, bytes, 0)?;
                 if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
                     self.note_key(hash::key(&message.queue, key), node.place);
                 }
@@ -244,7 +306,8 @@ impl Mem {
                 let old = self.known(*id);
                 let put = old.map_or(0, |old| old.put);
                 let stands = Stands::Is(life.stage.kind());
-                let node = self.add(&was.queue, Says::Life { put }, stands, life.due, bytes)?;
+                let elsewhere = elsewhere(put, was.weight);
+                let node = self.add(&was.queue, Says::Life { put }, stands, life.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, life.stage.kind(), put);
                 self.turn(*id, old, node);
                 self.place_stage(*id, &life.stage);
@@ -253,7 +316,9 @@ impl Mem {
                 let old = self.known(*id);
                 let (life, put) = old.map_or((0, 0), |old| (old.life, old.put));
                 let stands = Stands::Is(Kind::Leased);
-                let node = self.add(&was.queue, Says::Grant { life, put }, stands, was.due, bytes)?;
+                let elsewhere = elsewhere(put, was.weight);
+                let says = Says::Grant { life, put };
+                let node = self.add(&was.queue, says, stands, was.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, Kind::Leased, put);
                 self.turn(*id, old, node);
                 self.leased.push((lease.until.0, id.0));
@@ -261,17 +326,24 @@ impl Mem {
             Record::Removed { id, was, .. } => {
                 let old = self.known(*id);
                 let says = Says::Grant { life: 0, put: 0 };
-                let node = self.add(&was.queue, says, Stands::Gone, was.due, bytes)?;
+                let node = self.add(&was.queue, says, Stands::Gone, was.due, bytes, 0)?;
                 self.turn(*id, old, node);
+                self.removals += 1;
             }
             Record::Purged { queue, keep, before, .. } => {
                 let node = self.add_other(queue, bytes)?;
+                self.keep_extents(node.queue, keep);
                 let purge = Purge { place: node.place, before: *before, keep: keep.as_slice().into() };
                 self.purges.insert(node.queue, purge);
+                self.removals += 1;
+                self.purged = true;
             }
             Record::Deduped(row) => {
                 let node = self.add_other(&row.queue, bytes)?;
                 self.note_answer(row, node.place);
+                // Not taken back when another takes its place, which is rare.
+                let answer = Extent::of_answer(bytes.len() as u64);
+                self.extent.add(answer);
             }
             Record::Queue { name, .. } => {
                 self.add_other(name, bytes)?;
@@ -405,6 +477,7 @@ impl Mem {
         }
         let no = u32::try_from(self.names.len()).ok().filter(|no| *no < 1 << QUEUE_BITS).ok_or_else(full)?;
         self.names.push(queue.clone());
+        self.extents.push(Extent::default());
         self.numbers.insert(queue.clone(), no);
         Ok(no)
     }
@@ -416,6 +489,7 @@ impl Mem {
         stands: Stands,
         due: Due,
         bytes: &[u8],
+        elsewhere: u32,
     ) -> Result<Node, StoreError> {
         let queue = self.number(queue)?;
         let length = u32::try_from(bytes.len()).map_err(|_| full())?;
@@ -435,25 +509,30 @@ impl Mem {
         let field = queue | stage << QUEUE_BITS | (due.class() as u32) << (QUEUE_BITS + 2);
         head[12..16].copy_from_slice(&field.to_le_bytes());
         head[16..24].copy_from_slice(&due.raw().to_le_bytes());
+        head[24..28].copy_from_slice(&elsewhere.to_le_bytes());
         let place = self.arena.push(&[&head, bytes]).ok_or_else(full)?;
         Ok(self.at(place))
     }
 
     fn add_other(&mut self, queue: &QueueName, bytes: &[u8]) -> Result<Node, StoreError> {
         let due = Due::from_raw(Class::At, 0);
-        self.add(queue, Says::Grant { life: 0, put: 0 }, Stands::Gone, due, bytes)
+        self.add(queue, Says::Grant { life: 0, put: 0 }, Stands::Gone, due, bytes, 0)
     }
 
     /// From now on this node is the newest of its message.
     fn turn(&mut self, id: MessageId, old: Option<Node>, node: Node) {
         if let Some(old) = &old {
-            self.newest_bytes -= self.weight(old);
+            let extent = self.extent_at(old);
+            self.extent.sub(extent);
+            self.extents[old.queue as usize].sub(extent);
         }
         self.ids.set(id.0, node.place);
         if node.stands == Stands::Gone {
             return;
         }
-        self.newest_bytes += self.weight(&node);
+        let extent = self.extent_at(&node);
+        self.extent.add(extent);
+        self.extents[node.queue as usize].add(extent);
         if old.is_none_or(|old| old.due != node.due) {
             self.due[node.due.class() as usize].push((node.due.raw(), id.0));
         }
@@ -471,10 +550,22 @@ impl Mem {
         }
     }
 
-    /// Bytes of what is told of a message.
-    fn weight(&self, node: &Node) -> u64 {
+    /// What a message takes in a run.
+    fn extent_at(&self, node: &Node) -> Extent {
         let put = if node.put == 0 || node.put == node.place { 0 } else { self.at(node.put).length };
-        (node.length + put) as u64
+        let Stands::Is(kind) = node.stands else { return Extent::default() };
+        Extent::of_row((node.length + put) as u64, u64::from(node.elsewhere), kind)
+    }
+
+    /// Of a queue that is purged, only these messages count on.
+    fn keep_extents(&mut self, queue: u32, keep: &[MessageId]) {
+        let mut kept = Extent::default();
+        for node in keep.iter().filter_map(|id| self.known(*id)).filter(|node| node.queue == queue) {
+            kept.add(self.extent_at(&node));
+        }
+        let before = std::mem::replace(&mut self.extents[queue as usize], kept);
+        self.extent.sub(before);
+        self.extent.add(kept);
     }
 
     fn note_key(&mut self, hash: u64, place: Place) {
@@ -708,7 +799,13 @@ fn node_at(arena: &Arena, place: Place) -> Node {
             _ => Stands::Gone,
         },
         due: Due::from_raw(class, u64_at(head, 16)),
+        elsewhere: u32_at(head, 24),
     }
+}
+
+/// Bytes of a message that a record here does not put.
+fn elsewhere(put: Place, weight: u64) -> u32 {
+    if put == 0 { u32::try_from(weight).unwrap_or(u32::MAX) } else { 0 }
 }
 
 fn record_at(arena: &Arena, place: Place) -> &[u8] {

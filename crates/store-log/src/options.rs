@@ -21,6 +21,8 @@ pub struct Options {
     pub journal_records: u64,
     /// A run has about so many messages at most.
     pub run_rows: u64,
+    /// A flush begins another run when it has written so many bytes to one.
+    pub run_bytes: u64,
     /// From so many small runs on, some are merged.
     pub small_runs: usize,
     /// Threads that help when many messages are looked up in runs at once.
@@ -77,6 +79,7 @@ impl Default for Options {
             journal_bytes: 256 * MIB,
             journal_records: 2_000_000,
             run_rows: 16_000_000,
+            run_bytes: 4096 * MIB,
             small_runs: 16,
             readers: 3,
             max_group_bytes: 16 * MIB,

@@ -33,10 +33,20 @@ pub(crate) struct Shared {
     pub(crate) waker: Waker,
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
-    /// Bytes of the memtables: what the next flush will take at most.
-    pub(crate) mem_bytes: AtomicU64,
+    /// What flushes of all memtables will take at most, in bytes.
+    pub(crate) to_flush: AtomicU64,
+    /// Bytes that the flush under way has written.
+    pub(crate) flushing: AtomicU64,
     /// Free bytes of the disk when the preparer looked last.
     pub(crate) free: AtomicU64,
+    /// Bytes of the last state file.
+    pub(crate) state_bytes: AtomicU64,
+    /// Bytes that the reserve has for the next one.
+    pub(crate) reserved: AtomicU64,
+    /// Whether the last flush has found no room.
+    stuck: AtomicBool,
+    /// Whether somebody works with the frozen memtables: writes them to a run, or adds to them.
+    frozen_held: AtomicBool,
     pub(crate) preparer_bell: Bell,
     pub(crate) background_bell: Bell,
     pub(crate) loader: Loader,
@@ -123,13 +133,18 @@ impl Shared {
             waker,
             syncer,
             counters: Counters::default(),
-            mem_bytes: AtomicU64::new(0),
+            to_flush: AtomicU64::new(0),
+            flushing: AtomicU64::new(0),
             free: AtomicU64::new(u64::MAX),
+            state_bytes: AtomicU64::new(manifest.state.map_or(0, |state| state.bytes)),
+            reserved: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
+            frozen_held: AtomicBool::new(false),
             preparer_bell: Bell::default(),
             background_bell: Bell::default(),
             loader: Loader::default(),
             readers: Readers::default(),
-            view: Mutex::new(Arc::new(View { frozen: None, parts })),
+            view: Mutex::new(Arc::new(View { frozen: Vec::new(), parts })),
             work: Mutex::new(work),
             spare: Mutex::default(),
             pins: Mutex::default(),
@@ -202,6 +217,21 @@ impl Shared {
             Arc::clone(&view)
         };
         self.loader.forget_all_but(&new);
+    }
+
+    /// Whether the last flush has found no room.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_stuck(&self, stuck: bool) {
+        self.stuck.store(stuck, Ordering::Release);
+    }
+
+    /// Keeps others from changing what is frozen until it is dropped; `None` while somebody else does.
+    pub(crate) fn hold_frozen(&self) -> Option<FrozenHold<'_>> {
+        let held = self.frozen_held.swap(true, Ordering::AcqRel);
+        (!held).then_some(FrozenHold(&self.frozen_held))
     }
 
     /// Keeps the memory of a memtable that nobody reads any more.
@@ -302,6 +332,16 @@ impl Shared {
         self.background_bell.ring();
         self.loader.bell.ring();
         self.readers.close();
+    }
+}
+
+/// See [`Shared::hold_frozen`].
+#[derive(Debug)]
+pub(crate) struct FrozenHold<'a>(&'a AtomicBool);
+
+impl Drop for FrozenHold<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

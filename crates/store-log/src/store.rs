@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
 
+use duewheel_core::EngineMs;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
@@ -20,6 +21,7 @@ use crate::backup::Backup;
 use crate::disk::{Access, Disk, Held, Hold, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
+use crate::flush;
 use crate::folder::LOCK;
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
@@ -30,8 +32,9 @@ use crate::load::{self, Request};
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
+use crate::reserve;
 use crate::shared::{Shared, Space, Start, Worked};
-use crate::view::{Part, View};
+use crate::view::Part;
 
 /// The embedded log store: one folder, one owner.
 ///
@@ -82,6 +85,8 @@ pub struct LogStore {
     next_id: u64,
     messages: u64,
     habit: Habit,
+    /// When the last cut was made.
+    cut_at: EngineMs,
     workers: Vec<JoinHandle<()>>,
     /// `None` once the store is closed.
     lock: Option<Box<dyn Held>>,
@@ -105,6 +110,12 @@ enum Habit {
 
 /// On a full disk a memtable of so many records is cut off if its run fits.
 const TOLD: u64 = 500;
+/// While a flush goes on, the active memtable may have so many times its budget. (While it has no room: once.)
+const SLOW: u64 = 4;
+/// On a full disk what was removed is told after so long at the latest, in ms.
+const TELL_MS: u64 = 1_000;
+/// Frozen memtables that wait for room are joined up to so many records.
+const JOINED: u64 = 128 * 1024;
 
 /// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`].
 ///
@@ -152,6 +163,7 @@ impl LogStore {
             messages: ledger.messages(),
             recovered,
             habit: Habit::Gathers,
+            cut_at: EngineMs(0),
             workers: Vec::new(),
             lock: Some(lock),
         };
@@ -243,22 +255,74 @@ impl LogStore {
         match journal.space {
             // What it gives back must be worth it, or a full disk would be kept busy for nothing.
             Space::Short => {
-                let newest = self.active.newest_bytes();
+                let most = self.active.extent().most;
                 // What it says of older messages may be what empties runs: told, if it is not said at once.
-                let tells = self.active.records() >= TOLD
-                    && newest.saturating_mul(2) <= self.shared.free.load(Relaxed);
-                tells || files.saturating_sub(newest) >= options.segment_bytes
+                let tells =
+                    self.active.records() >= TOLD && most.saturating_mul(2) <= self.shared.free.load(Relaxed);
+                tells || self.has_removed() || files.saturating_sub(most) >= options.segment_bytes
             }
             // Segments that crashes have cut short hold little, and take a file each.
             Space::Enough => files > options.journal_bytes.saturating_mul(2),
         }
     }
 
-    /// Freezes the active memtable for the background worker, if it is due and the one before is done with.
+    /// The room there is, unless what waits to be written has reached its bound.
+    fn bounded(&self, room: Room) -> Room {
+        let shared = &self.shared;
+        let options = &shared.options;
+        let view = shared.view();
+        if !view.frozen.is_empty() {
+            let times = if shared.is_stuck() { 1 } else { SLOW };
+            if self.active.bytes() >= options.journal_bytes.saturating_mul(times)
+                || self.active.records() >= options.journal_records.saturating_mul(times)
+            {
+                return Room::RemoveOnly;
+            }
+        }
+        if room != Room::SettleOnly {
+            return room;
+        }
+        let again =
+            view.frozen.iter().map(|mem| mem.extent().again).sum::<u64>() + self.active.extent().again;
+        let written_again =
+            again > options.max_group_bytes && shared.to_flush.load(Relaxed) > shared.free.load(Relaxed);
+        if written_again || self.writer.is_at_the_end() { Room::RemoveOnly } else { room }
+    }
+
+    /// Whether enough was removed since the last cut, or some of it long enough ago, that it should be told on a full disk.
+    fn has_removed(&self) -> bool {
+        let removals = self.active.removals();
+        let now = self.active.clock().map_or(EngineMs(0), |clock| clock.engine);
+        self.active.has_purges()
+            || removals >= TOLD
+            || (removals > 0 && now.0.saturating_sub(self.cut_at.0) >= TELL_MS)
+    }
+
+    /// Freezes the active memtable for the background worker, if it is due and the one before is done with; or if there is no
+    /// room for that one, and this one makes it smaller.
     fn cut_if_due(&mut self) {
-        if !self.is_due() || self.shared.view().frozen.is_some() {
+        if self.active.is_empty() {
             return;
         }
+        let shared = Arc::clone(&self.shared);
+        if shared.view().frozen.is_empty() {
+            if self.is_due() {
+                self.cut();
+            }
+            return;
+        }
+        if !shared.is_stuck() || !self.has_removed() {
+            return;
+        }
+        let Some(hold) = shared.hold_frozen() else { return };
+        shared.set_stuck(false); // it is tried again with what comes now
+        self.cut();
+        self.join_small();
+        drop(hold);
+        shared.background_bell.ring();
+    }
+
+    fn cut(&mut self) {
         let (last, clock) = (self.active.last(), self.active.clock());
         let next = self.shared.spare_mem().start(last, self.next_id, clock);
         let mut frozen = std::mem::replace(&mut self.active, next);
@@ -267,15 +331,37 @@ impl LogStore {
         for since in &mut self.asked {
             since.push(Arc::clone(&frozen));
         }
-        self.shared.set_view(|view| View { frozen: Some(frozen), ..view });
+        self.shared.set_view(|mut view| {
+            view.frozen.push(frozen);
+            view
+        });
+        self.cut_at = clock.map_or(EngineMs(0), |clock| clock.engine);
         self.shared.counters.cuts.fetch_add(1, Relaxed);
         self.note_memory();
         self.shared.background_bell.ring();
     }
 
+    /// Makes one of the last two frozen memtables while they are small, so that there are never many.
+    fn join_small(&self) {
+        let view = self.shared.view();
+        let [.., older, newer] = &view.frozen[..] else { return };
+        if older.records() + newer.records() > JOINED {
+            return;
+        }
+        // Two that cannot be joined stay two.
+        if let Ok(both) = older.and(newer) {
+            self.shared.set_view(|mut view| {
+                view.frozen.truncate(view.frozen.len() - 2);
+                view.frozen.push(Arc::new(both));
+                view
+            });
+            self.note_memory();
+        }
+    }
+
     fn note_memory(&self) {
-        let frozen = self.shared.view().frozen.as_ref().map_or(0, |frozen| frozen.bytes());
-        self.shared.mem_bytes.store(self.active.bytes() + frozen, Relaxed);
+        let frozen: u64 = self.shared.view().frozen.iter().map(|mem| reserve::of_table(mem)).sum();
+        self.shared.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
     }
 
     /// Takes in what was written.
@@ -371,10 +457,17 @@ impl Store for LogStore {
             return Room::SettleOnly;
         }
         self.cut_if_due();
+        let shared = &self.shared;
         match self.writer.room() {
-            Room::Enough if self.is_full() && self.shared.view().frozen.is_some() => Room::Busy,
-            room => room,
+            Room::Enough if shared.free.load(Relaxed) < reserve::wanted(shared) => Room::SettleOnly,
+            Room::Enough if self.is_full() && !shared.view().frozen.is_empty() => self.bounded(Room::Busy),
+            Room::Enough | Room::Busy => self.bounded(Room::Enough),
+            Room::SettleOnly | Room::RemoveOnly => self.bounded(Room::SettleOnly),
         }
+    }
+
+    fn max_group_bytes(&self) -> usize {
+        usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX)
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
@@ -447,7 +540,7 @@ impl Store for LogStore {
         let (in_sealed, spares) = (sealed(|s| s.frames), journal.spares.len());
         drop(journal);
         let view = self.shared.view();
-        let of_frozen = |of: fn(&Mem) -> u64| view.frozen.as_deref().map_or(0, of);
+        let of_frozen = |of: fn(&Mem) -> u64| view.frozen.iter().map(|mem| of(mem)).sum::<u64>();
         let of_parts = |of: fn(&Part) -> u64| view.parts.iter().map(of).sum::<u64>();
         figures.extend([
             ("messages", self.messages),
@@ -479,7 +572,7 @@ impl Hands {
 
     /// Writes the memtable that was cut off to a run, if there is one.
     pub fn flush(&self) -> Worked {
-        self.guarded(background::flush, "duewheel-merge")
+        self.guarded(flush::flush, "duewheel-merge")
     }
 
     /// Does a slice of a merge, or plans one, if one is worth it.

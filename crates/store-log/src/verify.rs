@@ -131,7 +131,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
     }
     let mut mem = replayed.mem;
     mem.settle();
-    let view = View { frozen: Some(Arc::new(mem)), parts: kept.parts };
+    let view = View { frozen: vec![Arc::new(mem)], parts: kept.parts };
     found(&view)?;
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         load::for_each(&view, sequence, |queue| *left.entry(queue.clone()).or_default() -= 1)?;

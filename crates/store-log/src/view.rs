@@ -1,4 +1,4 @@
-//! What is behind the active memtable: a frozen one, and the runs.
+//! What is behind the active memtable: what is frozen, and the runs.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use crate::run::{Live, Mask, Run};
 /// A snapshot; replaced as a whole. Whoever has one can read all of it, whatever becomes of the files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    /// The memtable that is being written to a run.
-    pub(crate) frozen: Option<Arc<Mem>>,
+    /// The memtables that are written to a run together, oldest first. There is more than one only while the disk has no room for
+    /// the run: what was removed since makes it smaller.
+    pub(crate) frozen: Vec<Arc<Mem>>,
     /// Oldest first.
     pub(crate) parts: Vec<Part>,
 }

@@ -178,7 +178,7 @@ impl Engine {
         match self.room {
             Room::Enough => {}
             Room::Busy => return Err(Refusal::Overloaded),
-            Room::SettleOnly => return Err(Refusal::DiskFull),
+            Room::SettleOnly | Room::RemoveOnly => return Err(Refusal::DiskFull),
         }
         let queues_full = self.queues.len() >= self.policy.max_queues && self.queues.find(&e.queue).is_none();
         let full = self.pending.count >= self.policy.max_messages as u64
@@ -221,6 +221,6 @@ impl Engine {
 
     /// Whether a message may be changed: a full disk takes only what removes or settles.
     pub(super) fn takes_changes(&self) -> bool {
-        self.room != Room::SettleOnly
+        !matches!(self.room, Room::SettleOnly | Room::RemoveOnly)
     }
 }

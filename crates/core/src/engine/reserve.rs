@@ -5,6 +5,7 @@ use crate::message::{Ended, Lease, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
+use crate::store::Room;
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
@@ -239,9 +240,9 @@ impl Engine {
         true
     }
 
-    /// Whether one more message of a queue may be leased: leases are in memory.
+    /// Whether one more message of a queue may be leased: leases are in memory, and in the store's until it has written them.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
-        self.scarce(idx).is_none()
+        self.room != Room::RemoveOnly && self.scarce(idx).is_none()
     }
 
     /// What a queue has too much of to have one more lease, and how much.

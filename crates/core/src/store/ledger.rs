@@ -33,6 +33,16 @@ struct Books {
     tally: Tally,
 }
 
+/// What a ledger was: of the queues that were named, and of all of them together. See [`Ledger::remember`].
+#[derive(Clone, Debug)]
+pub struct Remembered {
+    queues: Vec<(QueueName, Option<Books>)>,
+    due: DueCounts,
+    clock: Option<ClockPair>,
+    applied: Lsn,
+    next_id: u64,
+}
+
 impl Default for Ledger {
     fn default() -> Self {
         Ledger {
@@ -56,6 +66,30 @@ impl Ledger {
     pub fn restore(&mut self, row: QueueRow) {
         let QueueRow { name, settings, pause, totals, tally } = row;
         self.queues.insert(name, Books { settings, pause, totals, tally });
+    }
+
+    /// Remembers what is needed to take back whatever is applied from now on to these queues, and to no others.
+    pub fn remember<'a>(&self, queues: impl Iterator<Item = &'a QueueName>) -> Remembered {
+        let queues = queues.map(|name| (name.clone(), self.queues.get(name).cloned()));
+        Remembered {
+            queues: queues.collect(),
+            due: self.due.clone(),
+            clock: self.clock,
+            applied: self.applied,
+            next_id: self.next_id,
+        }
+    }
+
+    /// Takes back what was applied since.
+    pub fn take_back(&mut self, remembered: Remembered) {
+        let Remembered { queues, due, clock, applied, next_id } = remembered;
+        for (name, books) in queues {
+            match books {
+                Some(books) => self.queues.insert(name, books),
+                None => self.queues.remove(&name),
+            };
+        }
+        (self.due, self.clock, self.applied, self.next_id) = (due, clock, applied, next_id);
     }
 
     /// Applies the next record.
@@ -216,6 +250,39 @@ impl Books {
             pause: self.pause,
             totals: self.totals,
             tally: self.tally.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conformance::History;
+    use super::*;
+
+    #[test]
+    fn what_was_applied_is_taken_back_whole() {
+        for seed in 0..20 {
+            let mut history = History::new(seed);
+            let mut ledger = Ledger::default();
+            for turn in 0..40 {
+                let groups: Vec<_> = (0..3).map(|_| history.group(9)).collect();
+                let records: Vec<_> =
+                    groups.iter().flat_map(|group| (group.first.0..).map(Lsn).zip(&group.records)).collect();
+                let before = ledger.clone();
+                let names: std::collections::BTreeSet<_> =
+                    records.iter().map(|(_, record)| record.queue().clone()).collect();
+                for again in 0..2 {
+                    let remembered = ledger.remember(names.iter());
+                    records.iter().for_each(|(lsn, record)| ledger.apply(*lsn, record));
+                    ledger.note_clock(groups[2].clock);
+                    if turn % 3 > 0 || again > 0 {
+                        break;
+                    }
+                    assert_ne!(ledger, before);
+                    ledger.take_back(remembered);
+                    assert_eq!(ledger, before, "seed {seed}, turn {turn}");
+                }
+            }
         }
     }
 }

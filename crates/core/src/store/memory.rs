@@ -28,6 +28,8 @@ struct Disk {
     manual: SyncMode,
     level: Option<Level>,
     room: Room,
+    /// So many groups until it is full.
+    left: Option<u64>,
     fail: Option<StoreError>,
     waker: Option<Waker>,
 }
@@ -100,6 +102,11 @@ impl MemoryDisk {
     /// Sets what [`Store::room`] answers.
     pub fn set_room(&self, room: Room) {
         self.disk().room = room;
+    }
+
+    /// Makes [`Store::room`] answer [`Room::SettleOnly`] when so many groups more have been appended.
+    pub fn full_after(&self, groups: Option<u64>) {
+        self.disk().left = groups;
     }
 
     /// Makes every call fail from now on, until the next open.
@@ -203,6 +210,7 @@ impl Store for MemoryStore {
         if let Some(disk) = &self.disk {
             let mut disk = disk.disk();
             disk.groups.push(group.clone());
+            disk.left = disk.left.map(|left| left.saturating_sub(1));
             disk.clock = Some(group.clock);
         }
         Ok(())
@@ -228,7 +236,9 @@ impl Store for MemoryStore {
     }
 
     fn room(&mut self) -> Room {
-        self.disk.as_ref().map_or(Room::Enough, |d| d.disk().room)
+        let Some(disk) = &self.disk else { return Room::Enough };
+        let disk = disk.disk();
+        if disk.left == Some(0) { Room::SettleOnly } else { disk.room }
     }
 
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::Row;
 use crate::name::{Key, QueueName};
-use crate::policy::QueueSettings;
+use crate::policy::{AGREED_GROUP_BYTES, QueueSettings};
 use crate::record::{ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
 
@@ -26,7 +26,7 @@ mod table;
 struct OwnStore;
 
 pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner};
-pub use ledger::{ALL_COLUMNS, Ledger};
+pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
 
@@ -46,8 +46,9 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
-/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most the agreed size does not fail for
-///    want of room; after [`Room::SettleOnly`] that holds for a group that puts no message.
+/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most [`Store::max_group_bytes`] does not fail for
+///    want of room; after [`Room::SettleOnly`] that holds for a group that puts no message, after [`Room::RemoveOnly`] for
+///    one that only removes. Each answer is good for one group. What the removals give back becomes room by itself.
 pub trait Store: Send {
     /// Takes what the owner needs before anything else: called once, right after opening.
     fn recovered(&mut self) -> Recovered;
@@ -77,8 +78,13 @@ pub trait Store: Send {
     /// The error of a write or sync that failed since, for ever after (obligation 6).
     fn progress(&mut self) -> Result<Progress, StoreError>;
 
-    /// Whether there is room for more.
+    /// Whether there is room for the next group.
     fn room(&mut self) -> Room;
+
+    /// The agreed size of a group: so many encoded bytes of records. A larger one may fail for want of room.
+    fn max_group_bytes(&self) -> usize {
+        AGREED_GROUP_BYTES
+    }
 
     /// Finds messages by id and by key, in one call for a whole batch.
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
@@ -121,6 +127,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn room(&mut self) -> Room {
         (**self).room()
+    }
+    fn max_group_bytes(&self) -> usize {
+        (**self).max_group_bytes()
     }
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         (**self).find_many(lookups, found)
@@ -197,6 +206,8 @@ pub enum Room {
     Busy,
     /// What removes, moves or grants messages, but no new one.
     SettleOnly,
+    /// What removes messages, and nothing else: there is no room, and what waits to be written has reached its bound.
+    RemoveOnly,
 }
 
 /// What "durable" means, as replies say it.

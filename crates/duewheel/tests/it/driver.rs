@@ -189,6 +189,93 @@ fn a_full_disk_is_known_before_the_engine_decides() {
     assert!(matches!(rig.submit(vec![put(0)]).try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
 }
 
+/// Story: groups were cut when a thousand effects had come together, whatever they weighed: 500 messages of 256 KiB made a group
+/// of 125 MiB, where the store had agreed to 16.
+#[test]
+fn a_group_is_never_larger_than_the_store_agrees_to() {
+    let mut rig = Rig::new();
+    let agreed = rig.driver.store().max_group_bytes();
+    let most = duewheel::core::policy::Policy::default().max_group_bytes;
+    for body in [256 * 1024, 200_000, 65_536, 20_000, 1_000, 1] {
+        for bytes in [most - 1, most, most + 1, 2 * most, 5 * most] {
+            let before = rig.disk.groups().len();
+            let count = (bytes / (body + 64)).clamp(1, 10_000);
+            let one = || Op::Enqueue(Box::new(Enqueue::new(queue(), vec![7; body])));
+            rig.submit((0..count).map(|_| one()).collect());
+            let groups = &rig.disk.groups()[before..];
+            for group in groups {
+                let mut writer = duewheel::core::record::Writer::default();
+                group.records.iter().for_each(|record| writer.record(record));
+                assert!(writer.bytes.len() <= agreed, "{} bytes in a group", writer.bytes.len());
+                assert!(writer.bytes.len() <= most + body + 1_000, "{} bytes: cut late", writer.bytes.len());
+            }
+            assert_eq!(groups.iter().map(|group| group.records.len()).sum::<usize>(), count);
+            rig.submit(vec![Op::Purge { queue: queue() }]);
+        }
+    }
+}
+
+/// What the store says of its room is good for one group.
+#[test]
+fn room_is_asked_for_before_each_group() {
+    let mut rig = Rig::new();
+    let before = rig.disk.groups().len();
+    rig.disk.full_after(Some(2));
+    let ops = (0..200).map(|_| Op::Enqueue(Box::new(Enqueue::new(queue(), vec![7; 200_000]))));
+    let answers = rig.submit(ops.collect()).try_recv().unwrap();
+    let refused = |a: &&Result<Reply, CallError>| {
+        matches!(a, Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::DiskFull))))
+    };
+    assert_eq!(rig.disk.groups().len() - before, 2);
+    let accepted: usize = rig.disk.groups()[before..].iter().map(|group| group.records.len()).sum();
+    assert_eq!(answers.iter().filter(refused).count(), 200 - accepted);
+}
+
+/// At its bound a store takes removals alone. Everything else is refused and not applied; consumers that wait go on waiting.
+#[test]
+fn at_its_bound_a_store_takes_removals_and_nothing_else() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(0), put(0), put(0), put(60_000), keyed()]);
+    let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
+    let Some(Ok(Reply::Reserve(Reserved::Grants(granted)))) = answers.first() else { panic!("{answers:?}") };
+    let proofs: Vec<_> = granted.iter().map(|g| (g.message.id, g.token)).collect();
+    let mut waiting = rig.submit(vec![reserve(60_000)]);
+    rig.disk.set_room(Room::RemoveOnly);
+    let before = rig.disk.groups().len();
+    let (id, proof) = (proofs[0].0, proofs[0].1.into());
+    let refused = [
+        Op::Nack { id, proof, delay_ms: None, priority: None, note: "".into() },
+        Op::Bury { id, proof, priority: None, note: "".into() },
+        Op::Extend { id, proof, lease_ms: None },
+        Op::Fire { target: Target::Id(duewheel::MessageId(4)) },
+        reserve(0),
+        reserve(60_000),
+    ];
+    for op in refused {
+        let what = format!("{op:?}");
+        match rig.submit(vec![op]).try_recv().unwrap().pop() {
+            Some(Err(error @ CallError::Store { .. })) => {
+                assert_eq!((error.outcome(), error.is_retryable()), (Outcome::NotApplied, true), "{what}");
+            }
+            other => panic!("{what}: {other:?}"),
+        }
+    }
+    let answers = rig.submit(vec![put(0)]).try_recv().unwrap();
+    assert!(matches!(answers[0], Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::DiskFull)))));
+    assert_eq!(rig.disk.groups().len(), before);
+    let ack = Op::Ack { id: proofs[1].0, proof: proofs[1].1.into() };
+    assert!(matches!(rig.submit(vec![ack]).try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
+    let cancel = Op::Cancel { target: Target::Id(duewheel::MessageId(4)) };
+    assert!(matches!(rig.submit(vec![cancel]).try_recv().unwrap()[0], Ok(Reply::Change(Ok(_)))));
+    // A lease that ends makes its message ready, and nobody is given it.
+    rig.pass(40_000);
+    rig.step();
+    assert!(waiting.try_recv().is_err(), "it waits on");
+    rig.disk.set_room(Room::Enough);
+    rig.step();
+    assert!(grants(waiting.try_recv().unwrap()) > 0);
+}
+
 #[test]
 fn the_driver_sleeps_until_something_is_due() {
     let mut rig = Rig::new();

@@ -3,6 +3,7 @@
 use duewheel::core::MessageId;
 use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
 use duewheel::core::message::Message;
+use duewheel::{CallError, Outcome};
 
 use super::session::Answer;
 use crate::decimal::digits;
@@ -39,6 +40,10 @@ pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
 /// The engine did not answer, or not to this.
 pub(super) fn no_answer(answer: Option<Answer>) -> &'static str {
     match answer {
+        // That nothing was done is worth saying: `INTERNAL_ERROR` leaves it open.
+        Some(Err(error @ CallError::Store { outcome: Outcome::NotApplied, .. })) if error.is_retryable() => {
+            ErrorCode::Overloaded.beanstalk()
+        }
         Some(Err(error)) => Problem::from(error).code.beanstalk(),
         Some(Ok(_)) | None => ErrorCode::Internal.beanstalk(),
     }

@@ -164,6 +164,10 @@ impl Store for Gated {
         self.store.room()
     }
 
+    fn max_group_bytes(&self) -> usize {
+        self.store.max_group_bytes()
+    }
+
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.store.find_many(lookups, found)
     }

@@ -11,14 +11,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
 use super::segment::Prepared;
 use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::failed;
-use crate::folder::{FileNo, Incarnation, JOURNAL, RESERVE, RESERVE_BYTES};
+use crate::folder::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
+use crate::reserve;
 use crate::shared::{Shared, Space, Worked, lock};
 
 /// Prepared segments that are kept back for settling.
@@ -27,6 +29,9 @@ const TARGET: usize = BALLAST + 1;
 
 /// Zeros are written and synced in pieces of this size, so that a sync of the journal never queues behind all of them.
 const PIECE: usize = 1024 * 1024;
+
+/// How often free space is looked at, at least.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// The preparer's life.
 pub(crate) fn run(shared: &Shared) {
@@ -37,7 +42,8 @@ pub(crate) fn run(shared: &Shared) {
         }
         match worked {
             Worked::Done => {}
-            Worked::Nothing => shared.preparer_bell.wait(None),
+            // Somebody else may fill the disk.
+            Worked::Nothing => shared.preparer_bell.wait(Some(LOOK)),
             Worked::Later => shared.preparer_bell.wait(Some(shared.options.retry_after)),
         }
     }
@@ -55,7 +61,7 @@ pub(crate) fn step(shared: &Shared) -> Worked {
         true => Err(StoreError::new(ErrorKind::Full, "a segment would take the room of the next flush")),
         false => Ok(()),
     };
-    let upkeep = made.as_ref().map_or(Ok(()), |()| keep_reserve(&*shared.disk));
+    let upkeep = made.as_ref().map_or(Ok(()), |()| reserve::keep(shared));
     let fits = room_for_flush(shared);
     let short = made.is_err() || upkeep.is_err() || !fits;
     let space = if short { Space::Short } else { Space::Enough };
@@ -183,45 +189,25 @@ fn fill(
     Ok(file)
 }
 
-/// Keeps a few blocks aside for the next manifest.
-fn keep_reserve(disk: &dyn Disk) -> Result<(), StoreError> {
-    if disk.open(RESERVE, Access::Read).is_ok() {
-        return Ok(());
-    }
-    let file = disk.create(RESERVE).map_err(failed("create", RESERVE))?;
-    let kept = file.allocate(RESERVE_BYTES).and_then(|()| file.write_at(&vec![0; 64 * 1024], 0));
-    if let Err(error) = kept {
-        let _ = disk.remove(RESERVE);
-        return Err(failed("allocate", RESERVE)(error));
-    }
-    Ok(())
-}
-
-/// Whether a new segment leaves the memtables their room as runs. The ballast is made in any case, and what is there already costs
-/// nothing.
+/// Whether a new segment leaves the memtables their room as runs. What is there already costs nothing, and the ballast is made in
+/// any case but while a flush waits for room.
 fn is_affordable(shared: &Shared) -> bool {
     let segment = shared.options.segment_bytes;
     let journal = shared.journal();
-    let is_free =
-        journal.prepared.len() < BALLAST || journal.spares.iter().any(|spare| spare.bytes == segment);
+    let is_ballast = journal.prepared.len() < BALLAST;
+    let is_free = journal.spares.iter().any(|spare| spare.bytes == segment);
     drop(journal);
-    let needed = wanted_by_flushes(shared).saturating_add(segment);
-    is_free || shared.disk.free_bytes().map_or(true, |free| free >= needed)
-}
-
-/// What the memtables may take as runs, and what may come into them before the owner asks for room again.
-fn wanted_by_flushes(shared: &Shared) -> u64 {
-    let options = &shared.options;
-    let group = options.max_group_bytes.min(options.journal_bytes / 4);
-    let bytes = shared.mem_bytes.load(Relaxed);
-    if bytes < group { bytes } else { bytes.saturating_add(group) }
+    let needed = reserve::wanted(shared).saturating_add(segment);
+    is_free
+        || (is_ballast && !shared.is_stuck())
+        || shared.disk.free_bytes().map_or(true, |free| free >= needed)
 }
 
 fn room_for_flush(shared: &Shared) -> bool {
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| {
         shared.free.store(free, Relaxed);
-        free >= wanted_by_flushes(shared)
+        free >= reserve::wanted(shared)
     })
 }
 

@@ -165,11 +165,7 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
         }
         parts.push(Part { run: Arc::new(run), live: Arc::new(live) });
     }
-    if let Some(other) = lost.first() {
-        let what =
-            format!("the state says what is gone of {}, which the manifest does not list", other.no.run());
-        return Err(Problem::new(entry.no.state(), 0, what).into());
-    }
+    // What is left of `lost` tells of runs of which nothing counted any more: they are unlisted without a new state.
     Ok(Kept { books: ledger, parts })
 }
 

@@ -206,6 +206,12 @@ impl JournalWriter {
         }
     }
 
+    /// Whether the last of the ballast is left: room for one more group.
+    pub(crate) fn is_at_the_end(&self) -> bool {
+        let group = usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX / 4);
+        !self.active.fits(group + 2 * frame::HEAD) && self.shared.journal().prepared.is_empty()
+    }
+
     /// A frame without records. Left out when it does not fit and the next segment is not at hand.
     fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         if !self.active.fits(frame::HEAD) {

@@ -98,7 +98,7 @@ fn two_tables_tell_what_the_records_say() {
         });
         assert_eq!(again.last(), new.last());
         assert!(again.ids().eq(new.ids()));
-        assert_eq!((again.bytes(), again.newest_bytes()), (new.bytes(), new.newest_bytes()));
+        assert_eq!((again.bytes(), again.extent()), (new.bytes(), new.extent()));
     }
 }
 
@@ -159,5 +159,5 @@ fn a_busy_key_takes_one_place() {
         }
     }
     assert_eq!(mem.keys.len(), 1);
-    assert_eq!(mem.newest_bytes(), 0);
+    assert_eq!(mem.extent(), Extent::default());
 }

@@ -203,6 +203,11 @@ impl RunWriter {
         self.spill.set_piece(bytes);
     }
 
+    /// Bytes so far, its indexes apart.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.out.at() + self.bytes.len() as u64
+    }
+
     /// The number of a queue in this run.
     pub(crate) fn queue(&mut self, name: &QueueName) -> u32 {
         if let Some(no) = self.numbers.get(name) {

@@ -7,6 +7,7 @@ mod damage;
 mod failure;
 mod flush;
 mod folder;
+mod full;
 mod golden;
 mod keys;
 mod rig;

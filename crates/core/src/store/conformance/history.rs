@@ -59,6 +59,8 @@ pub struct History {
     spread_ms: u64,
 }
 
+/// Bytes of a put besides its body, at most.
+const PUT_AROUND: usize = 80;
 /// So many queues take part.
 const QUEUES: u64 = 5;
 /// So many keys per queue: few enough that they are taken, set free and taken again.
@@ -117,6 +119,34 @@ impl History {
         self.clock.engine.0 += ms;
         self.clock.wall.0 += ms;
         self.clock
+    }
+
+    /// Makes the next group of so many new messages, which has at most so many encoded bytes, and nearly as many if one message
+    /// each can have that little.
+    pub fn puts(&mut self, bytes: usize, messages: usize) -> Group {
+        let clock = self.tick();
+        let first = self.model.applied().next();
+        let body = (bytes / messages).saturating_sub(PUT_AROUND);
+        let mut records = Vec::new();
+        for lsn in (first.0..).take(messages) {
+            let message = Message {
+                id: MessageId(self.model.next_id()),
+                queue: self.queue(),
+                key: None,
+                body: Bytes::from(vec![b'x'; body]),
+                headers: Vec::new(),
+                options: Options::default(),
+                enqueued_at: clock.wall,
+            };
+            let due = Due::After(EngineMs(clock.engine.0 + self.dice.below(1_000)));
+            let record = Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None };
+            self.model.apply_record(Lsn(lsn), &record);
+            records.push(record);
+        }
+        self.model.note_clock(clock);
+        let group = Group { first, clock, records };
+        self.groups.push(group.clone());
+        group
     }
 
     /// Makes the next group, of 1 to `most` records.

@@ -1,0 +1,394 @@
+//! What is frozen becomes a run.
+//!
+//! | | |
+//! |---|---|
+//! | 1 | what counts of the frozen memtables is written to a run, or to several when it is much |
+//! | 2 | what they say of older messages is taken out of the runs' sets of live ids (of copies of them) |
+//! | 3 | the ledger takes their records in; they are taken out again if what follows fails |
+//! | 4 | the state file says all that |
+//! | 5 | the journal is known to be durable up to the cut |
+//! | 6 | the manifest lists the runs and the state, and no segment that lies before the cut |
+//! | 7 | readers see the runs in place of the memtables |
+//!
+//! When there is no room for that ([`stuck`](Shared::is_stuck)), two things make some. Runs of which nothing counts any more by
+//! what is frozen and durable are unlisted at once: that takes a manifest and no state. And the owner freezes what was removed
+//! since, too, so that the next attempt writes the less.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
+use duewheel_core::{EngineMs, Lsn, MessageId};
+use roaring::RoaringTreemap;
+
+use crate::background::{Merging, Work, drop_merge, drop_runs, give_up, sizes, squeeze, write_state};
+use crate::fault::Trouble;
+use crate::figures::micros;
+use crate::find::Finder;
+use crate::folder::{FileNo, Incarnation};
+use crate::manifest::{RunEntry, SegmentEntry};
+use crate::mem::{Extent, Mem, MemScan, Step};
+use crate::merge::policy::Plan;
+use crate::reserve;
+use crate::run::{Live, Mask, Run, RunWriter, hash};
+use crate::shared::{Shared, Worked, lock};
+use crate::state;
+use crate::view::{Part, View};
+
+/// Rows of the frozen memtables are resolved together, so many.
+const TOGETHER: usize = 512;
+
+/// Writes what is frozen to a run, if anything is.
+pub(crate) fn flush(shared: &Shared) -> Worked {
+    let work = &mut *lock(&shared.work);
+    if shared.is_stopping() || shared.view().frozen.is_empty() {
+        return Worked::Nothing;
+    }
+    // The owner rings when it has frozen more.
+    let Some(_hold) = shared.hold_frozen() else { return Worked::Later };
+    let view = shared.view();
+    let Some(last) = view.frozen.last().map(|mem| mem.last()) else { return Worked::Nothing };
+    let began = Instant::now();
+    let runs = RefCell::default();
+    let (first_run, state) = (shared.new_file(), shared.new_file());
+    let flush = Flush { shared, tables: &view.frozen, last, runs, first_run, state };
+    match flush.make_room(work, &view) {
+        Ok(None) => {}
+        Ok(Some(worked)) => return worked,
+        Err(trouble) => return give_up(shared, trouble, || {}),
+    }
+    let flushed = flush.flush(work, &view);
+    shared.flushing.store(0, Relaxed);
+    if let Err(trouble) = flushed {
+        shared.counters.flush_failures.fetch_add(1, Relaxed);
+        if let Trouble::Failed(error) = &trouble
+            && error.kind() == ErrorKind::Full
+        {
+            shared.set_stuck(true);
+            // What a merge has written so far may be what is missing.
+            drop_merge(shared, work);
+        }
+        return give_up(shared, trouble, || {
+            for run in flush.runs.borrow().iter() {
+                RunWriter::discard(&*shared.disk, *run);
+            }
+            state::discard(&*shared.disk, flush.state);
+        });
+    }
+    shared.set_stuck(false);
+    shared.counters.flushes.fetch_add(1, Relaxed);
+    shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
+    let flushed: u64 = view.frozen.iter().map(|mem| reserve::of_table(mem)).sum();
+    let less = |bytes: u64| Some(bytes.saturating_sub(flushed));
+    let _ = shared.to_flush.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
+    if let Ok(View { frozen, .. }) = Arc::try_unwrap(view) {
+        frozen.into_iter().for_each(|mem| shared.recycle(mem));
+    }
+    shared.preparer_bell.ring();
+    (shared.waker)();
+    Worked::Done
+}
+
+struct Flush<'a> {
+    shared: &'a Shared,
+    /// Oldest first.
+    tables: &'a [Arc<Mem>],
+    last: Lsn,
+    /// The runs that were begun.
+    runs: RefCell<Vec<FileNo>>,
+    first_run: FileNo,
+    state: FileNo,
+}
+
+impl Flush<'_> {
+    /// Where it is not sure that the flush fits: whatever makes room without one. `None` when it is to be tried now.
+    fn make_room(&self, work: &mut Work, view: &View) -> Result<Option<Worked>, Trouble> {
+        let shared = self.shared;
+        // A disk that cannot say how much is free says so when it is full.
+        let Ok(free) = reserve::free_for_flush(shared) else { return Ok(None) };
+        let upper: u64 = self.tables.iter().map(|mem| reserve::of_table(mem)).sum();
+        if free >= upper {
+            return Ok(None);
+        }
+        let exact = exact_extent(self.tables);
+        let beside = self.tables.iter().map(|mem| reserve::of_state(mem)).sum::<u64>();
+        if free >= exact.most + beside {
+            return Ok(None);
+        }
+        shared.set_stuck(true);
+        let now = self.now();
+        let parts = without_gone(&view.parts, self.tables)?;
+        let dead: Vec<FileNo> = dead(&parts, now).collect();
+        if !dead.is_empty() {
+            // What says that nothing of them counts must not be lost with a crash.
+            shared.syncer.wait_until(self.last, shared)?;
+            drop_runs(shared, work, &dead)?;
+            return Ok(Some(Worked::Done));
+        }
+        if work.merging.is_some() || squeeze(shared, &sizes(&parts, now)) != Plan::Nothing {
+            return Ok(Some(Worked::Later)); // a merge comes next
+        }
+        if free >= exact.least {
+            return Ok(None); // what it takes at most is reckoned with a margin
+        }
+        shared.counters.flush_failures.fetch_add(1, Relaxed);
+        (shared.waker)(); // the owner may have more to freeze
+        Ok(Some(Worked::Later))
+    }
+
+    fn now(&self) -> EngineMs {
+        self.tables.iter().rev().find_map(|mem| mem.clock()).map_or(EngineMs(0), |clock| clock.engine)
+    }
+
+    fn flush(&self, work: &mut Work, view: &View) -> Result<(), Trouble> {
+        let shared = self.shared;
+        shared.syncer.ask();
+        let entries = self.write_runs(view)?;
+        let mut parts = self.older_parts(view)?;
+        for entry in &entries {
+            let run = Arc::new(Run::open(&*shared.disk, entry, &mut work.names)?);
+            let live = Arc::new(Live::all(&run));
+            parts.push(Part { run, live });
+        }
+        let before = work.ledger.remember(self.tables.iter().flat_map(|mem| mem.queues()));
+        for mem in self.tables {
+            mem.for_each(|lsn, record| {
+                work.ledger.apply_bytes(lsn, record).expect("it was encoded here, or was decoded before");
+            });
+            if let Some(clock) = mem.clock() {
+                work.ledger.note_clock(clock);
+            }
+        }
+        let covered = match self.list(work, &parts, &entries) {
+            Ok(covered) => covered,
+            Err(trouble) => {
+                work.ledger.take_back(before);
+                return Err(trouble);
+            }
+        };
+        shared.set_view(|view| {
+            let is_new = |mem: &Arc<Mem>| !self.tables.iter().any(|flushed| Arc::ptr_eq(flushed, mem));
+            View { frozen: view.frozen.into_iter().filter(is_new).collect(), parts }
+        });
+        shared.drop_segments(&covered);
+        Ok(())
+    }
+
+    /// Makes the runs and the books count. Gives the segments that count no more.
+    fn list(
+        &self,
+        work: &mut Work,
+        parts: &[Part],
+        entries: &[RunEntry],
+    ) -> Result<Vec<SegmentEntry>, Trouble> {
+        let shared = self.shared;
+        let state = write_state(shared, self.state, &work.ledger, parts)?;
+        shared.syncer.wait_until(self.last, shared)?;
+        let covered: Vec<_> = {
+            let sealed = &shared.journal().sealed;
+            let covered = sealed.iter().filter(|s| s.end <= self.last.next());
+            covered.map(|s| s.entry).collect()
+        };
+        shared.change_manifest(|manifest| {
+            manifest.runs.extend(entries);
+            manifest.state = Some(state);
+            manifest.segments.retain(|segment| !covered.contains(segment));
+        })?;
+        if let Some(old) = work.state.replace(state) {
+            shared.remove_later(old.no.state());
+        }
+        let bytes = entries.iter().map(|run| run.bytes).sum::<u64>() + state.bytes;
+        shared.counters.flush_bytes.fetch_add(bytes, Relaxed);
+        Ok(covered)
+    }
+
+    /// Writes what counts of the frozen memtables; no run if that is nothing, and several if it is too much for one.
+    fn write_runs(&self, view: &View) -> Result<Vec<RunEntry>, Trouble> {
+        let shared = self.shared;
+        let mut out = Out { flush: self, writer: None, done: Vec::new() };
+        let finder = Finder { view, active: None, readers: &shared.readers };
+        for sequence in [Sequence::AllAt, Sequence::AllAfter] {
+            let mut scan = Scan::new(self.tables, sequence);
+            loop {
+                if shared.is_stopping() {
+                    return Err(StoreError::new(ErrorKind::Closed, "the store is being closed").into());
+                }
+                let ids: Vec<MessageId> = std::iter::from_fn(|| scan.next()).take(TOGETHER).collect();
+                if ids.is_empty() {
+                    break;
+                }
+                let mut sorted = ids.clone();
+                sorted.sort_unstable();
+                let mut rows = finder.rows(&sorted, Default::default())?;
+                shared.flushing.store(out.bytes(), Relaxed);
+                for id in ids {
+                    let row = sorted.binary_search(&id).ok().and_then(|i| rows[i].take());
+                    if let Some(row) = row {
+                        out.writer()?.row(&row)?;
+                    }
+                }
+            }
+        }
+        let now = self.now();
+        for (i, mem) in self.tables.iter().enumerate() {
+            for answer in mem.answers() {
+                let hash = hash::answer(&answer.queue, &answer.dedupe_id);
+                let is_older =
+                    |newer: &Arc<Mem>| newer.find_answer(hash, &answer.queue, &answer.dedupe_id).is_some();
+                // One that is over must still hide an older one that is not.
+                let hides = || view.parts.iter().any(|part| part.run.may_have(hash));
+                if self.tables[i + 1..].iter().any(is_older) || (answer.until <= now && !hides()) {
+                    continue;
+                }
+                out.writer()?.answer(&answer);
+            }
+        }
+        out.end()
+    }
+
+    /// The runs without what the frozen memtables say of their messages.
+    fn older_parts(&self, view: &View) -> Result<Vec<Part>, Trouble> {
+        let mut parts = view.parts.clone();
+        for mem in self.tables {
+            take_away(&mut parts, mem, sorted(mem.ids())?);
+        }
+        Ok(parts)
+    }
+}
+
+/// The runs that a flush writes. Only the last one may have remembered answers.
+struct Out<'a> {
+    flush: &'a Flush<'a>,
+    writer: Option<RunWriter>,
+    done: Vec<RunEntry>,
+}
+
+impl Out<'_> {
+    fn bytes(&self) -> u64 {
+        let done: u64 = self.done.iter().map(|run| run.bytes).sum();
+        done + self.writer.as_ref().map_or(0, RunWriter::bytes)
+    }
+
+    fn writer(&mut self) -> Result<&mut RunWriter, StoreError> {
+        let Flush { shared, runs, first_run, last, .. } = self.flush;
+        if let Some(full) = self.writer.take_if(|writer| writer.bytes() >= shared.options.run_bytes) {
+            self.done.push(full.finish()?);
+        }
+        if self.writer.is_none() {
+            let no = if runs.borrow().is_empty() { *first_run } else { shared.new_file() };
+            runs.borrow_mut().push(no);
+            let incarnation = Incarnation(shared.disk.unique());
+            self.writer = Some(RunWriter::create(&shared.disk, no, incarnation, *last)?);
+        }
+        Ok(self.writer.as_mut().expect("made above"))
+    }
+
+    fn end(mut self) -> Result<Vec<RunEntry>, Trouble> {
+        if let Some(writer) = self.writer.take() {
+            self.done.push(writer.finish()?);
+        }
+        Ok(self.done)
+    }
+}
+
+/// The ids of frozen memtables in due order, each once.
+struct Scan<'a> {
+    tables: &'a [Arc<Mem>],
+    scans: Vec<(MemScan, Option<(u64, MessageId)>)>,
+}
+
+impl<'a> Scan<'a> {
+    fn new(tables: &'a [Arc<Mem>], sequence: Sequence) -> Self {
+        let scans = tables.iter().map(|mem| (mem.scan(sequence, &Which::All, None), None)).collect();
+        let mut scan = Scan { tables, scans };
+        (0..tables.len()).for_each(|i| scan.step(i));
+        scan
+    }
+
+    fn step(&mut self, i: usize) {
+        let (scan, head) = &mut self.scans[i];
+        let newer = &self.tables[i + 1..];
+        *head = loop {
+            match scan.step(&self.tables[i]) {
+                Some(Step::Here((_, id), queue)) if newer.iter().any(|mem| mem.hides(id, &queue)) => {}
+                Some(Step::Here(cursor, _)) => break Some(cursor),
+                Some(Step::Stale(_)) => {}
+                None => break None,
+            }
+        };
+    }
+
+    fn next(&mut self) -> Option<MessageId> {
+        let heads = self.scans.iter().enumerate();
+        let (i, id) =
+            heads.filter_map(|(i, (_, head))| head.map(|head| (head, i))).min().map(|(h, i)| (i, h.1))?;
+        self.step(i);
+        Some(id)
+    }
+}
+
+/// What counts of these tables, the newest of which is the last.
+fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
+    let mut sum = Extent::default();
+    for (i, mem) in tables.iter().enumerate() {
+        let newer = &tables[i + 1..];
+        if newer.is_empty() {
+            sum.add(mem.extent());
+            continue;
+        }
+        for id in mem.ids().map(MessageId) {
+            let Some(queue) = mem.queue_of(id) else { continue };
+            if let Some(extent) = mem.extent_of(id)
+                && !newer.iter().any(|mem| mem.hides(id, queue))
+            {
+                sum.add(extent);
+            }
+        }
+    }
+    sum
+}
+
+/// The runs without what is gone by these tables. What they change counts on: the rest of it is in the runs alone.
+pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Part>, Trouble> {
+    let mut parts = parts.to_vec();
+    for mem in tables {
+        take_away(&mut parts, mem, sorted(mem.ids().filter(|id| mem.is_gone(MessageId(*id))))?);
+    }
+    Ok(parts)
+}
+
+fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, Trouble> {
+    let ids = RoaringTreemap::from_sorted_iter(ids);
+    Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
+}
+
+/// Takes ids out of the parts, and what the table's purges took.
+fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
+    for part in parts {
+        if !part.live.ids.is_disjoint(&ids) {
+            Arc::make_mut(&mut part.live).ids -= &ids;
+        }
+        for (queue, purge) in mem.purges() {
+            if let Some(no) = part.run.queue_no(queue) {
+                let mask = Mask { before: purge.before, keep: purge.keep.to_vec() };
+                Arc::make_mut(&mut part.live).mask(no, mask);
+            }
+        }
+    }
+}
+
+/// The runs of which nothing counts.
+fn dead(parts: &[Part], now: EngineMs) -> impl Iterator<Item = FileNo> {
+    let sizes = sizes(parts, now);
+    parts.iter().zip(sizes).filter(|(_, size)| size.live == 0).map(|(part, _)| part.run.entry().no)
+}
+
+/// A merge of runs that are listed no more would bring them back.
+pub(crate) fn drop_merge_of(shared: &Shared, work: &mut Work, runs: &[FileNo]) {
+    let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
+    if work.merging.as_ref().is_some_and(is_input) {
+        drop_merge(shared, work);
+    }
+}
