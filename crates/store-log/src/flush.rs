@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId};
 use roaring::RoaringTreemap;
@@ -164,7 +165,9 @@ impl Flush<'_> {
         let covered = match self.list(work, &parts, &entries) {
             Ok(covered) => covered,
             Err(trouble) => {
-                work.ledger.take_back(before);
+                if !mutant::is(Mutant::BooksFolded) {
+                    work.ledger.take_back(before);
+                }
                 return Err(trouble);
             }
         };
@@ -199,7 +202,11 @@ impl Flush<'_> {
         if let Some(old) = work.state.replace(state) {
             shared.remove_later(old.no.state());
         }
-        let bytes = entries.iter().map(|run| run.bytes).sum::<u64>() + state.bytes;
+        let of_runs = entries.iter().map(|run| run.bytes).sum::<u64>();
+        let reckoned = self.tables.iter().map(|mem| mem.extent().most).sum::<u64>();
+        let is_over = of_runs > reckoned + entries.len() as u64 * reserve::RUN;
+        shared.counters.flushes_over.fetch_add(u64::from(is_over), Relaxed);
+        let bytes = of_runs + state.bytes;
         shared.counters.flush_bytes.fetch_add(bytes, Relaxed);
         Ok(covered)
     }

@@ -17,7 +17,7 @@ use super::{Action, MS, Sim, ask};
 const FAR_MS: u64 = 20_000;
 const PAGE: usize = 50;
 /// Where all messages fit into memory, it is looked at so often whether they are there.
-const CENSUS_MS: u64 = 100;
+const CENSUS_MS: u64 = 50;
 /// So many times in a row they may not be: pages are slow, and the process may stand still.
 const PATIENT_CENSUSES: u32 = 15;
 

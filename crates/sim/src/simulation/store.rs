@@ -98,6 +98,11 @@ impl Gated {
                 _ => 0,
             })
             .sum();
+        let agreed = self.store.max_group_bytes() as u64;
+        if bytes > agreed {
+            let what = format!("a group of at least {bytes} bytes, where {agreed} were agreed");
+            lock(&self.shared).broken.get_or_insert(what);
+        }
         self.large.fetch_add(u64::from(2 * bytes >= AGREED_BYTES), Relaxed);
     }
 

@@ -81,7 +81,7 @@ impl FaultKind {
 /// Bytes of a body at most.
 pub(super) const MAX_BODY: usize = 2_000;
 /// Messages that are ready in memory in runs in which all of them fit.
-pub(super) const FITTING: usize = 600;
+pub(super) const FITTING: usize = 300;
 /// Bytes of a group that the store is sure to take after it has said that there is room.
 pub(super) const AGREED_BYTES: u64 = 8 * 1024;
 
@@ -120,8 +120,16 @@ impl Style {
         let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
         // Many queues with something ready in each, and few who take it.
         let crowded = !quiet && rng.percent(20);
-        let queues = if crowded { rng.range(12, 40) } else { 2 };
         let fits = crowded && rng.percent(60);
+        let queues = match crowded {
+            true if fits => 40,
+            true => rng.range(12, 40),
+            false => 2,
+        };
+        if fits {
+            // Who enqueues is quicker than who takes.
+            roles.extend([Role::Producer; 2]);
+        }
         Style {
             // Where little happens, nothing but its own alarm wakes the driver.
             work_ns: if quiet { rng.range(10_000, 30_000) } else { rng.range(2_000, 4_500) } * MS,
