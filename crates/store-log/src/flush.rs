@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId};
 use roaring::RoaringTreemap;
@@ -165,9 +164,7 @@ impl Flush<'_> {
         let covered = match self.list(work, &parts, &entries) {
             Ok(covered) => covered,
             Err(trouble) => {
-                if !mutant::is(Mutant::BooksFolded) {
-                    work.ledger.take_back(before);
-                }
+                work.ledger.take_back(before);
                 return Err(trouble);
             }
         };

@@ -81,7 +81,7 @@ impl FaultKind {
 /// Bytes of a body at most.
 pub(super) const MAX_BODY: usize = 2_000;
 /// Messages that are ready in memory in runs in which all of them fit.
-pub(super) const FITTING: usize = 300;
+pub(super) const FITTING: usize = 1_000;
 /// Bytes of a group that the store is sure to take after it has said that there is room.
 pub(super) const AGREED_BYTES: u64 = 8 * 1024;
 
