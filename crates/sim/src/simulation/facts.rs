@@ -27,7 +27,7 @@ pub struct Facts {
     pub slewed_us: u64,
     /// Messages enqueued with a body at the size limit.
     pub at_the_limit: u64,
-    /// Groups of at least half of the size that a store agrees to.
+    /// Groups of at least a quarter of the size that a store agrees to: there the driver cuts.
     pub large_groups: u64,
     /// Most queues that had ready messages at a time, of each run.
     pub ready_queues: u64,
@@ -101,7 +101,7 @@ impl Facts {
             ("slews of the clock", self.slews, runs / 5),
             ("µs that the clock was slewed", self.slewed_us, runs * 100),
             ("bodies at the limit", self.at_the_limit, runs),
-            ("groups near the size agreed", self.large_groups, runs / 2),
+            ("groups that were cut for their size", self.large_groups, runs / 2),
             ("queues with ready messages at a time", self.ready_queues, runs * 3),
             ("times that all ready messages were in memory", self.fitting, runs),
             ("troubles of flushes", self.flush_troubles, runs / 5),

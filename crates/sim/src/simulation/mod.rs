@@ -225,7 +225,7 @@ struct Sim {
     /// Millionths by which the wall clock is slewed, and by how many ns it was ahead when that was written down last.
     slew: (i64, i128),
     facts: Facts,
-    /// Groups that the store has got, of at least half of the size that it agrees to.
+    /// Groups that the store has got, of at least a quarter of the size that it agrees to.
     large_groups: Arc<AtomicU64>,
     broken: Option<String>,
     trace: Option<String>,

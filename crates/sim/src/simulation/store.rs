@@ -74,7 +74,7 @@ struct Gated {
     /// Where the clocks stood when the owner before had written last.
     began: Option<ClockPair>,
     shared: Shared,
-    /// Groups of at least half of the size agreed.
+    /// Groups of at least a quarter of the size agreed: there the driver cuts.
     large: Arc<AtomicU64>,
 }
 
@@ -103,7 +103,7 @@ impl Gated {
             let what = format!("a group of at least {bytes} bytes, where {agreed} were agreed");
             lock(&self.shared).broken.get_or_insert(what);
         }
-        self.large.fetch_add(u64::from(2 * bytes >= AGREED_BYTES), Relaxed);
+        self.large.fetch_add(u64::from(4 * bytes >= AGREED_BYTES), Relaxed);
     }
 
     fn spoil(&mut self, loaded: &mut Loaded) {
