@@ -20,6 +20,10 @@ pub enum Mutant {
     HalfApplied,
     /// A merge leaves the last message of its newest run out.
     MergeDropsNewest,
+    /// Groups are cut by the number of their records alone.
+    GroupTooLarge,
+    /// What a flush is to write is reckoned without a run's indexes.
+    ReserveWithoutIndexes,
     /// A background worker that panics is gone, and nobody is told.
     PanicSwallowed,
 }

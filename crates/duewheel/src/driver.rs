@@ -447,7 +447,10 @@ impl<S: Store> Driver<S> {
             }
         }
         self.weighed = (self.effects.len(), bytes);
-        let most = self.policy.max_group_bytes.min(self.store.max_group_bytes() / 4);
+        let most = match mutant::is(Mutant::GroupTooLarge) {
+            true => usize::MAX,
+            false => self.policy.max_group_bytes.min(self.store.max_group_bytes() / 4),
+        };
         if self.record_bytes + bytes < most && self.effects.len() < 1_000 {
             return Ok(());
         }

@@ -362,6 +362,7 @@ impl Inner {
         let mut call = self.outcome(name, kind);
         if let (Call::Works, Some(trouble)) = (&call, self.trouble)
             && trouble.meets(what, name)
+            && self.dice.once_in(trouble.one_in)
         {
             self.seen.troubled += 1;
             call = match trouble.denial {

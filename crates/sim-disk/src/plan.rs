@@ -82,6 +82,8 @@ pub struct Trouble {
     pub folders: &'static [&'static str],
     /// What those who make, allocate, write or sync such a file are told.
     pub denial: Denial,
+    /// It meets one call in so many; 1 is all.
+    pub one_in: u64,
 }
 
 /// How a disk refuses.

@@ -21,6 +21,8 @@ pub(crate) struct Counters {
     pub(crate) flush_failures: AtomicU64,
     pub(crate) flush_micros: AtomicU64,
     pub(crate) flush_bytes: AtomicU64,
+    /// Flushes that wrote more than was reckoned before.
+    pub(crate) flushes_over: AtomicU64,
     pub(crate) merges: AtomicU64,
     pub(crate) merge_failures: AtomicU64,
     pub(crate) merge_micros: AtomicU64,
@@ -54,6 +56,7 @@ impl Counters {
             ("flush_failures_total", of(&self.flush_failures)),
             ("flush_microseconds_total", of(&self.flush_micros)),
             ("flush_written_bytes_total", of(&self.flush_bytes)),
+            ("flushes_over_reserve_total", of(&self.flushes_over)),
             ("merges_total", of(&self.merges)),
             ("merge_failures_total", of(&self.merge_failures)),
             ("merge_microseconds_total", of(&self.merge_micros)),

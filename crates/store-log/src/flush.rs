@@ -206,7 +206,11 @@ impl Flush<'_> {
         if let Some(old) = work.state.replace(state) {
             shared.remove_later(old.no.state());
         }
-        let bytes = entries.iter().map(|run| run.bytes).sum::<u64>() + state.bytes;
+        let of_runs = entries.iter().map(|run| run.bytes).sum::<u64>();
+        let reckoned = self.tables.iter().map(|mem| mem.extent().most).sum::<u64>();
+        let is_over = of_runs > reckoned + entries.len() as u64 * reserve::RUN;
+        shared.counters.flushes_over.fetch_add(u64::from(is_over), Relaxed);
+        let bytes = of_runs + state.bytes;
         shared.counters.flush_bytes.fetch_add(bytes, Relaxed);
         Ok(covered)
     }

@@ -21,6 +21,8 @@ use crate::mem::Mem;
 use crate::options::Options;
 use crate::shared::Shared;
 
+/// Bytes of a run besides what its messages take: its head, its footer, its list of queues. The cushion has room for them.
+pub(crate) const RUN: u64 = 2048;
 /// Bytes that a queue takes in the state file at most, its histogram apart.
 const QUEUE: u64 = 512;
 /// Bytes that a record adds to the state file at most: a column of a histogram, or an id that is gone of a run.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use duewheel::core::engine::{Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
+use duewheel::core::engine::{
+    Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When,
+};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::Policy;
@@ -250,7 +252,7 @@ fn at_its_bound_a_store_takes_removals_and_nothing_else() {
     let before = rig.disk.groups().len();
     let (id, proof) = (proofs[0].0, proofs[0].1.into());
     let refused = [
-        Op::Nack { id, proof, delay_ms: None, priority: None, note: "".into() },
+        Op::Nack { id, proof, delay_ms: None, priority: None, note: "".into(), attempt: Attempt::Failed },
         Op::Bury { id, proof, priority: None, note: "".into() },
         Op::Extend { id, proof, lease_ms: None },
         Op::Fire { target: Target::Id(duewheel::MessageId(4)) },

@@ -41,6 +41,11 @@ pub(super) struct Gossip {
 }
 
 impl Gossip {
+    /// How many bodies were made.
+    pub(super) fn tags(&self) -> u64 {
+        self.tags
+    }
+
     /// Whether somebody still has something to do.
     pub(super) fn has_retries(&self) -> bool {
         !self.again.is_empty()
@@ -199,7 +204,11 @@ impl Gossip {
 fn queue(style: &Style, rng: &mut Rng) -> String {
     // Half of the work is in the first two, however many there are.
     let all = &style.queues[..];
-    let some = if rng.percent(50) { &all[..2] } else { all };
+    let some = match rng.percent(50) {
+        true if style.fits => &all[..1],
+        true => &all[..2],
+        false => all,
+    };
     rng.pick(some).unwrap_or(&all[0]).clone()
 }
 

@@ -90,7 +90,10 @@ impl Sim {
             }
             FaultKind::FlushTrouble => {
                 let denial = if self.rng.percent(50) { Denial::Full } else { Denial::Failed };
-                self.disk.trouble(Some(Trouble { folders: &["runs", "state"], denial }));
+                // Of a flush the run may be written and the books not, and the next try may be a merge's.
+                let folders: &[&str] = if self.rng.percent(60) { &["state"] } else { &["runs", "state"] };
+                let one_in = self.rng.range(1, 4);
+                self.disk.trouble(Some(Trouble { folders, denial, one_in }));
                 self.facts.flush_troubles += 1;
                 self.soon(100_000, 2_000_000, Action::TroubleEnds);
             }

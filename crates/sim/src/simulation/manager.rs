@@ -10,12 +10,16 @@ use duewheel_core::policy::QueueSettings;
 use duewheel_judge::history::What;
 
 use super::clients::Stage;
-use super::style::RULES;
+use super::style::{FITTING, RULES};
 use super::{Action, MS, Sim, ask};
 
 /// What is due later than this stays.
 const FAR_MS: u64 = 20_000;
 const PAGE: usize = 50;
+/// Where all messages fit into memory, it is looked at so often whether they are there.
+const CENSUS_MS: u64 = 50;
+/// So many times in a row they may not be: pages are slow, and the process may stand still.
+const PATIENT_CENSUSES: u32 = 15;
 
 #[derive(Debug, Default)]
 pub(super) struct Manager {
@@ -26,6 +30,8 @@ pub(super) struct Manager {
     rows: Vec<View>,
     shown: u64,
     census: Option<Pending>,
+    /// Answers in a row by which not all that is ready is in memory.
+    behind: u32,
 }
 
 /// Whether the queues have the settings that keep them, and their totals, when they are empty.
@@ -51,6 +57,7 @@ impl Manager {
         }
         self.asked = None;
         self.census = None;
+        self.behind = 0;
         self.listed.clear();
         self.rows.clear();
         self.shown = 0;
@@ -107,8 +114,11 @@ impl Sim {
         }
     }
 
-    /// Asks how many queues have something ready.
+    /// Asks how many queues have something ready, and whether all of it is in memory.
     pub(super) fn take_census(&mut self) {
+        if self.style.fits && self.stage != Stage::Stop {
+            self.at(self.now + CENSUS_MS * MS, Action::Census);
+        }
         let Some(client) = self.serving() else { return };
         let all = Op::Queues { after: None, limit: self.style.queues.len() };
         self.manager.census = client.submit(vec![all]).ok();
@@ -119,9 +129,18 @@ impl Sim {
         let Some(census) = &mut self.manager.census else { return };
         let Poll::Ready(answers) = std::pin::Pin::new(census).poll(&mut context) else { return };
         self.manager.census = None;
-        if let Some(Ok(Reply::Queues(views))) = answers.into_iter().next() {
-            let ready = views.iter().filter(|view| view.counts.ready > 0).count() as u64;
-            self.facts.ready_queues = self.facts.ready_queues.max(ready);
+        let Some(Ok(Reply::Queues(views))) = answers.into_iter().next() else {
+            self.manager.behind = 0;
+            return;
+        };
+        let ready = views.iter().filter(|view| view.counts.ready > 0).count() as u64;
+        self.facts.ready_queues = self.facts.ready_queues.max(ready);
+        let is_behind = views.iter().any(|view| view.counts.estimated);
+        self.manager.behind = if is_behind { self.manager.behind + 1 } else { 0 };
+        let fits = self.style.fits && self.gossip.tags() <= FITTING as u64;
+        self.facts.fitting += u64::from(fits && !is_behind);
+        if fits && self.manager.behind >= PATIENT_CENSUSES {
+            self.broken = Some("all that is ready fits into memory, and not all of it is there".to_owned());
         }
     }
 

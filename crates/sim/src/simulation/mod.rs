@@ -73,7 +73,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 20] = [
+pub const BUGS: [(&str, Bug); 22] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -93,6 +93,8 @@ pub const BUGS: [(&str, Bug); 20] = [
     ("a merge drops the newest", Bug(Inside::Code(Mutant::MergeDropsNewest))),
     ("recovered tail not synced again", Bug(Inside::TailNotSynced)),
     ("half-applied enqueue on a full disk", Bug(Inside::Code(Mutant::HalfApplied))),
+    ("a group above the agreed size", Bug(Inside::Code(Mutant::GroupTooLarge))),
+    ("reserve without indexes", Bug(Inside::Code(Mutant::ReserveWithoutIndexes))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];
 
@@ -223,7 +225,7 @@ struct Sim {
     /// Millionths by which the wall clock is slewed, and by how many ns it was ahead when that was written down last.
     slew: (i64, i128),
     facts: Facts,
-    /// Groups that the store has got, of at least half of the size that it agrees to.
+    /// Groups that the store has got, of at least a quarter of the size that it agrees to.
     large_groups: Arc<AtomicU64>,
     broken: Option<String>,
     trace: Option<String>,
@@ -279,8 +281,8 @@ impl Sim {
             self.at(MS, Action::Wake(i));
         }
         self.at(self.style.work_ns, Action::Heal);
-        for part in [30, 60, 90] {
-            self.at(self.style.work_ns / 100 * part, Action::Census);
+        for part in if self.style.fits { &[1][..] } else { &[30, 60, 90] } {
+            self.at(self.style.work_ns / 100 * *part, Action::Census);
         }
         self.plan_fault();
         let give_up = self.style.work_ns + PATIENCE_NS;

@@ -295,6 +295,9 @@ impl Sim {
             match name {
                 "flushes_total" => self.facts.flushes += value,
                 "merges_total" => self.facts.merges += value,
+                "flushes_over_reserve_total" if value > 0 => {
+                    self.broken = Some("a flush wrote more than was kept free for it".to_owned());
+                }
                 _ => {}
             }
         }

@@ -74,7 +74,7 @@ struct Gated {
     /// Where the clocks stood when the owner before had written last.
     began: Option<ClockPair>,
     shared: Shared,
-    /// Groups of at least half of the size agreed.
+    /// Groups of at least a quarter of the size agreed: there the driver cuts.
     large: Arc<AtomicU64>,
 }
 
@@ -98,7 +98,12 @@ impl Gated {
                 _ => 0,
             })
             .sum();
-        self.large.fetch_add(u64::from(2 * bytes >= AGREED_BYTES), Relaxed);
+        let agreed = self.store.max_group_bytes() as u64;
+        if bytes > agreed {
+            let what = format!("a group of at least {bytes} bytes, where {agreed} were agreed");
+            lock(&self.shared).broken.get_or_insert(what);
+        }
+        self.large.fetch_add(u64::from(4 * bytes >= AGREED_BYTES), Relaxed);
     }
 
     fn spoil(&mut self, loaded: &mut Loaded) {

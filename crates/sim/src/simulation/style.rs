@@ -3,7 +3,7 @@
 
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
-use duewheel_judge::history::Rules;
+use duewheel_judge::history::{Downtime, Rules};
 use duewheel_judge::rng::Rng;
 use duewheel_store_log::{Options, Workers};
 
@@ -41,6 +41,8 @@ pub(super) struct Style {
     /// Percent of messages that are due at once.
     pub(super) at_once: u64,
     pub(super) queues: Vec<String>,
+    /// Whether all messages that are ever enqueued fit the memory for ready ones, up to [`FITTING`].
+    pub(super) fits: bool,
     pub(super) policy: Policy,
     pub(super) options: Options,
 }
@@ -78,6 +80,8 @@ impl FaultKind {
 
 /// Bytes of a body at most.
 pub(super) const MAX_BODY: usize = 2_000;
+/// Messages that are ready in memory in runs in which all of them fit.
+pub(super) const FITTING: usize = 1_000;
 /// Bytes of a group that the store is sure to take after it has said that there is room.
 pub(super) const AGREED_BYTES: u64 = 8 * 1024;
 
@@ -89,6 +93,7 @@ pub(super) const RULES: Rules = Rules {
     backoff_max_ms: 500,
     offer_ms: 2_000,
     slack_ms: 50,
+    downtime: Downtime::OfBoot,
     ..Rules::USUAL
 };
 
@@ -116,7 +121,16 @@ impl Style {
         let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
         // Many queues with something ready in each, and few who take it.
         let crowded = !quiet && rng.percent(20);
-        let queues = if crowded { rng.range(12, 40) } else { 2 };
+        let fits = crowded && rng.percent(60);
+        let queues = match crowded {
+            true if fits => 40,
+            true => rng.range(12, 40),
+            false => 2,
+        };
+        if fits {
+            // Who enqueues is quicker than who takes.
+            roles.extend([Role::Producer; 2]);
+        }
         Style {
             // Where little happens, nothing but its own alarm wakes the driver.
             work_ns: if quiet { rng.range(10_000, 30_000) } else { rng.range(2_000, 4_500) } * MS,
@@ -147,8 +161,9 @@ impl Style {
             large: if rng.percent(30) { rng.range(20, 90) } else { 0 },
             at_once: if crowded { 80 } else { 0 },
             queues: (0..queues).map(queue).collect(),
+            fits,
             roles,
-            policy: policy(memory),
+            policy: policy(memory, fits),
             options: Options {
                 segment_bytes: rng.range(2, 5) * 8 * 1024,
                 journal_bytes: rng.range(10, 40) * 1024,
@@ -173,14 +188,14 @@ fn queue(n: u64) -> String {
     }
 }
 
-fn policy(memory: usize) -> Policy {
+fn policy(memory: usize, fits: bool) -> Policy {
     Policy {
         max_body: MAX_BODY,
         max_group_bytes: MAX_BODY,
         wheel_slots: 60,
         wheel_tick_ms: 10,
-        near_messages: memory,
-        ready_messages: memory,
+        near_messages: if fits { FITTING } else { memory },
+        ready_messages: if fits { FITTING } else { memory },
         least_window: 2,
         load_rows: memory / 4 + 2,
         max_batch_ops: 16,

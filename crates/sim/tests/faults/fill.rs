@@ -16,6 +16,8 @@ use crate::stage::{PATIENCE, Stage};
 const CLIENTS: usize = 4;
 /// Between two tries while the server is behind with its work.
 const BEHIND: Duration = Duration::from_millis(20);
+/// A disk is full when a client was refused for so long: a merge may make room of what was removed before.
+const FULL_FOR: Duration = Duration::from_secs(2);
 /// Changes that are asked for over one connection.
 const CHANGES: usize = 64;
 
@@ -53,7 +55,7 @@ enum Answered {
     Later(Vec<String>),
 }
 
-/// Enqueues messages of this shape until each client was refused with 507. Returns the ids of what was accepted.
+/// Enqueues messages of this shape until each client was refused with 507 for [`FULL_FOR`]. Returns the ids of what was accepted.
 ///
 /// # Errors
 /// Another answer than success, 429 and 507; or the disk is not full after [`PATIENCE`].
@@ -71,19 +73,28 @@ pub(crate) fn until_full(stage: &Stage<'_>, shape: Shape) -> Result<Vec<String>,
 fn client(address: SocketAddr, shape: Shape) -> Result<Vec<String>, String> {
     let mut ids = Vec::new();
     let deadline = Instant::now() + PATIENCE;
+    let mut refused_since = None;
     let mut connection = Connection::open(address, PATIENCE).map_err(|e| e.to_string())?;
     loop {
         match enqueue(&mut connection, shape)? {
             Answered::All(some) => ids.extend(some),
             Answered::Full(some) => {
+                if !some.is_empty() {
+                    refused_since = None;
+                }
                 ids.extend(some);
-                return Ok(ids);
+                if refused_since.get_or_insert_with(Instant::now).elapsed() > FULL_FOR {
+                    return Ok(ids);
+                }
+                sleep(BEHIND);
+                continue;
             }
             Answered::Later(some) => {
                 ids.extend(some);
                 sleep(BEHIND);
             }
         }
+        refused_since = None;
         if Instant::now() > deadline {
             return Err(format!(
                 "{}: not full after {PATIENCE:?}, {} accepted by one client",

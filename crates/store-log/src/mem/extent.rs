@@ -1,6 +1,7 @@
 //! How much a flush will write, reckoned from what is in memory.
 
 use duewheel_core::message::Kind;
+use duewheel_core::mutant::{self, Mutant};
 
 /// What messages take in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,10 @@ impl Extent {
             Kind::Dead => 2 * OTHER,
         };
         let bytes = told + elsewhere;
-        let most = bytes + bytes / 64 + ROW + BY_ID + BY_KEY + IN_SET + OTHER + entries;
+        let most = match mutant::is(Mutant::ReserveWithoutIndexes) {
+            true => bytes,
+            false => bytes + bytes / 64 + ROW + BY_ID + BY_KEY + IN_SET + OTHER + entries,
+        };
         Extent { rows: 1, least: bytes, most, again: elsewhere }
     }
 
