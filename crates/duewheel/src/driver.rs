@@ -272,6 +272,9 @@ impl<S: Store> Driver<S> {
 
     /// The store failed: answers that have not left are unknown, never failed.
     pub fn fail(mut self, error: &StoreError) {
+        if let Some(first) = error.nothing_from() {
+            self.refuse_from(first, error);
+        }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
         for call in self.open.calls.iter_mut().filter_map(Option::take) {
             let answers =
@@ -279,6 +282,18 @@ impl<S: Store> Driver<S> {
             if let Some(to) = call.to {
                 // Nobody there any more: nothing to tell.
                 let _ = to.send(answers);
+            }
+        }
+    }
+
+    /// Refuses the operations whose records begin at this position or behind it: the store knows that they were not applied.
+    fn refuse_from(&mut self, first: Lsn, error: &StoreError) {
+        let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
+        for held in held {
+            let last = held.after.durable.max(held.after.written);
+            if last >= first && is_in_one_group(&held.reply) {
+                self.open.refuse(held.to, &not_applied);
             }
         }
     }
@@ -428,6 +443,18 @@ impl Calls {
         u64::from(index) << CALL_SHIFT
     }
 
+    /// Puts an error in the place of one answer; the call is sent with the others.
+    fn refuse(&mut self, to: ReplyTo, error: &CallError) {
+        let index = usize::try_from(to.0 >> CALL_SHIFT).unwrap_or(usize::MAX);
+        let part = usize::try_from(to.0 & u64::from(u32::MAX)).unwrap_or(usize::MAX);
+        let Some(Some(call)) = self.calls.get_mut(index) else { return };
+        if let Some(answer) = call.answers.get_mut(part)
+            && answer.is_none()
+        {
+            *answer = Some(Err(error.clone()));
+        }
+    }
+
     /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
     fn answer(&mut self, to: ReplyTo, reply: Reply, own: &mut Vec<Op>) {
         let index = usize::try_from(to.0 >> CALL_SHIFT).unwrap_or(usize::MAX);
@@ -455,6 +482,28 @@ impl Calls {
                 own.push(op);
             }
         }
+    }
+}
+
+/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a part may be applied.
+fn is_in_one_group(reply: &Reply) -> bool {
+    match reply {
+        Reply::Count(_) | Reply::Done => false,
+        Reply::Enqueue(_)
+        | Reply::Reserve(_)
+        | Reply::ReserveOne(_)
+        | Reply::Settle(_)
+        | Reply::Extend(_)
+        | Reply::Change(_)
+        | Reply::View(_)
+        | Reply::Page(_)
+        | Reply::Queues(_)
+        | Reply::Configure(_)
+        | Reply::Histogram(_)
+        | Reply::Wheel(_)
+        | Reply::Stats(_)
+        | Reply::Deadline(_)
+        | Reply::NextDue(_) => true,
     }
 }
 

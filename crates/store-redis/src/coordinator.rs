@@ -133,7 +133,7 @@ impl Inner {
                     Ok(connection) => connection,
                     Err(error) => {
                         *self.known.lock().await = None;
-                        return Err(error);
+                        return Err(error.into());
                     }
                 };
                 let wire = Arc::new(Wire::new(connection));
@@ -141,8 +141,9 @@ impl Inner {
                 wire
             }
         };
-        let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
-        let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await.map_err(late).flatten();
+        let late = || StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
+        let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await;
+        let reply = reply.unwrap_or_else(|_| Err(late().into()));
         if reply.is_err() {
             // The next call makes another one. This one is not sent again: a join that was carried out must not be a second time.
             self.wires.lock().await.remove(to);

@@ -113,7 +113,7 @@ async fn keep(
         ask.add_command(reign::renewal(keys, reign, lease));
         let renewed = match control.call(ask).await {
             Ok(reply) => value::some(reply.into_iter().next(), "renew").and_then(reign::judge),
-            Err(error) => Err(error),
+            Err(failure) => Err(failure.error),
         };
         match renewed {
             Ok(()) => fence.renewed(asked),

@@ -215,6 +215,10 @@ async fn acquire_as(
                 let what = format!("node {node:?} has the shard; its lease runs for {left} ms");
                 return Err(StoreError::new(ErrorKind::Fenced, what));
             }
+            Some("MOVING") => {
+                let why = value::text(next(), of)?.unwrap_or_default();
+                return Err(fault::moving(&keys.owner, &why));
+            }
             Some("FORMAT") => {
                 let stored = value::text(next(), of)?.unwrap_or_default();
                 let what = format!("{} has format {stored:?}; this version knows {FORMAT}", keys.head);

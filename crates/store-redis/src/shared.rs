@@ -157,6 +157,24 @@ impl Shared {
         self.wake();
     }
 
+    /// Ends the store for what a task has met, behind the groups that are under way: so it is known what has become of them.
+    pub(crate) async fn end_behind(&self, error: StoreError) {
+        loop {
+            {
+                // A group that goes out now waits here, and finds the store ended.
+                let under_way = locked(&self.under_way);
+                if self.is_over() {
+                    return;
+                }
+                if *under_way == 0 {
+                    return self.end(error.with_nothing_from(self.acked().next()));
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let _ = self.check(); // an end of the lease is one, too
+        }
+    }
+
     /// Sends commands behind everything else, and waits for their replies, but not for longer than the lease is sure.
     pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
         let (done, reply) = sync_channel(1);
@@ -167,7 +185,7 @@ impl Shared {
             let left = Duration::from_millis(self.fence.left().clamp(1, 100));
             match reply.recv_timeout(left) {
                 Ok(reply) => return reply,
-                Err(RecvTimeoutError::Disconnected) => return Err(wire::gone()),
+                Err(RecvTimeoutError::Disconnected) => return Err(wire::gone().into()),
                 Err(RecvTimeoutError::Timeout) => self.check()?,
             }
         }

@@ -25,7 +25,7 @@ use crate::options::Options;
 use crate::plan::{Commands, List, Plan};
 use crate::reign::{self, Claimant};
 use crate::shared::{Shared, locked};
-use crate::wire::{self, Servers};
+use crate::wire::{self, Begun, Failure, Servers};
 use crate::{books, fault, find, script, value};
 
 /// The clocks are noted at least so often while nothing is appended, in ms.
@@ -160,8 +160,8 @@ impl RedisStore {
         result
     }
 
-    /// Sends a call of a script whose reply counts for everything up to a position.
-    fn post(&self, call: Cmd, bytes: u64, last: Lsn) -> Result<(), StoreError> {
+    /// Sends a call of a script whose reply counts for everything up to a position, and that brings what is from `first` on.
+    fn post(&self, call: Cmd, bytes: u64, first: Lsn, last: Lsn) -> Result<(), StoreError> {
         self.shared.goes(bytes)?;
         let wait = self.shared.options().wait;
         let mut ask = Pipeline::with_capacity(2);
@@ -172,6 +172,11 @@ impl RedisStore {
         let shared = Arc::clone(&self.shared);
         self.shared.wire.post(ask, move |reply| {
             let result = reply.and_then(|values| replicated(values, wait));
+            let result = result.map_err(|failure| match failure.begun {
+                // Later groups follow this one, so they are refused, too; earlier ones have been answered.
+                Begun::No => failure.error.with_nothing_from(first),
+                Begun::Maybe => failure.error,
+            });
             shared.comes(last, bytes, result);
         });
         Ok(())
@@ -276,7 +281,7 @@ impl RedisStore {
         }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);
-        self.post(call, (bytes + due.bytes.len()) as u64, applied)
+        self.post(call, (bytes + due.bytes.len()) as u64, applied.next(), applied)
     }
 
     /// Ends all tasks and connections.
@@ -288,9 +293,11 @@ impl RedisStore {
 }
 
 /// Whether the script has applied, and enough replicas have it.
-fn replicated(values: Vec<Value>, wait: u32) -> Result<(), StoreError> {
+fn replicated(values: Vec<Value>, wait: u32) -> Result<(), Failure> {
     let mut values = values.into_iter();
-    reign::judge(value::some(values.next(), "apply")?)?;
+    let said = value::some(values.next(), "apply")?;
+    // The script says no before it changes anything.
+    reign::judge(said).map_err(|error| Failure { error, begun: Begun::No })?;
     if wait == 0 {
         return Ok(());
     }
@@ -300,7 +307,7 @@ fn replicated(values: Vec<Value>, wait: u32) -> Result<(), StoreError> {
     }
     let what =
         format_args!("{have} of {wait} replicas have the change; whether it stays is unknown").to_string();
-    Err(StoreError::new(ErrorKind::Unavailable, what))
+    Err(StoreError::new(ErrorKind::Unavailable, what).into())
 }
 
 impl Drop for RedisStore {
@@ -329,7 +336,7 @@ impl Store for RedisStore {
         }
         self.shared.counts.groups.fetch_add(1, SeqCst);
         self.shared.counts.group_bytes.fetch_add(bytes, SeqCst);
-        self.post(call, bytes, group.last())?;
+        self.post(call, bytes, group.first, group.last())?;
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
@@ -382,7 +389,7 @@ impl Store for RedisStore {
         self.note(clock);
         let applied = self.ledger.applied();
         let call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
-        self.post(call, 0, applied)
+        self.post(call, 0, applied.next(), applied)
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -116,7 +116,7 @@ async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Requ
         let Some(request) = next else { return };
         let page = load::page(&shared, &mut windows, request).await;
         if let Err(error) = &page {
-            shared.end(error.clone());
+            shared.end_behind(error.clone()).await;
         }
         shared.counts.pages.fetch_add(1, SeqCst);
         crate::shared::locked(&shared.pages).push_back(page);
@@ -137,7 +137,7 @@ async fn sweep(shared: Arc<Shared>) {
             continue;
         };
         if let Err(error) = sweep_queue(&shared, &queue, &mark).await {
-            return shared.end(error);
+            return shared.end_behind(error).await;
         }
         shared.unset_mark(&queue, &mark);
     }
@@ -233,7 +233,7 @@ async fn forget(shared: Arc<Shared>) {
             match forget_some(&shared).await {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) => return shared.end(error),
+                Err(error) => return shared.end_behind(error).await,
             }
         }
     }

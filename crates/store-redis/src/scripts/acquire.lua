@@ -5,7 +5,12 @@
 --       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch,
 --       how many ids are set aside at a time, how many belong to each second.
 -- Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given, ms since the clocks were noted if they
--- were}, {'HELD', node, ms left, incarnation} or {'FORMAT', the stored one}.
+-- were}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
+-- While the slot moves, keys that are not there (any more) cannot be touched, so the books cannot be read. This key is never there.
+local touched = redis.pcall('HLEN', KEYS[1] .. ':none')
+if type(touched) == 'table' then
+  return { 'MOVING', touched.err }
+end
 local format = redis.call('HGET', KEYS[2], 'format')
 if format and format ~= ARGV[7] then
   return { 'FORMAT', format }

@@ -6,6 +6,7 @@ mod coordinator;
 mod fence;
 mod limits;
 mod model;
+mod moving;
 mod place;
 mod reigns;
 mod shard;
