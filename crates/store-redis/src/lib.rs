@@ -19,6 +19,8 @@ mod open;
 mod options;
 mod plan;
 mod reign;
+mod remembered;
+mod reset;
 mod script;
 mod shared;
 mod span;
@@ -29,5 +31,6 @@ mod value;
 mod wire;
 
 pub use coordinator::RedisCoordinator;
-pub use options::{BadOption, Options};
+pub use options::{BadOption, Create, Options};
+pub use reset::Reset;
 pub use store::RedisStore;

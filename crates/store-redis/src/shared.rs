@@ -17,6 +17,7 @@ use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::options::Options;
 use crate::reign::{self, Fence, Reign};
+use crate::remembered::ReignClock;
 use crate::script;
 use crate::wire::{self, Reply, Servers, Wire};
 
@@ -52,6 +53,10 @@ pub(crate) struct Shared {
     pub(crate) answers: AtomicBool,
     pub(crate) memory: Memory,
     pub(crate) counts: Counts,
+    /// Of this reign, for a next one of this process.
+    pub(crate) clock: Arc<ReignClock>,
+    /// How often Redis' clock and this node's have disagreed about a time without an owner.
+    pub(crate) disagreements: Arc<AtomicU64>,
 }
 
 /// What the server says of its memory, and what was put since.
@@ -92,7 +97,12 @@ impl Shared {
         applied: Lsn,
         marks: BTreeMap<QueueName, Mark>,
     ) -> Self {
+        let remembered = &servers.0.remembered;
+        let clock = remembered.begin(&keys, &reign.incarnation);
+        let disagreements = remembered.disagreements(&keys);
         Shared {
+            clock,
+            disagreements,
             servers,
             keys,
             reign,

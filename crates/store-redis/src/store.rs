@@ -99,7 +99,7 @@ impl RedisStore {
     /// [`ErrorKind::Fenced`] while the lease of another owner runs, [`ErrorKind::Corrupt`] for an unknown format, damage, or a
     /// server that may throw keys away (`maxmemory-policy allkeys-…`), [`ErrorKind::Unavailable`] if Redis cannot be reached.
     pub fn open(options: &Options, shard: ShardId, waker: Waker) -> Result<Self, StoreError> {
-        let alone = Claimant { node: "duewheel".into(), number: 0, advertise: "".into() };
+        let alone = Claimant { node: "duewheel".into(), number: 0, advertise: "".into(), cluster: None };
         Self::open_as(Servers(Arc::new(options.clone())), shard, alone, waker)
     }
 
@@ -236,6 +236,7 @@ impl RedisStore {
 
     fn note(&mut self, clock: ClockPair) {
         self.noted = clock;
+        self.shared.clock.note(clock.engine);
         self.shared.engine.store(clock.engine.0, SeqCst);
     }
 
@@ -432,6 +433,7 @@ impl Store for RedisStore {
             ("swept", counts.swept.load(SeqCst)),
             ("answers_forgotten", counts.forgets.load(SeqCst)),
             ("list_places", counts.list_places.load(SeqCst)),
+            ("clock_disagreements", self.shared.disagreements.load(SeqCst)),
             ("lease_left_ms", self.shared.fence.left()),
             ("server_memory_bytes", self.shared.memory.used()),
             ("server_memory_max_bytes", self.shared.memory.max()),
