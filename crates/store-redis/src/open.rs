@@ -73,7 +73,11 @@ pub(crate) async fn open(
         let clock = match (own, reign.noted_ago) {
             // The last owner was this process: its own clock knows best.
             (Some(engine), _) => {
-                ClockPair { engine: engine.max(clock.engine), wall: wall_of(SystemTime::now()) }
+                let wall = wall_of(SystemTime::now()).0;
+                ClockPair {
+                    wall: WallMs(wall.saturating_sub(engine.0.saturating_sub(clock.engine.0))),
+                    ..clock
+                }
             }
             (None, Some(ago)) => noted(&options, &keys, clock, ago, reign.taken),
             (None, None) => clock,
