@@ -286,7 +286,8 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    /// Refuses the operations whose records begin at this position or behind it: the store knows that they were not applied.
+    /// Refuses the operations whose records begin at this position or behind it: the store knows that they were not
+    /// applied.
     fn refuse_from(&mut self, first: Lsn, error: &StoreError) {
         let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
         let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
@@ -485,7 +486,8 @@ impl Calls {
     }
 }
 
-/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a part may be applied.
+/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a
+/// part may be applied.
 fn is_in_one_group(reply: &Reply) -> bool {
     match reply {
         Reply::Count(_) | Reply::Done => false,

@@ -1,4 +1,5 @@
-//! Slots that go from one master of a Redis Cluster to another, step by step as `redis-cli --cluster reshard` moves them.
+//! Slots that go from one master of a Redis Cluster to another, step by step as `redis-cli --cluster reshard` moves
+//! them.
 
 use std::io;
 
@@ -21,7 +22,8 @@ pub struct Moving<'a> {
 }
 
 impl RedisCluster {
-    /// Begins to move a slot to another master. No key has moved yet, but Redis refuses keys that are not there from now on.
+    /// Begins to move a slot to another master. No key has moved yet, but Redis refuses keys that are not there from
+    /// now on.
     ///
     /// # Errors
     ///

@@ -87,14 +87,15 @@ impl RedisCoordinator {
         self.bounded(async move { inner.warnings().await })
     }
 
-    /// Gives up what Redis has lost: makes the cluster's key and those shards that are not there, and keeps the others. With a Redis that is empty it makes
-    /// a cluster of so many shards. Nothing that is there is changed, and no id is given again.
+    /// Gives up what Redis has lost: makes the cluster's key and those shards that are not there, and keeps the others.
+    /// With a Redis that is empty it makes a cluster of so many shards. Nothing that is there is changed, and no id is
+    /// given again.
     ///
     /// It is done when this returns; one that was interrupted can be done again.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] while a node takes part, [`ErrorKind::Corrupt`] when what is left does not belong together,
-    /// [`ErrorKind::Unavailable`] when Redis does not answer.
+    /// [`ErrorKind::Fenced`] while a node takes part, [`ErrorKind::Corrupt`] when what is left does not belong
+    /// together, [`ErrorKind::Unavailable`] when Redis does not answer.
     pub fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
         let inner = Arc::clone(&self.inner);
         wait_for(async move { inner.reset(shards_if_new).await })
@@ -258,13 +259,11 @@ impl Inner {
         let mut replies = self.of_key(&self.nodes, ask).await?.into_iter();
         let mut next = || value::some(replies.next(), of);
         let now = server_ms(next()?)?;
-        let lease = reign::millis(self.options().lease);
         let mut living = Vec::new();
         for (name, node) in value::pairs(next()?, of)? {
             let node = String::from_utf8_lossy(&node).into_owned();
             let until: u64 = node.split(' ').nth(1).and_then(|until| until.parse().ok()).unwrap_or(0);
-            // One that ends later than it can is of before a backward step of the clock, and cannot be told from a living one.
-            if until > now && until <= now.saturating_add(lease) {
+            if until > now {
                 living.push(String::from_utf8_lossy(&name).into_owned());
             }
         }
@@ -306,6 +305,11 @@ impl Inner {
                 warnings.push(format!("{host}:{port}: {what}"));
             }
             let policy = value::info(&memory, "maxmemory_policy").unwrap_or("noeviction");
+            if value::info(&memory, "maxmemory").is_none_or(|max| max == "0") {
+                let what = "maxmemory is 0: messages are taken until its machine has no memory left; \
+                            set it, or --max-message-bytes";
+                warnings.push(format!("{host}:{port}: {what}"));
+            }
             if policy.starts_with("allkeys") {
                 warnings.push(format!("{host}:{port}: maxmemory-policy {policy} may throw messages away"));
             }
@@ -365,8 +369,8 @@ impl Inner {
         Ok(owners)
     }
 
-    /// Whether a lease can run still. One that ends later than a whole lease from now is of before a backward step of the clock: it counts for a whole
-    /// lease from when it was first seen, unless it is renewed meanwhile.
+    /// Whether a lease can run still. One that ends later than a whole lease from now is of before a backward step of
+    /// the clock: it counts for a whole lease from when it was first seen, unless it is renewed meanwhile.
     fn can_run(&self, place: usize, ends: Ends) -> bool {
         let mut too_late = locked(&self.too_late);
         if ends.left <= ends.lease.unwrap_or_else(|| reign::millis(self.options().lease)) {

@@ -15,6 +15,7 @@ mod keys;
 mod lex;
 mod load;
 mod mark;
+mod memory;
 mod open;
 mod options;
 mod plan;

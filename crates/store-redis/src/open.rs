@@ -49,7 +49,10 @@ pub(crate) async fn open(
     let master = slots.master_of(&keys.owner)?;
     let connected = tokio::join!(servers.connect(master), servers.connect(master));
     let (wire, control) = (Wire::new(connected.0?), Wire::new(connected.1?));
+    let room = options.remembered.memory_of(master);
+    let landed = room.landed();
     let (used, max) = memory(&control).await?;
+    room.note(used, max, landed);
     check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = Fence::new(asked, options.lease);
@@ -85,8 +88,7 @@ pub(crate) async fn open(
         ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);
-    shared.memory.note(used, max);
+    let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks, room);
     Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
 }
 
@@ -106,9 +108,9 @@ async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The clocks as they were noted by another process, with the wall clock as this node's would have been then. How much time has passed since is
-/// the smaller of what the server's clock says and what the wall clocks of the two nodes say: one of them may have been stepped, and nothing must be
-/// early. Rounded so that no more time has passed than is said.
+/// The clocks as they were noted by another process, with the wall clock as this node's would have been then. How much
+/// time has passed since is the smaller of what the server's clock says and what the wall clocks of the two nodes say:
+/// one of them may have been stepped, and nothing must be early. Rounded so that no more time has passed than is said.
 fn noted(options: &Options, keys: &Keys, clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
     let wall = wall_of(taken);
     let ago = reign::millis(ago);

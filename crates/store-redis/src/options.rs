@@ -17,8 +17,8 @@ use crate::span::Reading;
 /// | `redis-cluster://host1:6379,host2:6379` | a Redis Cluster, of which these nodes are asked for the others |
 /// | `rediss-cluster://…` | the same over TLS |
 ///
-/// Clones remember together what their process has seen of the shards: a Redis that comes back empty is refused, and the time between two owners of this
-/// process is known by its own clock.
+/// Clones remember together what their process has seen of the shards: a Redis that comes back empty is refused, and
+/// the time between two owners of this process is known by its own clock.
 ///
 /// In user and password, `%` and two hexadecimal digits stand for a byte.
 ///

@@ -7,11 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::time::EngineMs;
 
 use crate::keys::Keys;
+use crate::memory::Memory;
 use crate::reign::boot_ms;
+use crate::wire::Address;
 
-/// Shards by their hash tags.
+/// Shards by their hash tags, and masters.
 #[derive(Debug, Default)]
-pub(crate) struct Remembered(Mutex<BTreeMap<String, OfShard>>);
+pub(crate) struct Remembered {
+    shards: Mutex<BTreeMap<String, OfShard>>,
+    masters: Mutex<BTreeMap<Address, Arc<Memory>>>,
+}
 
 #[derive(Debug, Default)]
 struct OfShard {
@@ -54,15 +59,23 @@ impl Remembered {
         self.shards().entry(keys.tag().into()).or_default().disagreements.clone()
     }
 
+    /// The memory of a master, as all shards of this process see it.
+    pub(crate) fn memory_of(&self, master: &Address) -> Arc<Memory> {
+        let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(masters.entry(master.clone()).or_default())
+    }
+
     fn shards(&self) -> MutexGuard<'_, BTreeMap<String, OfShard>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Engine time of a reign by the machine's elapsed time, suspend included: no wall clock and no server's clock has a part in it.
+/// Engine time of a reign by the machine's elapsed time, suspend included: no wall clock and no server's clock has a
+/// part in it.
 #[derive(Debug)]
 pub(crate) struct ReignClock {
-    /// Elapsed time less engine time, in ms. What is noted has been read a little before, so the least of all is the nearest.
+    /// Elapsed time less engine time, in ms. What is noted has been read a little before, so the least of all is the
+    /// nearest.
     ahead: AtomicI64,
 }
 

@@ -160,9 +160,11 @@ impl RedisStore {
         result
     }
 
-    /// Sends a call of a script whose reply counts for everything up to a position, and that brings what is from `first` on.
-    fn post(&self, call: Cmd, bytes: u64, first: Lsn, last: Lsn) -> Result<(), StoreError> {
+    /// Sends a call of a script whose reply counts for everything up to a position, and that brings what is from
+    /// `first` on.
+    fn post(&self, call: Cmd, bytes: u64, first: Lsn, last: Lsn, puts: u64) -> Result<(), StoreError> {
         self.shared.goes(bytes)?;
+        self.shared.puts(puts);
         let wait = self.shared.options().wait;
         let mut ask = Pipeline::with_capacity(2);
         ask.add_command(call);
@@ -177,6 +179,7 @@ impl RedisStore {
                 Begun::No => failure.error.with_nothing_from(first),
                 Begun::Maybe => failure.error,
             });
+            shared.put(puts);
             shared.comes(last, bytes, result);
         });
         Ok(())
@@ -282,7 +285,7 @@ impl RedisStore {
         }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);
-        self.post(call, (bytes + due.bytes.len()) as u64, applied.next(), applied)
+        self.post(call, (bytes + due.bytes.len()) as u64, applied.next(), applied, 0)
     }
 
     /// Ends all tasks and connections.
@@ -332,12 +335,9 @@ impl Store for RedisStore {
         let call = self.call(group, if puts { script::apply() } else { script::settle() }, &heads);
         let bytes = call.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 });
         let bytes = bytes.sum::<usize>() as u64;
-        if puts {
-            self.shared.memory.puts(bytes);
-        }
         self.shared.counts.groups.fetch_add(1, SeqCst);
         self.shared.counts.group_bytes.fetch_add(bytes, SeqCst);
-        self.post(call, bytes, group.first, group.last())?;
+        self.post(call, bytes, group.first, group.last(), if puts { bytes } else { 0 })?;
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
@@ -390,7 +390,7 @@ impl Store for RedisStore {
         self.note(clock);
         let applied = self.ledger.applied();
         let call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
-        self.post(call, 0, applied.next(), applied)
+        self.post(call, 0, applied.next(), applied, 0)
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -86,6 +86,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     ask.add_command(reign::renewal(&shared.keys, &shared.reign, shared.options().lease));
     ask.cmd("INFO").arg("memory");
     let asked = reign::boot_ms();
+    let landed = shared.memory.landed();
     let mut reply = wire.call(ask).await?.into_iter();
     let mut next = || value::some(reply.next(), "renew");
     reign::judge(next()?)?;
@@ -93,7 +94,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     shared.counts.renewals.fetch_add(1, SeqCst);
     let room = shared.memory.room();
     let (used, max) = open::read_memory(next()?)?;
-    shared.memory.note(used, max);
+    shared.memory.note(used, max, landed);
     if shared.memory.room() != room {
         shared.wake();
     }

@@ -377,8 +377,8 @@ impl StoreError {
         StoreError { kind, detail: detail.to_string().into(), nothing_from: None }
     }
 
-    /// The same of a store that knows that no record from this position on was applied, and that none ever will be: a refusal of a whole group,
-    /// behind which every later one is refused, too.
+    /// The same of a store that knows that no record from this position on was applied, and that none ever will be: a
+    /// refusal of a whole group, behind which every later one is refused, too.
     #[must_use]
     pub fn with_nothing_from(self, first: Lsn) -> Self {
         StoreError { nothing_from: Some(first), ..self }

@@ -17,8 +17,8 @@ pub(super) struct Cluster {
 
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
-    /// Give up what Redis has lost: make the shards that are not there, and keep those that are. In an empty Redis it makes a new cluster. No id is given
-    /// again. All nodes must be stopped
+    /// Give up what Redis has lost: make the shards that are not there, and keep those that are. In an empty Redis it
+    /// makes a new cluster. No id is given again. All nodes must be stopped
     Reset(Box<Reset>),
 }
 

@@ -64,8 +64,8 @@ pub struct Options {
     /// How many replicas of Redis must have a change before it is answered [default: 0]
     #[arg(long, env = "DUEWHEEL_REDIS_WAIT", value_name = "N")]
     pub redis_wait: Option<u32>,
-    /// Whether a cluster is made in a Redis where none is: always, or never, so that a Redis that has lost its data is not taken for a new one. `duewheel cluster
-    /// reset` makes one then [default: always]
+    /// Whether a cluster is made in a Redis where none is: always, or never, so that a Redis that has lost its data is
+    /// not taken for a new one. `duewheel cluster reset` makes one then [default: always]
     #[arg(long, env = "DUEWHEEL_REDIS_CREATE", value_name = "WHEN")]
     pub redis_create: Option<RedisCreate>,
     /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts

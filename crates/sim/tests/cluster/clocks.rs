@@ -1,5 +1,5 @@
-//! A clock of Redis that is stepped forward, as that of a virtual machine that was stopped. Nothing is early by it: neither a delay nor the end of
-//! a consumer's lease.
+//! A clock of Redis that is stepped forward, as that of a virtual machine that was stopped. Nothing is early by it:
+//! neither a delay nor the end of a consumer's lease.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::stage::{Play, in_runs, ms, perform};
 
 const NODES: usize = 3;
 
-/// To a script, a step is that all times that are stored are older by as much: leases of shards, the lives of nodes, and when the clocks were noted. All of
-/// them go back in one step.
+/// To a script, a step is that all times that are stored are older by as much: leases of shards, the lives of nodes,
+/// and when the clocks were noted. All of them go back in one step.
 const STEP: &str = "
 local step = 600000
 for shard = 0, ARGV[1] - 1 do
@@ -33,8 +33,8 @@ for i = 1, #nodes, 2 do
 end
 return 'OK'";
 
-/// Story: the step was counted as time without an owner. Delays of minutes were over at once, and messages went to a second consumer while the first
-/// had them.
+/// Story: the step was counted as time without an owner. Delays of minutes were over at once, and messages went to a
+/// second consumer while the first had them.
 #[test]
 fn a_forward_step_of_the_clock_of_redis_makes_nothing_early() {
     in_runs("DUEWHEEL_CLOCK_STEPS", 3, 25, step_clock);

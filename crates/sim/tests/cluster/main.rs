@@ -1,6 +1,7 @@
 //! Three nodes of duewheel on a real Redis, or on a real Redis Cluster of three masters and three replicas, under faults, judged
 //! by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`), failovers of Redis
-//! Cluster (`failover`), slots of it that move (`moving`), steps of its clock (`clocks`), a Redis that has lost everything (`lost`), nodes that come and go (`joining`).
+//! Cluster (`failover`), slots of it that move (`moving`), steps of its clock (`clocks`), a Redis that has lost
+//! everything (`lost`), nodes that come and go (`joining`).
 //!
 //! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the cluster,
 //! everything is drained, what is left is listed, and the history is judged. A run counts only if its faults provably happened.

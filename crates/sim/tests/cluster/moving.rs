@@ -1,5 +1,6 @@
-//! Slots of a Redis Cluster that move from one master to another under load, as in a resharding. Nothing may be lost by it, and nothing may
-//! be applied in part; a shard whose slot is on its way stands still, and is served again soon after.
+//! Slots of a Redis Cluster that move from one master to another under load, as in a resharding. Nothing may be lost by
+//! it, and nothing may be applied in part; a shard whose slot is on its way stands still, and is served again soon
+//! after.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,8 @@ use crate::stage::{PATIENCE, Play, Stage, in_runs, ms, perform};
 const NODES: usize = 3;
 const MASTERS: usize = 3;
 
-/// Story: 73,000 messages were accepted, postponed and cancelled while 50,000 slots moved between three masters, and one never came: Redis had refused
-/// a key in the midst of the script that postponed it.
+/// Story: 73,000 messages were accepted, postponed and cancelled while 50,000 slots moved between three masters, and
+/// one never came: Redis had refused a key in the midst of the script that postponed it.
 #[test]
 fn slots_move_under_load_both_ways() {
     in_runs("DUEWHEEL_SLOT_MOVES", 12, 60, move_slots);

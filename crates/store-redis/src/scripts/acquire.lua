@@ -4,10 +4,12 @@
 -- ARGV: new incarnation, node, number, advertise, length of the lease in ms, greatest epoch known to the caller, format,
 --       an incarnation of the caller's own process that has ended ('' if none), seconds from 1970 to the first epoch,
 --       how many ids are set aside at a time, how many belong to each second,
---       the cluster's id ('' if none is known), its number of shards, version of placement, 'new' if the shard may be made ('' if not).
--- Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given, incarnation of the last owner ('' if none),
--- ms since the clocks were noted if they were}, {'EMPTY'}, {'OTHER', cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
--- While the slot moves, keys that are not there (any more) cannot be touched, so the books cannot be read. This key is never there.
+--       the cluster's id ('' if none is known), its number of shards, version of placement, 'new' if the shard may be
+-- made ('' if not). Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given,
+-- incarnation of the last owner ('' if none), ms since the clocks were noted if they were}, {'EMPTY'}, {'OTHER',
+-- cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
+-- While the slot moves, keys that are not there (any more) cannot be touched, so the books cannot be read. This key is
+-- never there.
 local touched = redis.pcall('HLEN', KEYS[1] .. ':none')
 if type(touched) == 'table' then
   return { 'MOVING', touched.err }
@@ -33,8 +35,8 @@ local ends = tonumber(owner[3] or '0')
 if ends ~= 0 and owner[2] ~= ARGV[8] then
   local longest = now + tonumber(owner[6] or lease)
   if owner[5] ~= replid or ends > longest then
-    -- A promotion or a restart may have lost renewals, so the lease may run for longer than is known here. And after a backward step of the
-    -- clock it would end much later than it does. It runs for a whole lease from now on at most.
+    -- A promotion or a restart may have lost renewals, so the lease may run for longer than is known here. And after a
+    -- backward step of the clock it would end much later than it does. It runs for a whole lease from now on at most.
     ends = longest
     redis.call('HSET', KEYS[1], 'until', string.format('%.0f', ends), 'replid', replid)
   end

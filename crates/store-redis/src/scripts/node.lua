@@ -2,10 +2,10 @@
 --
 -- KEYS: the cluster, its nodes.
 -- ARGV: join, beat or leave; the node's name, number (of a beat and a leave) and advertise; for how long it counts as alive, in ms;
---       format; seconds from 1970 to the first number; the cluster's id, number of shards, secret and version of placement (of a join: those
---       that a new cluster gets); 'new' if a cluster may be made ('' if not); '1' if all shards have been made ('' if that is not known).
--- Gives {'OK', ...}, {'HELD', ms left}, {'FENCED'}, {'FORMAT', the stored one}, {'EMPTY'}, {'OTHER', id, placement} or {'LEASE', ms}.
--- A node is stored as: number, end of life, advertise.
+--       format; seconds from 1970 to the first number; the cluster's id, number of shards, secret and version of
+-- placement (of a join: those that a new cluster gets); 'new' if a cluster may be made ('' if not); '1' if all shards
+-- have been made ('' if that is not known). Gives {'OK', ...}, {'HELD', ms left}, {'FENCED'}, {'FORMAT', the stored
+-- one}, {'EMPTY'}, {'OTHER', id, placement} or {'LEASE', ms}. A node is stored as: number, end of life, advertise.
 local format = redis.call('HGET', KEYS[1], 'format')
 if format and format ~= ARGV[6] then
   return { 'FORMAT', format }
@@ -19,7 +19,8 @@ end
 local function write(number)
   redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f %.0f %s', number, now + ARGV[5], ARGV[4]))
 end
--- The nodes that live, but for this one. After a backward step of the clock an end of life would be much later than it is.
+-- The nodes that live, but for this one. After a backward step of the clock an end of life would be much later than it
+-- is.
 local function living()
   local alive = {}
   local nodes = redis.call('HGETALL', KEYS[2])

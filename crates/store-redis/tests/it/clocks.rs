@@ -1,5 +1,5 @@
-//! Steps of Redis' clock. What a script sees after a step is that all times that it has stored are older, or later, by as much: so that is what the tests
-//! make them, with a clock that goes on as it did.
+//! Steps of Redis' clock. What a script sees after a step is that all times that it has stored are older, or later, by
+//! as much: so that is what the tests make them, with a clock that goes on as it did.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -31,7 +31,7 @@ fn leave_a_shard(options: &Options) -> Instant {
     let began = Instant::now();
     let group =
         Group { clock: ClockPair { engine: EngineMs(NOTED), wall: wall() }, ..History::new(2).group(5) };
-    store.append(&group).unwrap();
+    store.append(&group).expect("append");
     until("it is durable", || store.progress().expect("it lives").durable >= group.last());
     began
 }
@@ -50,11 +50,12 @@ fn counted(store: &mut RedisStore) -> u64 {
 }
 
 fn passed(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_millis()).unwrap() + 1
+    u64::try_from(since.elapsed().as_millis()).expect("not long") + 1
 }
 
-/// Story: a virtual machine with Redis on it was resumed, and its clock went ten minutes forward. The owner was fenced, took its shard again, and counted
-/// ten minutes without an owner: delays of five minutes were over, and so were leases that consumers had.
+/// Story: a virtual machine with Redis on it was resumed, and its clock went ten minutes forward. The owner was fenced,
+/// took its shard again, and counted ten minutes without an owner: delays of five minutes were over, and so were leases
+/// that consumers had.
 #[test]
 fn a_forward_step_of_the_servers_clock_ends_no_delay_of_the_same_owner() {
     let redis = server();
@@ -90,8 +91,8 @@ fn time_without_an_owner_counts_if_both_clocks_say_so() {
     assert!((STEP - 10..=STEP + passed(began)).contains(&counts), "{counts} ms were counted");
 }
 
-/// Story: the clock of Redis went an hour back, and the owner died before it had renewed its lease. The lease ran for an hour more, and nobody
-/// served the shard.
+/// Story: the clock of Redis went an hour back, and the owner died before it had renewed its lease. The lease ran for
+/// an hour more, and nobody served the shard.
 #[test]
 fn a_backward_step_makes_no_lease_longer() {
     let redis = server();

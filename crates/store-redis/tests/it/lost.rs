@@ -29,7 +29,7 @@ fn candidate(name: &str) -> Candidate {
 
 /// As another process would be: it remembers nothing.
 fn process(redis: &Redis, create: Create) -> RedisCoordinator {
-    RedisCoordinator::new(options(redis).lease(Duration::from_secs(60)).unwrap().create(create))
+    RedisCoordinator::new(options(redis).lease(Duration::from_secs(60)).expect("a good lease").create(create))
 }
 
 fn take(nodes: &RedisCoordinator, me: &Node, shard: u32) -> Result<Box<dyn Store>, StoreError> {
@@ -45,13 +45,13 @@ fn refusal<T>(result: Result<T, StoreError>) -> String {
 /// Serves all shards until everybody knows that they were made.
 fn serve_once(nodes: &RedisCoordinator, me: &Node) {
     let mut stores: Vec<_> = (0..SHARDS).map(|shard| take(nodes, me, shard).expect("open")).collect();
-    assert!(nodes.owners().unwrap().iter().all(Option::is_some));
-    nodes.beat(me).unwrap();
+    assert!(nodes.owners().expect("owners").iter().all(Option::is_some));
+    nodes.beat(me).expect("a beat");
     stores.iter_mut().for_each(|store| store.close(ClockPair::default()).expect("close"));
 }
 
-/// Story: FLUSHALL, or a Redis without an append-only file that was started anew. The node took its shards again at position 0, its health was
-/// green, and ids 1, 2, 3 came again: an old cancel by an id took a stranger back.
+/// Story: FLUSHALL, or a Redis without an append-only file that was started anew. The node took its shards again at
+/// position 0, its health was green, and ids 1, 2, 3 came again: an old cancel by an id took a stranger back.
 #[test]
 fn a_redis_that_was_emptied_is_no_new_one_to_whoever_knew_it() {
     let redis = server();
@@ -74,7 +74,8 @@ fn a_redis_that_was_emptied_is_no_new_one_to_whoever_knew_it() {
     assert_eq!(ask(&redis, &["DBSIZE"]).number(), Some(0));
 }
 
-/// The nodes that live put the cluster's key back, as after a failover that has lost it; what was in the shards they cannot give back.
+/// The nodes that live put the cluster's key back, as after a failover that has lost it; what was in the shards they
+/// cannot give back.
 #[test]
 fn shards_that_were_lost_are_missed_by_nodes_that_start_anew_too() {
     let redis = server();
@@ -140,8 +141,8 @@ fn a_reset_makes_what_is_not_there_and_keeps_what_is() {
     );
 }
 
-/// Story: the cluster's key was lost by a failover before a replica had it. The next node made another cluster, with another number of shards, over the
-/// same keys: cancels missed their messages, and a key was had by two.
+/// Story: the cluster's key was lost by a failover before a replica had it. The next node made another cluster, with
+/// another number of shards, over the same keys: cancels missed their messages, and a key was had by two.
 #[test]
 fn shards_of_another_cluster_are_refused() {
     let redis = server();

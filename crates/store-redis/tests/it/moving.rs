@@ -20,9 +20,9 @@ fn long_lease(cluster: &RedisCluster) -> Options {
     of_cluster(cluster).lease(Duration::from_secs(60)).expect("a good lease")
 }
 
-/// Story: while a slot moves, Redis refuses a key that is not there, or there no more, when the script comes to it. What the script had done
-/// before stayed: a postponed message was in no index and never came, a key was free while its message lived. Found by three masters
-/// that moved slots under load.
+/// Story: while a slot moves, Redis refuses a key that is not there, or there no more, when the script comes to it.
+/// What the script had done before stayed: a postponed message was in no index and never came, a key was free while its
+/// message lived. Found by three masters that moved slots under load.
 #[test]
 fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
     let cluster = cluster();
@@ -45,7 +45,7 @@ fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
         let first = |key: &String| key.ends_with(":owner") || key.ends_with(":head");
         let goes = |at: usize, key: &String| match round % 4 {
             0 => false,
-            1 => !first(key) && (at + round) % 7 == 0,
+            1 => !first(key) && (at + round).is_multiple_of(7),
             2 => !first(key),
             _ => at % 3 == round % 3,
         };
