@@ -88,7 +88,7 @@ pub(crate) async fn open(
         ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks, room);
+    let shared = Shared::new(servers, keys, (reign, fence), (wire, room), waker, applied, marks);
     Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
 }
 

@@ -82,11 +82,10 @@ impl Shared {
         servers: Servers,
         keys: Keys,
         (reign, fence): (Reign, Fence),
-        wire: Wire,
+        (wire, memory): (Wire, Arc<Memory>),
         waker: Waker,
         applied: Lsn,
         marks: BTreeMap<QueueName, Mark>,
-        memory: Arc<Memory>,
     ) -> Self {
         let remembered = &servers.0.remembered;
         let clock = remembered.begin(&keys, &reign.incarnation);
