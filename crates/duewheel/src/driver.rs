@@ -378,8 +378,12 @@ impl<S: Store> Driver<S> {
 
     /// The store failed: answers that have not left are unknown, never failed.
     pub fn fail(mut self, error: &StoreError) {
+        if let Some(first) = error.nothing_from() {
+            self.refuse_from(first, error);
+        }
         let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
-        for to in self.pacing.drain() {
+        let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
+        for to in self.pacing.drain().chain(undecided) {
             self.open.refuse(to, &not_applied);
         }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
@@ -402,6 +406,19 @@ impl<S: Store> Driver<S> {
     /// The place of the quota that counts for a queue.
     pub(crate) fn tenant_of(&mut self, queue: &QueueName) -> Option<usize> {
         self.engine.tenant_of(queue)
+    }
+
+    /// Refuses the operations whose records begin at this position or behind it: the store knows that they were not
+    /// applied.
+    fn refuse_from(&mut self, first: Lsn, error: &StoreError) {
+        let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
+        for held in held {
+            let last = held.after.durable.max(held.after.written);
+            if last >= first && is_in_one_group(&held.reply) {
+                self.open.refuse(held.to, &not_applied);
+            }
+        }
     }
 
     /// The store, for figures and for tests.
@@ -571,11 +588,12 @@ impl Calls {
         u64::from(index) << CALL_SHIFT
     }
 
-    /// One answer is this error; it is sent with the others.
+    /// Puts an error in the place of one answer; the call is sent with the others.
     fn refuse(&mut self, to: ReplyTo, error: &CallError) {
         let Some((index, part)) = places(to) else { return };
         if let Some(Some(call)) = self.calls.get_mut(index)
             && let Some(answer) = call.answers.get_mut(part)
+            && answer.is_none()
         {
             *answer = Some(Err(error.clone()));
         }
@@ -662,6 +680,30 @@ fn refused_for_room() -> CallError {
     let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
     let error = StoreError::new(ErrorKind::Unavailable, what);
     CallError::Store { error, outcome: Outcome::NotApplied }
+}
+
+/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a
+/// part may be applied.
+fn is_in_one_group(reply: &Reply) -> bool {
+    match reply {
+        Reply::Count(_) | Reply::Done => false,
+        Reply::Enqueue(_)
+        | Reply::Reserve(_)
+        | Reply::ReserveOne(_)
+        | Reply::Settle(_)
+        | Reply::Extend(_)
+        | Reply::Change(_)
+        | Reply::View(_)
+        | Reply::Page(_)
+        | Reply::Queues(_)
+        | Reply::Configure(_)
+        | Reply::Histogram(_)
+        | Reply::Wheel(_)
+        | Reply::Stats(_)
+        | Reply::Deadline(_)
+        | Reply::NextDue(_)
+        | Reply::Quotas(_) => true,
+    }
 }
 
 /// Undoes an answer that never reached anybody.

@@ -98,6 +98,8 @@ const GATHER_CROWD: Duration = Duration::from_micros(200);
 /// How long to wait before the store is opened again, at most; doubled up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The same for a shard of a node: it is to be served again soon after its store is back, whatever the lease.
+const LONGEST_PAUSE_OF_A_NODE: Duration = Duration::from_secs(1);
 
 /// How often a store that loads is looked at, if it tells nothing.
 const OPENING: Duration = Duration::from_millis(100);
@@ -433,7 +435,11 @@ impl Runner {
         match error {
             StartError::Store(error) => {
                 let until = self.shared.clock().running() + self.jittered(pause.next);
-                let next = (pause.next * 2).min(LONGEST_PAUSE);
+                let longest = match self.fenced {
+                    WhenFenced::OpenAgain => LONGEST_PAUSE,
+                    WhenFenced::End => LONGEST_PAUSE_OF_A_NODE,
+                };
+                let next = (pause.next * 2).min(longest);
                 self.phase = Phase::Failed(error, Pause { until, next });
                 Turn::Again
             }

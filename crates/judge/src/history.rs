@@ -460,6 +460,10 @@ pub enum Blow {
     MasterKilled,
     /// One of several masters of the store was stopped (SIGSTOP).
     MasterPaused,
+    /// The slot of a shard went from one master of the store to another, or set out and came back.
+    SlotMoved,
+    /// The store's clock was stepped forward.
+    StoreClockStepped,
 }
 
 /// When a process was killed.

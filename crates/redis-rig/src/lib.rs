@@ -6,6 +6,7 @@
 //! `DUEWHEEL_REDIS` names the binary, `redis-server` if it does not.
 
 mod cluster;
+mod moving;
 mod port;
 mod proxy;
 mod resp;
@@ -14,6 +15,7 @@ mod settings;
 mod tls;
 
 pub use cluster::{Node, RedisCluster, Role};
+pub use moving::Moving;
 pub use port::free_port;
 pub use proxy::{Mode, Proxy};
 pub use resp::{Value, Wire};

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind};
 use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, Policy};
-use duewheel_store_redis::{BadOption, Options, RedisCoordinator};
+use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset};
 
-use crate::config::{ConfigError, Level, RedisSettings, Settings, StoreChoice};
+use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, Settings, StoreChoice};
 use crate::serve::ServeError;
 
 /// For so long a start waits for a Redis that is not there: after a power failure both may come up together, and whoever watches over the
@@ -73,6 +73,16 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     }
 }
 
+/// Gives up what Redis has lost.
+///
+/// # Errors
+/// The options cannot be, or Redis refuses or does not answer.
+pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
+    let what = "the store in Redis".to_owned();
+    let done = RedisCoordinator::new(options_of(redis)?).reset(redis.shards_if_new());
+    done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
+}
+
 /// Says what an operator should change at Redis: a setting under which messages can be lost.
 fn warn(redis: &RedisCoordinator) {
     match redis.warnings() {
@@ -108,6 +118,10 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     if redis.wait > 0 {
         options = options.wait_replicas(redis.wait, redis.lease / WAIT_PART).map_err(named("redis-wait"))?;
     }
+    options = options.create(match redis.create {
+        RedisCreate::Always => Create::Always,
+        RedisCreate::Never => Create::Never,
+    });
     if let Some(file) = &redis.ca {
         options = options.tls_authority(file).map_err(named("redis-ca"))?;
     }

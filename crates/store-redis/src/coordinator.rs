@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use duewheel_core::store::{
-    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, Store, StoreError, Waker,
+    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, PLACEMENT, Store, StoreError, Waker,
 };
 use duewheel_core::{Epoch, ShardId};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
 use crate::keys::Keys;
-use crate::options::Options;
-use crate::reign::{self, Claimant, FIRST_EPOCH, FORMAT};
+use crate::options::{Create, Options};
+use crate::reign::{self, Claimant, Cluster, FIRST_EPOCH, FORMAT};
+use crate::reset::Reset;
 use crate::store::RedisStore;
 use crate::wire::{Address, Reply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
@@ -47,15 +47,17 @@ pub struct RedisCoordinator {
     inner: Arc<Inner>,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     servers: Servers,
     /// One for each master, made when it is needed, and made anew after an error.
     wires: Mutex<BTreeMap<Address, Arc<Wire>>>,
     known: Mutex<Option<Arc<Slots>>>,
     cluster: String,
     nodes: String,
-    /// 0: not known yet.
-    shards: AtomicU32,
+    /// What this node has joined; `None`: nothing yet.
+    joined: StdMutex<Option<Cluster>>,
+    /// Leases that end later than they can, as they were when that was first seen: the server's clock was stepped back.
+    too_late: StdMutex<BTreeMap<usize, (u64, Instant)>>,
 }
 
 impl RedisCoordinator {
@@ -64,8 +66,11 @@ impl RedisCoordinator {
         let key = |name: &str| format!("{{{}:cluster}}:{name}", options.prefix);
         let (cluster, nodes) = (key("cluster"), key("nodes"));
         let servers = Servers(Arc::new(options));
-        let (wires, known, shards) = (Mutex::default(), Mutex::default(), AtomicU32::new(0));
-        RedisCoordinator { inner: Arc::new(Inner { servers, wires, known, cluster, nodes, shards }) }
+        let (wires, known) = (Mutex::default(), Mutex::default());
+        let (joined, too_late) = (StdMutex::default(), StdMutex::default());
+        RedisCoordinator {
+            inner: Arc::new(Inner { servers, wires, known, cluster, nodes, joined, too_late }),
+        }
     }
 
     /// Where Redis is, and how it is used.
@@ -80,6 +85,20 @@ impl RedisCoordinator {
     pub fn warnings(&self) -> Result<Vec<String>, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.warnings().await })
+    }
+
+    /// Gives up what Redis has lost: makes the cluster's key and those shards that are not there, and keeps the others.
+    /// With a Redis that is empty it makes a cluster of so many shards. Nothing that is there is changed, and no id is
+    /// given again.
+    ///
+    /// It is done when this returns; one that was interrupted can be done again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Fenced`] while a node takes part, [`ErrorKind::Corrupt`] when what is left does not belong
+    /// together, [`ErrorKind::Unavailable`] when Redis does not answer.
+    pub fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        wait_for(async move { inner.reset(shards_if_new).await })
     }
 
     fn call(&self, call: Cmd) -> Result<Vec<Value>, StoreError> {
@@ -105,12 +124,25 @@ impl RedisCoordinator {
 }
 
 impl Inner {
+    pub(crate) fn options(&self) -> &Options {
+        &self.servers.0
+    }
+
+    pub(crate) fn cluster_key(&self) -> &str {
+        &self.cluster
+    }
+
     /// A command for the master of the cluster's own keys.
-    async fn of_cluster(&self, call: Cmd) -> Reply {
-        let slots = self.slots().await?;
+    pub(crate) async fn of_cluster(&self, call: Cmd) -> Reply {
         let mut ask = Pipeline::new();
         ask.add_command(call);
-        self.send(slots.master_of(&self.cluster)?, ask).await
+        self.of_key(&self.cluster, ask).await
+    }
+
+    /// Commands for the master of a key.
+    pub(crate) async fn of_key(&self, key: &str, ask: Pipeline) -> Reply {
+        let slots = self.slots().await?;
+        self.send(slots.master_of(key)?, ask).await
     }
 
     /// Which master has what, as it was when a call failed last.
@@ -133,7 +165,7 @@ impl Inner {
                     Ok(connection) => connection,
                     Err(error) => {
                         *self.known.lock().await = None;
-                        return Err(error);
+                        return Err(error.into());
                     }
                 };
                 let wire = Arc::new(Wire::new(connection));
@@ -141,8 +173,9 @@ impl Inner {
                 wire
             }
         };
-        let late = |_| StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
-        let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await.map_err(late).flatten();
+        let late = || StoreError::new(ErrorKind::Unavailable, "Redis does not answer in time");
+        let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await;
+        let reply = reply.unwrap_or_else(|_| Err(late().into()));
         if reply.is_err() {
             // The next call makes another one. This one is not sent again: a join that was carried out must not be a second time.
             self.wires.lock().await.remove(to);
@@ -161,8 +194,98 @@ impl Inner {
         let mut call = redis::cmd("EVAL");
         call.arg(script::node()).arg(2).arg(&self.cluster).arg(&self.nodes);
         call.arg(verb).arg(name).arg(number).arg(advertise);
-        call.arg(reign::millis(self.servers.0.lease)).arg(FORMAT);
+        call.arg(reign::millis(self.servers.0.lease)).arg(FORMAT).arg(FIRST_EPOCH);
         call
+    }
+
+    /// What a node that joins or lives says about the cluster.
+    fn about(&self, call: &mut Cmd, cluster: Option<&Cluster>, new: &str) {
+        match cluster {
+            Some(cluster) => {
+                call.arg(&cluster.id).arg(cluster.shards).arg(reign::hex(&cluster.secret));
+                call.arg(PLACEMENT).arg(new).arg(if cluster.made { "1" } else { "" });
+            }
+            None => {
+                call.arg("").arg("").arg("").arg(PLACEMENT).arg(new).arg("");
+            }
+        }
+    }
+
+    fn joined(&self) -> Option<Cluster> {
+        locked(&self.joined).clone()
+    }
+
+    /// The cluster as it is stored.
+    pub(crate) async fn stored(&self) -> Result<Option<Cluster>, StoreError> {
+        let mut call = redis::cmd("HMGET");
+        call.arg(&self.cluster).arg(&["format", "id", "shards", "secret", "made"]);
+        let of = "HMGET";
+        let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
+        let mut words = value::list(reply, of)?.into_iter();
+        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        let (format, id, shards, secret, made) = (next()?, next()?, next()?, next()?, next()?);
+        let Some(format) = format else { return Ok(None) };
+        if format != FORMAT {
+            return Err(unknown_format(&format));
+        }
+        let id = match id {
+            Some(id) => id,
+            // An earlier version has made it.
+            None => reign::hex(&reign::random::<16>()?),
+        };
+        self.cluster_of(id, shards, secret, made.is_some()).map(Some)
+    }
+
+    fn cluster_of(
+        &self,
+        id: String,
+        shards: Option<String>,
+        secret: Option<String>,
+        made: bool,
+    ) -> Result<Cluster, StoreError> {
+        let shards = shards.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+        let shards = shards.ok_or_else(|| fault::damaged(&self.cluster, "shards", "no number"))?;
+        let secret = secret.and_then(|text| unhex(&text));
+        let secret = secret.ok_or_else(|| fault::damaged(&self.cluster, "secret", "no 32 bytes"))?;
+        Ok(Cluster { id, shards, secret, made })
+    }
+
+    /// The names of the nodes that live, as far as the server knows.
+    pub(crate) async fn living(&self) -> Result<Vec<String>, StoreError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("TIME");
+        ask.cmd("HGETALL").arg(&self.nodes);
+        let of = "HGETALL";
+        let mut replies = self.of_key(&self.nodes, ask).await?.into_iter();
+        let mut next = || value::some(replies.next(), of);
+        let now = server_ms(next()?)?;
+        let mut living = Vec::new();
+        for (name, node) in value::pairs(next()?, of)? {
+            let node = String::from_utf8_lossy(&node).into_owned();
+            let until: u64 = node.split(' ').nth(1).and_then(|until| until.parse().ok()).unwrap_or(0);
+            if until > now {
+                living.push(String::from_utf8_lossy(&name).into_owned());
+            }
+        }
+        Ok(living)
+    }
+
+    /// Waits until so many replicas as the options say know of a node that has joined, or of a cluster that was made.
+    async fn replicas_know(&self) -> Result<(), StoreError> {
+        let options = self.options();
+        if options.wait == 0 {
+            return Ok(());
+        }
+        let mut call = redis::cmd("WAIT");
+        call.arg(options.wait).arg(reign::millis(options.wait_timeout));
+        let have =
+            value::number(value::some(self.of_cluster(call).await?.into_iter().next(), "WAIT")?, "WAIT")?;
+        if have.unwrap_or(0) >= u64::from(options.wait) {
+            return Ok(());
+        }
+        let what =
+            "a replica is behind: the node cannot take part before as many know of it as --redis-wait says";
+        Err(StoreError::new(ErrorKind::Unavailable, what))
     }
 
     async fn warnings(&self) -> Result<Vec<String>, StoreError> {
@@ -182,6 +305,11 @@ impl Inner {
                 warnings.push(format!("{host}:{port}: {what}"));
             }
             let policy = value::info(&memory, "maxmemory_policy").unwrap_or("noeviction");
+            if value::info(&memory, "maxmemory").is_none_or(|max| max == "0") {
+                let what = "maxmemory is 0: messages are taken until its machine has no memory left; \
+                            set it, or --max-message-bytes";
+                warnings.push(format!("{host}:{port}: {what}"));
+            }
             if policy.starts_with("allkeys") {
                 warnings.push(format!("{host}:{port}: maxmemory-policy {policy} may throw messages away"));
             }
@@ -190,57 +318,102 @@ impl Inner {
     }
 
     async fn shards(&self) -> Result<u32, StoreError> {
-        let known = self.shards.load(SeqCst);
-        if known > 0 {
-            return Ok(known);
+        match self.joined() {
+            Some(cluster) => Ok(cluster.shards),
+            None => Ok(self.stored().await?.map_or(0, |cluster| cluster.shards)),
         }
-        let mut call = redis::cmd("HGET");
-        call.arg(&self.cluster).arg("shards");
-        let reply = self.of_cluster(call).await?.into_iter().next();
-        let shards = value::number(value::some(reply, "HGET")?, "HGET")?.unwrap_or(0);
-        let shards = u32::try_from(shards).map_err(|_| fault::odd("HGET"))?;
-        self.shards.store(shards, SeqCst);
-        Ok(shards)
+    }
+
+    /// What was seen of the shards: epochs are remembered, and when all have been made, one that is not there was lost.
+    fn note(&self, keys: &[Keys], owners: &[Option<Owner>]) {
+        for (keys, owner) in keys.iter().zip(owners) {
+            if let Some(owner) = owner {
+                self.options().remembered.note_epoch(keys, owner.epoch.0);
+            }
+        }
+        if !owners.is_empty()
+            && owners.iter().all(Option::is_some)
+            && let Some(cluster) = &mut *locked(&self.joined)
+        {
+            cluster.made = true; // the next beat says so
+        }
     }
 
     async fn owners(&self) -> Result<Vec<Option<Owner>>, StoreError> {
-        let keys: Vec<String> = (0..self.shards().await?)
-            .map(|shard| Keys::new(&self.servers.0.prefix, ShardId(shard)).owner)
+        let keys: Vec<Keys> = (0..self.shards().await?)
+            .map(|shard| Keys::new(&self.servers.0.prefix, ShardId(shard)))
             .collect();
         let slots = self.slots().await?;
         let mut by_master: BTreeMap<&Address, Vec<usize>> = BTreeMap::new();
         for (place, key) in keys.iter().enumerate() {
-            by_master.entry(slots.master_of(key)?).or_default().push(place);
+            by_master.entry(slots.master_of(&key.owner)?).or_default().push(place);
         }
         let mut owners = vec![None; keys.len()];
         for (master, places) in by_master {
             let mut ask = Pipeline::new();
             ask.cmd("TIME");
             for place in &places {
-                let fields = ["epoch", "until", "node", "number", "advertise"];
-                ask.cmd("HMGET").arg(&keys[*place]).arg(&fields);
+                let fields = ["epoch", "until", "node", "number", "advertise", "lease"];
+                ask.cmd("HMGET").arg(&keys[*place].owner).arg(&fields);
             }
             let mut replies = self.send(master, ask).await?.into_iter();
             let mut next = || value::some(replies.next(), "owners");
-            let mut time = value::list(next()?, "TIME")?.into_iter();
-            let mut part = || value::number(time.next().unwrap_or_default(), "TIME");
-            let now = part()?.unwrap_or(0) * 1_000 + part()?.unwrap_or(0) / 1_000;
+            let now = server_ms(next()?)?;
             for place in places {
-                owners[place] = owner(next()?, now)?;
+                owners[place] = owner(next()?, now)?
+                    .filter(|(_, ends)| self.can_run(place, *ends))
+                    .map(|(owner, _)| owner);
             }
         }
+        self.note(&keys, &owners);
         Ok(owners)
+    }
+
+    /// Whether a lease can run still. One that ends later than a whole lease from now is of before a backward step of
+    /// the clock: it counts for a whole lease from when it was first seen, unless it is renewed meanwhile.
+    fn can_run(&self, place: usize, ends: Ends) -> bool {
+        let mut too_late = locked(&self.too_late);
+        if ends.left <= ends.lease.unwrap_or_else(|| reign::millis(self.options().lease)) {
+            too_late.remove(&place);
+            return true;
+        }
+        let (until, since) = too_late.entry(place).or_insert_with(|| (ends.until, Instant::now()));
+        if *until != ends.until {
+            (*until, *since) = (ends.until, Instant::now());
+        }
+        since.elapsed() <= self.options().lease
     }
 }
 
-/// The owner that these fields name, if its lease runs.
-fn owner(fields: Value, now: u64) -> Result<Option<Owner>, StoreError> {
+/// When a lease ends, in ms of the server's clock.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    until: u64,
+    left: u64,
+    /// How long it runs from its last renewal; `None` in one of an earlier version.
+    lease: Option<u64>,
+}
+
+/// The server's clock, in ms.
+fn server_ms(reply: Value) -> Result<u64, StoreError> {
+    let mut time = value::list(reply, "TIME")?.into_iter();
+    let mut part = || value::number(time.next().unwrap_or_default(), "TIME");
+    Ok(part()?.unwrap_or(0) * 1_000 + part()?.unwrap_or(0) / 1_000)
+}
+
+fn locked<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The owner that these fields name, and when its lease ends, if it runs by the server's clock.
+fn owner(fields: Value, now: u64) -> Result<Option<(Owner, Ends)>, StoreError> {
     let of = "owners";
     let mut fields = value::list(fields, of)?.into_iter();
     let mut next = || fields.next().unwrap_or_default();
     let (epoch, until) = (value::number(next(), of)?, value::number(next(), of)?);
     let (node, number, advertise) =
         (value::text(next(), of)?, value::number(next(), of)?, value::text(next(), of)?);
+    let lease = value::number(next(), of)?;
     let (Some(epoch), Some(until), Some(node), Some(number), Some(advertise)) =
         (epoch, until, node, number, advertise)
     else {
@@ -251,7 +424,8 @@ fn owner(fields: Value, now: u64) -> Result<Option<Owner>, StoreError> {
     }
     let small = |n: u64| u32::try_from(n).map_err(|_| fault::odd(of));
     let node = Node { name: node.into(), advertise: advertise.into(), number: small(number)? };
-    Ok(Some(Owner { node, epoch: Epoch(small(epoch)?) }))
+    let ends = Ends { until, left: until - now, lease };
+    Ok(Some((Owner { node, epoch: Epoch(small(epoch)?) }, ends)))
 }
 
 fn unknown_format(format: &str) -> StoreError {
@@ -262,8 +436,16 @@ fn unknown_format(format: &str) -> StoreError {
 impl Coordinator for RedisCoordinator {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
         let Candidate { name, advertise, shards_if_new } = candidate;
-        let mut call = self.inner.node_call("join", name, 0, advertise);
-        call.arg((*shards_if_new).max(1)).arg(reign::hex(&reign::random::<32>()?)).arg(FIRST_EPOCH);
+        let inner = &self.inner;
+        let mut call = inner.node_call("join", name, 0, advertise);
+        let if_new = Cluster {
+            id: reign::hex(&reign::random::<16>()?),
+            shards: (*shards_if_new).max(1),
+            secret: reign::random::<32>()?,
+            made: false,
+        };
+        let new = if inner.options().create == Create::Always { "new" } else { "" };
+        inner.about(&mut call, Some(&if_new), new);
         let of = "join";
         let mut words = self.call(call)?.into_iter();
         let mut next = || value::text(words.next().unwrap_or_default(), of);
@@ -271,15 +453,41 @@ impl Coordinator for RedisCoordinator {
             Some("OK") => {
                 let number = |text: Option<String>| text.and_then(|n| n.parse().ok());
                 let number = value::some(number(next()?), of)?;
-                let shards = next()?.and_then(|n| n.parse().ok()).filter(|n| *n > 0);
-                let shards =
-                    shards.ok_or_else(|| fault::damaged(&self.inner.cluster, "shards", "no number"))?;
-                let secret = next()?.and_then(|text| unhex(&text));
-                let secret =
-                    secret.ok_or_else(|| fault::damaged(&self.inner.cluster, "secret", "no 32 bytes"))?;
-                self.inner.shards.store(shards, SeqCst);
+                let (shards, secret, id, made) = (next()?, next()?, next()?, next()?);
+                let id = id.ok_or_else(|| fault::damaged(&inner.cluster, "id", "there is none"))?;
+                let cluster = inner.cluster_of(id, shards, secret, made.is_some_and(|made| made == "1"))?;
+                let (shards, secret) = (cluster.shards, cluster.secret);
+                *locked(&inner.joined) = Some(cluster);
                 let node = Node { name: name.clone(), advertise: advertise.clone(), number };
+                let all = Arc::clone(inner);
+                if let Err(error) = self.bounded(async move { all.replicas_know().await }) {
+                    let _ = self.leave(&node); // or its time runs out
+                    return Err(error);
+                }
                 Ok(Joined { node, shards, secret })
+            }
+            Some("EMPTY") => {
+                let what = format_args!(
+                    "{} is not there, and must not be made (--redis-create never): Redis is new, was emptied or has lost its data. \
+                     Give Redis its data back, or make a cluster by `duewheel cluster reset`",
+                    inner.cluster
+                );
+                Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
+            }
+            Some("OTHER") => {
+                let (_, placement) = (next()?, next()?.unwrap_or_default());
+                let what = format_args!(
+                    "the cluster places messages by rule {placement}; this version knows {PLACEMENT}"
+                );
+                Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
+            }
+            Some("LEASE") => {
+                let lease = next()?.unwrap_or_default();
+                let what = format_args!(
+                    "the nodes that take part have --shard-lease {lease}ms, and this one {}ms: it must be the same at all",
+                    reign::millis(inner.options().lease)
+                );
+                Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
             }
             Some("HELD") => {
                 let left = next()?.unwrap_or_default();
@@ -294,15 +502,24 @@ impl Coordinator for RedisCoordinator {
 
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {
         let of = "beat";
-        let mut words = self
-            .call(self.inner.node_call("beat", &node.name, node.number, &node.advertise))?
-            .into_iter()
-            .map(|word| value::text(word, of));
+        let mut call = self.inner.node_call("beat", &node.name, node.number, &node.advertise);
+        let joined = self.inner.joined();
+        self.inner.about(&mut call, joined.as_ref(), "");
+        let mut words = self.call(call)?.into_iter().map(|word| value::text(word, of));
         match words.next().transpose()?.flatten().as_deref() {
             Some("OK") => {}
             Some("FENCED") => {
                 let what = format_args!("another node is called {:?} by now", node.name).to_string();
                 return Err(StoreError::new(ErrorKind::Fenced, what));
+            }
+            Some("OTHER") => {
+                let id = words.next().transpose()?.flatten().unwrap_or_default();
+                let mine = joined.map_or_else(String::new, |cluster| cluster.id);
+                let what = format_args!(
+                    "{} is of cluster {id:?}, and not of {mine:?}, which this node has joined: it was made anew meanwhile",
+                    self.inner.cluster
+                );
+                return Err(StoreError::new(ErrorKind::Corrupt, what.to_string()));
             }
             Some("FORMAT") => {
                 return Err(unknown_format(&words.next().transpose()?.flatten().unwrap_or_default()));
@@ -331,7 +548,7 @@ impl Coordinator for RedisCoordinator {
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
         let Node { name, advertise, number } = node.clone();
-        let claimant = Claimant { node: name, number, advertise };
+        let claimant = Claimant { node: name, number, advertise, cluster: self.inner.joined() };
         let store = RedisStore::open_as(self.inner.servers.clone(), shard, claimant, waker)?;
         Ok(Box::new(store))
     }

@@ -28,7 +28,25 @@ fn of_code(code: &str, detail: &str) -> StoreError {
         let what = format_args!("a key of duewheel's is used for something else; {said}");
         return StoreError::new(ErrorKind::Corrupt, what);
     }
+    if matches!(code, "ASK" | "TRYAGAIN") {
+        let what = format_args!("a slot is moving to another master; {said}");
+        return StoreError::new(ErrorKind::Unavailable, what);
+    }
     StoreError::new(ErrorKind::Unavailable, said)
+}
+
+/// The slot of a key is on its way to another master.
+pub(crate) fn moving(key: &str, why: &str) -> StoreError {
+    let what =
+        format_args!("the slot of {key} is moving to another master, or its keys cannot be touched: {why}");
+    StoreError::new(ErrorKind::Unavailable, what)
+}
+
+/// Whether the server has refused a command before it was begun. What a script has met in its midst names the script.
+pub(crate) fn is_before(error: &ServerError) -> bool {
+    const BEFORE: [&str; 9] =
+        ["ASK", "TRYAGAIN", "MOVED", "CLUSTERDOWN", "OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS"];
+    BEFORE.contains(&error.code()) && !error.details().unwrap_or_default().contains("@user_script")
 }
 
 /// A script has said why not.
@@ -36,6 +54,7 @@ pub(crate) fn of_script(said: &str) -> StoreError {
     let (word, why) = said.split_once(' ').unwrap_or((said, ""));
     match word {
         "FENCED" => StoreError::new(ErrorKind::Fenced, why),
+        "MOVING" => StoreError::new(ErrorKind::Unavailable, why),
         // What is missing was lost by a failover, or the group before was refused.
         "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("Redis has lost changes: {why}")),
         _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {said:?}")),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::record::{ClockPair, DecodeError, Reader};
@@ -14,6 +15,7 @@ use redis::Pipeline;
 use crate::books::{self, Heads};
 use crate::keys::Keys;
 use crate::mark::Mark;
+use crate::options::Options;
 use crate::reign::{self, Claimant, Fence, Reign};
 use crate::shared::Shared;
 use crate::wire::{Servers, Wire};
@@ -47,9 +49,12 @@ pub(crate) async fn open(
     let master = slots.master_of(&keys.owner)?;
     let connected = tokio::join!(servers.connect(master), servers.connect(master));
     let (wire, control) = (Wire::new(connected.0?), Wire::new(connected.1?));
+    let room = options.remembered.memory_of(master);
+    let landed = room.landed();
     let (used, max) = memory(&control).await?;
+    room.note(used, max, landed);
     check_types(&control, &keys).await?;
-    let (reign, asked) = reign::acquire(&control, &keys, &claimant, options.lease).await?;
+    let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = Fence::new(asked, options.lease);
     let found = tokio::select! {
         found = read(&wire, &keys) => found,
@@ -66,12 +71,24 @@ pub(crate) async fn open(
             return Err(error);
         }
     };
-    if let (Some(clock), Some(ago)) = (ledger.clock(), reign.noted_ago) {
-        ledger.note_clock(noted(clock, ago, reign.taken));
+    if let Some(clock) = ledger.clock() {
+        let own = options.remembered.clock_of(&keys, &reign.before).and_then(|of| of.engine());
+        let clock = match (own, reign.noted_ago) {
+            // The last owner was this process: its own clock knows best.
+            (Some(engine), _) => {
+                let wall = wall_of(SystemTime::now()).0;
+                ClockPair {
+                    wall: WallMs(wall.saturating_sub(engine.0.saturating_sub(clock.engine.0))),
+                    ..clock
+                }
+            }
+            (None, Some(ago)) => noted(&options, &keys, clock, ago, reign.taken),
+            (None, None) => clock,
+        };
+        ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared = Shared::new(servers, keys, (reign, fence), wire, waker, applied, marks);
-    shared.memory.note(used, max);
+    let shared = Shared::new(servers, keys, (reign, fence), (wire, room), waker, applied, marks);
     Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
 }
 
@@ -91,11 +108,28 @@ async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The clocks as they were noted, with the wall clock as this node's would have been: how much time has passed since then is known by the server's
-/// clock, and not by those of two nodes, which may differ. Rounded so that no more time has passed than is said.
-fn noted(clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
-    let wall = WallMs::from_system_time_up(taken).0.saturating_add(1);
-    ClockPair { wall: WallMs(wall.saturating_sub(reign::millis(ago))), ..clock }
+/// The clocks as they were noted by another process, with the wall clock as this node's would have been then. How much
+/// time has passed since is the smaller of what the server's clock says and what the wall clocks of the two nodes say:
+/// one of them may have been stepped, and nothing must be early. Rounded so that no more time has passed than is said.
+fn noted(options: &Options, keys: &Keys, clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
+    let wall = wall_of(taken);
+    let ago = reign::millis(ago);
+    let by_wall = wall.0.saturating_sub(2).saturating_sub(clock.wall.0);
+    if ago.abs_diff(by_wall) > reign::millis(options.lease) {
+        options.remembered.disagreements(keys).fetch_add(1, SeqCst);
+        tracing::warn!(
+            shard = keys.tag(),
+            by_redis_ms = ago,
+            by_wall_clock_ms = by_wall,
+            "Redis' clock and this node's disagree about how long a shard was without an owner; the shorter time counts"
+        );
+    }
+    ClockPair { wall: WallMs(wall.0.saturating_sub(ago.min(by_wall))), ..clock }
+}
+
+/// Rounded up, and one more for what a reading may be behind.
+fn wall_of(time: SystemTime) -> WallMs {
+    WallMs(WallMs::from_system_time_up(time).0.saturating_add(1))
 }
 
 /// Renews the lease for as long as nobody else does.
@@ -113,7 +147,7 @@ async fn keep(
         ask.add_command(reign::renewal(keys, reign, lease));
         let renewed = match control.call(ask).await {
             Ok(reply) => value::some(reply.into_iter().next(), "renew").and_then(reign::judge),
-            Err(error) => Err(error),
+            Err(failure) => Err(failure.error),
         };
         match renewed {
             Ok(()) => fence.renewed(asked),

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::remembered::Remembered;
 use crate::span::Reading;
 
 /// Where Redis is, and how it is used. `Options::parse` takes a URL; the setters say the rest.
@@ -14,6 +16,9 @@ use crate::span::Reading;
 /// | `rediss://…` | the same over TLS |
 /// | `redis-cluster://host1:6379,host2:6379` | a Redis Cluster, of which these nodes are asked for the others |
 /// | `rediss-cluster://…` | the same over TLS |
+///
+/// Clones remember together what their process has seen of the shards: a Redis that comes back empty is refused, and
+/// the time between two owners of this process is known by its own clock.
 ///
 /// In user and password, `%` and two hexadecimal digits stand for a byte.
 ///
@@ -48,6 +53,18 @@ pub struct Options {
     pub(crate) tail_bytes: usize,
     pub(crate) dense: usize,
     pub(crate) reading: Reading,
+    pub(crate) create: Create,
+    pub(crate) remembered: Arc<Remembered>,
+}
+
+/// Whether a cluster, or a shard of one, is made where none is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Create {
+    /// It is made, unless this process or the cluster itself knows that there was one.
+    #[default]
+    Always,
+    /// It is refused: a Redis that has lost its data is not taken for a new one.
+    Never,
 }
 
 /// One server or several.
@@ -169,6 +186,8 @@ impl Options {
             tail_bytes: 1024 * 1024,
             dense: DENSE,
             reading: Reading::USUAL,
+            create: Create::Always,
+            remembered: Arc::default(),
         })
     }
 
@@ -183,6 +202,13 @@ impl Options {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
+        self
+    }
+
+    /// Whether a cluster is made where none is; always if not said.
+    #[must_use]
+    pub fn create(mut self, create: Create) -> Self {
+        self.create = create;
         self
     }
 
@@ -359,6 +385,7 @@ impl fmt::Debug for Options {
             .field("prefix", &self.prefix)
             .field("wait", &self.wait)
             .field("wait_timeout", &self.wait_timeout)
+            .field("create", &self.create)
             .field("lease", &self.lease)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)

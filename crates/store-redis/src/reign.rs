@@ -1,17 +1,18 @@
 //! Who owns a shard: taking it, keeping the lease, giving it back, and knowing for sure that it is still ours.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
 use redis::{Pipeline, Value};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::keys::Keys;
+use crate::options::{Create, Options};
 use crate::wire::Wire;
 use crate::{fault, script, value};
 
@@ -34,6 +35,19 @@ pub(crate) struct Claimant {
     pub(crate) node: Box<str>,
     pub(crate) number: u32,
     pub(crate) advertise: Box<str>,
+    /// What it has joined; `None`: nothing, it is alone.
+    pub(crate) cluster: Option<Cluster>,
+}
+
+/// What the shards of a cluster have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cluster {
+    /// Random, and never another one.
+    pub(crate) id: String,
+    pub(crate) shards: u32,
+    pub(crate) secret: [u8; 32],
+    /// Whether each shard has had an owner: then one that is not there was lost.
+    pub(crate) made: bool,
 }
 
 /// A reign that was begun.
@@ -46,6 +60,8 @@ pub(crate) struct Reign {
     pub(crate) replid: String,
     /// No id below this one may be given.
     pub(crate) first_id: u64,
+    /// The reign before, if there was one.
+    pub(crate) before: String,
     /// How long ago the clocks were noted, by the server's clock, which all nodes share.
     pub(crate) noted_ago: Option<Duration>,
     /// When that was said, by this node's wall clock.
@@ -96,39 +112,25 @@ impl Fence {
     }
 }
 
-/// What this process remembers of its reigns.
-#[derive(Debug, Default)]
-struct Memory {
-    /// Reigns that are over for sure: nothing of theirs answers anybody any more.
-    ended: VecDeque<String>,
-    /// The greatest epoch seen, by the shard's hash tag.
-    known: BTreeMap<String, u32>,
-}
-
-static MEMORY: Mutex<Memory> = Mutex::new(Memory { ended: VecDeque::new(), known: BTreeMap::new() });
+/// Reigns of this process that are over for sure: nothing of theirs answers anybody any more.
+static ENDED: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
 /// So many reigns are remembered.
 const REMEMBERED: usize = 4096;
 
-fn memory() -> std::sync::MutexGuard<'static, Memory> {
-    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+fn all_ended() -> std::sync::MutexGuard<'static, VecDeque<String>> {
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A reign of this process is over: its lease need not be waited for.
 pub(crate) fn ended(incarnation: &str) {
-    let mut memory = memory();
-    if !memory.ended.iter().any(|known| known == incarnation) {
-        memory.ended.push_back(incarnation.into());
+    let mut ended = all_ended();
+    if !ended.iter().any(|known| known == incarnation) {
+        ended.push_back(incarnation.into());
     }
-    if memory.ended.len() > REMEMBERED {
-        memory.ended.pop_front();
+    if ended.len() > REMEMBERED {
+        ended.pop_front();
     }
-}
-
-fn note_epoch(keys: &Keys, epoch: u32) {
-    let mut memory = memory();
-    let known = memory.known.entry(keys.tag().into()).or_default();
-    *known = epoch.max(*known);
 }
 
 /// Random bytes.
@@ -148,10 +150,10 @@ pub(crate) async fn acquire(
     wire: &Wire,
     keys: &Keys,
     claimant: &Claimant,
-    lease: Duration,
+    options: &Options,
 ) -> Result<(Reign, u64), StoreError> {
     let incarnation = hex(&random::<16>()?);
-    let taken = acquire_as(&incarnation, wire, keys, claimant, lease).await;
+    let taken = acquire_as(&incarnation, wire, keys, claimant, options).await;
     if let Err(error) = &taken
         && error.kind() != ErrorKind::Fenced
     {
@@ -171,16 +173,23 @@ async fn acquire_as(
     wire: &Wire,
     keys: &Keys,
     claimant: &Claimant,
-    lease: Duration,
+    options: &Options,
 ) -> Result<(Reign, u64), StoreError> {
     let incarnation = incarnation.to_owned();
-    let known = memory().known.get(keys.tag()).copied().unwrap_or(0);
+    let known = options.remembered.epoch(keys);
+    let made = claimant.cluster.as_ref().is_some_and(|cluster| cluster.made);
+    let may_be_made = options.create == Create::Always && !made;
     let mut over = String::new();
     loop {
         let mut call = script::call(script::acquire(), keys);
         call.arg(&incarnation).arg(&*claimant.node).arg(claimant.number).arg(&*claimant.advertise);
-        call.arg(millis(lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH);
+        call.arg(millis(options.lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH);
         call.arg(IDS_ASIDE).arg(IDS_A_SECOND);
+        match &claimant.cluster {
+            Some(cluster) => call.arg(&cluster.id).arg(cluster.shards),
+            None => call.arg("").arg(""),
+        };
+        call.arg(PLACEMENT).arg(if may_be_made { "new" } else { "" });
         let mut ask = Pipeline::new();
         ask.add_command(call);
         let asked = boot_ms();
@@ -196,11 +205,13 @@ async fn acquire_as(
                 let replid = value::some(value::text(next(), of)?, of)?;
                 let replicas = value::some(value::number(next(), of)?, of)?;
                 let first_id = value::some(value::number(next(), of)?, of)?;
+                let before = value::some(value::text(next(), of)?, of)?;
                 let noted_ago = value::number(next(), of)?.map(Duration::from_millis);
                 let epoch = u32::try_from(epoch)
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
-                note_epoch(keys, epoch);
-                let reign = Reign { epoch: Epoch(epoch), incarnation, replid, first_id, noted_ago, taken };
+                options.remembered.note_epoch(keys, epoch);
+                let epoch = Epoch(epoch);
+                let reign = Reign { epoch, incarnation, replid, first_id, before, noted_ago, taken };
                 all_know(wire, replicas).await?;
                 return Ok((reign, asked));
             }
@@ -208,12 +219,28 @@ async fn acquire_as(
                 let node = value::text(next(), of)?.unwrap_or_default();
                 let left = value::number(next(), of)?.unwrap_or(0);
                 let holder = value::text(next(), of)?.unwrap_or_default();
-                if over != holder && memory().ended.contains(&holder) {
+                if over != holder && all_ended().contains(&holder) {
                     over = holder;
                     continue;
                 }
                 let what = format!("node {node:?} has the shard; its lease runs for {left} ms");
                 return Err(StoreError::new(ErrorKind::Fenced, what));
+            }
+            Some("EMPTY") => return Err(not_there(&keys.head, known, made)),
+            Some("OTHER") => {
+                let mut word = || value::text(next(), of).map(Option::unwrap_or_default);
+                let (id, shards, placement) = (word()?, word()?, word()?);
+                let mine = claimant.cluster.as_ref().map_or("", |cluster| &cluster.id);
+                let what = format!(
+                    "{} belongs to cluster {id:?} of {shards} shards, placement {placement}, and not to cluster {mine:?}, \
+                     which this node has joined: the cluster's own key was lost, or made anew",
+                    keys.head
+                );
+                return Err(StoreError::new(ErrorKind::Corrupt, what));
+            }
+            Some("MOVING") => {
+                let why = value::text(next(), of)?.unwrap_or_default();
+                return Err(fault::moving(&keys.owner, &why));
             }
             Some("FORMAT") => {
                 let stored = value::text(next(), of)?.unwrap_or_default();
@@ -223,6 +250,21 @@ async fn acquire_as(
             _ => return Err(fault::odd(of)),
         }
     }
+}
+
+/// A shard is not there, and must not be made.
+fn not_there(head: &str, known: u32, made: bool) -> StoreError {
+    let why = match (known, made) {
+        (0, false) => "and must not be made (--redis-create never)".to_owned(),
+        (0, true) => "although all shards of this cluster have been made before".to_owned(),
+        (epoch, _) => format!("although this node has seen it at epoch {epoch}"),
+    };
+    let what = format_args!(
+        "{head} is not there, {why}: Redis is new, was emptied or has lost its data. Give Redis its data back; \
+         or stop all nodes and give up what is lost by `duewheel cluster reset`"
+    )
+    .to_string();
+    StoreError::new(ErrorKind::Corrupt, what)
 }
 
 /// A replica that is promoted must know the owner that serves; so all that follow now must have heard of it.

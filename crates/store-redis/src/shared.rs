@@ -8,25 +8,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::record::ClockPair;
-use duewheel_core::store::{ErrorKind, Loaded, Room, StoreError, Waker};
+use duewheel_core::store::{ErrorKind, Loaded, StoreError, Waker};
 use duewheel_core::{Lsn, MessageId, QueueName};
 use redis::{Cmd, Pipeline};
 use tokio::sync::Notify;
 
 use crate::keys::Keys;
 use crate::mark::Mark;
+use crate::memory::Memory;
 use crate::options::Options;
 use crate::reign::{self, Fence, Reign};
+use crate::remembered::ReignClock;
 use crate::script;
 use crate::wire::{self, Reply, Servers, Wire};
 
 /// Groups may wait for their replies up to so many bytes; then the owner waits.
 const UNDER_WAY_BYTES: u64 = 64 * 1024 * 1024;
-/// Room for groups that are under way when memory runs short, in bytes; a small server keeps a tenth of its memory.
-const MARGIN: u64 = 64 * 1024 * 1024;
-/// A new message takes about so many times its own bytes.
-const WEIGHS: u64 = 4;
-
 pub(crate) struct Shared {
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,
@@ -50,17 +47,15 @@ pub(crate) struct Shared {
     pub(crate) engine: AtomicU64,
     /// Whether any answer is remembered.
     pub(crate) answers: AtomicBool,
-    pub(crate) memory: Memory,
+    /// Of the master, for all shards of this process that are there.
+    pub(crate) memory: Arc<Memory>,
+    /// Bytes of new messages of this shard that are under way.
+    putting: AtomicU64,
     pub(crate) counts: Counts,
-}
-
-/// What the server says of its memory, and what was put since.
-#[derive(Debug, Default)]
-pub(crate) struct Memory {
-    used: AtomicU64,
-    max: AtomicU64,
-    put: AtomicU64,
-    full: AtomicBool,
+    /// Of this reign, for a next one of this process.
+    pub(crate) clock: Arc<ReignClock>,
+    /// How often Redis' clock and this node's have disagreed about a time without an owner.
+    pub(crate) disagreements: Arc<AtomicU64>,
 }
 
 /// Figures for people.
@@ -87,12 +82,17 @@ impl Shared {
         servers: Servers,
         keys: Keys,
         (reign, fence): (Reign, Fence),
-        wire: Wire,
+        (wire, memory): (Wire, Arc<Memory>),
         waker: Waker,
         applied: Lsn,
         marks: BTreeMap<QueueName, Mark>,
     ) -> Self {
+        let remembered = &servers.0.remembered;
+        let clock = remembered.begin(&keys, &reign.incarnation);
+        let disagreements = remembered.disagreements(&keys);
         Shared {
+            clock,
+            disagreements,
             servers,
             keys,
             reign,
@@ -109,7 +109,8 @@ impl Shared {
             sweep: Notify::new(),
             engine: AtomicU64::new(0),
             answers: AtomicBool::new(true),
-            memory: Memory::default(),
+            memory,
+            putting: AtomicU64::new(0),
             counts: Counts::default(),
         }
     }
@@ -157,6 +158,25 @@ impl Shared {
         self.wake();
     }
 
+    /// Ends the store for what a task has met, behind the groups that are under way: so it is known what has become of
+    /// them.
+    pub(crate) async fn end_behind(&self, error: StoreError) {
+        loop {
+            {
+                // A group that goes out now waits here, and finds the store ended.
+                let under_way = locked(&self.under_way);
+                if self.is_over() {
+                    return;
+                }
+                if *under_way == 0 {
+                    return self.end(error.with_nothing_from(self.acked().next()));
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let _ = self.check(); // an end of the lease is one, too
+        }
+    }
+
     /// Sends commands behind everything else, and waits for their replies, but not for longer than the lease is sure.
     pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
         let (done, reply) = sync_channel(1);
@@ -167,7 +187,7 @@ impl Shared {
             let left = Duration::from_millis(self.fence.left().clamp(1, 100));
             match reply.recv_timeout(left) {
                 Ok(reply) => return reply,
-                Err(RecvTimeoutError::Disconnected) => return Err(wire::gone()),
+                Err(RecvTimeoutError::Disconnected) => return Err(wire::gone().into()),
                 Err(RecvTimeoutError::Timeout) => self.check()?,
             }
         }
@@ -193,6 +213,18 @@ impl Shared {
         *under_way += bytes;
         drop(under_way);
         self.check()
+    }
+
+    /// New messages of so many bytes go out.
+    pub(crate) fn puts(&self, bytes: u64) {
+        self.putting.fetch_add(bytes, SeqCst);
+        self.memory.goes(bytes);
+    }
+
+    /// New messages have come, or never will.
+    pub(crate) fn put(&self, bytes: u64) {
+        self.putting.fetch_sub(bytes, SeqCst);
+        self.memory.comes(bytes);
     }
 
     /// A group has come.
@@ -269,38 +301,10 @@ impl Shared {
     }
 }
 
-impl Memory {
-    /// What `INFO` says.
-    pub(crate) fn note(&self, used: u64, max: u64) {
-        self.put.store(0, SeqCst);
-        self.used.store(used, SeqCst);
-        self.max.store(max, SeqCst);
-    }
-
-    pub(crate) fn puts(&self, bytes: u64) {
-        self.put.fetch_add(bytes, SeqCst);
-    }
-
-    pub(crate) fn room(&self) -> Room {
-        let max = self.max.load(SeqCst);
-        if max == 0 {
-            return Room::Enough;
-        }
-        let margin = MARGIN.min(max / 10);
-        // Once full, some room must come back before it counts, or each message would change it.
-        let margin = if self.full.load(SeqCst) { margin + margin / 4 } else { margin };
-        let used = self.used.load(SeqCst).saturating_add(self.put.load(SeqCst).saturating_mul(WEIGHS));
-        let full = used.saturating_add(margin) > max;
-        self.full.store(full, SeqCst);
-        if full { Room::SettleOnly } else { Room::Enough }
-    }
-
-    pub(crate) fn used(&self) -> u64 {
-        self.used.load(SeqCst)
-    }
-
-    pub(crate) fn max(&self) -> u64 {
-        self.max.load(SeqCst)
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What the connection took with it.
+        self.memory.comes(self.putting.load(SeqCst));
     }
 }
 

@@ -25,7 +25,7 @@ use crate::options::Options;
 use crate::plan::{Commands, List, Plan};
 use crate::reign::{self, Claimant};
 use crate::shared::{Shared, locked};
-use crate::wire::{self, Servers};
+use crate::wire::{self, Begun, Failure, Servers};
 use crate::{books, fault, find, script, value};
 
 /// The clocks are noted at least so often while nothing is appended, in ms.
@@ -99,7 +99,7 @@ impl RedisStore {
     /// [`ErrorKind::Fenced`] while the lease of another owner runs, [`ErrorKind::Corrupt`] for an unknown format, damage, or a
     /// server that may throw keys away (`maxmemory-policy allkeys-…`), [`ErrorKind::Unavailable`] if Redis cannot be reached.
     pub fn open(options: &Options, shard: ShardId, waker: Waker) -> Result<Self, StoreError> {
-        let alone = Claimant { node: "duewheel".into(), number: 0, advertise: "".into() };
+        let alone = Claimant { node: "duewheel".into(), number: 0, advertise: "".into(), cluster: None };
         Self::open_as(Servers(Arc::new(options.clone())), shard, alone, waker)
     }
 
@@ -161,9 +161,11 @@ impl RedisStore {
         result
     }
 
-    /// Sends a call of a script whose reply counts for everything up to a position.
-    fn post(&self, call: Cmd, bytes: u64, last: Lsn) -> Result<(), StoreError> {
+    /// Sends a call of a script whose reply counts for everything up to a position, and that brings what is from
+    /// `first` on.
+    fn post(&self, call: Cmd, bytes: u64, first: Lsn, last: Lsn, puts: u64) -> Result<(), StoreError> {
         self.shared.goes(bytes)?;
+        self.shared.puts(puts);
         let wait = self.shared.options().wait;
         let mut ask = Pipeline::with_capacity(2);
         ask.add_command(call);
@@ -173,6 +175,12 @@ impl RedisStore {
         let shared = Arc::clone(&self.shared);
         self.shared.wire.post(ask, move |reply| {
             let result = reply.and_then(|values| replicated(values, wait));
+            let result = result.map_err(|failure| match failure.begun {
+                // Later groups follow this one, so they are refused, too; earlier ones have been answered.
+                Begun::No => failure.error.with_nothing_from(first),
+                Begun::Maybe => failure.error,
+            });
+            shared.put(puts);
             shared.comes(last, bytes, result);
         });
         Ok(())
@@ -232,6 +240,7 @@ impl RedisStore {
 
     fn note(&mut self, clock: ClockPair) {
         self.noted = clock;
+        self.shared.clock.note(clock.engine);
         self.shared.engine.store(clock.engine.0, SeqCst);
     }
 
@@ -277,7 +286,7 @@ impl RedisStore {
         }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);
-        self.post(call, (bytes + due.bytes.len()) as u64, applied)
+        self.post(call, (bytes + due.bytes.len()) as u64, applied.next(), applied, 0)
     }
 
     /// Ends all tasks and connections.
@@ -289,9 +298,11 @@ impl RedisStore {
 }
 
 /// Whether the script has applied, and enough replicas have it.
-fn replicated(values: Vec<Value>, wait: u32) -> Result<(), StoreError> {
+fn replicated(values: Vec<Value>, wait: u32) -> Result<(), Failure> {
     let mut values = values.into_iter();
-    reign::judge(value::some(values.next(), "apply")?)?;
+    let said = value::some(values.next(), "apply")?;
+    // The script says no before it changes anything.
+    reign::judge(said).map_err(|error| Failure { error, begun: Begun::No })?;
     if wait == 0 {
         return Ok(());
     }
@@ -301,7 +312,7 @@ fn replicated(values: Vec<Value>, wait: u32) -> Result<(), StoreError> {
     }
     let what =
         format_args!("{have} of {wait} replicas have the change; whether it stays is unknown").to_string();
-    Err(StoreError::new(ErrorKind::Unavailable, what))
+    Err(StoreError::new(ErrorKind::Unavailable, what).into())
 }
 
 impl Drop for RedisStore {
@@ -325,12 +336,9 @@ impl Store for RedisStore {
         let call = self.call(group, if puts { script::apply() } else { script::settle() }, &heads);
         let bytes = call.args_iter().map(|arg| if let redis::Arg::Simple(arg) = arg { arg.len() } else { 0 });
         let bytes = bytes.sum::<usize>() as u64;
-        if puts {
-            self.shared.memory.puts(bytes);
-        }
         self.shared.counts.groups.fetch_add(1, SeqCst);
         self.shared.counts.group_bytes.fetch_add(bytes, SeqCst);
-        self.post(call, bytes, group.last())?;
+        self.post(call, bytes, group.first, group.last(), if puts { bytes } else { 0 })?;
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
@@ -383,7 +391,7 @@ impl Store for RedisStore {
         self.note(clock);
         let applied = self.ledger.applied();
         let call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
-        self.post(call, 0, applied)
+        self.post(call, 0, applied.next(), applied, 0)
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
@@ -426,6 +434,7 @@ impl Store for RedisStore {
             ("swept", counts.swept.load(SeqCst)),
             ("answers_forgotten", counts.forgets.load(SeqCst)),
             ("list_places", counts.list_places.load(SeqCst)),
+            ("clock_disagreements", self.shared.disagreements.load(SeqCst)),
             ("lease_left_ms", self.shared.fence.left()),
             ("server_memory_bytes", self.shared.memory.used()),
             ("server_memory_max_bytes", self.shared.memory.max()),

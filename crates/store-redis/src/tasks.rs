@@ -86,6 +86,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     ask.add_command(reign::renewal(&shared.keys, &shared.reign, shared.options().lease));
     ask.cmd("INFO").arg("memory");
     let asked = reign::boot_ms();
+    let landed = shared.memory.landed();
     let mut reply = wire.call(ask).await?.into_iter();
     let mut next = || value::some(reply.next(), "renew");
     reign::judge(next()?)?;
@@ -93,7 +94,7 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     shared.counts.renewals.fetch_add(1, SeqCst);
     let room = shared.memory.room();
     let (used, max) = open::read_memory(next()?)?;
-    shared.memory.note(used, max);
+    shared.memory.note(used, max, landed);
     if shared.memory.room() != room {
         shared.wake();
     }
@@ -116,7 +117,7 @@ async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Requ
         let Some(request) = next else { return };
         let page = load::page(&shared, &mut windows, request).await;
         if let Err(error) = &page {
-            shared.end(error.clone());
+            shared.end_behind(error.clone()).await;
         }
         shared.counts.pages.fetch_add(1, SeqCst);
         crate::shared::locked(&shared.pages).push_back(page);
@@ -137,7 +138,7 @@ async fn sweep(shared: Arc<Shared>) {
             continue;
         };
         if let Err(error) = sweep_queue(&shared, &queue, &mark).await {
-            return shared.end(error);
+            return shared.end_behind(error).await;
         }
         shared.unset_mark(&queue, &mark);
     }
@@ -233,7 +234,7 @@ async fn forget(shared: Arc<Shared>) {
             match forget_some(&shared).await {
                 Ok(true) => {}
                 Ok(false) => break,
-                Err(error) => return shared.end(error),
+                Err(error) => return shared.end_behind(error).await,
             }
         }
     }

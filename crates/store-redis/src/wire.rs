@@ -35,7 +35,35 @@ const MOST_UNDER_WAY: usize = 1024;
 const SLOTS: u16 = 16_384;
 
 /// What a request gives: a value for each of its commands; a refusal of one is the error of all.
-pub(crate) type Reply = Result<Vec<Value>, StoreError>;
+pub(crate) type Reply = Result<Vec<Value>, Failure>;
+
+/// Why a request has no reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: StoreError,
+    pub(crate) begun: Begun,
+}
+
+/// Whether the server may have begun to carry a request out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It has refused the first command, or never had it.
+    No,
+    /// Nobody knows.
+    Maybe,
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure { error, begun: Begun::Maybe }
+    }
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> Self {
+        failure.error
+    }
+}
 
 /// Where all connections of the process live, so that they do not depend on a runtime of the caller's.
 pub(crate) fn runtime() -> Result<&'static Runtime, StoreError> {
@@ -209,12 +237,13 @@ pub(crate) async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline)
     let count = ask.len();
     let values =
         connection.send_packed_commands(ask, 0, count).await.map_err(|error| fault::of_connection(&error))?;
-    for value in &values {
+    for (place, value) in values.iter().enumerate() {
         if let Value::ServerError(error) = value {
-            return Err(fault::of_server(error));
+            let begun = if place == 0 && fault::is_before(error) { Begun::No } else { Begun::Maybe };
+            return Err(Failure { error: fault::of_server(error), begun });
         }
     }
-    if values.len() == count { Ok(values) } else { Err(fault::odd("several commands")) }
+    if values.len() == count { Ok(values) } else { Err(fault::odd("several commands").into()) }
 }
 
 /// What is done with a reply, on a thread of the connections; must not wait.
@@ -242,7 +271,7 @@ impl Wire {
     /// Sends commands, behind all that were sent before. Replies are handed over in the same order.
     pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(Reply) + Send + 'static) {
         if let Err(mpsc::error::SendError(job)) = self.jobs.send(Job { ask, done: Box::new(done) }) {
-            (job.done)(Err(gone()));
+            (job.done)(Err(Failure { error: gone(), begun: Begun::No }));
         }
     }
 

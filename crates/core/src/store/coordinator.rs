@@ -9,6 +9,10 @@ use std::time::Duration;
 use super::{Level, Store, StoreError, Waker};
 use crate::id::{Epoch, ShardId};
 
+/// Version of the rule that says in which shard a message of a queue is. Nodes that place by different rules would not
+/// find each other's messages, so whatever they agree by keeps it and refuses another.
+pub const PLACEMENT: u32 = 1;
+
 /// A node that takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -76,13 +80,16 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     /// Takes part.
     ///
     /// # Errors
-    /// [`super::ErrorKind::Fenced`] while another living node has the name. [`super::ErrorKind::Corrupt`] for a cluster of an unknown format.
+    /// [`super::ErrorKind::Fenced`] while another living node has the name. [`super::ErrorKind::Corrupt`] for a cluster
+    /// of an unknown format, one that places by another rule ([`PLACEMENT`]) or has another lease, and one that is not
+    /// there and must not be made.
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError>;
 
     /// Says that the node is alive, and gives all nodes that are, itself included, by name.
     ///
     /// # Errors
-    /// [`super::ErrorKind::Fenced`] when another node has its name by now: it must end.
+    /// [`super::ErrorKind::Fenced`] when another node has its name by now: it must end. [`super::ErrorKind::Corrupt`]
+    /// when there is another cluster than the one that it joined.
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError>;
 
     /// Takes part no more.
@@ -100,7 +107,8 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     /// Takes a shard and opens its store.
     ///
     /// # Errors
-    /// [`super::ErrorKind::Fenced`] while another owner's lease runs.
+    /// [`super::ErrorKind::Fenced`] while another owner's lease runs. [`super::ErrorKind::Corrupt`] for a shard of
+    /// another cluster, and for one that is not there although it was made before.
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError>;
 
     /// How long a lease of a shard runs, and for how long a node counts as alive after it was last heard of.

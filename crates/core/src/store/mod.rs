@@ -25,7 +25,7 @@ mod table;
 #[doc = include_str!("../../../../docs/stores.md")]
 struct OwnStore;
 
-pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner};
+pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner, PLACEMENT};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
@@ -426,12 +426,25 @@ pub enum ErrorKind {
 pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
+    nothing_from: Option<Lsn>,
 }
 
 impl StoreError {
     /// An error with a sentence for people, which names file and offset where there are any.
     pub fn new(kind: ErrorKind, detail: impl fmt::Display) -> Self {
-        StoreError { kind, detail: detail.to_string().into() }
+        StoreError { kind, detail: detail.to_string().into(), nothing_from: None }
+    }
+
+    /// The same of a store that knows that no record from this position on was applied, and that none ever will be: a
+    /// refusal of a whole group, behind which every later one is refused, too.
+    #[must_use]
+    pub fn with_nothing_from(self, first: Lsn) -> Self {
+        StoreError { nothing_from: Some(first), ..self }
+    }
+
+    /// The first position from which on certainly nothing was applied; `None`: what was under way is unknown.
+    pub fn nothing_from(&self) -> Option<Lsn> {
+        self.nothing_from
     }
 
     /// What to do about it.

@@ -63,6 +63,8 @@ pub(crate) struct Keeper {
     heard: Instant,
     /// Until then no shard goes to another node.
     calm_until: Instant,
+    /// What is wrong with taking part; shards have troubles of their own.
+    trouble: Option<String>,
     /// When it was read who owns what, if nobody has been shown that yet.
     looked: Option<Instant>,
     next_figures: Instant,
@@ -99,6 +101,7 @@ impl Keeper {
             next_look: now,
             heard: now,
             calm_until: now,
+            trouble: None,
             looked: None,
             next_figures: now,
             began: watch::Sender::new(false),
@@ -214,7 +217,7 @@ impl Keeper {
                 if let Some(problem) = &alone {
                     tracing::error!(%problem, "nodes that cannot share");
                 }
-                self.core.shared.set_trouble(alone);
+                self.trouble = alone;
                 self.meet();
             }
             Err(error) if error.kind() == ErrorKind::Fenced => {
@@ -223,8 +226,10 @@ impl Keeper {
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot say that this node is alive; shards that it owns serve on");
-                if self.heard.elapsed() >= lease {
-                    self.core.shared.set_trouble(Some(format!("what the nodes agree by is away: {error}")));
+                if error.kind() == ErrorKind::Corrupt {
+                    self.trouble = Some(error.to_string());
+                } else if self.heard.elapsed() >= lease {
+                    self.trouble = Some(format!("what the nodes agree by is away: {error}"));
                 }
                 self.next_beat = Instant::now() + jittered(retry(lease));
             }
@@ -262,6 +267,7 @@ impl Keeper {
             }
             if number.is_some_and(|number| number != self.core.me.number) {
                 self.given[at] = None;
+                self.owned.is_elsewhere(shard);
             }
             let elsewhere = owner.filter(|owner| owner.node.number != self.core.me.number);
             if elsewhere.is_some() && self.owned.stage(shard) == Stage::Serving {
@@ -306,6 +312,9 @@ impl Keeper {
         for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
             let name = &self.assigned[*owner];
+            if *name != self.core.me.name {
+                self.owned.is_elsewhere(shard);
+            }
             if *name == self.core.me.name {
                 missing += usize::from(self.owned.stage(shard) != Stage::Serving);
                 let free = self.owners[at].as_ref().is_none_or(|o| o.node.number == self.core.me.number);
@@ -377,6 +386,8 @@ impl Keeper {
         if !self.owned.hangs() {
             self.core.shared.tick();
         }
+        let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
+        self.core.shared.set_trouble(trouble);
         if Instant::now() >= self.next_figures {
             self.next_figures = Instant::now() + Duration::from_secs(1);
             self.core.shared.set_figures(self.owned.figures());

@@ -1,5 +1,6 @@
 //! The shards of this node: opened, served, given up. Each has its own thread, store and engine.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ use crate::shared::{End, Shared, Wish, bug};
 
 /// Shards that are opened at a time: each reads what must be in memory.
 const MAX_OPENING: usize = 4;
+
+/// A shard may be without its store for so long before its node says so: an owner that opens it again takes less.
+const BRIEFLY: Duration = Duration::from_secs(1);
 
 /// A driver that was not heard of for so long hangs, and this node with it.
 const HANGS_MS: u64 = 10_000;
@@ -48,6 +52,16 @@ pub(crate) struct Owned {
     ways: Ways,
     runtime: tokio::runtime::Handle,
     pauses: [Duration; 2],
+    /// Shards that this node should serve and whose store does not let it.
+    ill: BTreeMap<ShardId, Ill>,
+}
+
+/// What keeps a shard from being served.
+struct Ill {
+    since: Instant,
+    why: String,
+    /// Whether a person must look.
+    lasting: bool,
 }
 
 type Opened = (ShardId, Result<Shard, NotOpened>);
@@ -124,6 +138,7 @@ impl Owned {
             ways: ways.clone(),
             runtime: runtime.clone(),
             pauses,
+            ill: BTreeMap::new(),
         }
     }
 
@@ -223,6 +238,38 @@ impl Owned {
         self.here().any(|here| here.shared.health().tick_age_ms >= HANGS_MS)
     }
 
+    /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
+    pub(crate) fn trouble(&mut self) -> Option<String> {
+        let here = self.states.iter().enumerate().filter_map(|(at, state)| match state {
+            State::Serving(here) => {
+                Some((ShardId(u32::try_from(at).unwrap_or(u32::MAX)), here.shared.health().trouble))
+            }
+            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+        });
+        for (shard, trouble) in here.collect::<Vec<_>>() {
+            match trouble {
+                Some(why) => self.note_ill(shard, why, false),
+                None => drop(self.ill.remove(&shard)),
+            }
+        }
+        let mut ill = self.ill.iter().filter(|(_, ill)| ill.lasting || ill.since.elapsed() >= BRIEFLY);
+        let (shard, first) = ill.next()?;
+        Some(match ill.count() {
+            0 => format!("shard {shard} is not served: {}", first.why),
+            more => format!("shard {shard} and {more} more are not served: {}", first.why),
+        })
+    }
+
+    fn note_ill(&mut self, shard: ShardId, why: String, lasting: bool) {
+        let since = self.ill.get(&shard).map_or_else(Instant::now, |ill| ill.since);
+        self.ill.insert(shard, Ill { since, why, lasting });
+    }
+
+    /// Somebody else serves it, or is to.
+    pub(crate) fn is_elsewhere(&mut self, shard: ShardId) {
+        self.ill.remove(&shard);
+    }
+
     /// The stores' own figures, added up.
     pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
         let mut sums: Vec<(&'static str, u64)> = Vec::new();
@@ -249,6 +296,7 @@ impl Owned {
                 let (inbox, shared) = opened.hand_on();
                 tracing::info!(%shard, "owns a shard");
                 changes.moved += 1;
+                self.ill.remove(&shard);
                 self.watch(shard, &inbox, &shared);
                 self.states[shard.0 as usize] = State::Serving(Here { inbox: inbox.clone(), shared });
                 if unwanted {
@@ -269,6 +317,7 @@ impl Owned {
                     }
                     NotOpened::Refused(StartError::Store(error)) => {
                         tracing::error!(%shard, %error, "a shard does not open");
+                        self.note_ill(shard, error.to_string(), error.kind() == ErrorKind::Corrupt);
                     }
                     NotOpened::Refused(StartError::Thread(error)) => {
                         tracing::error!(%shard, %error, "no thread for a shard");

@@ -185,6 +185,27 @@ fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
     assert_eq!(grants(rig.submit(vec![reserve(0)]).try_recv().unwrap()), 1);
 }
 
+/// What was under way before stays unknown; so does an operation that has no answer yet.
+#[test]
+fn a_store_that_knows_from_where_on_nothing_was_applied_leaves_less_unknown() {
+    let mut rig = Rig::new();
+    rig.disk.claim(Level::Fsync);
+    rig.disk.sync_by_hand();
+    let before = rig.submit(vec![put(60_000)]);
+    let last = rig.disk.groups().last().unwrap().last();
+    let refused = rig.submit(vec![put(60_000)]);
+    let waits = rig.submit(vec![reserve(60_000)]);
+    rig.disk.fail(StoreError::new(ErrorKind::Full, "no memory").with_nothing_from(last.next()));
+    let error = rig.driver.step(rig.now, &mut Vec::new()).unwrap_err();
+    let disk = rig.disk.clone();
+    std::mem::replace(&mut rig.driver, open(&disk, rig.now)).fail(&error);
+    let outcomes = [before, refused, waits].map(|mut answers| match answers.try_recv().unwrap().remove(0) {
+        Err(error @ CallError::Store { .. }) => error.outcome(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(outcomes, [Outcome::Unknown, Outcome::NotApplied, Outcome::Unknown]);
+}
+
 #[test]
 fn a_full_disk_is_known_before_the_engine_decides() {
     let mut rig = Rig::new();

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{ConfigError, Options};
 
 mod backup;
+mod cluster;
 mod enqueue;
 pub(crate) mod import;
 mod list;
@@ -62,6 +63,8 @@ enum Command {
     Backup(backup::Backup),
     /// Make a data folder out of a copy
     Restore(restore::Restore),
+    /// Nodes that share a Redis
+    Cluster(cluster::Cluster),
     /// Make tokens for a server that asks for them
     Token(token::TokenArgs),
 }
@@ -167,6 +170,7 @@ pub fn main() -> ExitCode {
         Command::Import(args) => args.run(),
         Command::Backup(args) => args.run(),
         Command::Restore(args) => args.run(),
+        Command::Cluster(args) => args.run(),
         Command::Token(args) => args.run(),
     };
     match result {

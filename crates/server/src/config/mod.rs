@@ -25,7 +25,7 @@ mod quota;
 mod store;
 
 pub use quota::{QuotaTable, read_quotas};
-pub use store::{RedisSettings, Secret, StoreChoice};
+pub use store::{RedisCreate, RedisSettings, Secret, StoreChoice};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
@@ -67,6 +67,10 @@ pub struct Options {
     /// How many replicas of Redis must have a change before it is answered [default: 0]
     #[arg(long, env = "DUEWHEEL_REDIS_WAIT", value_name = "N")]
     pub redis_wait: Option<u32>,
+    /// Whether a cluster is made in a Redis where none is: always, or never, so that a Redis that has lost its data is
+    /// not taken for a new one. `duewheel cluster reset` makes one then [default: always]
+    #[arg(long, env = "DUEWHEEL_REDIS_CREATE", value_name = "WHEN")]
+    pub redis_create: Option<RedisCreate>,
     /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts
     #[arg(long, env = "DUEWHEEL_REDIS_CA", value_name = "FILE")]
     pub redis_ca: Option<PathBuf>,
@@ -267,7 +271,7 @@ impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
         over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
-            redis_prefix, redis_wait, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+            redis_prefix, redis_wait, redis_create, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
             hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout, quota)
     }
@@ -582,7 +586,7 @@ mod tests {
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
             [[quota]]\nprefix = 'b'\n";
         let log = format!("{all}\nstore = 'log'\n{quotas}");
-        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_ca = '/a'\n\
+        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_create = 'never'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
         for all in [log, redis] {

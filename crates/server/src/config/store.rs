@@ -43,6 +43,17 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Whether a cluster is made in a Redis where none is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum RedisCreate {
+    /// It is made, unless somebody knows that there was one.
+    #[default]
+    Always,
+    /// It is refused.
+    Never,
+}
+
 /// Which store keeps the messages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChoice {
@@ -65,6 +76,8 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How many replicas must have a change before it is answered.
     pub wait: u32,
+    /// Whether a cluster is made where none is.
+    pub create: RedisCreate,
     /// The authority that the server's certificate is from, in PEM.
     pub ca: Option<PathBuf>,
     /// The certificate that is shown to it, and its key, in PEM.
@@ -117,6 +130,7 @@ impl StoreChoice {
                 ("redis-password", options.redis_password.is_some()),
                 ("redis-prefix", options.redis_prefix.is_some()),
                 ("redis-wait", options.redis_wait.is_some()),
+                ("redis-create", options.redis_create.is_some()),
                 ("redis-ca", options.redis_ca.is_some()),
                 ("redis-cert", options.redis_cert.is_some()),
                 ("redis-key", options.redis_key.is_some()),
@@ -174,6 +188,7 @@ impl StoreChoice {
             password: options.redis_password.clone(),
             prefix,
             wait: options.redis_wait.unwrap_or(0),
+            create: options.redis_create.unwrap_or_default(),
             ca: options.redis_ca.clone(),
             client,
             node,
@@ -194,6 +209,7 @@ impl StoreChoice {
                 redis_password: redis.password,
                 redis_prefix: Some(redis.prefix),
                 redis_wait: Some(redis.wait),
+                redis_create: Some(redis.create),
                 redis_ca: redis.ca,
                 redis_cert: redis.client.as_ref().map(|files| files.cert.clone()),
                 redis_key: redis.client.map(|files| files.key),
@@ -236,6 +252,7 @@ mod tests {
             ("shard_lease = '3s'", "--shard-lease is for"),
             ("redis_password = 'x'", "--redis-password is for"),
             ("redis_prefix = 'x'", "--redis-prefix is for"),
+            ("redis_create = 'never'", "--redis-create is for"),
             ("redis_cert = 'x'", "--redis-cert is for"),
             ("redis_key = 'x'", "--redis-key is for"),
         ] {

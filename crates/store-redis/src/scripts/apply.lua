@@ -18,6 +18,12 @@ end
 if string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') ~= ARGV[3] then
   return 'FENCED this master has been promoted, restarted or got its first replica since the shard was acquired'
 end
+-- While the slot moves, a key that is not there (any more) cannot be touched: an error in the midst of the commands
+-- would leave a part of them. This key is never there, so it cannot be touched if any other may not be.
+local touched = redis.pcall('HLEN', KEYS[1] .. ':none')
+if type(touched) == 'table' then
+  return 'MOVING the slot of ' .. KEYS[1] .. ' is moving to another master, or its keys cannot be touched: ' .. touched.err
+end
 if ARGV[4] ~= '' then
   local lsn = redis.call('HGET', KEYS[2], 'lsn') or '0'
   if lsn ~= ARGV[4] then

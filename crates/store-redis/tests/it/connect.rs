@@ -104,6 +104,9 @@ fn what_an_operator_should_change_is_said() {
     assert!(well.warnings().is_err(), "the server is gone");
     let redis = server();
     let nodes = RedisCoordinator::new(options(&redis));
+    let warnings = nodes.warnings().unwrap();
+    assert!(warnings.len() == 1 && warnings[0].contains("maxmemory is 0"), "{warnings:?}");
+    redis.command(&["CONFIG", "SET", "maxmemory", "1gb"]).unwrap();
     assert_eq!(nodes.warnings().unwrap(), Vec::<String>::new());
     redis.command(&["CONFIG", "SET", "appendonly", "no"]).unwrap();
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).unwrap();

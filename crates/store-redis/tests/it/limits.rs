@@ -126,10 +126,11 @@ fn a_server_without_memory_refuses_the_whole_group() {
     shard.store.append(&group).unwrap();
     let mut error = None;
     until("it is refused", || {
-        error = kind(shard.store.progress());
+        error = shard.store.progress().err();
         error.is_some()
     });
-    assert_eq!(error, Some(ErrorKind::Full));
+    let error = error.expect("an error");
+    assert_eq!((error.kind(), error.nothing_from()), (ErrorKind::Full, Some(last)), "{error}");
     assert_eq!(kind(shard.store.sync()), Some(ErrorKind::Full), "for ever");
     drop(shard);
     ask(&redis, &["CONFIG", "SET", "maxmemory", "0"]);

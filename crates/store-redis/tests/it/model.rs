@@ -31,7 +31,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..8)
 }
 
-fn same(store: &mut RedisStore, history: &History) -> Result<(), TestCaseError> {
+pub(crate) fn same(store: &mut RedisStore, history: &History) -> Result<(), TestCaseError> {
     let (mut found, mut expected) = (Found::default(), Found::default());
     let model = history.model();
     store.find_many(&history.lookups(), &mut found).expect("find_many");
@@ -80,7 +80,7 @@ fn of_model(model: &Table, sequence: Sequence, which: &Which) -> Vec<duewheel_co
     model.load(Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows, bytes }).rows
 }
 
-fn written(store: &mut RedisStore, history: &History) {
+pub(crate) fn written(store: &mut RedisStore, history: &History) {
     let last = history.model().applied();
     until("it is durable", || store.progress().expect("it lives").durable >= last);
 }

@@ -514,7 +514,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
             occupied: [a, b],
         },
     );
-    let stats = (counts(), any::<[u64; 9]>(), totals(), vec(any::<u64>(), 0..15)).prop_map(
+    let stats = (counts(), any::<[u64; 10]>(), totals(), vec(any::<u64>(), 0..15)).prop_map(
         |(counts, n, totals, lateness)| Stats {
             counts,
             urgent: n[0],

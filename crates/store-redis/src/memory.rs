@@ -1,0 +1,101 @@
+//! The memory of a master, and the room in it for new messages.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use duewheel_core::store::Room;
+
+/// Room for groups that are under way when memory runs short, in bytes; a small server keeps a tenth of its memory.
+const MARGIN: u64 = 64 * 1024 * 1024;
+/// A new message takes about so many times its own bytes.
+const WEIGHS: u64 = 4;
+
+/// What a master says of its memory, and what all shards of this process have put there since. Several shards on one master count
+/// together: each alone would stay within the margin that all have overrun.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    used: AtomicU64,
+    max: AtomicU64,
+    /// Bytes of new messages that have gone out, since the start of the process.
+    sent: AtomicU64,
+    /// Of these, the bytes whose groups have been answered.
+    landed: AtomicU64,
+    /// What had landed when `used` was asked for: it counts there.
+    counted: AtomicU64,
+    full: AtomicBool,
+}
+
+impl Memory {
+    /// To be read before the server is asked, and given to [`Memory::note`].
+    pub(crate) fn landed(&self) -> u64 {
+        self.landed.load(SeqCst)
+    }
+
+    /// What `INFO` says; what had landed before it was asked for is in it.
+    pub(crate) fn note(&self, used: u64, max: u64, landed: u64) {
+        self.counted.fetch_max(landed, SeqCst);
+        self.used.store(used, SeqCst);
+        self.max.store(max, SeqCst);
+    }
+
+    pub(crate) fn goes(&self, bytes: u64) {
+        self.sent.fetch_add(bytes, SeqCst);
+    }
+
+    pub(crate) fn comes(&self, bytes: u64) {
+        self.landed.fetch_add(bytes, SeqCst);
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        let max = self.max.load(SeqCst);
+        if max == 0 {
+            return Room::Enough;
+        }
+        let margin = MARGIN.min(max / 10);
+        // Once full, some room must come back before it counts, or each message would change it.
+        let margin = if self.full.load(SeqCst) { margin + margin / 4 } else { margin };
+        let put = self.sent.load(SeqCst).saturating_sub(self.counted.load(SeqCst));
+        let used = self.used.load(SeqCst).saturating_add(put.saturating_mul(WEIGHS));
+        let full = used.saturating_add(margin) > max;
+        self.full.store(full, SeqCst);
+        if full { Room::SettleOnly } else { Room::Enough }
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(SeqCst)
+    }
+
+    pub(crate) fn max(&self) -> u64 {
+        self.max.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_under_way_counts_until_it_is_in_what_the_server_uses() {
+        let memory = Memory::default();
+        memory.note(0, 1_000 * MIB, 0);
+        assert_eq!(memory.room(), Room::Enough);
+        // Sixteen shards, of which each alone would find room.
+        (0..16).for_each(|_| memory.goes(15 * MIB));
+        assert_eq!(memory.room(), Room::SettleOnly);
+        // Asked for while nothing had landed: it may not be in there.
+        memory.note(100 * MIB, 1_000 * MIB, memory.landed());
+        assert_eq!(memory.room(), Room::SettleOnly);
+        (0..16).for_each(|_| memory.comes(15 * MIB));
+        assert_eq!(memory.room(), Room::SettleOnly, "not asked again yet");
+        memory.note(400 * MIB, 1_000 * MIB, memory.landed());
+        assert_eq!(memory.room(), Room::Enough);
+    }
+
+    #[test]
+    fn without_a_limit_there_is_room() {
+        let memory = Memory::default();
+        memory.goes(u64::MAX / 8);
+        assert_eq!(memory.room(), Room::Enough);
+    }
+}

@@ -1,0 +1,129 @@
+//! Gives up what Redis has lost, so that what is left, or a new cluster, can be served.
+
+use std::fmt;
+
+use duewheel_core::ShardId;
+use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
+use redis::Pipeline;
+
+use crate::coordinator::Inner;
+use crate::keys::Keys;
+use crate::reign::{self, Cluster, FORMAT};
+use crate::{fault, value};
+
+/// What [`RedisCoordinator::reset`](crate::RedisCoordinator::reset) has found and done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Shards that were there, and stay as they are.
+    pub kept: Vec<ShardId>,
+    /// Shards that were not there, and are empty now. They give no id that a lost shard can have given.
+    pub made: Vec<ShardId>,
+}
+
+impl fmt::Display for Reset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} shards kept, {} shards made anew", self.kept.len(), self.made.len())
+    }
+}
+
+/// The head of a shard that is there.
+struct Head {
+    shard: ShardId,
+    /// The cluster it belongs to, and how many shards that has; `None` in a head of an earlier version.
+    cluster: Option<(String, u32)>,
+}
+
+impl Inner {
+    /// Makes what is not there. Nothing that is there is changed or deleted.
+    pub(crate) async fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
+        self.nobody_lives().await?;
+        let stored = self.stored().await?;
+        let shards = stored.as_ref().map_or(shards_if_new.max(1), |cluster| cluster.shards);
+        let heads = self.heads(shards).await?;
+        let cluster = match stored {
+            Some(cluster) => cluster,
+            None => {
+                let known = heads.iter().find_map(|head| head.cluster.clone());
+                let (id, shards) = match known {
+                    Some(known) => known,
+                    None => (reign::hex(&reign::random::<16>()?), shards),
+                };
+                Cluster { id, shards, secret: reign::random::<32>()?, made: true }
+            }
+        };
+        if cluster.shards != shards {
+            let what = format_args!(
+                "the shards that are left are of a cluster of {}: say --shards {0}",
+                cluster.shards
+            )
+            .to_string();
+            return Err(StoreError::new(ErrorKind::Corrupt, what));
+        }
+        let other = |head: &&Head| head.cluster.as_ref().is_some_and(|(id, _)| *id != cluster.id);
+        if let Some(head) = heads.iter().find(other) {
+            let what =
+                format_args!("shard {} belongs to another cluster than the others", head.shard).to_string();
+            return Err(StoreError::new(ErrorKind::Corrupt, what));
+        }
+        let kept: Vec<ShardId> = heads.iter().map(|head| head.shard).collect();
+        let made: Vec<ShardId> = (0..shards).map(ShardId).filter(|shard| !kept.contains(shard)).collect();
+        for shard in &made {
+            self.make_shard(&cluster, *shard).await?;
+        }
+        let mut call = redis::cmd("HSET");
+        call.arg(self.cluster_key()).arg("format").arg(FORMAT).arg("id").arg(&cluster.id);
+        call.arg("shards").arg(shards).arg("secret").arg(reign::hex(&cluster.secret));
+        call.arg("placement").arg(PLACEMENT).arg("made").arg("1");
+        self.of_cluster(call).await?;
+        Ok(Reset { kept, made })
+    }
+
+    async fn nobody_lives(&self) -> Result<(), StoreError> {
+        let lives = self.living().await?;
+        if lives.is_empty() {
+            return Ok(());
+        }
+        let what =
+            format_args!("nodes take part, or did until a moment ago: {}; stop them first", lives.join(", "));
+        Err(StoreError::new(ErrorKind::Fenced, what.to_string()))
+    }
+
+    async fn heads(&self, shards: u32) -> Result<Vec<Head>, StoreError> {
+        let mut heads = Vec::new();
+        for shard in (0..shards).map(ShardId) {
+            let key = Keys::new(&self.options().prefix, shard).head;
+            let mut ask = Pipeline::new();
+            ask.cmd("HMGET").arg(&key).arg(&["format", "cluster", "shards"]);
+            let of = "HMGET";
+            let reply = value::some(self.of_key(&key, ask).await?.into_iter().next(), of)?;
+            let mut words = value::list(reply, of)?.into_iter();
+            let mut next = || value::text(words.next().unwrap_or_default(), of);
+            let (format, cluster, count) = (next()?, next()?, next()?);
+            let Some(format) = format else { continue };
+            if format != FORMAT {
+                return Err(fault::damaged(&key, "format", &format!("{format:?} is not known")));
+            }
+            let cluster = match (cluster, count.and_then(|count| count.parse().ok())) {
+                (Some(id), Some(shards)) => Some((id, shards)),
+                _ => None,
+            };
+            heads.push(Head { shard, cluster });
+        }
+        Ok(heads)
+    }
+
+    /// Its mark of ids is not that of a new shard, so its first owner begins behind all ids that were ever given.
+    async fn make_shard(&self, cluster: &Cluster, shard: ShardId) -> Result<(), StoreError> {
+        let key = Keys::new(&self.options().prefix, shard).head;
+        let mut ask = Pipeline::new();
+        let call = ask.cmd("HSET").arg(&key).arg("format").arg(FORMAT).arg("lsn").arg(0).arg("ids").arg(2);
+        call.arg("cluster")
+            .arg(&cluster.id)
+            .arg("shards")
+            .arg(cluster.shards)
+            .arg("placement")
+            .arg(PLACEMENT);
+        self.of_key(&key, ask).await?;
+        Ok(())
+    }
+}
