@@ -41,3 +41,11 @@ pub fn processor_time_of(process: u32) -> Duration {
     let ticks: u64 = after.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
     Duration::from_millis(ticks * 10)
 }
+
+/// Bytes that this process has written to files so far.
+#[must_use]
+pub fn written_bytes() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = io.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|n| n.parse().ok()).unwrap_or(0)
+}

@@ -2,11 +2,13 @@
 //!
 //! * `many`: 25,000 queues with one ready message each, and no consumer;
 //! * `idle`: a queue with a million ready messages, and no consumer;
+//! * `limits`: four tenants, each at one limit of its quota (messages, bytes, leases, enqueues a second), that go on asking;
 //! * `leases`: a consumer that takes leases and never settles.
 //!
-//! `bench/run neighbours [--rounds 5] [--only CASE]`. In each round every case has a new folder: the neighbour is set up; the ten have more ready than memory
-//! holds, and are drained by a consumer each; then messages come due in them, and the time from due to in hand is noted. The figures are medians of
-//! the rounds. The aim is that rate and p99 are within a factor of two of alone; it exits with 1 if they are not.
+//! `bench/run neighbours [--rounds 5] [--only CASE]`; five rounds take about four minutes. In each round every case has a new folder: the
+//! neighbour is set up; the ten have more ready than memory holds; once the process rests, they are drained by a consumer each; then messages
+//! come due in them, and the time from due to in hand is noted. Each figure is compared with the one alone of the same round, and the medians of
+//! these ratios count. The aim is that rate and p99 are within a factor of two of alone; it exits with 1 if they are not.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,11 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, ValueEnum};
-use duewheel::core::engine::{Enqueue, EnqueueRefusal, Grant, Op, Past, Reply, Reserved, When};
+use duewheel::core::engine::{
+    Enqueue, EnqueueRefusal, Grant, Op, Past, Quota, Reply, Reserved, Resource, When,
+};
 use duewheel::core::name::QueueName;
 use duewheel::core::time::WallMs;
 use duewheel::{Client, Demand, Duewheel};
-use duewheel_bench::process::resident_mib;
+use duewheel_bench::process::{processor_time, resident_mib, written_bytes};
 use duewheel_bench::random::scatter;
 use duewheel_bench::submit::submit_all;
 
@@ -29,6 +33,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
 const BUSY: u64 = 10;
 /// Slower than alone by no more than this.
 const AIM: f64 = 2.0;
+/// Messages or leases that each tenant of `limits` may have, and enqueues a second.
+const TENANT_HAS: u64 = 10_000;
+/// Operations of one submission of such a tenant.
+const ATTEMPTS: u64 = 100;
+/// The process rests when it takes less processor time than this in a look, and writes less than the bytes below.
+const REST: Duration = Duration::from_millis(15);
+const REST_BYTES: u64 = 64 * 1024;
+const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Parser)]
 struct Args {
@@ -62,6 +74,7 @@ enum Case {
     Alone,
     Many,
     Idle,
+    Limits,
     Leases,
 }
 
@@ -75,7 +88,7 @@ fn main() {
     let args = Args::parse();
     println!("{}", duewheel_bench::machine::describe());
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    let mut cases = vec![Case::Alone, Case::Many, Case::Idle, Case::Leases];
+    let mut cases = vec![Case::Alone, Case::Many, Case::Idle, Case::Limits, Case::Leases];
     cases.retain(|case| *case == Case::Alone || args.only.is_none_or(|only| only == *case));
     let mut figures: Vec<Vec<Figures>> = vec![Vec::new(); cases.len()];
     for round in 1..=args.rounds {
@@ -100,21 +113,18 @@ fn main() {
 
 /// Prints the medians, and says whether the aim is met.
 fn report(cases: &[Case], figures: &[Vec<Figures>]) -> bool {
-    let of = |figures: &[Figures]| Figures {
-        drained_per_s: median(figures.iter().map(|f| f.drained_per_s)),
-        p99_us: median(figures.iter().map(|f| f.p99_us)),
-    };
-    let alone = of(&figures[0]);
+    let alone = &figures[0];
     println!(
         "\n| ten busy queues | drained /s | of alone | p99 of lateness, ms | times alone |\n|---|---|---|---|---|"
     );
     let mut met = true;
     for (case, figures) in cases.iter().zip(figures) {
-        let median = of(figures);
-        let rate = median.drained_per_s / alone.drained_per_s;
-        let late = median.p99_us / alone.p99_us;
+        let rounds = || figures.iter().zip(alone);
+        let rate = median(rounds().map(|(beside, alone)| beside.drained_per_s / alone.drained_per_s));
+        let late = median(rounds().map(|(beside, alone)| beside.p99_us / alone.p99_us));
         met &= rate * AIM >= 1.0 && late <= AIM;
-        let (per_s, ms) = (median.drained_per_s, median.p99_us / 1e3);
+        let per_s = median(figures.iter().map(|f| f.drained_per_s));
+        let ms = median(figures.iter().map(|f| f.p99_us)) / 1e3;
         println!("| {} | {per_s:.0} | {rate:.2} | {ms:.2} | {late:.2} |", name_of(*case));
     }
     met
@@ -143,51 +153,117 @@ fn put(queue: QueueName, when: When) -> Op {
 }
 
 async fn measure(args: &Args, case: Case, dir: &Path) -> Figures {
-    let wheel = Duewheel::open(dir).await.expect("opened");
+    let quotas = if case == Case::Limits { quotas() } else { Vec::new() };
+    let wheel = Duewheel::builder().data(dir).quotas(quotas).open().await.expect("opened");
     let client = wheel.client();
-    let hog = set_up(args, case, client).await;
+    set_up(args, case, client).await;
     put_all(client, args.drained, |n| put(busy(n), When::After(0))).await;
-    // What the store does behind the puts is not what is measured.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // What the store does behind the puts is not what is measured: the neighbour is a state, not a load.
+    rest().await;
+    let neighbours = go_on(case, client);
     let drained_per_s = drain(args, client).await;
     let p99_us = lateness(args, client).await;
-    if let Some(hog) = hog {
-        hog.abort();
-        let _ = hog.await;
+    for neighbour in neighbours {
+        neighbour.abort();
+        let _ = neighbour.await;
+    }
+    for (used, resource) in wheel.quotas().await.expect("answered").iter().zip(LIMITED) {
+        let refused = used.refused[resource as usize];
+        assert!(refused > 0, "{} was never at its limit", used.quota.prefix);
+        println!("        {refused} refused: {resource}");
     }
     wheel.shutdown(Duration::from_secs(60)).await.expect("closed");
     Figures { drained_per_s, p99_us }
 }
 
+/// Returns when the process has done next to nothing for a few looks, or after a minute.
+async fn rest() {
+    let began = Instant::now();
+    let mut quiet = 0;
+    while quiet < 3 && began.elapsed() < Duration::from_secs(60) {
+        let (time, bytes) = (processor_time(), written_bytes());
+        tokio::time::sleep(LOOK).await;
+        let rests = processor_time() - time < REST && written_bytes() - bytes < REST_BYTES;
+        quiet = if rests { quiet + 1 } else { 0 };
+    }
+}
+
+/// What each tenant of `limits` has a limit of, by prefix.
+const LIMITED: [Resource; 4] = [Resource::Bytes, Resource::Enqueues, Resource::Leases, Resource::Messages];
+
+/// One tenant for each limit.
+fn quotas() -> Vec<Quota> {
+    let of = |prefix: &str| Quota { prefix: prefix.into(), ..Quota::default() };
+    vec![
+        Quota { messages: Some(TENANT_HAS), ..of("messages.") },
+        Quota { bytes: Some(TENANT_HAS * 100), ..of("bytes.") },
+        Quota { leases: Some(TENANT_HAS), ..of("leases.") },
+        Quota { enqueues_per_second: Some(TENANT_HAS / 10), ..of("enqueues.") },
+    ]
+}
+
 /// Puts the neighbour next to the ten.
-async fn set_up(args: &Args, case: Case, client: &Client) -> Option<tokio::task::JoinHandle<()>> {
+async fn set_up(args: &Args, case: Case, client: &Client) {
     match case {
-        Case::Alone => None,
+        Case::Alone => {}
         Case::Many => {
             put_all(client, args.queues, |n| put(name(&format!("one-{n}")), When::After(0))).await;
-            None
         }
         Case::Idle => {
             put_all(client, args.idle, |_| put(name("idle"), When::After(0))).await;
-            None
+        }
+        Case::Limits => {
+            for queue in ["messages.q", "bytes.q"] {
+                put_all(client, TENANT_HAS, |_| put(name(queue), When::After(0))).await;
+            }
+            put_all(client, 2 * TENANT_HAS, |_| put(name("leases.q"), When::After(0))).await;
+            take_all(client, "leases.q").await;
         }
         Case::Leases => {
             put_all(client, args.leases, |_| put(name("hog"), When::After(0))).await;
-            let mut taken = 0;
+            take_all(client, "hog").await;
+        }
+    }
+}
+
+/// Takes leases until nothing comes.
+async fn take_all(client: &Client, queue: &str) {
+    let mut taken = 0;
+    loop {
+        let grants = take(client, name(queue), 10_000, 0, 3_600_000).await.len();
+        taken += grants;
+        if grants == 0 {
+            break;
+        }
+    }
+    println!("        {taken} leases are taken and never settled");
+}
+
+/// What the neighbours do while the ten are measured.
+fn go_on(case: Case, client: &Client) -> Vec<tokio::task::JoinHandle<()>> {
+    let keep_taking = |queue: &'static str, wait_ms: u64| {
+        let client = client.clone();
+        tokio::spawn(async move {
             loop {
-                let grants = take(client, name("hog"), 10_000, 0, 3_600_000).await.len();
-                taken += grants;
-                if grants == 0 {
-                    break;
-                }
+                take(&client, name(queue), 10_000, wait_ms, 3_600_000).await;
             }
-            println!("        {taken} leases are taken and never settled");
-            let client = client.clone();
-            Some(tokio::spawn(async move {
-                loop {
-                    take(&client, name("hog"), 10_000, 500, 3_600_000).await;
-                }
-            }))
+        })
+    };
+    match case {
+        Case::Alone | Case::Many | Case::Idle => Vec::new(),
+        Case::Leases => vec![keep_taking("hog", 500)],
+        Case::Limits => {
+            let mut tasks = vec![keep_taking("leases.q", 0)];
+            for queue in ["messages.q", "bytes.q", "enqueues.q"] {
+                let client = client.clone();
+                tasks.push(tokio::spawn(async move {
+                    loop {
+                        let ops = (0..ATTEMPTS).map(|_| put(name(queue), When::After(0))).collect();
+                        client.submit(ops).expect("submitted").await;
+                    }
+                }));
+            }
+            tasks
         }
     }
 }

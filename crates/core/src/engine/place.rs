@@ -206,9 +206,7 @@ impl Engine {
                 self.due_counts.add(is.due, ALL_COLUMNS);
             }
         }
-        if tenant.is_some() {
-            self.dirty.append(&mut self.tenants.count(tenant, (was, is)));
-        }
+        self.tenants.count(tenant, (was, is));
     }
 
     /// Where a row stands, for the record that moves it.

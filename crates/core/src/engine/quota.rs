@@ -11,7 +11,7 @@
 //!
 //! Use is the sum of the queues' tallies. It is added up once when quotas are set, and then moves with each record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -233,6 +233,10 @@ pub(super) struct Tenants {
     list: Vec<Tenant>,
     /// Whether one of them has a rate.
     rated: bool,
+    /// Tenants that may lease again and have queues that wait for it. Others may be among them.
+    freed: BTreeSet<TenantIdx>,
+    /// Queues that have begun to wait for a lease so far.
+    waits: u64,
 }
 
 /// The books of one tenant: what this shard may have of its quota, and what it has.
@@ -244,8 +248,10 @@ struct Tenant {
     used: [u64; 3],
     tokens: Option<TokenBucket>,
     refused: [u64; 4],
-    /// Queues with something ready and somebody waiting, while the tenant may lease no more.
-    starved: BTreeSet<QueueIdx>,
+    /// Queues with something ready and somebody waiting, since the tenant could lease no more; by when they began to wait.
+    starved: BTreeMap<u64, QueueIdx>,
+    /// When each of them did.
+    since: BTreeMap<QueueIdx, u64>,
 }
 
 impl Tenants {
@@ -253,6 +259,7 @@ impl Tenants {
     pub(super) fn renew(&mut self, quotas: &Quotas, ids: Ids, now: Now) -> BTreeSet<QueueIdx> {
         let mut starved = BTreeSet::new();
         let mut before = std::mem::take(&mut self.list);
+        self.freed.clear();
         for quota in quotas.iter() {
             let old = before.iter_mut().find(|tenant| tenant.quota.prefix == quota.prefix);
             let share = |limit: Option<u64>| limit.map(|limit| share(limit, ids));
@@ -265,13 +272,14 @@ impl Tenants {
                 used: [0; 3],
                 tokens,
                 refused: old.map_or([0; 4], |tenant| tenant.refused),
-                starved: BTreeSet::new(),
+                starved: BTreeMap::new(),
+                since: BTreeMap::new(),
                 quota: quota.clone(),
             });
         }
         self.rated = self.list.iter().any(|tenant| tenant.tokens.is_some());
-        for tenant in &mut before {
-            starved.append(&mut tenant.starved);
+        for tenant in before {
+            starved.extend(tenant.starved.into_values());
         }
         starved
     }
@@ -303,13 +311,9 @@ impl Tenants {
         }
     }
 
-    /// Counts a record about a message. Returns the queues that waited for a lease to end, if one may be granted again.
-    pub(super) fn count(
-        &mut self,
-        tenant: Option<TenantIdx>,
-        (was, is): (Option<Stand>, Option<Stand>),
-    ) -> BTreeSet<QueueIdx> {
-        let Some(tenant) = self.get_mut(tenant) else { return BTreeSet::new() };
+    /// Counts a record about a message.
+    pub(super) fn count(&mut self, at: Option<TenantIdx>, (was, is): (Option<Stand>, Option<Stand>)) {
+        let Some(tenant) = self.get_mut(at) else { return };
         let was_full = tenant.is_lease_full();
         if let Some(was) = was {
             tenant.used[0] = tenant.used[0].saturating_sub(1);
@@ -322,10 +326,23 @@ impl Tenants {
             tenant.used[2] += u64::from(is.kind == Kind::Leased);
         }
         if was_full && !tenant.is_lease_full() {
-            std::mem::take(&mut tenant.starved)
-        } else {
-            BTreeSet::new()
+            self.freed.extend(at);
         }
+    }
+
+    /// The queue that has waited longest for its tenant to be able to lease again, if it can. It does not wait any more.
+    pub(super) fn next_starved(&mut self) -> Option<QueueIdx> {
+        while let Some(&at) = self.freed.first() {
+            let tenant = self.list.get_mut(at).filter(|tenant| !tenant.is_lease_full());
+            if let Some(tenant) = tenant
+                && let Some((_, queue)) = tenant.starved.pop_first()
+            {
+                tenant.since.remove(&queue);
+                return Some(queue);
+            }
+            self.freed.remove(&at);
+        }
+        None
     }
 
     /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. Takes one enqueue off the rate
@@ -369,10 +386,15 @@ impl Tenants {
         tenant.and_then(|idx| self.list.get(idx)).is_some_and(Tenant::is_lease_full)
     }
 
-    /// Serves the queue again once a lease of its tenant has ended.
+    /// Serves the queue once leases of its tenant have ended, after those that wait already.
     pub(super) fn wait_for_lease(&mut self, tenant: Option<TenantIdx>, queue: QueueIdx) {
-        if let Some(tenant) = self.get_mut(tenant) {
-            tenant.starved.insert(queue);
+        let wait = self.waits;
+        if let Some(tenant) = self.get_mut(tenant)
+            && !tenant.since.contains_key(&queue)
+        {
+            tenant.since.insert(queue, wait);
+            tenant.starved.insert(wait, queue);
+            self.waits += 1;
         }
     }
 

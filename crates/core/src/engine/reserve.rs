@@ -337,6 +337,11 @@ impl Engine {
 
     /// The next queue for which there are leases again.
     fn next_starved(&mut self) -> Option<QueueIdx> {
+        while let Some(idx) = self.tenants.next_starved() {
+            if self.queues.contains(idx) {
+                return Some(idx);
+            }
+        }
         let first = |what: Scarce| {
             let &(held, idx) = self.starved[what as usize].first()?;
             self.may_hold_more(what, held).then_some((what, held, idx))

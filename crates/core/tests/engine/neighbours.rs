@@ -345,3 +345,81 @@ fn a_lease_that_ends_wakes_one_queue_of_many() {
     let visited = rig.engine.visited() - visited;
     assert!(visited < 3 * 2_000, "{visited} queues were looked at to serve 1,998 of them");
 }
+
+/// Story: a lease of a tenant at its quota that ended woke all queues of the tenant for which somebody waited, and one of them was served.
+#[test]
+fn a_lease_that_ends_wakes_one_queue_of_its_tenant() {
+    let mut rig = Rig::new(Policy::default());
+    let quota = Quota { prefix: "t.".into(), leases: Some(2), ..Quota::default() };
+    let quotas = Quotas::new(vec![quota], &rig.policy).unwrap();
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Quotas(quotas), &mut fx);
+    rig.absorb(fx);
+    let mut held = Vec::new();
+    for n in 0..2_000 {
+        put_raw(&mut rig, &format!("t.{n}"), 4);
+        if held.len() < 2 {
+            held.extend(rig.reserve(&format!("t.{n}"), 1));
+        }
+    }
+    let mut waiting = std::collections::BTreeMap::new();
+    for n in 2..2_000 {
+        let demand = rig.demand(&[&format!("t.{n}")], 1, 3_600_000);
+        waiting.insert(rig.raw(Op::Reserve(demand)).0, n);
+    }
+    rig.timeout();
+    let visited = rig.engine.visited();
+    let mut served = Vec::new();
+    while let Some(grant) = held.pop() {
+        ack_all(&mut rig, &[grant]);
+        rig.timeout();
+        let replies: Vec<_> = std::mem::take(&mut rig.replies);
+        for (to, reply) in replies {
+            if let Reply::Reserve(Reserved::Grants(grants)) = reply {
+                served.extend(waiting.remove(&to));
+                held.extend(grants);
+            }
+        }
+    }
+    assert!(waiting.is_empty(), "{} wait on", waiting.len());
+    assert!(served.is_sorted(), "the queue that has waited longest is the next");
+    let visited = rig.engine.visited() - visited;
+    assert!(visited < 3 * 2_000, "{visited} queues were looked at to serve 1,998 of them");
+}
+
+/// A queue of a tenant at its quota that waits again comes after those that have waited longer.
+#[test]
+fn queues_of_a_tenant_at_its_leases_are_served_in_turn() {
+    let mut rig = Rig::new(Policy::default());
+    let quota = Quota { prefix: "t.".into(), leases: Some(1), ..Quota::default() };
+    let quotas = Quotas::new(vec![quota], &rig.policy).unwrap();
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Quotas(quotas), &mut fx);
+    rig.absorb(fx);
+    let names = ["t.a", "t.b", "t.c"];
+    for name in names.into_iter().cycle().take(30) {
+        put_raw(&mut rig, name, 4);
+    }
+    let mut waiting = std::collections::BTreeMap::new();
+    for name in names {
+        let demand = rig.demand(&[name], 1, 3_600_000);
+        waiting.insert(rig.raw(Op::Reserve(demand)).0, name);
+    }
+    let mut counts = std::collections::BTreeMap::new();
+    for _ in 0..12 {
+        rig.timeout();
+        let replies: Vec<_> = std::mem::take(&mut rig.replies);
+        let mut given = replies.into_iter().filter_map(|(to, reply)| match reply {
+            Reply::Reserve(Reserved::Grants(grants)) => Some((waiting.remove(&to)?, grants)),
+            _ => None,
+        });
+        let (name, grants) = given.next().expect("one is served");
+        assert!(given.next().is_none(), "one lease");
+        *counts.entry(name).or_insert(0) += 1;
+        // Whoever was served asks again before the lease ends.
+        let demand = rig.demand(&[name], 1, 3_600_000);
+        waiting.insert(rig.raw(Op::Reserve(demand)).0, name);
+        ack_all(&mut rig, &grants);
+    }
+    assert_eq!(counts.into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}
