@@ -153,10 +153,10 @@ async fn a_queue_has_one_handler_and_a_bad_name_is_said() {
 
 #[tokio::test]
 async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
-    // Real time: leases of 60 ms, work of 300 ms.
+    // Real time: leases of half a second, work of two.
     let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
-    let runs = worker(&wheel.queue("slow"), Duration::from_millis(300));
-    wheel.queue("slow").body("").lease(Duration::from_millis(60)).enqueue().await.unwrap();
+    let runs = worker(&wheel.queue("slow"), Duration::from_secs(2));
+    wheel.queue("slow").body("").lease(Duration::from_millis(500)).enqueue().await.unwrap();
     until("it runs", || count(&runs) == 1).await;
     wheel.idle().await.unwrap();
     assert_eq!(count(&runs), 1, "nobody else got it meanwhile");

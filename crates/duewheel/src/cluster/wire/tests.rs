@@ -181,8 +181,8 @@ fn the_bytes_are_those_of_this_protocol() {
         26, 0, 0, 0, // length
         0, 1, 3, 0, 3, // head
         0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // an enqueue
-        27, 1, b'q', // a purge
-        32,   // when is the next one due?
+        28, 1, b'q', // a purge
+        33,   // when is the next one due?
     ];
     assert_eq!((PROTOCOL, &*frame), (2, expected));
 }
