@@ -36,7 +36,7 @@ use folder::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
 use names::Interner;
-use run::{Behind, KeyLookup, Live, Run, RunWriter, hash};
+use run::{Allowance, Behind, KeyLookup, Live, Run, RunWriter, hash};
 
 const BODY: usize = 150;
 const RUNS: u64 = 16;
@@ -93,17 +93,18 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
 
     let mut dice = 7;
     let asked: u64 = 100_000.min(rows);
+    let all = Allowance::new(usize::MAX);
     let mut found = Vec::new();
     let mut ids = Duration::ZERO;
     for _ in 0..asked / 1_000 {
         let mut batch: Vec<MessageId> = (0..1_000).map(|_| MessageId(1 + random(&mut dice) % rows)).collect();
         batch.sort_unstable();
-        let ((), time) = timed_ok(|| run.find_ids(&batch, &mut found))?;
+        let ((), time) = timed_ok(|| run.find_ids(&batch, &all, &mut found))?;
         ids += time;
         found.clear();
     }
     let singles: Vec<MessageId> = (0..asked / 10).map(|_| MessageId(1 + random(&mut dice) % rows)).collect();
-    let ((), single) = timed_ok(|| singles.iter().try_for_each(|id| run.find_ids(&[*id], &mut found)))?;
+    let ((), single) = timed_ok(|| singles.iter().try_for_each(|id| run.find_ids(&[*id], &all, &mut found)))?;
     assert_eq!(found.len(), singles.len());
 
     let wanted: Vec<(QueueName, Key)> = (0..asked / 10)
@@ -116,7 +117,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), Trouble> {
     let ((), keys) = timed_ok(|| {
         wanted.iter().try_for_each(|(queue, key)| {
             let hash = hash::key(queue, key);
-            run.find_keys(&[KeyLookup { hash, queue, key }], &live, 8, &Behind::NOTHING, &mut by_key)
+            run.find_keys(&[KeyLookup { hash, queue, key }], &live, 8, &Behind::NOTHING, &all, &mut by_key)
         })
     })?;
     assert_eq!(by_key.len(), wanted.len());
