@@ -153,13 +153,13 @@ fn perform_cycle(
     let own = prepare(stage)?;
     match cycle {
         Cycle::Purged(shape) => {
-            let ids = fill_up(stage, shape, seen)?;
+            let ids = fill_up(stage, shape, 0, seen)?;
             goes_on(stage, &own)?;
             purge(stage, shape, ids.len())?;
             until_accepted(stage, shape, seen)?;
         }
         Cycle::Cancelled(shape) => {
-            let ids = fill_up(stage, shape, seen)?;
+            let ids = fill_up(stage, shape, 0, seen)?;
             goes_on(stage, &own)?;
             cancel(stage, &ids)?;
             until_accepted(stage, shape, seen)?;
@@ -170,11 +170,11 @@ fn perform_cycle(
     Ok(server)
 }
 
-/// Fills the disk with messages; there was room for many.
-fn fill_up(stage: &Stage<'_>, shape: Shape, seen: &mut Seen) -> Result<Vec<String>, String> {
+/// Fills the disk with messages; with the bytes that are held already there was room for many.
+fn fill_up(stage: &Stage<'_>, shape: Shape, held: usize, seen: &mut Seen) -> Result<Vec<String>, String> {
     let ids = fill::until_full(stage, shape)?;
     seen.full += 1;
-    let bytes = ids.len() * shape.body;
+    let bytes = held + ids.len() * shape.body;
     if bytes < LEAST_BYTES {
         return Err(format!("there was room for {bytes} bytes of {} alone", shape.name));
     }
@@ -188,7 +188,8 @@ fn changed(stage: &Stage<'_>, own: &[String], seen: &mut Seen) -> Result<(), Str
     let mut ready = some(stage, READY, READY_MESSAGES)?.len();
     let mut ids = some(stage, COLD, COLD_MESSAGES)?;
     ready -= change_again(stage, &ids, ready, seen)?;
-    ids.extend(fill_up(stage, COLD, seen)?);
+    let held = ids.len() * COLD.body + ready * READY.body;
+    ids.extend(fill_up(stage, COLD, held, seen)?);
     goes_on(stage, own)?;
     ready -= change_again(stage, &ids, ready, seen)?;
     let (some, rest) = ids.split_at(ids.len() / 8);
