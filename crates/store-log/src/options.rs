@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use crate::journal::frame::{HEAD, MARK_BYTES};
 use crate::journal::segment::BLOCK;
 
 const MIB: u64 = 1024 * 1024;
+/// What a group takes in a segment besides its records: its frame's head and padding, and the mark behind it.
+const OF_FRAME: u64 = (HEAD + 8 + MARK_BYTES) as u64;
 
 /// Settings of a log store. `Options::default()` is what the server and the library use.
 #[derive(Clone, Debug)]
@@ -12,7 +15,7 @@ pub struct Options {
     /// What "durable" means.
     pub sync: SyncMode,
     /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A group that is larger gets a segment of
-    /// its own.
+    /// its own, for which there is no promise of room: twice the largest message is the least that is wise.
     pub segment_bytes: u64,
     /// Bytes of records in memory: when there are half as many, they are cut off and written to a run, while the next
     /// half gathers. So much of the journal is read when the store is opened, and not much more.
@@ -27,7 +30,7 @@ pub struct Options {
     pub small_runs: usize,
     /// Threads that help when many messages are looked up in runs at once.
     pub readers: usize,
-    /// A group of at most so many bytes is sure of its place after `Room::Enough`.
+    /// A group of at most so many bytes is sure of its place after `Room::Enough`. Cut down to what one segment takes.
     pub max_group_bytes: u64,
     /// After so long without a group a mark is written that proves the last one durable, in ms.
     pub idle_ms: u64,
@@ -67,7 +70,13 @@ impl Options {
         self.small_runs = self.small_runs.max(2);
         self.run_rows = self.run_rows.max(1);
         self.segment_bytes = self.segment_bytes.clamp(2 * block, 1 << 40).next_multiple_of(block);
+        self.max_group_bytes = self.max_group_bytes.min(self.segment_bytes - block - OF_FRAME);
         self
+    }
+
+    /// Bytes of a segment that a group of the agreed size takes, with the mark behind it.
+    pub(crate) fn agreed_frame(&self) -> usize {
+        usize::try_from(self.max_group_bytes.saturating_add(OF_FRAME)).unwrap_or(usize::MAX / 2)
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn of_state(mem: &Mem) -> u64 {
 
 /// Bytes that come into the memtables before the owner asks for room again, as a flush writes them.
 pub(crate) fn cushion(options: &Options) -> u64 {
-    2 * options.max_group_bytes.min(options.journal_bytes / 4)
+    2 * options.max_group_bytes
 }
 
 /// Bytes that must be free for all that is in memory and for the next group.

@@ -230,8 +230,7 @@ impl Shared {
 
     /// Keeps others from changing what is frozen until it is dropped; `None` while somebody else does.
     pub(crate) fn hold_frozen(&self) -> Option<FrozenHold<'_>> {
-        let held = self.frozen_held.swap(true, Ordering::AcqRel);
-        (!held).then_some(FrozenHold(&self.frozen_held))
+        FrozenHold::take(&self.frozen_held)
     }
 
     /// Keeps the memory of a memtable that nobody reads any more.
@@ -339,6 +338,13 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct FrozenHold<'a>(&'a AtomicBool);
 
+impl<'a> FrozenHold<'a> {
+    fn take(held: &'a AtomicBool) -> Option<Self> {
+        // Made only by who gets it: one that is dropped gives it back.
+        (!held.swap(true, Ordering::AcqRel)).then(|| FrozenHold(held))
+    }
+}
+
 impl Drop for FrozenHold<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
@@ -375,4 +381,22 @@ impl Bell {
 /// A panic of a worker poisons the store, not its locks: what they guard is whole between any two lines.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: who asked in vain gave back what somebody else held. The owner then joined memtables that a flush was writing, and the
+    /// books counted their records twice.
+    #[test]
+    fn asking_in_vain_gives_nothing_back() {
+        let held = AtomicBool::new(false);
+        let first = FrozenHold::take(&held).expect("nobody has it");
+        for _ in 0..3 {
+            assert!(FrozenHold::take(&held).is_none(), "it is held");
+        }
+        drop(first);
+        assert!(FrozenHold::take(&held).is_some(), "it was given back");
+    }
 }

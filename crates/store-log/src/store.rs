@@ -324,6 +324,9 @@ impl LogStore {
             return;
         }
         let Some(hold) = shared.hold_frozen() else { return };
+        if !shared.is_stuck() {
+            return; // it has found its room meanwhile
+        }
         shared.set_stuck(false); // it is tried again with what comes now
         self.cut();
         self.join_small();

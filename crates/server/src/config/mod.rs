@@ -32,6 +32,10 @@ const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
 /// Below, flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
+/// Bytes of a record besides the message's body and headers, at most: names, keys, numbers.
+const OF_RECORD: u64 = 4096;
+/// Bytes of a segment besides the largest group.
+const OF_SEGMENT: u64 = 2 * 4096;
 /// Fewer messages in memory are a page a time.
 const MIN_MEMORY_MESSAGES: usize = 100;
 
@@ -455,10 +459,19 @@ impl Settings {
         // A record has a cost in memory besides its bytes, so their number is bounded, too; wide enough for any u64.
         let records = u128::from(default.journal_records) * u128::from(self.journal_bytes)
             / u128::from(DEFAULT_JOURNAL_BYTES);
+        // The driver cuts a group at a quarter of what the store agrees to; the message that is then decided comes on top.
+        let policy = self.engine_policy();
+        let largest =
+            (policy.max_body as u64).saturating_add(policy.max_headers as u64).saturating_add(OF_RECORD);
+        let group = largest.saturating_mul(2);
         LogOptions {
+            max_group_bytes: default.max_group_bytes.max(group),
             journal_bytes: self.journal_bytes,
             journal_records: u64::try_from(records).unwrap_or(u64::MAX),
-            segment_bytes: default.segment_bytes.min(self.journal_bytes / 4),
+            segment_bytes: default
+                .segment_bytes
+                .min(self.journal_bytes / 4)
+                .max(group.saturating_add(OF_SEGMENT)),
             ..default
         }
     }
@@ -665,7 +678,10 @@ mod tests {
         let refused = options("journal_bytes = 1048575").settings().unwrap_err().to_string();
         assert_eq!(refused, "--journal-bytes 1048575: must be at least 1048576");
         let least = options("journal_bytes = 1048576").settings().unwrap().log_options();
-        assert_eq!((least.segment_bytes, least.journal_records), (262_144, 7_812));
+        // Two of the largest messages, with what a record has besides; so each agreed group fits one segment.
+        assert_eq!((least.segment_bytes, least.journal_records), (2 * (256 + 16 + 4) * 1024 + 8_192, 7_812));
+        let large = options("journal_bytes = 1048576\nmax_body = 20000000").settings().unwrap().log_options();
+        assert!(large.max_group_bytes > 40_000_000 && large.segment_bytes > large.max_group_bytes + 4_096);
         let most = Options { journal_bytes: Some(u64::MAX), ..Options::default() };
         assert_eq!(most.settings().unwrap().log_options().segment_bytes, LogOptions::default().segment_bytes);
     }

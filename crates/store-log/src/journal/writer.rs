@@ -201,8 +201,7 @@ impl JournalWriter {
     /// Whether the next group will find its place; see [`preparer`] for what is kept back.
     pub(crate) fn room(&mut self) -> Room {
         let shared = Arc::clone(&self.shared);
-        let group = shared.options.max_group_bytes;
-        let fits = self.active.fits(usize::try_from(group).unwrap_or(usize::MAX / 2) + frame::MARK_BYTES);
+        let fits = self.active.fits(shared.options.agreed_frame());
         let mut journal = shared.journal();
         let mut waited = Waited::Not;
         loop {
@@ -229,8 +228,7 @@ impl JournalWriter {
 
     /// Whether the last of the ballast is left: room for one more group.
     pub(crate) fn is_at_the_end(&self) -> bool {
-        let group = usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX / 4);
-        !self.active.fits(group + 2 * frame::HEAD) && self.shared.journal().prepared.is_empty()
+        !self.active.fits(self.shared.options.agreed_frame()) && self.shared.journal().prepared.is_empty()
     }
 
     /// A frame without records. Left out when it does not fit and the next segment is not at hand.

@@ -192,6 +192,44 @@ fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
     assert!(taken > 1_000 && full > 500, "{taken} {full}");
 }
 
+/// Story: with segments smaller than `max_group_bytes` a group of the agreed size got a segment made to its measure, inside the
+/// append, and on a disk that was nearly full the append failed, although there was `Room::Enough`.
+#[test]
+fn the_agreed_size_fits_one_segment_however_small_that_is() {
+    let (mut taken, mut full) = (0, 0);
+    for (seed, segment) in (0..).zip([8_192, 12_288, 20_000, 65_536]) {
+        let options = Options { segment_bytes: segment, max_group_bytes: 16 << 20, ..by_hand() };
+        for free in [8 * segment, 12 * segment + 1, 30 * segment] {
+            let disk = SimDisk::new(seed);
+            disk.set_free(free + 150_000);
+            let mut rig = Rig::open(&disk, options.clone(), History::new(seed));
+            let agreed = rig.store.max_group_bytes();
+            let mut refused = 0;
+            while refused < 5 {
+                if rig.store.room() != Room::Enough {
+                    refused += 1;
+                    full += 1;
+                    turn(&mut rig);
+                    continue;
+                }
+                let made =
+                    figure(&rig.store, "segments_made_total") + figure(&rig.store, "segments_reused_total");
+                let group = rig.history.puts(agreed - taken % 3, 1 + taken % 2);
+                rig.store.append(&group).unwrap_or_else(|e| panic!("{segment}, {free} free: {e:?}"));
+                let now =
+                    figure(&rig.store, "segments_made_total") + figure(&rig.store, "segments_reused_total");
+                assert_eq!(now, made, "a segment of {segment} bytes was made inside an append of {agreed}");
+                taken += 1;
+                if taken % 4 == 0 {
+                    turn(&mut rig);
+                }
+            }
+            rig.assert_reopens(&disk, options.clone());
+        }
+    }
+    assert!(taken > 20 && full >= 60, "{taken} {full}");
+}
+
 fn changed(row: &duewheel_core::message::Row) -> Record {
     let due = Due::After(EngineMs(7_200_000 + row.message.id.0));
     let life = Life { due, generation: row.life.generation + 1, ..row.life.clone() };
