@@ -19,6 +19,7 @@ pub(crate) mod list;
 pub(crate) mod memory;
 #[cfg(feature = "cluster")]
 mod merge;
+#[cfg(feature = "cluster")]
 mod moving;
 #[cfg(feature = "cluster")]
 mod owned;
