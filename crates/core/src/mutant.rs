@@ -22,8 +22,12 @@ pub enum Mutant {
     MergeDropsNewest,
     /// Groups are cut by the number of their records alone.
     GroupTooLarge,
+    /// A flush that fails after the books took its records in leaves them there.
+    BooksFolded,
     /// What a flush is to write is reckoned without a run's indexes.
     ReserveWithoutIndexes,
+    /// The memory for ready messages is shared equally by all queues that have some.
+    WindowByQueues,
     /// A background worker that panics is gone, and nobody is told.
     PanicSwallowed,
 }

@@ -69,7 +69,11 @@ fn seeds_of_every_kind_of_run_are_clean() {
             keep(&outcome);
             println!("{:?}\n{report}", outcome.facts);
         }
-        Some((fault(&outcome, &report), outcome.facts, report.evidence, report.operations))
+        let bad = fault(&outcome, &report);
+        if let Some(what) = &bad {
+            println!("seed {seed}: {what}"); // now, too: the other seeds may take long
+        }
+        Some((bad, outcome.facts, report.evidence, report.operations))
     });
     let bad: Vec<_> =
         runs.iter().filter_map(|(seed, (bad, ..))| bad.as_ref().map(|bad| (seed, bad))).collect();

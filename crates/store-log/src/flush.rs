@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId};
 use roaring::RoaringTreemap;
@@ -171,7 +172,9 @@ impl Flush<'_> {
         let covered = match self.list(work, &parts, &entries) {
             Ok(covered) => covered,
             Err(trouble) => {
-                work.ledger.take_back(before);
+                if !mutant::is(Mutant::BooksFolded) {
+                    work.ledger.take_back(before);
+                }
                 return Err(trouble);
             }
         };

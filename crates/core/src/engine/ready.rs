@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 
 use crate::id::MessageId;
 use crate::message::Kind;
+use crate::mutant::{self, Mutant};
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
@@ -227,6 +228,13 @@ impl Engine {
 
     /// Makes room for one ready message of a queue; whether there is some. The message is not counted yet.
     pub(super) fn make_ready_room(&mut self, idx: QueueIdx, place: (Rank, MessageId)) -> bool {
+        if mutant::is(Mutant::WindowByQueues) {
+            let queues = self.ready.holders.iter().map(BTreeSet::len).sum::<usize>().max(1);
+            let window = (self.policy.ready_messages / queues).max(self.policy.least_window);
+            if self.queues.get(idx).ready.len() >= window {
+                return false;
+            }
+        }
         while !self.has_ready_room() {
             if self.is_granted_at_once(idx) {
                 break;

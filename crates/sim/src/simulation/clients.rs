@@ -155,8 +155,13 @@ impl Gossip {
         let draining = stage == Stage::Drain;
         // Who waits in one of many queues lets the others wait.
         let wait_ms = if draining { style.wait_ms * 2 / style.queues.len() as u64 } else { style.wait_ms };
+        // Where all fits, the first queue is to become much longer than an equal part for each queue would be.
+        let from = match style.fits && !draining {
+            true => rng.pick(&style.queues).unwrap_or(&style.queues[0]).clone(),
+            false => queue(style, rng),
+        };
         vec![Call::Reserve {
-            queue: queue(style, rng),
+            queue: from,
             max: if draining { 20 } else { rng.range(1, 6) },
             wait_ms: if rng.percent(style.polls) { 0 } else { rng.below(wait_ms) },
             lease_ms: (draining || rng.percent(85)).then(|| rng.range(60, 500)),

@@ -73,7 +73,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 22] = [
+pub const BUGS: [(&str, Bug); 24] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -94,7 +94,9 @@ pub const BUGS: [(&str, Bug); 22] = [
     ("recovered tail not synced again", Bug(Inside::TailNotSynced)),
     ("half-applied enqueue on a full disk", Bug(Inside::Code(Mutant::HalfApplied))),
     ("a group above the agreed size", Bug(Inside::Code(Mutant::GroupTooLarge))),
+    ("books folded before success", Bug(Inside::Code(Mutant::BooksFolded))),
     ("reserve without indexes", Bug(Inside::Code(Mutant::ReserveWithoutIndexes))),
+    ("a window by number of queues", Bug(Inside::Code(Mutant::WindowByQueues))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
 ];
 

@@ -121,7 +121,7 @@ impl Style {
         let memory = usize::try_from(rng.range(8, 80)).unwrap_or(40);
         // Many queues with something ready in each, and few who take it.
         let crowded = !quiet && rng.percent(20);
-        let fits = crowded && rng.percent(60);
+        let fits = crowded && rng.percent(75);
         let queues = match crowded {
             true if fits => 40,
             true => rng.range(12, 40),
