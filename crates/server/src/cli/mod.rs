@@ -20,6 +20,7 @@ mod message;
 mod queues;
 mod remote;
 mod restore;
+mod salvage;
 mod serve;
 mod table;
 mod token;
@@ -62,6 +63,8 @@ enum Command {
     Backup(backup::Backup),
     /// Make a data folder out of a copy
     Restore(restore::Restore),
+    /// Make a data folder out of a damaged one, and say what is lost
+    Salvage(salvage::Salvage),
     /// Make tokens for a server that asks for them
     Token(token::TokenArgs),
 }
@@ -167,6 +170,7 @@ pub fn main() -> ExitCode {
         Command::Import(args) => args.run(),
         Command::Backup(args) => args.run(),
         Command::Restore(args) => args.run(),
+        Command::Salvage(args) => args.run(),
         Command::Token(args) => args.run(),
     };
     match result {
