@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use duewheel_core::store::Store;
-use duewheel_core::store::conformance::History;
+use duewheel::core::store::Store;
+use duewheel::core::store::conformance::History;
 use duewheel_store_log::{LogStore, Options, verify};
 use serde_json::Value;
 
