@@ -52,6 +52,7 @@ mod queue;
 mod quotas;
 mod restore;
 mod runner;
+mod salvage;
 mod shard;
 mod shared;
 #[doc(hidden)]
@@ -89,6 +90,7 @@ pub use node::NodeOptions;
 pub use queue::{Cancel, Queue, QueueError};
 pub use restore::{Restored, restore};
 pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
+pub use salvage::{Salvaged, salvage};
 pub use wheel::{Duewheel, ShutdownError};
 
 /// One second, to be multiplied: `90 * SECOND`.

@@ -71,7 +71,7 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
 }
 
 /// Gives each lease to nobody, and forgets the tokens of leases that have run out. Says how many there were.
-fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
+pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
     let thread = thread::current();
     let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
     let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;

@@ -44,7 +44,7 @@ pub struct BackupReport {
 
 /// So far ahead of all epochs of the original are those of a restored folder: no lease token of the one is ever given by
 /// the other.
-const EPOCHS_AHEAD: u32 = 65_536;
+pub(crate) const EPOCHS_AHEAD: u32 = 65_536;
 /// Bytes copied at a time.
 const PIECE: u64 = 1024 * 1024;
 
@@ -169,7 +169,7 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
 }
 
 /// A folder that is empty, with the folders in it.
-fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
+pub(crate) fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
     let disk = RealDisk::new(dir);
     disk.make_dir("").map_err(failed("make", ""))?;
     if let Some(name) = disk.list("").map_err(failed("list", ""))?.first() {

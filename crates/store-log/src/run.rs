@@ -24,7 +24,7 @@
 //! | `verify` | reads every byte |
 
 mod answers;
-mod block;
+pub(crate) mod block;
 mod file;
 mod filter;
 mod find;
@@ -33,7 +33,7 @@ mod index;
 mod leaf;
 mod live;
 mod opened;
-mod row;
+pub(crate) mod row;
 mod scan;
 mod sorter;
 mod verify;

@@ -30,10 +30,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
-use duewheel_core::MessageId;
 use duewheel_core::record::{DecodeError, Reader, Writer};
 use duewheel_core::store::{Ledger, QueueRow, StoreError};
 use duewheel_core::tally::{DueCounts, Tally};
+use duewheel_core::{Lsn, MessageId};
 use roaring::RoaringTreemap;
 
 use crate::disk::{Access, Disk, DiskFile};
@@ -253,8 +253,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     while reading.at < entry.bytes {
         reading.block(&mut state)?;
     }
-    let [books, queues, runs, ends] = reading.seen;
-    if (books, ends) != (1, 1) || state.lost.len() as u64 != runs || state.ledger.len() as u64 != queues {
+    if !is_complete(&reading.seen, &state) {
         return Err(reading.problem(reading.at, "the state is not complete").into());
     }
     Ok(state)
@@ -297,64 +296,90 @@ impl Reading {
         let payload = HEAD + u32_at(&bytes, 4) as usize;
         let (kind, entries) = (bytes[8], u32_at(&bytes, 12));
         self.at += length as u64;
-        let mut reader = Reader::new(Bytes::from(bytes).slice(HEAD..payload));
-        let taken = (0..entries).try_for_each(|_| {
-            let mut one = Reader::new(reader.blob()?);
-            self.take(kind, &mut one, state)?;
-            if one.is_empty() { Ok(()) } else { Err(DecodeError::Unknown("end of an entry")) }
-        });
-        match taken {
-            Ok(()) if reader.is_empty() => Ok(()),
-            Ok(()) => Err(self.problem(at, "bytes are left behind the last entry").into()),
-            Err(error) => Err(self.problem(at, format!("an entry cannot be read: {error}")).into()),
-        }
+        let payload = Bytes::from(bytes).slice(HEAD..payload);
+        take(kind, entries, payload, self.entry.last, &mut self.seen, state)
+            .map_err(|what| self.problem(at, what).into())
     }
+}
 
-    fn take(&mut self, kind: u8, r: &mut Reader, state: &mut State) -> Result<(), DecodeError> {
-        match kind {
-            1 => {
-                self.seen[0] += 1;
-                let next_id = r.varint()?;
-                let clock = match r.byte()? {
-                    0 => None,
-                    1 => Some(r.clock()?),
-                    _ => return Err(DecodeError::Unknown("presence byte")),
-                };
-                state.ledger = Ledger::resume(self.entry.last, next_id, clock, DueCounts::decode(r)?);
-            }
-            2 => {
-                let (name, settings) = (r.queue_name()?, r.settings()?);
-                let (pause, totals) = (r.pause()?, r.totals()?);
-                state.ledger.restore(QueueRow { name, settings, pause, totals, tally: Tally::decode(r)? });
-            }
-            3 => {
-                let no = FileNo(r.varint()?);
-                let mut masks = Vec::new();
-                for _ in 0..r.varint()? {
-                    let queue = u32::try_from(r.varint()?).map_err(|_| DecodeError::Unknown("queue"))?;
-                    let before = MessageId(r.varint()?);
-                    let (mut keep, mut last) = (Vec::new(), 0u64);
-                    for _ in 0..r.varint()? {
-                        last = last.wrapping_add(r.varint()?);
-                        keep.push(MessageId(last));
-                    }
-                    masks.push((queue, Mask { before, keep }));
-                }
-                let bytes = r.blob()?;
-                let mut rest = &bytes[..];
-                let removed = RoaringTreemap::deserialize_from(&mut rest).ok().filter(|_| rest.is_empty());
-                let removed = removed.ok_or(DecodeError::Unknown("set of ids"))?;
-                state.lost.push(Lost { no, removed, masks });
-            }
-            4 => {
-                self.seen[3] += 1;
-                self.seen[1] = r.varint()?;
-                self.seen[2] = r.varint()?;
-            }
-            _ => return Err(DecodeError::Unknown("kind of a block")),
-        }
-        Ok(())
+/// Takes in the payload of a block. `last` is the cut of the state; `seen` counts the entries that were met, and what the end says.
+pub(crate) fn take(
+    kind: u8,
+    entries: u32,
+    payload: Bytes,
+    last: Lsn,
+    seen: &mut [u64; 4],
+    state: &mut State,
+) -> Result<(), String> {
+    let mut reader = Reader::new(payload);
+    let taken = (0..entries).try_for_each(|_| {
+        let mut one = Reader::new(reader.blob()?);
+        take_entry(kind, &mut one, last, seen, state)?;
+        if one.is_empty() { Ok(()) } else { Err(DecodeError::Unknown("end of an entry")) }
+    });
+    match taken {
+        Ok(()) if reader.is_empty() => Ok(()),
+        Ok(()) => Err("bytes are left behind the last entry".into()),
+        Err(error) => Err(format!("an entry cannot be read: {error}")),
     }
+}
+
+/// Whether nothing of a state is missing.
+pub(crate) fn is_complete(seen: &[u64; 4], state: &State) -> bool {
+    let [books, queues, runs, ends] = *seen;
+    (books, ends) == (1, 1) && state.lost.len() as u64 == runs && state.ledger.len() as u64 == queues
+}
+
+fn take_entry(
+    kind: u8,
+    r: &mut Reader,
+    last: Lsn,
+    seen: &mut [u64; 4],
+    state: &mut State,
+) -> Result<(), DecodeError> {
+    match kind {
+        1 => {
+            seen[0] += 1;
+            let next_id = r.varint()?;
+            let clock = match r.byte()? {
+                0 => None,
+                1 => Some(r.clock()?),
+                _ => return Err(DecodeError::Unknown("presence byte")),
+            };
+            state.ledger = Ledger::resume(last, next_id, clock, DueCounts::decode(r)?);
+        }
+        2 => {
+            let (name, settings) = (r.queue_name()?, r.settings()?);
+            let (pause, totals) = (r.pause()?, r.totals()?);
+            state.ledger.restore(QueueRow { name, settings, pause, totals, tally: Tally::decode(r)? });
+        }
+        3 => {
+            let no = FileNo(r.varint()?);
+            let mut masks = Vec::new();
+            for _ in 0..r.varint()? {
+                let queue = u32::try_from(r.varint()?).map_err(|_| DecodeError::Unknown("queue"))?;
+                let before = MessageId(r.varint()?);
+                let (mut keep, mut id) = (Vec::new(), 0u64);
+                for _ in 0..r.varint()? {
+                    id = id.wrapping_add(r.varint()?);
+                    keep.push(MessageId(id));
+                }
+                masks.push((queue, Mask { before, keep }));
+            }
+            let bytes = r.blob()?;
+            let mut rest = &bytes[..];
+            let removed = RoaringTreemap::deserialize_from(&mut rest).ok().filter(|_| rest.is_empty());
+            let removed = removed.ok_or(DecodeError::Unknown("set of ids"))?;
+            state.lost.push(Lost { no, removed, masks });
+        }
+        4 => {
+            seen[3] += 1;
+            seen[1] = r.varint()?;
+            seen[2] = r.varint()?;
+        }
+        _ => return Err(DecodeError::Unknown("kind of a block")),
+    }
+    Ok(())
 }
 
 fn head(entry: &StateEntry, version: u32) -> Vec<u8> {

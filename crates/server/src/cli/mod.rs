@@ -21,6 +21,7 @@ mod message;
 mod queues;
 mod remote;
 mod restore;
+mod salvage;
 mod serve;
 mod table;
 mod token;
@@ -65,6 +66,8 @@ enum Command {
     Restore(restore::Restore),
     /// Nodes that share a Redis
     Cluster(cluster::Cluster),
+    /// Make a data folder out of a damaged one, and say what is lost
+    Salvage(salvage::Salvage),
     /// Make tokens for a server that asks for them
     Token(token::TokenArgs),
 }
@@ -171,6 +174,7 @@ pub fn main() -> ExitCode {
         Command::Backup(args) => args.run(),
         Command::Restore(args) => args.run(),
         Command::Cluster(args) => args.run(),
+        Command::Salvage(args) => args.run(),
         Command::Token(args) => args.run(),
     };
     match result {

@@ -19,6 +19,7 @@ mod process;
 mod queues;
 mod quotas;
 mod redis;
+mod salvage;
 mod schema;
 mod security;
 mod shards;

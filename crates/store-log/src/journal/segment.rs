@@ -153,9 +153,14 @@ impl SegmentReader {
 
     /// Its header, if it has one.
     pub(crate) fn header(&self) -> Result<Option<Header>, Trouble> {
+        self.header_as(&self.entry)
+    }
+
+    /// The header that a segment of this entry has, however long the file is by now.
+    pub(crate) fn header_as(&self, entry: &SegmentEntry) -> Result<Option<Header>, Trouble> {
         let mut block = [0; BLOCK];
         self.file.read_at(&mut block, 0).map_err(failed("read", &self.name))?;
-        match Header::decode(&block, &self.entry) {
+        match Header::decode(&block, entry) {
             Ok(header) => Ok(Some(header)),
             Err(NoHeader::Absent) => Ok(None),
             Err(NoHeader::Format(version)) => Err(self.problem(8, unknown_format(version)).into()),

@@ -13,4 +13,5 @@ mod golden_folders;
 mod keys;
 mod rig;
 mod room;
+mod salvage;
 mod verify;

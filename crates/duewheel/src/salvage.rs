@@ -1,0 +1,57 @@
+//! A data folder out of a damaged one.
+//!
+//! The log store reads and writes it. What is left to do is the same as after a restore: no lease token of the original is accepted.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_log::SalvageReport;
+use duewheel_store_log::disk::{Disk, RealDisk};
+
+use crate::restore::end_tokens;
+
+/// What was salvaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Salvaged {
+    /// What is in the new folder, and what is lost.
+    pub report: SalvageReport,
+    /// Messages that had a lease token which is not accepted any more.
+    pub tokens_ended: u64,
+}
+
+/// Makes a data folder in `dir`, which must not be there, out of everything in a damaged one that can be proved.
+///
+/// `src` is never written to. What is lost, and what may come again because it is lost that it was settled, is in
+/// [`SalvageReport::losses`]. The folder is made under the name `dir` with `.partial` behind it and gets its own name when it is
+/// complete: after a crash remove the partial one.
+///
+/// # Errors
+/// [`Fenced`](ErrorKind::Fenced) if a process has `src` open, [`Corrupt`](ErrorKind::Corrupt) if there is nothing in it to start
+/// from, [`Full`](ErrorKind::Full) or [`Unavailable`](ErrorKind::Unavailable) if a disk says no, or if `dir` or its partial folder
+/// exists. Damage is no error.
+pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged, StoreError> {
+    let dir = dir.as_ref();
+    let failed = |doing: &str, error: std::io::Error| {
+        let what = format!("cannot {doing} {}: {error}", dir.display());
+        StoreError::new(ErrorKind::Unavailable, what)
+    };
+    if dir.symlink_metadata().is_ok() {
+        return Err(StoreError::new(ErrorKind::Unavailable, format!("{} exists", dir.display())));
+    }
+    let partial = partial(dir);
+    let report = duewheel_store_log::salvage(src, &partial)?;
+    let tokens_ended = end_tokens(&partial)?;
+    fs::rename(&partial, dir).map_err(|error| failed("make", error))?;
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    RealDisk::new(parent).sync_dir("").map_err(|error| failed("sync the name of", error))?;
+    Ok(Salvaged { report, tokens_ended })
+}
+
+/// The name of the folder until it is complete.
+fn partial(dir: &Path) -> PathBuf {
+    let mut name: OsString = dir.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}

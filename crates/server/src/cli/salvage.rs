@@ -1,0 +1,66 @@
+//! `duewheel salvage SRC DEST`.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use duewheel::salvage;
+use serde_json::json;
+
+use super::Failure;
+
+#[derive(Args, Debug)]
+pub(super) struct Salvage {
+    /// The damaged data folder; no server may have it open, and nothing is written to it
+    #[arg(value_name = "SRC")]
+    src: PathBuf,
+    /// The new data folder, which must not be there
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Salvage {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let salvaged = salvage(&self.src, &self.dest).map_err(Failure::failed)?;
+        let report = salvaged.report;
+        let mut out = io::stdout().lock();
+        if self.json {
+            let damage: Vec<String> = report.damage.iter().map(ToString::to_string).collect();
+            let losses: Vec<_> = report
+                .losses
+                .iter()
+                .map(|loss| json!({ "kind": loss.as_str(), "what": loss.to_string() }))
+                .collect();
+            let result = json!({
+                "data": self.dest.to_string_lossy(), "messages": report.messages, "answers": report.answers,
+                "tokens_ended": salvaged.tokens_ended, "damage": damage, "losses": losses,
+            });
+            writeln!(out, "{result}")?;
+        } else {
+            for problem in &report.damage {
+                writeln!(out, "damaged: {problem}")?;
+            }
+            for loss in &report.losses {
+                writeln!(out, "lost: {loss}")?;
+            }
+            writeln!(out, "{} messages salvaged", report.messages)?;
+            if salvaged.tokens_ended > 0 {
+                writeln!(
+                    out,
+                    "{} lease tokens of the original are not taken any more",
+                    salvaged.tokens_ended
+                )?;
+            }
+        }
+        match report.losses.len() {
+            0 => Ok(()),
+            n => {
+                let (src, dest) = (self.src.display(), self.dest.display());
+                Err(Failure::Failed(format!("{dest} is complete, but for {n} losses of {src}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! A data folder out of a damaged one: everything that can be proved, and a list of what cannot.
+//!
+//! The damaged folder is read only. Whatever a checksum proves is folded as an owner would fold it: rows of runs, newest first,
+//! under the records of the journal behind the last cut. The result is written through a [`LogStore`] of its own, so it is a valid
+//! folder by construction. In memory are sets of ids and what the journal says of each message, but no bodies.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `source` | the damaged folder, which is never written to |
+//! | `listing` | which files count, with a manifest or without |
+//! | `blocks` | the whole blocks of a run or of a state |
+//! | `pieces` | what the whole blocks of one run say |
+//! | `books` | the whole blocks of the state |
+//! | `frames` | the whole frames of the journal |
+//! | `overlay` | what the journal says of each message |
+//! | `target` | the new folder |
+//! | `loss` | what is lost |
+
+mod blocks;
+mod books;
+mod frames;
+mod listing;
+mod loss;
+mod overlay;
+mod pieces;
+mod source;
+mod target;
+
+use std::path::Path;
+
+use duewheel_core::message::Row;
+use duewheel_core::record::Record;
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::{Epoch, Lsn, MessageId};
+use roaring::RoaringTreemap;
+
+use crate::backup::EPOCHS_AHEAD;
+use crate::disk::{Disk, Hold, RealDisk};
+use crate::fault::{Problem, Trouble, failed};
+use crate::folder::LOCK;
+use crate::manifest::RunEntry;
+use crate::store::take_lock;
+use books::Books;
+use frames::Frames;
+use listing::Listing;
+use overlay::Overlay;
+use pieces::{Piece, Pieces};
+use source::Source;
+use target::{Over, Target};
+
+pub use loss::Loss;
+
+/// So many ids are left out behind the greatest one that was found, if anything is damaged: a message of which nothing was found may
+/// have had one of them.
+const IDS_AHEAD: u64 = 1 << 32;
+
+/// What came of a damaged folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Unsettled messages in the new folder.
+    pub messages: u64,
+    /// Remembered answers in the new folder.
+    pub answers: u64,
+    /// Places of the old folder that could not be read.
+    pub damage: Vec<Problem>,
+    /// What is lost by it. Empty: nothing is.
+    pub losses: Vec<Loss>,
+}
+
+/// Makes a data folder in `dir`, which must not be there, out of everything in `src` that can be proved.
+///
+/// `src` is never written to. The epochs of the new folder start far above those of `src`, as after a restore. If the process is
+/// killed meanwhile, `dir` is not complete: remove it.
+///
+/// # Errors
+/// [`ErrorKind::Fenced`] if another process has `src` open, [`ErrorKind::Corrupt`] if there is nothing in it to start from,
+/// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` exists. Damage is no error but
+/// [`SalvageReport::losses`].
+pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageReport, StoreError> {
+    salvage_from(&RealDisk::new(src.as_ref()), dir.as_ref())
+}
+
+/// As [`salvage`], from a disk of the caller's own.
+///
+/// # Errors
+/// As [`salvage`].
+pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreError> {
+    let names = disk.list("").map_err(failed("list", ""))?;
+    let _lock =
+        if names.iter().any(|name| name == LOCK) { Some(take_lock(disk, Hold::Shared)?) } else { None };
+    let source = Source::new(disk);
+    let mut report = SalvageReport::default();
+    let listing = Listing::read(&source, &mut report)?;
+    let mut books = Books::read(&source, &listing, &mut report)?;
+    let frames = Frames::open(&source, &listing, &mut report)?;
+    let overlay = Overlay::fold(&frames, &mut books, &mut report)?;
+    let Some(clock) = books.clock() else {
+        if listing.is_empty() {
+            let what = "there is no record in this folder";
+            return Err(StoreError::new(ErrorKind::Corrupt, what));
+        }
+        let what = "neither the state nor the journal tells the time: no due time can be kept";
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    };
+    let epoch = listing.epoch.max(frames.epoch).0;
+    let epoch = epoch.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX).map(Epoch);
+    let epoch = epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
+    let mut runs = Vec::new();
+    for entry in listing.runs.iter().rev().filter(|run| books.lists(run.no, listing.by)) {
+        runs.extend(Pieces::open(&source, entry, &books, &mut report)?.map(|pieces| (*entry, pieces)));
+    }
+    if !report.damage.is_empty() || !report.losses.is_empty() {
+        let found = runs.iter().filter_map(|(_, pieces)| pieces.greatest_id()).max().unwrap_or(0);
+        books.leave_out_ids(MessageId(found), IDS_AHEAD);
+    }
+    let mut salvage = Salvage {
+        target: Target::create(dir, &books, epoch, clock)?,
+        books: &books,
+        overlay,
+        seen: RoaringTreemap::new(),
+        missing: RoaringTreemap::new(),
+        report,
+    };
+    salvage.journal(&frames)?;
+    for (entry, pieces) in runs {
+        salvage.run(&source, &entry, &pieces)?;
+    }
+    salvage.finish(&source)
+}
+
+struct Salvage<'a> {
+    target: Target,
+    books: &'a Books,
+    overlay: Overlay,
+    /// Ids whose newest row was found.
+    seen: RoaringTreemap,
+    /// Ids whose newest row cannot be read.
+    missing: RoaringTreemap,
+    report: SalvageReport,
+}
+
+impl Salvage<'_> {
+    /// Writes the messages that the journal holds whole, and the answers in it.
+    fn journal(&mut self, frames: &Frames<'_>) -> Result<(), StoreError> {
+        let from = self.books.fold_from();
+        let engine = self.target.clock().engine;
+        let Salvage { target, overlay, report, .. } = self;
+        // Damage was told when the journal was folded.
+        frames.visit(&mut SalvageReport::default(), |lsn, record| match record {
+            Record::Put { message, life, .. } if lsn > from => match overlay.life_of(message.id, lsn, life) {
+                Some(life) => target.put(message, life, report),
+                None => Ok(()),
+            },
+            Record::Deduped(row) if lsn > from && row.until > engine => {
+                target.answer(row, Over::Replaces, report)
+            }
+            _ => Ok(()),
+        })?;
+        self.target.flush(&mut self.report)
+    }
+
+    /// Writes what counts of a run. Runs come newest first.
+    fn run(&mut self, source: &Source<'_>, entry: &RunEntry, pieces: &Pieces) -> Result<(), StoreError> {
+        let mut read = RoaringTreemap::new();
+        let engine = self.target.clock().engine;
+        pieces.visit(source, entry, |piece| match piece {
+            Piece::Message(queue, row) => {
+                read.insert(row.message.id.0);
+                self.message(row, pieces, queue)
+            }
+            Piece::Answer(answer) if answer.until > engine => {
+                self.target.answer(answer, Over::Yields, &mut self.report)
+            }
+            Piece::Answer(_) => Ok(()),
+        })?;
+        self.target.flush(&mut self.report)?;
+        let lost = &pieces.unread(&read) - &self.seen;
+        self.missing.extend(lost.iter().filter(|id| !self.overlay.replaces(MessageId(*id))));
+        Ok(())
+    }
+
+    fn message(&mut self, row: Row, pieces: &Pieces, queue: u32) -> Result<(), StoreError> {
+        let id = row.message.id;
+        if self.overlay.replaces(id) || self.overlay.purges(id, &row.message.queue) {
+            return Ok(());
+        }
+        // A message whose newest row cannot be read is alive: an older row of it is better than none.
+        let is_stale = self.missing.remove(id.0);
+        if !(is_stale || pieces.counts(id, queue)) || !self.seen.insert(id.0) {
+            return Ok(());
+        }
+        if is_stale {
+            self.report.losses.push(Loss::Stale { id, queue: row.message.queue.clone() });
+        }
+        let life = self.overlay.changed(id, row.life);
+        self.target.put(row.message, life, &mut self.report)
+    }
+
+    fn finish(mut self, source: &Source<'_>) -> Result<SalvageReport, StoreError> {
+        for (id, queue, due) in self.overlay.left_over() {
+            self.missing.remove(id.0);
+            self.report.losses.push(Loss::Message { id, queue, due });
+        }
+        self.report.losses.extend(Loss::of_ids(&self.missing));
+        let written = self.target.close()?;
+        (self.report.messages, self.report.answers) = (written.messages, written.answers);
+        for (queue, should) in self.books.counts() {
+            let is = written.per_queue.get(&queue).copied().unwrap_or(0);
+            if is < should {
+                self.report.losses.push(Loss::Missing { queue, messages: should - is });
+            } else if is > should {
+                self.report.losses.push(Loss::Surplus { queue, messages: is - should });
+            }
+        }
+        self.report.damage.extend(source.unreadable());
+        Ok(self.report)
+    }
+}
+
+/// Notes damage and goes on; anything else ends the salvage.
+fn note<T>(result: Result<T, Trouble>, report: &mut SalvageReport) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Trouble::Damaged(problem)) => {
+            report.damage.push(problem);
+            Ok(None)
+        }
+        Err(error @ (Trouble::Failed(_) | Trouble::TooMuch)) => Err(error.into()),
+    }
+}
+
+/// Behind the last record that was seen.
+fn clip(from: Lsn, cut: Lsn) -> Lsn {
+    from.max(cut.next())
+}

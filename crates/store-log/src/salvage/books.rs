@@ -1,0 +1,162 @@
+//! The books of the damaged folder, block by block.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::store::{Ledger, StoreError};
+use duewheel_core::tally::{DueCounts, Tally};
+use duewheel_core::{Lsn, MessageId, QueueName};
+
+use super::blocks::Blocks;
+use super::listing::{By, Listing};
+use super::source::Source;
+use super::{Loss, SalvageReport};
+use crate::disk::{Access, Disk};
+use crate::fault::{Problem, failed};
+use crate::folder::FileNo;
+use crate::state::{self, Lost, State};
+
+/// What was found of the state, with the journal's records in it.
+#[derive(Debug)]
+pub(super) struct Books {
+    ledger: Ledger,
+    lost: BTreeMap<FileNo, Lost>,
+    /// The last cut.
+    pub(super) cut: Lsn,
+    /// Queues of which the state tells.
+    known: BTreeSet<QueueName>,
+    /// Whether the state is whole.
+    whole: bool,
+    /// Whether the counts of queues are right.
+    exact: bool,
+    clock: Option<ClockPair>,
+    applied: Lsn,
+    next_id: u64,
+}
+
+impl Books {
+    pub(super) fn read(
+        source: &Source<'_>,
+        listing: &Listing,
+        report: &mut SalvageReport,
+    ) -> Result<Self, StoreError> {
+        let mut state = State::default();
+        let mut whole = listing.state.is_none() && listing.runs.is_empty();
+        if let Some(entry) = &listing.state {
+            let name = entry.no.state();
+            match source.open(&name, Access::Read) {
+                Ok(file) => {
+                    let mut blocks = Blocks::new(file, name.clone(), entry.incarnation)?;
+                    let mut seen = [0; 4];
+                    while let Some(block) = blocks.next()? {
+                        let taken = state::take(
+                            block.kind,
+                            block.entries,
+                            block.payload,
+                            entry.last,
+                            &mut seen,
+                            &mut state,
+                        );
+                        if let Err(what) = taken {
+                            report.damage.push(Problem::new(&*name, block.at, what));
+                        }
+                    }
+                    for (from, to) in &blocks.gaps {
+                        let what = format!("there is no whole block up to byte {to}");
+                        report.damage.push(Problem::new(&*name, *from, what));
+                    }
+                    whole = state::is_complete(&seen, &state);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    report.damage.push(Problem::new(&*name, 0, "the state is not there"));
+                }
+                Err(error) => return Err(failed("open", &name)(error)),
+            }
+            if !whole {
+                report.losses.push(Loss::Settings { file: name });
+            }
+        } else if !whole {
+            report.losses.push(Loss::Settings { file: "state".into() });
+        }
+        let State { ledger, lost } = state;
+        let cut = listing.cut();
+        let books = Books {
+            known: ledger.rows().map(|row| row.name).collect(),
+            clock: ledger.clock(),
+            next_id: ledger.next_id().0,
+            ledger,
+            lost: lost.into_iter().map(|lost| (lost.no, lost)).collect(),
+            cut,
+            whole,
+            exact: whole,
+            applied: cut.max(listing.proven),
+        };
+        Ok(books)
+    }
+
+    /// Only records behind this one are applied to messages: what came before is in the runs, as far as the state tells what of
+    /// them is settled.
+    pub(super) fn fold_from(&self) -> Lsn {
+        if self.whole { self.cut } else { Lsn(0) }
+    }
+
+    /// What is gone of a run.
+    pub(super) fn lost_of(&self, no: FileNo) -> Option<&Lost> {
+        self.lost.get(&no)
+    }
+
+    /// Whether a run counts: without a manifest a whole state says which ones do.
+    pub(super) fn lists(&self, no: FileNo, by: By) -> bool {
+        by == By::Manifest || !self.whole || self.lost.contains_key(&no)
+    }
+
+    pub(super) fn apply(&mut self, lsn: Lsn, record: &Record) {
+        let is_setting = matches!(record, Record::Queue { name, .. } if !self.known.contains(name));
+        if lsn > self.cut || (!self.whole && (self.known.is_empty() || is_setting)) {
+            self.ledger.apply(lsn, record);
+        }
+        let id = match record {
+            Record::Put { message, .. } => message.id.0,
+            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => id.0,
+            Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => 0,
+        };
+        self.next_id = self.next_id.max(id.saturating_add(1)).max(self.ledger.next_id().0);
+    }
+
+    /// Notes how far the journal goes, and the clocks there.
+    pub(super) fn note(&mut self, next: Lsn, clocks: impl IntoIterator<Item = ClockPair>) {
+        self.applied = self.applied.max(Lsn(next.0.saturating_sub(1)));
+        self.clock = self.clock.into_iter().chain(clocks).max_by_key(|clock| clock.engine);
+    }
+
+    /// Records are missing: the counts of queues say nothing.
+    pub(super) fn doubt(&mut self) {
+        self.exact = false;
+    }
+
+    pub(super) fn clock(&self) -> Option<ClockPair> {
+        self.clock
+    }
+
+    /// Leaves out ids behind the greatest one known, which is `found` or a greater one.
+    pub(super) fn leave_out_ids(&mut self, found: MessageId, ahead: u64) {
+        self.next_id = self.next_id.max(found.0.saturating_add(1)).saturating_add(ahead);
+    }
+
+    /// Messages that each queue should have; nothing where that is not known.
+    pub(super) fn counts(&self) -> Vec<(QueueName, u64)> {
+        let rows = self.ledger.rows().filter(|_| self.exact);
+        rows.map(|row| (row.name, row.tally.count())).collect()
+    }
+
+    /// The same books without messages. Each message that is put into them is counted as enqueued, so that is taken off.
+    pub(super) fn without_messages(&self) -> Ledger {
+        let mut ledger = Ledger::resume(self.applied, self.next_id, self.clock, DueCounts::default());
+        for mut row in self.ledger.rows() {
+            row.totals.enqueued = row.totals.enqueued.saturating_sub(row.tally.count());
+            row.tally = Tally::default();
+            ledger.restore(row);
+        }
+        ledger
+    }
+}

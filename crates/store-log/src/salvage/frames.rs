@@ -1,0 +1,211 @@
+//! The whole frames of the damaged journal, in order.
+
+use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::store::StoreError;
+use duewheel_core::{Epoch, Lsn};
+
+use super::listing::Listing;
+use super::source::Source;
+use super::{Loss, SalvageReport, clip, note};
+use crate::fault::{Problem, Trouble};
+use crate::journal::frame::Frame;
+use crate::journal::segment::{BLOCK, Header, SegmentReader};
+use crate::manifest::SegmentEntry;
+
+/// Segments that hold frames, by their first LSN.
+#[derive(Debug)]
+pub(super) struct Frames<'a> {
+    source: &'a Source<'a>,
+    segments: Vec<Segment>,
+    cut: Lsn,
+    proven: Lsn,
+    /// The highest epoch that a header tells.
+    pub(super) epoch: Epoch,
+}
+
+#[derive(Debug)]
+struct Segment {
+    /// As long as the file is.
+    entry: SegmentEntry,
+    header: Option<Header>,
+    first: Lsn,
+}
+
+/// How far the journal goes.
+#[derive(Debug)]
+pub(super) struct Visited {
+    pub(super) next: Lsn,
+    pub(super) clocks: Vec<ClockPair>,
+}
+
+impl<'a> Frames<'a> {
+    pub(super) fn open(
+        source: &'a Source<'a>,
+        listing: &Listing,
+        report: &mut SalvageReport,
+    ) -> Result<Self, StoreError> {
+        let mut segments = Vec::new();
+        for listed in &listing.segments {
+            let opened = SegmentReader::open(source, listed).or_else(|trouble| {
+                let Some(bytes) = size_of(source, listed) else { return Err(trouble) };
+                // A file that was cut short holds whole frames all the same.
+                if let Trouble::Damaged(problem) = trouble {
+                    report.damage.push(problem);
+                }
+                SegmentReader::open(source, &SegmentEntry { bytes, ..*listed })
+            });
+            let Some(mut reader) = note(opened, report)? else { continue };
+            let header = note(SegmentReader::header_as(&reader, listed), report)?.flatten();
+            let first = match header {
+                Some(header) => Some(header.first),
+                None => reader.find_frame(BLOCK as u64)?.map(|frame| frame.head.first),
+            };
+            segments.extend(first.map(|first| Segment { entry: reader.entry, header, first }));
+        }
+        segments.sort_by_key(|segment| (segment.first, segment.entry.no));
+        let headers = || segments.iter().filter_map(|segment| segment.header);
+        let proven =
+            headers().map(|header| header.watermark).fold(listing.proven.max(listing.cut()), Lsn::max);
+        let epoch = headers().map(|header| header.epoch).max().unwrap_or(Epoch(0));
+        Ok(Frames { source, segments, cut: listing.cut(), proven, epoch })
+    }
+
+    /// Visits the records in their order. Those that cannot be read, and the places of damage, are reported.
+    pub(super) fn visit(
+        &self,
+        report: &mut SalvageReport,
+        mut visit: impl FnMut(Lsn, Record) -> Result<(), StoreError>,
+    ) -> Result<Visited, StoreError> {
+        let mut visited = Visited { next: self.cut.next(), clocks: Vec::new() };
+        for (i, segment) in self.segments.iter().enumerate() {
+            let file = segment.entry.no.segment();
+            // What has no header counts where it goes on: it may be the beginning of an owner that was killed.
+            let adds = segment.header.is_some() || self.last_of(segment)? >= visited.next;
+            if !adds {
+                continue;
+            }
+            if segment.header.is_none() {
+                report.damage.push(Problem::new(&*file, 0, "the header is damaged"));
+            }
+            self.lose(visited.next, Some(segment.first), report);
+            visited.clocks.extend(segment.header.and_then(|header| header.clock));
+            let end = self.segments[i + 1..].iter().find(|next| next.header.is_some()).map(|next| next.first);
+            let next = self.segment(segment, end, report, &mut visited.clocks, &mut visit)?;
+            visited.next = visited.next.max(next);
+        }
+        if self.proven >= visited.next && self.segments.is_empty() {
+            self.lose(visited.next, Some(self.proven.next()), report);
+        }
+        Ok(visited)
+    }
+
+    /// Visits a segment up to an LSN; returns the LSN behind what was read, or known to have been there.
+    fn segment(
+        &self,
+        segment: &Segment,
+        end: Option<Lsn>,
+        report: &mut SalvageReport,
+        clocks: &mut Vec<ClockPair>,
+        visit: &mut impl FnMut(Lsn, Record) -> Result<(), StoreError>,
+    ) -> Result<Lsn, StoreError> {
+        let Some(mut reader) = note(SegmentReader::open(self.source, &segment.entry), report)? else {
+            return Ok(segment.first);
+        };
+        let (mut at, mut next, mut proven) = (BLOCK as u64, segment.first, self.proven);
+        while end.is_none_or(|end| next < end) {
+            let found = reader.frame(at)?;
+            let what = match found {
+                Ok(frame) if frame.head.first == next => {
+                    proven = proven.max(frame.head.watermark);
+                    clocks.extend(Some(frame.head.clock));
+                    self.records(&segment.entry, &frame, end, report, visit)?;
+                    (at, next) = (frame.end, frame.next());
+                    continue;
+                }
+                Ok(frame) => {
+                    format!("the frame starts with LSN {}, LSN {} is due", frame.head.first.0, next.0)
+                }
+                Err(no) => no.as_str().to_owned(),
+            };
+            if end.is_none() {
+                let evidence = reader.evidence(at)?.map_or(Lsn(0), |(watermark, _)| watermark);
+                if proven.max(evidence) < next {
+                    break; // the journal ends here: nothing more was promised
+                }
+                proven = proven.max(evidence);
+            }
+            report.damage.push(reader.problem(at, what));
+            let mut from = at + 8;
+            let further = loop {
+                match reader.find_frame(from)? {
+                    Some(frame) if frame.head.first < next => from = frame.end,
+                    other => break other.filter(|frame| end.is_none_or(|end| frame.head.first < end)),
+                }
+            };
+            let Some(frame) = further else {
+                let until = end.unwrap_or(proven.next());
+                self.lose(next, Some(until), report);
+                next = until;
+                break;
+            };
+            self.lose(next, Some(frame.head.first), report);
+            (at, next) = (frame.at, frame.head.first);
+        }
+        Ok(next)
+    }
+
+    fn records(
+        &self,
+        entry: &SegmentEntry,
+        frame: &Frame,
+        end: Option<Lsn>,
+        report: &mut SalvageReport,
+        visit: &mut impl FnMut(Lsn, Record) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut next = frame.head.first;
+        for record in frame.records() {
+            match record {
+                Ok((lsn, record, _)) if end.is_none_or(|end| lsn < end) => {
+                    next = lsn.next();
+                    visit(lsn, record)?;
+                }
+                Ok(_) => break,
+                Err((at, what)) => {
+                    report.damage.push(Problem::new(entry.no.segment(), at, what));
+                    self.lose(next, Some(frame.next()), report);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Records from one to before another are lost, unless they are in the runs anyway.
+    fn lose(&self, from: Lsn, until: Option<Lsn>, report: &mut SalvageReport) {
+        let from = clip(from, self.cut);
+        match until {
+            Some(until) if from < until => {
+                report.losses.push(Loss::Records { from, to: Some(Lsn(until.0 - 1)) });
+            }
+            Some(_) => {}
+            None => report.losses.push(Loss::Records { from, to: None }),
+        }
+    }
+
+    /// The last record of a segment without a header.
+    fn last_of(&self, segment: &Segment) -> Result<Lsn, StoreError> {
+        let mut reader = SegmentReader::open(self.source, &segment.entry)?;
+        let (mut last, mut at) = (Lsn(0), BLOCK as u64);
+        while let Some(frame) = reader.find_frame(at)? {
+            last = last.max(Lsn(frame.next().0.saturating_sub(1)));
+            at = frame.end;
+        }
+        Ok(last)
+    }
+}
+
+/// The true size of a segment's file, if it is there and has room for frames.
+fn size_of(source: &Source<'_>, entry: &SegmentEntry) -> Option<u64> {
+    use crate::disk::{Access, Disk};
+    let file = source.open(&entry.no.segment(), Access::Read).ok()?;
+    file.size().ok().filter(|size| *size > BLOCK as u64)
+}

@@ -1,0 +1,122 @@
+//! Which files of the damaged folder count: as the manifest says, or else as the files say themselves.
+
+use duewheel_core::store::StoreError;
+use duewheel_core::{Epoch, Lsn};
+
+use super::blocks::FILE_HEAD;
+use super::source::Source;
+use super::{SalvageReport, note};
+use crate::disk::{Access, Disk};
+use crate::fault::{Problem, failed};
+use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE};
+use crate::le::u64_at;
+use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
+
+/// What there is to read.
+#[derive(Debug)]
+pub(super) struct Listing {
+    pub(super) epoch: Epoch,
+    pub(super) proven: Lsn,
+    pub(super) segments: Vec<SegmentEntry>,
+    /// Oldest first.
+    pub(super) runs: Vec<RunEntry>,
+    pub(super) state: Option<StateEntry>,
+    /// Whether a manifest says so.
+    pub(super) by: By,
+}
+
+/// Where a listing is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Manifest,
+    Files,
+}
+
+impl Listing {
+    pub(super) fn read(source: &Source<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
+        if let Some(Some(manifest)) = note(Manifest::read(source), report)? {
+            let Manifest { epoch, proven, segments, runs, state, .. } = manifest;
+            return Ok(Listing { epoch, proven, segments, runs, state, by: By::Manifest });
+        }
+        if report.damage.is_empty() {
+            report.damage.push(Problem::new(MANIFEST, 0, "the manifest is missing"));
+        }
+        let (epoch, proven) = (Epoch(0), Lsn(0));
+        let mut listing =
+            Listing { epoch, proven, segments: Vec::new(), runs: Vec::new(), state: None, by: By::Files };
+        for (no, name) in numbered(source, JOURNAL, ".log")? {
+            // A segment without a header is asked for its first frame.
+            let head = head_of(source, &name, 4096 + 24)?;
+            let own = head.bytes.len() >= 40 && u64_at(&head.bytes, 16) == no.0;
+            let incarnation = match own {
+                true => u64_at(&head.bytes, 24),
+                false if head.bytes.len() >= 4096 + 24 => u64_at(&head.bytes, 4096 + 16),
+                false => continue,
+            };
+            listing.segments.push(SegmentEntry {
+                no,
+                incarnation: Incarnation(incarnation),
+                bytes: head.size,
+            });
+        }
+        for (no, name) in numbered(source, RUNS, ".run")? {
+            let head = head_of(source, &name, FILE_HEAD + 24)?;
+            let Some((incarnation, last)) = head.block_file(no) else { continue };
+            listing.runs.push(RunEntry { no, incarnation, bytes: head.size, last });
+        }
+        listing.runs.sort_unstable_by_key(|run| (run.last, run.no));
+        for (no, name) in numbered(source, STATE, ".state")? {
+            let head = head_of(source, &name, FILE_HEAD + 24)?;
+            let Some((incarnation, last)) = head.block_file(no) else { continue };
+            listing.state = Some(StateEntry { no, incarnation, bytes: head.size, last });
+        }
+        Ok(listing)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty() && self.runs.is_empty() && self.state.is_none()
+    }
+
+    /// The last cut, as far as it is known: every record up to here is in the runs and in the books.
+    pub(super) fn cut(&self) -> Lsn {
+        let runs = self.runs.iter().map(|run| run.last);
+        runs.chain(self.state.map(|state| state.last)).max().unwrap_or(Lsn(0))
+    }
+}
+
+struct Head {
+    size: u64,
+    bytes: Vec<u8>,
+}
+
+impl Head {
+    /// Incarnation and position of a run or of a state: as its head says, or as its first block says.
+    fn block_file(&self, no: FileNo) -> Option<(Incarnation, Lsn)> {
+        if self.bytes.len() < FILE_HEAD as usize + 24 {
+            return None;
+        }
+        if u64_at(&self.bytes, 16) == no.0 {
+            return Some((Incarnation(u64_at(&self.bytes, 24)), Lsn(u64_at(&self.bytes, 32))));
+        }
+        Some((Incarnation(u64_at(&self.bytes, FILE_HEAD as usize + 16)), Lsn(0)))
+    }
+}
+
+fn head_of(source: &Source<'_>, name: &str, bytes: u64) -> Result<Head, StoreError> {
+    let file = source.open(name, Access::Read).map_err(failed("open", name))?;
+    let size = file.size().map_err(failed("measure", name))?;
+    let mut head = vec![0; usize::try_from(size.min(bytes)).unwrap_or(0)];
+    file.read_at(&mut head, 0).map_err(failed("read", name))?;
+    Ok(Head { size, bytes: head })
+}
+
+/// The files of a folder by their numbers.
+fn numbered(source: &Source<'_>, dir: &str, ending: &str) -> Result<Vec<(FileNo, String)>, StoreError> {
+    let mut files = Vec::new();
+    for name in source.list(dir).map_err(failed("list", dir))? {
+        let no = name.strip_suffix(ending).and_then(|no| no.parse().ok());
+        files.extend(no.map(|no| (FileNo(no), format!("{dir}/{name}"))));
+    }
+    files.sort_unstable();
+    Ok(files)
+}

@@ -1,0 +1,205 @@
+//! What the whole blocks of one run say. Its tail and its indexes are not needed for that, but for the names of queues.
+
+use bytes::Bytes;
+use duewheel_core::message::Row;
+use duewheel_core::record::{DedupeRow, Reader, varint};
+use duewheel_core::store::StoreError;
+use duewheel_core::{MessageId, QueueName};
+use roaring::RoaringTreemap;
+
+use super::blocks::{Block, Blocks};
+use super::books::Books;
+use super::source::Source;
+use super::{Loss, SalvageReport};
+use crate::disk::{Access, Disk};
+use crate::fault::{Problem, failed};
+use crate::manifest::RunEntry;
+use crate::run::Mask;
+use crate::run::block::{FOOTER, Footer, HEAD, Kind};
+use crate::run::row::{self, Rows};
+
+/// What is known of a run as a whole.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    queues: Vec<QueueName>,
+    /// Ids of its messages, if they can be read.
+    ids: Option<RoaringTreemap>,
+    removed: RoaringTreemap,
+    masks: Vec<(u32, Mask)>,
+}
+
+/// One thing in a run.
+pub(super) enum Piece {
+    /// A message, and the run's number of its queue.
+    Message(u32, Row),
+    Answer(DedupeRow),
+}
+
+/// How much of a run was met.
+#[derive(Default)]
+struct Met {
+    rows: u64,
+    answers: u64,
+    told: Option<u64>,
+    footer: Option<Footer>,
+    last: Option<u8>,
+    /// Whether bytes are missing where answers may have been.
+    hole: bool,
+}
+
+impl Pieces {
+    /// Looks at all blocks, and says what is lost. `None` if the file is not there.
+    pub(super) fn open(
+        source: &Source<'_>,
+        entry: &RunEntry,
+        books: &Books,
+        report: &mut SalvageReport,
+    ) -> Result<Option<Pieces>, StoreError> {
+        let name = entry.no.run();
+        if let Err(error) = source.open(&name, Access::Read) {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                return Err(failed("open", &name)(error));
+            }
+            report.damage.push(Problem::new(&*name, 0, "the run is not there"));
+            report.losses.push(Loss::Run { file: name.clone(), messages: None });
+            report.losses.push(Loss::Answers { file: name });
+            return Ok(None);
+        }
+        let mut pieces = Pieces::default();
+        match books.lost_of(entry.no) {
+            Some(lost) => (pieces.removed, pieces.masks) = (lost.removed.clone(), lost.masks.clone()),
+            None => report.losses.push(Loss::Settled { file: name.clone() }),
+        }
+        let mut met = Met::default();
+        let mut blocks = blocks(source, entry)?;
+        let mut gaps = 0;
+        while let Some(block) = blocks.next()? {
+            if blocks.gaps.len() > gaps && met.last.is_none_or(|kind| kind <= Kind::Answers as u8) {
+                met.hole = true;
+            }
+            gaps = blocks.gaps.len();
+            met.last = Some(block.kind);
+            pieces.take(&block, &mut met);
+        }
+        if blocks.gaps.len() > gaps && met.last.is_none_or(|kind| kind <= Kind::Answers as u8) {
+            met.hole = true;
+        }
+        for (from, to) in &blocks.gaps {
+            let what = format!("there is no whole block up to byte {to}");
+            report.damage.push(Problem::new(&*name, *from, what));
+        }
+        let rows = met.footer.map(|footer| footer.rows).or(met.told);
+        if pieces.ids.is_none() && (met.hole || rows.is_some_and(|rows| rows > met.rows)) {
+            let messages = rows.map(|rows| rows.saturating_sub(met.rows));
+            report.losses.push(Loss::Run { file: name.clone(), messages });
+        } else if pieces.ids.is_none() && pieces.queues.is_empty() && met.rows > 0 {
+            report.losses.push(Loss::Run { file: name.clone(), messages: Some(met.rows) });
+        }
+        if met.footer.map_or(met.hole, |footer| met.answers < footer.answers) {
+            report.losses.push(Loss::Answers { file: name });
+        }
+        Ok(Some(pieces))
+    }
+
+    fn take(&mut self, block: &Block, met: &mut Met) {
+        match block.kind {
+            kind if kind == Kind::Messages as u8 => met.rows += u64::from(block.entries),
+            kind if kind == Kind::Answers as u8 => met.answers += u64::from(block.entries),
+            kind if kind == Kind::Queues as u8 => {
+                if let Some((queues, rows)) = read_queues(&block.payload, block.entries) {
+                    (self.queues, met.told) = (queues, Some(rows));
+                }
+            }
+            kind if kind == Kind::Ids as u8 => {
+                self.ids = RoaringTreemap::deserialize_from(&block.payload[..]).ok();
+            }
+            kind if kind == Kind::Footer as u8 && block.payload.len() == FOOTER - HEAD => {
+                met.footer = Footer::read(&block.payload, block.at).ok();
+            }
+            _ => {}
+        }
+    }
+
+    /// The greatest id that it may have.
+    pub(super) fn greatest_id(&self) -> Option<u64> {
+        self.ids.as_ref().and_then(RoaringTreemap::max)
+    }
+
+    /// Whether a row counts, by the state.
+    pub(super) fn counts(&self, id: MessageId, queue: u32) -> bool {
+        let takes = |mask: &Mask| id < mask.before && mask.keep.binary_search(&id).is_err();
+        !self.removed.contains(id.0) && !self.masks.iter().any(|(of, mask)| *of == queue && takes(mask))
+    }
+
+    /// Messages that are in the run and count, but for those that were read.
+    pub(super) fn unread(&self, read: &RoaringTreemap) -> RoaringTreemap {
+        match &self.ids {
+            Some(ids) => &(ids - read) - &self.removed,
+            None => RoaringTreemap::new(),
+        }
+    }
+
+    /// Gives the messages and the answers that are in whole blocks.
+    pub(super) fn visit(
+        &self,
+        source: &Source<'_>,
+        entry: &RunEntry,
+        mut visit: impl FnMut(Piece) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut blocks = blocks(source, entry)?;
+        while let Some(block) = blocks.next()? {
+            match block.kind {
+                kind if kind == Kind::Messages as u8 => {
+                    for (queue, row) in self.rows(&block) {
+                        visit(Piece::Message(queue, row))?;
+                    }
+                }
+                kind if kind == Kind::Answers as u8 => {
+                    for row in answers(&block) {
+                        visit(Piece::Answer(row))?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a block; those that cannot be read are missing, and are told of by their ids.
+    fn rows(&self, block: &Block) -> Vec<(u32, Row)> {
+        let mut found = Vec::new();
+        let mut rows = Rows::new(&block.payload, block.entries);
+        while let Ok(Some(row)) = rows.next() {
+            let Some(queue) = self.queues.get(row.queue as usize) else { continue };
+            let decoded = row::decode(Bytes::copy_from_slice(row.bytes), queue.clone());
+            found.extend(decoded.ok().map(|decoded| (row.queue, decoded)));
+        }
+        found
+    }
+}
+
+fn blocks(source: &Source<'_>, entry: &RunEntry) -> Result<Blocks, StoreError> {
+    let name = entry.no.run();
+    let file = source.open(&name, Access::Read).map_err(failed("open", &name))?;
+    Blocks::new(file, name, entry.incarnation)
+}
+
+fn answers(block: &Block) -> Vec<DedupeRow> {
+    let mut rest = Reader::new(block.payload.clone());
+    let answers = (0..block.entries).map_while(|_| rest.blob().ok());
+    answers.filter_map(|answer| Reader::new(answer).dedupe().ok()).collect()
+}
+
+/// Names of queues, and how many messages there are in all.
+fn read_queues(mut bytes: &[u8], count: u32) -> Option<(Vec<QueueName>, u64)> {
+    let (mut queues, mut rows) = (Vec::new(), 0u64);
+    for _ in 0..count {
+        let length = usize::try_from(varint(&mut bytes).ok()?).ok()?;
+        let (name, rest) = bytes.split_at_checked(length)?;
+        bytes = rest;
+        queues.push(QueueName::new(std::str::from_utf8(name).ok()?).ok()?);
+        rows = rows.saturating_add(varint(&mut bytes).ok()?);
+        varint(&mut bytes).ok()?;
+    }
+    Some((queues, rows))
+}

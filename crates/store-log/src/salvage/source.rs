@@ -1,0 +1,125 @@
+//! The damaged folder: nothing is written to it, and a place that cannot be read is read as zeros.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::disk::{Access, Disk, DiskFile, Held, Hold};
+use crate::fault::Problem;
+
+/// Bytes that are given up together when the disk cannot read them.
+const PAGE: usize = 4096;
+
+/// A disk that refuses to write. What it cannot read is zero, which no checksum takes for data.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    disk: &'a dyn Disk,
+    unreadable: Arc<Mutex<Vec<(String, u64)>>>,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(disk: &'a dyn Disk) -> Self {
+        Source { disk, unreadable: Arc::default() }
+    }
+
+    /// Pages that the disk could not read.
+    pub(super) fn unreadable(&self) -> Vec<Problem> {
+        let mut places = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        places.sort_unstable();
+        places.dedup();
+        places
+            .into_iter()
+            .map(|(file, at)| Problem::new(file, at, "the disk cannot read this page"))
+            .collect()
+    }
+}
+
+#[derive(Debug)]
+struct SourceFile {
+    file: Arc<dyn DiskFile>,
+    name: String,
+    unreadable: Arc<Mutex<Vec<(String, u64)>>>,
+}
+
+fn refused<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "a folder that is salvaged is never written to"))
+}
+
+impl Disk for Source<'_> {
+    fn make_dir(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        match self.disk.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    fn lock(&self, _: &str, _: Hold) -> io::Result<Box<dyn Held>> {
+        refused()
+    }
+
+    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.open(name, Access::Read)?;
+        Ok(Arc::new(SourceFile { file, name: name.into(), unreadable: self.unreadable.clone() }))
+    }
+
+    fn create(&self, _: &str) -> io::Result<Arc<dyn DiskFile>> {
+        refused()
+    }
+
+    fn rename(&self, _: &str, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn remove(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn sync_dir(&self, _: &str) -> io::Result<()> {
+        refused()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        self.disk.free_bytes()
+    }
+
+    fn unique(&self) -> u64 {
+        self.disk.unique()
+    }
+}
+
+impl DiskFile for SourceFile {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        if self.file.read_at(buffer, at).is_ok() {
+            return Ok(());
+        }
+        let mut page_at = at;
+        for page in buffer.chunks_mut(PAGE) {
+            if self.file.read_at(page, page_at).is_err() {
+                page.fill(0);
+                let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+                unreadable.push((self.name.clone(), page_at));
+            }
+            page_at += page.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn allocate(&self, _: u64) -> io::Result<()> {
+        refused()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        refused()
+    }
+}

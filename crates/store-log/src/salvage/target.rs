@@ -1,0 +1,214 @@
+//! The new folder, written through a store of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use duewheel_core::message::{Life, Message, Row, Stage};
+use duewheel_core::record::{ClockPair, DedupeRow, Group, Record, Was};
+use duewheel_core::store::{ErrorKind, Found, Lookups, Room, Store, StoreError};
+use duewheel_core::{Epoch, Key, Lsn, MessageId, QueueName};
+
+use super::books::Books;
+use super::{Loss, SalvageReport};
+use crate::backup::empty_folder;
+use crate::folder::FileNo;
+use crate::manifest::Manifest;
+use crate::options::Options;
+use crate::state;
+use crate::store::LogStore;
+
+/// Messages and answers that are written together.
+const TOGETHER: usize = 512;
+/// A group is closed when it has so many bytes.
+const GROUP_BYTES: usize = 1024 * 1024;
+const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(super) struct Target {
+    store: LogStore,
+    clock: ClockPair,
+    next: Lsn,
+    rows: Vec<Row>,
+    bytes: usize,
+    answers: Vec<(DedupeRow, Over)>,
+    written: Written,
+}
+
+/// What an answer does to one that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// It is newer.
+    Replaces,
+    /// It is older.
+    Yields,
+}
+
+/// What has been written.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    pub(super) messages: u64,
+    pub(super) answers: u64,
+    pub(super) per_queue: BTreeMap<QueueName, u64>,
+}
+
+impl Target {
+    /// Makes a folder with the books, and opens it.
+    pub(super) fn create(
+        dir: &Path,
+        books: &Books,
+        epoch: Epoch,
+        clock: ClockPair,
+    ) -> Result<Self, StoreError> {
+        if dir.exists() {
+            let what = format_args!("{} exists", dir.display()).to_string();
+            return Err(StoreError::new(ErrorKind::Unavailable, what));
+        }
+        let disk = empty_folder(dir)?;
+        let ledger = books.without_messages();
+        let state = state::write(&disk, FileNo(1), &ledger, &[])?;
+        let (next_file, proven) = (FileNo(2), ledger.applied());
+        Manifest { epoch, next_file, proven, state: Some(state), ..Manifest::empty() }.replace(&disk)?;
+        let thread = thread::current();
+        let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
+        let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
+        let next = store.recovered().next_lsn;
+        let (rows, answers, written) = (Vec::new(), Vec::new(), Written::default());
+        Ok(Target { store, clock, next, rows, bytes: 0, answers, written })
+    }
+
+    pub(super) fn clock(&self) -> ClockPair {
+        self.clock
+    }
+
+    /// Takes a message; each one once.
+    pub(super) fn put(
+        &mut self,
+        message: Arc<Message>,
+        life: Life,
+        report: &mut SalvageReport,
+    ) -> Result<(), StoreError> {
+        self.bytes += message.weight();
+        self.rows.push(Row { message, life });
+        self.flush_if_due(report)
+    }
+
+    /// Takes a remembered answer.
+    pub(super) fn answer(
+        &mut self,
+        row: DedupeRow,
+        over: Over,
+        report: &mut SalvageReport,
+    ) -> Result<(), StoreError> {
+        self.answers.push((row, over));
+        self.flush_if_due(report)
+    }
+
+    fn flush_if_due(&mut self, report: &mut SalvageReport) -> Result<(), StoreError> {
+        if self.bytes < GROUP_BYTES && self.rows.len() + self.answers.len() < TOGETHER {
+            return Ok(());
+        }
+        self.flush(report)
+    }
+
+    /// Writes what was taken.
+    pub(super) fn flush(&mut self, report: &mut SalvageReport) -> Result<(), StoreError> {
+        let mut records = self.settle_keys(report)?;
+        for row in std::mem::take(&mut self.rows) {
+            self.written.messages += 1;
+            *self.written.per_queue.entry(row.message.queue.clone()).or_default() += 1;
+            records.push(Record::Put { message: row.message, life: row.life, was: None });
+        }
+        self.bytes = 0;
+        let answers = self.new_answers()?;
+        self.written.answers += answers.len() as u64;
+        records.extend(answers.into_iter().map(Record::Deduped));
+        if records.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match self.store.room() {
+                Room::Enough => break,
+                Room::Busy => {
+                    self.store.progress()?;
+                    thread::park_timeout(Duration::from_millis(10));
+                }
+                Room::SettleOnly | Room::RemoveOnly => {
+                    return Err(StoreError::new(ErrorKind::Full, "there is no room for the new folder"));
+                }
+            }
+        }
+        let group = Group { first: self.next, clock: self.clock, records };
+        self.next = group.last().next();
+        self.store.append(&group)
+    }
+
+    /// Of messages that have one key the newest keeps it. Returns what is to be said again of those that are written already.
+    fn settle_keys(&mut self, report: &mut SalvageReport) -> Result<Vec<Record>, StoreError> {
+        let keys: BTreeSet<(QueueName, Key)> = self.rows.iter().filter_map(held).collect();
+        let mut found = Found::default();
+        let lookups = Lookups { keys: keys.iter().cloned().collect(), ..Lookups::default() };
+        self.store.find_many(&lookups, &mut found)?;
+        let mut written: BTreeMap<MessageId, Row> = BTreeMap::new();
+        let mut holders: BTreeMap<(QueueName, Key), MessageId> = BTreeMap::new();
+        for row in found.rows {
+            if let Some(key) = held(&row).filter(|key| keys.contains(key)) {
+                holders.insert(key, row.message.id);
+                written.insert(row.message.id, row);
+            }
+        }
+        let mut losers: BTreeSet<MessageId> = BTreeSet::new();
+        for row in &self.rows {
+            let Some(key) = held(row) else { continue };
+            let id = row.message.id;
+            let Some(other) = holders.insert(key.clone(), id) else { continue };
+            let (loser, holder) = (id.min(other), id.max(other));
+            holders.insert(key.clone(), holder);
+            losers.insert(loser);
+            report.losses.push(Loss::Key { id: loser, queue: key.0, key: key.1, holder });
+        }
+        for row in self.rows.iter_mut().filter(|row| losers.contains(&row.message.id)) {
+            row.message = without_key(&row.message);
+        }
+        let again = written.into_values().filter(|row| losers.contains(&row.message.id));
+        Ok(again
+            .map(|Row { message, life }| {
+                let (queue, weight) = (message.queue.clone(), message.weight() as u64);
+                let was = Was { queue, kind: life.stage.kind(), due: life.due, weight };
+                Record::Put { message: without_key(&message), life, was: Some(was) }
+            })
+            .collect())
+    }
+
+    /// The answers to write: of two for one `dedupe_id` the newer.
+    fn new_answers(&mut self) -> Result<Vec<DedupeRow>, StoreError> {
+        let answers = std::mem::take(&mut self.answers);
+        let name = |row: &DedupeRow| (row.queue.clone(), row.dedupe_id.clone());
+        let yielding: BTreeSet<_> =
+            answers.iter().filter(|(_, over)| *over == Over::Yields).map(|(row, _)| name(row)).collect();
+        let mut found = Found::default();
+        let lookups = Lookups { answers: yielding.into_iter().collect(), ..Lookups::default() };
+        self.store.find_many(&lookups, &mut found)?;
+        let there: BTreeSet<_> = found.answers.iter().map(name).collect();
+        let is_new = |(row, over): &(DedupeRow, Over)| *over == Over::Replaces || !there.contains(&name(row));
+        Ok(answers.into_iter().filter(is_new).map(|(row, _)| row).collect())
+    }
+
+    /// Makes everything durable.
+    pub(super) fn close(&mut self) -> Result<Written, StoreError> {
+        self.store.close(self.clock)?;
+        Ok(self.written.clone())
+    }
+}
+
+/// The key that a message holds.
+fn held(row: &Row) -> Option<(QueueName, Key)> {
+    let key = row.message.key.clone().filter(|_| !matches!(row.life.stage, Stage::Dead { .. }))?;
+    Some((row.message.queue.clone(), key))
+}
+
+fn without_key(message: &Arc<Message>) -> Arc<Message> {
+    Arc::new(Message { key: None, ..Message::clone(message) })
+}

@@ -1,0 +1,256 @@
+//! A salvage keeps what can be proved, says what is lost, and never writes to the damaged folder.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use duewheel_core::message::Row;
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{ErrorKind, Recovered, Store};
+use duewheel_core::{Lsn, MessageId};
+use duewheel_sim_disk::SimDisk;
+use duewheel_store_log::{LogStore, Loss, SalvageReport, salvage, salvage_from, verify};
+
+use crate::rig::{Rig, all_rows, by_hand, figure, small, work};
+
+/// Runs, sealed segments and one in use; closed. All appends are in the history.
+fn healthy() -> (SimDisk, History) {
+    let disk = SimDisk::new(1);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(1));
+    let hands = rig.store.hands();
+    while figure(&rig.store, "merges_total") == 0 || figure(&rig.store, "runs") < 2 {
+        rig.append(9);
+        work(&hands);
+        hands.prepare();
+    }
+    for _ in 0..12 {
+        rig.append(9);
+        hands.prepare();
+    }
+    rig.store.close(rig.history.tick()).expect("close");
+    (disk, rig.history)
+}
+
+/// Every name and byte of a folder.
+fn bytes_of(disk: &SimDisk) -> Vec<(String, Vec<u8>)> {
+    disk.names("").into_iter().map(|name| (name.clone(), disk.read(&name))).collect()
+}
+
+/// Salvages a folder, checks that it stays as it is and that the new one is whole, and reads that.
+#[track_caller]
+fn salvaged(disk: &SimDisk) -> (SalvageReport, Recovered, Vec<Row>) {
+    let before = bytes_of(disk);
+    let dir = tempfile::tempdir().expect("a folder");
+    let data = dir.path().join("data");
+    let report = salvage_from(disk, &data).expect("salvage");
+    assert!(before == bytes_of(disk), "the damaged folder stays as it is");
+    let checked = verify(&data).expect("verify");
+    assert_eq!(checked.problems, []);
+    assert_eq!(checked.messages, report.messages);
+    let (recovered, rows) = read(&data);
+    assert_eq!(rows.len() as u64, report.messages);
+    let mut keys = BTreeSet::new();
+    for row in rows.iter().filter(|row| row.life.stage.kind() != duewheel_core::message::Kind::Dead) {
+        let Some(key) = &row.message.key else { continue };
+        assert!(keys.insert((row.message.queue.clone(), key.clone())), "{key:?} is held twice");
+    }
+    (report, recovered, rows)
+}
+
+fn read(data: &Path) -> (Recovered, Vec<Row>) {
+    let mut store = LogStore::open(data, small(), std::sync::Arc::new(|| {})).expect("open");
+    (store.recovered(), all_rows(&mut store))
+}
+
+fn lost_ids(report: &SalvageReport) -> BTreeSet<MessageId> {
+    let mut ids = BTreeSet::new();
+    for loss in &report.losses {
+        match loss {
+            Loss::Ids { first, last } => ids.extend((first.0..=last.0).map(MessageId)),
+            Loss::Message { id, .. } => {
+                ids.insert(*id);
+            }
+            _ => {}
+        }
+    }
+    ids
+}
+
+#[test]
+fn a_healthy_folder_comes_out_whole_with_nothing_on_the_list() {
+    let (disk, history) = healthy();
+    let model = history.model();
+    let (report, recovered, rows) = salvaged(&disk);
+    assert_eq!((report.losses.as_slice(), report.damage.as_slice()), (&[][..], &[][..]));
+    assert_eq!(rows, model.rows());
+    assert!(rows.len() > 50, "{}", rows.len());
+    let should = model.recovered(recovered.epoch);
+    assert_eq!(recovered.queues, should.queues, "settings, pauses, totals and counts");
+    assert_eq!((recovered.next_id, recovered.due), (should.next_id, should.due));
+    assert!(recovered.epoch.0 > 65_536, "no lease token of the old folder is given again");
+}
+
+fn flip(disk: &SimDisk, name: &str, at: usize) {
+    let mut bytes = disk.read(name);
+    bytes[at] ^= 0x40;
+    disk.overwrite(name, &bytes);
+}
+
+fn ids_of(rows: &[Row]) -> BTreeSet<MessageId> {
+    rows.iter().map(|row| row.message.id).collect()
+}
+
+#[test]
+fn a_damaged_block_of_a_run_costs_its_own_messages_and_each_is_named() {
+    let (disk, history) = healthy();
+    let all = history.model().rows();
+    let mut losing = 0;
+    for name in disk.names("runs") {
+        let copy = disk.copy();
+        flip(&copy, &name, 64 + 700);
+        let (report, _, rows) = salvaged(&copy);
+        assert!(
+            report.damage.iter().any(|problem| problem.file == name && problem.offset == 64),
+            "{report:?}"
+        );
+        let lost = lost_ids(&report);
+        let missing = &ids_of(&all) - &ids_of(&rows);
+        assert!(missing.is_subset(&lost), "{missing:?} in {lost:?}");
+        // Of which queue an unread message was, and so whether a purge took it, only the books tell: they count it.
+        let counted = report.losses.iter().map(|loss| match loss {
+            Loss::Missing { messages, .. } => *messages,
+            _ => 0,
+        });
+        assert_eq!(counted.sum::<u64>(), missing.len() as u64, "{report:?}");
+        for row in &rows {
+            let stale = Loss::Stale { id: row.message.id, queue: row.message.queue.clone() };
+            assert!(all.contains(row) || report.losses.contains(&stale), "{row:?}");
+        }
+        losing += missing.len();
+    }
+    assert!(losing > 5, "{losing}");
+}
+
+#[test]
+fn indexes_and_footer_of_a_run_are_not_needed() {
+    let (disk, history) = healthy();
+    let name = disk.names("runs").pop().expect("a run");
+    let size = disk.read(&name).len();
+    flip(&disk, &name, size - 20);
+    let (report, _, rows) = salvaged(&disk);
+    assert_eq!(report.losses, []);
+    assert!(report.damage.iter().any(|problem| problem.file == name), "{report:?}");
+    assert_eq!(rows, history.model().rows());
+}
+
+/// The groups behind the cut that the used segments hold: the file, where the frame starts, its first LSN and its records.
+fn groups(disk: &SimDisk) -> Vec<(String, usize, u64, u64)> {
+    let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    let small = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    let cut = number(&disk.read(&disk.names("state").pop().expect("a state")), 32);
+    let is_used = |name: &String| disk.read(name)[..8] == *b"dw-segmt";
+    let mut groups = Vec::new();
+    for name in disk.names("journal").into_iter().filter(is_used) {
+        let bytes = disk.read(&name);
+        let mut at = 4_096;
+        while at + 56 <= bytes.len() && number(&bytes, at + 16) == number(&bytes, 24) {
+            let (first, records) = (number(&bytes, at + 24), u64::from(small(&bytes, at + 12)));
+            if records > 0 && first > cut {
+                groups.push((name.clone(), at, first, records));
+            }
+            at += (56 + small(&bytes, at + 4) as usize).next_multiple_of(8);
+        }
+    }
+    groups
+}
+
+#[test]
+fn a_damaged_frame_costs_its_own_records_and_the_span_is_named() {
+    let (disk, history) = healthy();
+    let groups = groups(&disk);
+    assert!(groups.len() > 5, "{groups:?}");
+    for (name, at, first, records) in groups {
+        let copy = disk.copy();
+        flip(&copy, &name, at + 60);
+        let (report, _, rows) = salvaged(&copy);
+        let spans: Vec<_> =
+            report.losses.iter().filter(|loss| matches!(loss, Loss::Records { .. })).collect();
+        let span = Loss::Records { from: Lsn(first), to: Some(Lsn(first + records - 1)) };
+        assert_eq!(spans, [&span], "{report:?}");
+        assert_eq!((report.damage.len(), report.damage[0].offset), (1, at as u64));
+        let missing = &ids_of(&history.model().rows()) - &ids_of(&rows);
+        assert!(missing.len() as u64 <= records, "{missing:?} by {records} records");
+    }
+}
+
+#[test]
+fn without_the_manifest_the_files_say_what_counts() {
+    let (disk, history) = healthy();
+    for damage in [None, Some(20)] {
+        let copy = disk.copy();
+        match damage {
+            None => copy.remove_file("MANIFEST"),
+            Some(at) => flip(&copy, "MANIFEST", at),
+        }
+        let (report, recovered, rows) = salvaged(&copy);
+        assert_eq!(report.losses, []);
+        assert_eq!(report.damage.len(), 1, "{report:?}");
+        assert_eq!(rows, history.model().rows());
+        assert_eq!(recovered.queues, history.model().recovered(recovered.epoch).queues);
+        assert!(recovered.next_id > history.model().recovered(recovered.epoch).next_id);
+    }
+}
+
+#[test]
+fn without_the_state_every_message_is_there_and_settled_ones_may_come_again() {
+    let (disk, history) = healthy();
+    for name in disk.names("state") {
+        disk.remove_file(&name);
+    }
+    let (report, _, rows) = salvaged(&disk);
+    assert!(report.losses.iter().any(|loss| matches!(loss, Loss::Settings { .. })), "{report:?}");
+    assert!(report.losses.iter().any(|loss| matches!(loss, Loss::Settled { .. })), "{report:?}");
+    let missing = &ids_of(&history.model().rows()) - &ids_of(&rows);
+    assert_eq!(missing, BTreeSet::new());
+}
+
+/// Whatever byte is damaged: if nothing is on the list, nothing is missing and nothing is other than it was.
+#[test]
+fn nothing_is_lost_in_silence_wherever_the_damage_is() {
+    let (disk, history) = healthy();
+    let all = history.model().rows();
+    let (mut tried, mut losing) = (0, 0);
+    for name in disk.names("").into_iter().filter(|name| name != "LOCK" && name != "RESERVE") {
+        let bytes = disk.read(&name);
+        if name.starts_with("journal") && bytes[..8] != *b"dw-segmt" {
+            continue;
+        }
+        for at in (0..bytes.len()).step_by((bytes.len() / 4).max(7)) {
+            let copy = disk.copy();
+            flip(&copy, &name, at);
+            let (report, recovered, rows) = salvaged(&copy);
+            tried += 1;
+            if !report.losses.is_empty() {
+                losing += 1;
+                continue;
+            }
+            assert_eq!(ids_of(&rows), ids_of(&all), "byte {at} of {name}");
+            assert!(rows == all, "byte {at} of {name}");
+            let should = history.model().recovered(recovered.epoch);
+            assert_eq!(recovered.queues, should.queues, "byte {at} of {name}");
+        }
+    }
+    assert!(tried > 20 && losing > 5, "{tried} {losing}");
+}
+
+#[test]
+fn a_folder_in_use_and_a_target_that_exists_are_refused() {
+    let (disk, _) = healthy();
+    let dir = tempfile::tempdir().expect("a folder");
+    let error = salvage_from(&disk, dir.path()).expect_err("it exists");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let (src, data) = (dir.path().join("src"), dir.path().join("data"));
+    let _owner = LogStore::open(&src, small(), std::sync::Arc::new(|| {})).expect("open");
+    let error = salvage(&src, &data).expect_err("it is in use");
+    assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+    assert!(!data.exists());
+}
