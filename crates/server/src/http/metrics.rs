@@ -8,7 +8,7 @@ use duewheel::core::State;
 use duewheel::core::engine::{Counts, LATENESS_MS, Op, QueueView, QuotaUse, Reply, Resource, Stats};
 
 use super::call::Call;
-use super::queue::totals;
+use super::queue::{is_unused_default, totals};
 use super::{Answer, App, figures, typed};
 use crate::error::Problem;
 
@@ -55,12 +55,13 @@ pub(crate) async fn metrics(call: Call) -> Answer {
 async fn first_queues(app: &App) -> Result<Vec<QueueView>, Problem> {
     let limit = PAGE.min(app.policy.max_page);
     let mut queues: Vec<QueueView> = Vec::new();
+    let mut last = None;
     while queues.len() < MAX_QUEUES {
-        let after = queues.last().map(|queue| queue.name.clone());
-        match app.ask(Op::Queues { after, limit }).await {
+        match app.ask(Op::Queues { after: last, limit }).await {
             Ok(Reply::Queues(page)) => {
                 let is_last = page.len() < limit;
-                queues.extend(page);
+                last = page.last().map(|queue| queue.name.clone());
+                queues.extend(page.into_iter().filter(|queue| !is_unused_default(queue)));
                 if is_last {
                     break;
                 }
