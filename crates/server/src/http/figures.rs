@@ -31,7 +31,7 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 const UNNAMED: &str = "A figure of the store.";
 
 /// What grows from the opening of the store on. The store on Redis has names without `_total`.
-const COUNTERS: [(&str, &str); 29] = [
+const COUNTERS: [(&str, &str); 30] = [
     ("groups_total", "Groups of records appended to the journal."),
     ("records_total", "Records appended to the journal."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -43,6 +43,7 @@ const COUNTERS: [(&str, &str); 29] = [
     ("segments_made_total", "Journal segments made as new files."),
     ("segments_reused_total", "Journal segments made of files that are needed no more."),
     ("segment_failures_total", "Journal segments that could not be made; each is tried again."),
+    ("page_failures_total", "Pages that the disk would not give; each is read again."),
     ("cuts_total", "Memtables frozen for a flush."),
     ("flushes_total", "Flushes of memtables to runs."),
     ("flush_failures_total", "Flushes that failed; each is tried again."),
