@@ -345,7 +345,13 @@ impl Client {
         self.shared.health()
     }
 
-    /// The store's own figures, as of the driver's last step.
+    /// Asks for new figures of the store: once a call that is made later is answered, [`Client::store_figures`] are of after this
+    /// call. Over several shards they are still up to two seconds old.
+    pub fn renew_store_figures(&self) {
+        self.shared.want_figures();
+    }
+
+    /// The store's own figures: of the last second, or of after the last [`Client::renew_store_figures`].
     pub fn store_figures(&self) -> Vec<(&'static str, u64)> {
         self.shared.figures()
     }

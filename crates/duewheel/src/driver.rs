@@ -449,7 +449,14 @@ impl<S: Store> Driver<S> {
     fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
         self.look_at_room(now);
         while let Some(loaded) = self.store.loaded() {
-            self.engine.handle(now, Input::Loaded(loaded?), &mut self.effects);
+            match loaded {
+                Ok(loaded) => self.engine.handle(now, Input::Loaded(loaded), &mut self.effects),
+                // The store reads it again. What waits for it goes on waiting, and nothing else does.
+                Err(error) if self.is_open() && self.is_passing(&error) => {
+                    tracing::warn!(%error, "a page of messages could not be read; it is read again");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

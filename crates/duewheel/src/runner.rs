@@ -101,6 +101,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The same for a shard of a node: it is to be served again soon after its store is back, whatever the lease.
 const LONGEST_PAUSE_OF_A_NODE: Duration = Duration::from_secs(1);
 
+/// How old the store's figures may get while the driver works.
+const FIGURES: Duration = Duration::from_secs(1);
+
 /// How often a store that loads is looked at, if it tells nothing.
 const OPENING: Duration = Duration::from_millis(100);
 
@@ -122,6 +125,8 @@ pub struct Runner {
     /// The version of the quotas that the driver has.
     quotas_seen: u64,
     turns: Turns,
+    /// When the store's figures are told again, by [`Clock::running`].
+    figures_due: Duration,
     /// About how many callers there are: as many as came together lately.
     crowd: usize,
 }
@@ -180,6 +185,7 @@ impl Runner {
             dice,
             phase: Phase::Ended,
             submissions: Vec::new(),
+            figures_due: Duration::ZERO,
             crowd: 0,
         };
         let driver = runner.driver(store)?;
@@ -326,6 +332,7 @@ impl Runner {
             self.quotas_seen = version;
             driver.set_quotas(now, quotas);
         }
+        self.refresh_figures(&driver);
         // Every round: a reserve may have come in before the door was closed.
         let waits_ended = self.shared.wished(Wish::EndWaits);
         if waits_ended {
@@ -361,6 +368,16 @@ impl Runner {
         turn
     }
 
+    /// Tells the store's figures when somebody wants them, and once a second however busy the driver is. This is done before a step, so
+    /// that whoever asks for them and then for anything else has both from after the asking.
+    fn refresh_figures(&mut self, driver: &ShardDriver) {
+        let running = self.shared.clock().running();
+        if self.shared.take_figures_wanted() || running >= self.figures_due {
+            self.figures_due = running.saturating_add(FIGURES);
+            self.shared.set_figures(driver.store().figures());
+        }
+    }
+
     fn nap(&self, driver: &ShardDriver) -> Turn {
         let most =
             if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
@@ -379,7 +396,7 @@ impl Runner {
             Some(t) => longest.min(Duration::from_millis(t.0 - now.engine.0)),
         };
         if wanted == longest {
-            // At leisure: once a second, not in the rush.
+            // At leisure, so that the figures of a driver that sleeps are of its last step.
             self.shared.set_figures(driver.store().figures());
         }
         Turn::Sleep(if driver.is_full() {

@@ -1,6 +1,6 @@
 //! What a runner shares with its clients.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     tick: Mutex<Duration>,
     trouble: Mutex<Option<String>>,
     figures: Mutex<Vec<(&'static str, u64)>>,
+    /// Somebody wants the figures of a moment from now on.
+    figures_wanted: AtomicBool,
     wish: AtomicU64,
     /// A bug elsewhere than in the driver; it ends the driver, too.
     bug: OnceLock<String>,
@@ -38,6 +40,7 @@ impl Shared {
             tick: Mutex::new(clock.running()),
             trouble: Mutex::new(None),
             figures: Mutex::new(Vec::new()),
+            figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(Wish::Run as u64),
             bug: OnceLock::new(),
             ended: watch::Sender::new(None),
@@ -68,6 +71,11 @@ impl Shared {
 
     pub(crate) fn set_figures(&self, figures: Vec<(&'static str, u64)>) {
         *lock(&self.figures) = figures;
+    }
+
+    /// Whether the figures have been wanted since the last call.
+    pub(crate) fn take_figures_wanted(&self) -> bool {
+        self.figures_wanted.load(Ordering::Relaxed) && self.figures_wanted.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn set_ended(&self, end: End) {
@@ -115,6 +123,10 @@ impl Shared {
 
     pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
         lock(&self.figures).clone()
+    }
+
+    pub(crate) fn want_figures(&self) {
+        self.figures_wanted.store(true, Ordering::Release);
     }
 
     pub(crate) fn wish(&self, wish: Wish, inbox: &Inbox) {

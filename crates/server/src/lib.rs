@@ -6,6 +6,7 @@
 pub mod auth;
 pub mod beanstalk;
 pub mod bug;
+mod claim;
 pub mod cli;
 pub mod config;
 mod decimal;

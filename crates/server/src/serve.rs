@@ -18,6 +18,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::auth::{Guard, TokensError};
 use crate::beanstalk;
 use crate::bug::Bugs;
+use crate::claim::Claim;
 use crate::config::{ConfigError, Settings, read_quotas};
 use crate::drain::Drain;
 use crate::http::{App, Listener};
@@ -88,6 +89,12 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         ReadAgain { guard: Arc::clone(&guard), tls: tls.clone(), file: settings.file.clone(), wheel: None };
     let mut stop = Signals::new(again)?;
     let drain = Drain::default();
+    // Before the store is opened: a server whose address is taken changes nothing.
+    let http = http.map(|address| claim(address).map(|claim| (address, claim))).transpose()?;
+    let beanstalk_claim = match &beanstalk {
+        Some(beanstalk::Address::Tcp(address)) => Some(claim(*address)?),
+        Some(beanstalk::Address::Unix(_)) | None => None,
+    };
     let wheel = tokio::select! {
         wheel = store::open(&settings) => wheel?,
         // It may be waiting for its store.
@@ -105,8 +112,8 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let max_body = settings.beanstalk_max_job_size;
     let bound = async {
         let mut listeners = Listeners::default();
-        if let Some(address) = http {
-            listeners.add_http(address, app.clone(), tls).await?;
+        if let Some((address, claim)) = http {
+            listeners.add_http(address, claim, app.clone(), tls)?;
         }
         if let (Some(address), Some(lean)) = (beanstalk, &lean) {
             if asks {
@@ -116,7 +123,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
                 );
             }
             let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
-            listeners.add_beanstalk(address, app, lean).await?;
+            listeners.add_beanstalk(address, beanstalk_claim, app, lean).await?;
         }
         Ok(listeners)
     };
@@ -196,6 +203,10 @@ struct Listeners {
     stoppers: Vec<Box<dyn Fn() + Send>>,
 }
 
+fn claim(address: SocketAddr) -> Result<Claim, ServeError> {
+    Claim::of(address).map_err(|why| ServeError::Bind { address: address.to_string(), why })
+}
+
 type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Listeners {
@@ -209,13 +220,14 @@ impl Listeners {
         self.stoppers.push(Box::new(stop));
     }
 
-    async fn add_http(
+    fn add_http(
         &mut self,
         address: SocketAddr,
+        claim: Claim,
         app: App,
         tls: Option<Arc<Tls>>,
     ) -> Result<(), ServeError> {
-        let bound = Listener::bind(address, app).await;
+        let bound = Listener::on(claim, app);
         let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = listener.with_tls(tls);
@@ -227,11 +239,17 @@ impl Listeners {
     async fn add_beanstalk(
         &mut self,
         address: beanstalk::Address,
+        claim: Option<Claim>,
         app: beanstalk::App,
         lean: &Lean,
     ) -> Result<(), ServeError> {
         let shown = address.to_string();
-        let binding = lean.spawn(async move { beanstalk::Listener::bind(&address, app).await });
+        let binding = lean.spawn(async move {
+            match claim {
+                Some(claim) => beanstalk::Listener::on(claim, app),
+                None => beanstalk::Listener::bind(&address, app).await,
+            }
+        });
         let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
         let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
         let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());

@@ -27,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) merge_failures: AtomicU64,
     pub(crate) merge_micros: AtomicU64,
     pub(crate) merge_bytes: AtomicU64,
+    /// Pages of which the disk would not give a block.
+    pub(crate) page_failures: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
 }
@@ -51,6 +53,7 @@ impl Counters {
             ("segments_made_total", of(&self.segments_made)),
             ("segments_reused_total", of(&self.segments_reused)),
             ("segment_failures_total", of(&self.prepare_failures)),
+            ("page_failures_total", of(&self.page_failures)),
             ("cuts_total", of(&self.cuts)),
             ("flushes_total", of(&self.flushes)),
             ("flush_failures_total", of(&self.flush_failures)),

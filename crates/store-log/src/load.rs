@@ -9,6 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use duewheel_core::message::Row;
@@ -53,11 +54,21 @@ pub(crate) struct Page {
     older: Vec<bool>,
 }
 
+/// What has come of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Loaded(Page),
+    /// The disk would not give a block. The page may be asked for again.
+    Unread(Load, StoreError),
+    /// The store has ended.
+    Ended(StoreError),
+}
+
 /// What is asked for, and what is there.
 #[derive(Default)]
 pub(crate) struct Loader {
     requests: Mutex<VecDeque<Request>>,
-    pages: Mutex<VecDeque<Result<Page, StoreError>>>,
+    pages: Mutex<VecDeque<Outcome>>,
     kept: Mutex<VecDeque<Older>>,
     pub(crate) bell: Bell,
 }
@@ -118,7 +129,7 @@ impl Loader {
     }
 
     /// The next page, in the order in which they were asked for.
-    pub(crate) fn page(&self) -> Option<Result<Page, StoreError>> {
+    pub(crate) fn page(&self) -> Option<Outcome> {
         lock(&self.pages).pop_front()
     }
 
@@ -140,12 +151,20 @@ pub(crate) fn run(shared: &Shared) {
 /// Loads one page.
 pub(crate) fn step(shared: &Shared) -> Worked {
     let Some(request) = lock(&shared.loader.requests).pop_front() else { return Worked::Nothing };
-    let page = load(shared, request).map_err(|trouble| {
-        let error = StoreError::from(trouble);
-        shared.poison(error.clone());
-        error
-    });
-    lock(&shared.loader.pages).push_back(page);
+    let asked = request.load.clone();
+    let outcome = match load(shared, request).map_err(StoreError::from) {
+        Ok(page) => Outcome::Loaded(page),
+        // Nothing has been changed, and nothing that is read elsewhere is in doubt.
+        Err(error) if error.kind() == ErrorKind::Unavailable && shared.check().is_ok() => {
+            shared.counters.page_failures.fetch_add(1, Relaxed);
+            Outcome::Unread(asked, error)
+        }
+        Err(error) => {
+            shared.poison(error.clone());
+            Outcome::Ended(error)
+        }
+    };
+    lock(&shared.loader.pages).push_back(outcome);
     (shared.waker)();
     Worked::Done
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use duewheel_core::EngineMs;
 use duewheel_core::mutant::{self, Mutant};
@@ -28,7 +29,7 @@ use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
 use crate::journal::writer::JournalWriter;
 use crate::journal::{preparer, syncer};
-use crate::load::{self, Request};
+use crate::load::{self, Outcome, Request};
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
@@ -82,6 +83,10 @@ pub struct LogStore {
     active: Mem,
     /// Pages asked for, and the memtables that were cut off since; oldest first.
     asked: VecDeque<Vec<Arc<Mem>>>,
+    /// Pages that could not be read, to be asked for again.
+    unread: VecDeque<Load>,
+    /// When the last of them failed.
+    unread_at: Option<Instant>,
     recovered: Recovered,
     next_id: u64,
     messages: u64,
@@ -160,6 +165,8 @@ impl LogStore {
             writer,
             active: mem,
             asked: VecDeque::new(),
+            unread: VecDeque::new(),
+            unread_at: None,
             next_id: recovered.next_id,
             messages: ledger.messages(),
             recovered,
@@ -371,6 +378,26 @@ impl LogStore {
         }
     }
 
+    fn ask_for_page(&mut self, load: Load) {
+        let request = Request::new(load, self.writer.written(), self.shared.view(), &mut self.active);
+        self.asked.push_back(Vec::new());
+        self.shared.loader.ask(request);
+    }
+
+    /// Asks for pages again that could not be read, after a pause. They are asked for anew, as of now: a request that waits would keep
+    /// the memtables of its time.
+    fn ask_again(&mut self) {
+        // Whoever works by hand makes the pauses.
+        let by_hand = self.shared.options.workers == Workers::ByHand;
+        let is_time = |at: Instant| by_hand || at.elapsed() >= self.shared.options.retry_after;
+        if self.unread_at.is_none_or(is_time) {
+            self.unread_at = None;
+            for load in std::mem::take(&mut self.unread) {
+                self.ask_for_page(load);
+            }
+        }
+    }
+
     fn note_memory(&self) {
         let frozen: u64 = self.shared.view().frozen.iter().map(|mem| reserve::of_table(mem)).sum();
         self.shared.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
@@ -506,9 +533,7 @@ impl Store for LogStore {
 
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.check()?;
-        let request = Request::new(load, self.writer.written(), self.shared.view(), &mut self.active);
-        self.asked.push_back(Vec::new());
-        self.shared.loader.ask(request);
+        self.ask_for_page(load);
         if self.shared.options.workers == Workers::ByHand {
             (self.shared.waker)();
         }
@@ -516,23 +541,34 @@ impl Store for LogStore {
     }
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        if self.asked.is_empty() {
+        if self.asked.is_empty() && self.unread.is_empty() {
             return None;
         }
         if let Err(error) = self.check() {
             self.asked.clear();
+            self.unread.clear();
             return Some(Err(error));
         }
-        let page = match self.shared.loader.page() {
-            Some(page) => page,
-            None if self.shared.options.workers == Workers::ByHand => {
-                load::step(&self.shared);
-                self.shared.loader.page()?
-            }
-            None => return None,
+        let mut page = self.shared.loader.page();
+        if page.is_none() && self.shared.options.workers == Workers::ByHand {
+            load::step(&self.shared);
+            page = self.shared.loader.page();
+        }
+        let Some(page) = page else {
+            // Only here, so that whoever takes all pages that there are comes to an end.
+            self.ask_again();
+            return None;
         };
         let since = self.asked.pop_front().unwrap_or_default();
-        Some(page.map(|page| page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))))
+        Some(match page {
+            Outcome::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
+            Outcome::Unread(load, error) => {
+                self.unread.push_back(load);
+                self.unread_at = Some(Instant::now());
+                Err(error)
+            }
+            Outcome::Ended(error) => Err(error),
+        })
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

@@ -98,6 +98,11 @@ pub trait Store: Send {
     fn load(&mut self, load: Load) -> Result<(), StoreError>;
 
     /// A page that has been loaded, if any; the waker is called for each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] may concern this page alone: as long as [`Store::progress`] succeeds, nothing is poisoned, and the
+    /// store reads the page again by itself after a pause, as of a later position. After any other error the store is poisoned
+    /// (obligation 6).
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>>;
 
     /// Tells the store the clocks while nothing is appended, so that it can note them and its durable position when it

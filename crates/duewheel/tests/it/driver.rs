@@ -352,6 +352,8 @@ struct Unreadable {
     store: MemoryStore,
     /// Its id; 0 if there is none.
     bad: Arc<AtomicU64>,
+    /// How many pages fail before one is read.
+    bad_pages: Arc<AtomicU64>,
 }
 
 impl Store for Unreadable {
@@ -380,6 +382,13 @@ impl Store for Unreadable {
         self.store.load(load)
     }
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        if self.bad_pages.load(Relaxed) > 0 {
+            // As the log: it says so once, and reads the page again by itself.
+            let said = self.bad_pages.fetch_sub(1, Relaxed) % 2 == 0;
+            return said.then(|| {
+                Err(StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO"))
+            });
+        }
         self.store.loaded()
     }
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
@@ -405,7 +414,7 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
     let mut store = MemoryStore::open(&disk, Arc::new(|| {}));
     let recovered = store.recovered();
     let bad = Arc::new(AtomicU64::new(0));
-    let unreadable = Unreadable { store, bad: Arc::clone(&bad) };
+    let unreadable = Unreadable { store, bad: Arc::clone(&bad), bad_pages: Arc::default() };
     // So little memory that what is far off is in the store alone.
     let policy =
         Policy { near_messages: 4, ready_messages: 4, least_window: 4, load_rows: 4, ..Policy::default() };
@@ -440,6 +449,36 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
     assert!(matches!(answers[0], Ok(Reply::View(Some(_)))), "it was not applied: {:?}", answers[0]);
     assert!(matches!(answers[1], Ok(Reply::View(None))), "{:?}", answers[1]);
     assert!(matches!(answers[2], Ok(Reply::Change(Ok(_)))), "{:?}", answers[2]);
+}
+
+/// Story: a page that could not be read failed the step of all callers, and the next owner met the same block.
+#[test]
+fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
+    let now = Now::whole(0, 1_000);
+    let mut store = MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {}));
+    let recovered = store.recovered();
+    let bad_pages = Arc::new(AtomicU64::new(0));
+    let unreadable = Unreadable { store, bad: Arc::default(), bad_pages: Arc::clone(&bad_pages) };
+    let mut driver = Driver::new(unreadable, recovered, Config::default(), now).unwrap();
+    while !driver.is_open() {
+        driver.step(now, &mut Vec::new()).unwrap();
+    }
+    let submit = |driver: &mut Driver<Unreadable>, ops| {
+        let (answer, answers) = oneshot::channel();
+        driver.step(now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+        answers
+    };
+    submit(&mut driver, vec![put(60_000)]);
+    let list = Op::List { queue: queue(), state: None, after: None, limit: 10 };
+    let mut page = submit(&mut driver, vec![list]);
+    bad_pages.store(4, Relaxed);
+    for _ in 0..2 {
+        let mut other = submit(&mut driver, vec![put(0)]);
+        assert!(matches!(other.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
+        assert!(page.try_recv().is_err(), "it waits");
+    }
+    driver.step(now, &mut Vec::new()).unwrap();
+    assert!(matches!(&page.try_recv().unwrap()[0], Ok(Reply::Page(_))));
 }
 
 /// Story: a listing waits for a page; a shutdown must not end before it is answered.

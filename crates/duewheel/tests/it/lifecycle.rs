@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use duewheel::core::engine::Op;
 use duewheel::core::record::Created;
 use duewheel::{
     Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Message, SECOND, ShutdownError,
@@ -218,4 +219,21 @@ fn the_readme_shows_the_example_that_runs_as_a_doc_test() {
     let visible: Vec<&str> = visible.filter(|l| !l.starts_with("# ")).collect();
     let shown: Vec<&str> = shown.lines().collect();
     assert!(visible.windows(shown.len()).any(|w| w == shown), "README and doc test differ");
+}
+
+/// The figures were told only before a sleep that nothing but the longest sleep bounds: with a message due in half a second they stayed as
+/// they were.
+#[tokio::test]
+async fn the_figures_of_the_store_are_of_now() {
+    let (wheel, _clock) = virtual_wheel().await;
+    let messages = || {
+        let figures = wheel.client().store_figures();
+        figures.iter().find(|(name, _)| *name == "messages").map(|(_, value)| *value)
+    };
+    for n in 1..=3 {
+        wheel.queue("q").body("soon").delay(Duration::from_millis(500)).enqueue().await.unwrap();
+        wheel.client().renew_store_figures();
+        wheel.client().call(Op::Stats).await.unwrap();
+        assert_eq!(messages(), Some(n));
+    }
 }

@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use super::codec::{Decoder, MAX_LINE};
 use super::session::{Next, Session, default_queue};
 use super::{App, Shared};
+use crate::claim::Claim;
 use crate::stop::Stop;
 
 /// Bytes of input held while the session is busy, beside the body that is being read.
@@ -81,8 +82,20 @@ impl Listener {
                 Socket::Unix(socket, path.clone(), identity(path)?)
             }
         };
+        Ok(Listener::over(socket, app))
+    }
+
+    /// The same at a TCP address that is taken already.
+    ///
+    /// # Errors
+    /// When another process has begun to listen there since.
+    pub(crate) fn on(claim: Claim, app: App) -> io::Result<Listener> {
+        Ok(Listener::over(Socket::Tcp(claim.listen()?), app))
+    }
+
+    fn over(socket: Socket, app: App) -> Listener {
         let (stopper, stop) = Stop::new();
-        Ok(Listener { socket, app, stop, stopper })
+        Listener { socket, app, stop, stopper }
     }
 
     /// Where it listens; the real port if port 0 was asked for.

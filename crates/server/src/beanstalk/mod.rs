@@ -28,6 +28,7 @@ use std::time::Instant;
 use duewheel::{Client, Duewheel};
 
 pub use listener::{Address, Listener};
+pub(crate) use session::default_queue;
 
 use crate::drain::Drain;
 use codec::Kind;

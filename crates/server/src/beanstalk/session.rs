@@ -599,7 +599,7 @@ impl Session {
     }
 }
 
-pub(super) fn default_queue() -> QueueName {
+pub(crate) fn default_queue() -> QueueName {
     QueueName::new(DEFAULT).expect("a good name")
 }
 

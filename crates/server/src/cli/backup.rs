@@ -41,7 +41,11 @@ impl Backup {
         let (files, bytes, linked) =
             (cell(&copied, "files"), cell(&copied, "bytes"), cell(&copied, "linked"));
         let server = &self.server.server;
-        writeln!(out, "{files} files, {bytes} bytes; {linked} of the files are linked, not copied")?;
+        write!(out, "{files} files, {bytes} bytes without the unused space of journal segments")?;
+        if linked != "0" {
+            write!(out, "; {linked} of the files are linked, not copied")?;
+        }
+        writeln!(out)?;
         writeln!(out, "they are in {} on the machine of {server}", cell(&copied, "dest"))?;
         Ok(())
     }

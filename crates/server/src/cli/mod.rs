@@ -4,6 +4,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -70,6 +71,8 @@ enum Command {
     Salvage(salvage::Salvage),
     /// Make tokens for a server that asks for them
     Token(token::TokenArgs),
+    /// Print name and version, as --version does
+    Version,
 }
 
 /// Options of `serve`: the flags, and the file below them.
@@ -176,6 +179,7 @@ pub fn main() -> ExitCode {
         Command::Cluster(args) => args.run(),
         Command::Salvage(args) => args.run(),
         Command::Token(args) => args.run(),
+        Command::Version => version(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -193,6 +197,11 @@ pub fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn version() -> Result<(), Failure> {
+    writeln!(io::stdout(), "duewheel {}", env!("CARGO_PKG_VERSION"))?;
+    Ok(())
 }
 
 #[cfg(test)]

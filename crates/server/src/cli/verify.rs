@@ -32,7 +32,8 @@ impl Verify {
                 writeln!(out, "{problem}")?;
             }
             let Report { files, bytes, records, messages, unproven_groups, .. } = report;
-            write!(out, "{files} files, {bytes} bytes, {records} records in the journal")?;
+            write!(out, "{files} files, {bytes} bytes with the unused space of journal segments, ")?;
+            write!(out, "{records} records in the journal")?;
             if report.problems.is_empty() {
                 write!(out, ", {messages} messages pending")?;
             }
@@ -46,6 +47,7 @@ impl Verify {
         }
         match report.problems.len() {
             0 => Ok(()),
+            1 => Err(Failure::Failed(format!("{data} is damaged: 1 problem"))),
             n => Err(Failure::Failed(format!("{data} is damaged: {n} problems"))),
         }
     }

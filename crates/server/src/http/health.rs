@@ -27,6 +27,7 @@ pub(crate) async fn health(call: Call) -> Answer {
         out.plain("status", word);
         out.number("tick_age_ms", health.tick_age_ms);
         out.plain("durability", call.app.client.level().as_str());
+        out.truth("drain_mode", call.app.refuses_new());
         // It may name files; a stranger learns that there is trouble, and no more.
         if let Some(trouble) = trouble
             && !matches!(call.caller, Caller::Stranger(_))

@@ -19,6 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::stall::Stall;
 use super::{App, routes};
+use crate::claim::Claim;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
@@ -50,7 +51,15 @@ impl Listener {
     /// # Errors
     /// When the address cannot be taken.
     pub async fn bind(address: SocketAddr, app: App) -> io::Result<Listener> {
-        let socket = TcpListener::bind(address).await?;
+        Listener::on(Claim::of(address)?, app)
+    }
+
+    /// The same with an address that is taken already.
+    ///
+    /// # Errors
+    /// When another process listens there since.
+    pub(crate) fn on(claim: Claim, app: App) -> io::Result<Listener> {
+        let socket = claim.listen()?;
         let (stopper, stop) = Stop::new();
         Ok(Listener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper })
     }

@@ -44,13 +44,14 @@ pub(crate) async fn queues(call: Call) -> Answer {
     let after = call.param("after")?.map(|name| QueueName::new(&name)).transpose();
     let after = after.map_err(|what| Problem::field("after", what))?;
     let limit = call.count_param("limit", QUEUES, call.app.policy.max_page)?;
-    let queues = match call.caller.limits() {
+    let mut queues = match call.caller.limits() {
         None => page(&call.app, after, limit).await?,
         Some(prefixes) => page_within(&call.app, prefixes, after, limit).await?,
     };
+    // A full page may be the last one; then the next is empty.
+    let next = if queues.len() < limit { None } else { queues.last().map(|q| q.name.clone()) };
+    queues.retain(|queue| !queue::is_unused_default(queue));
     Ok(object(StatusCode::OK, |out| {
-        // A full page may be the last one; then the next is empty.
-        let next = if queues.len() < limit { None } else { queues.last().map(|q| q.name.as_str()) };
         out.open_list("queues");
         for one in &queues {
             out.open();
@@ -58,7 +59,7 @@ pub(crate) async fn queues(call: Call) -> Answer {
             out.close();
         }
         out.close_list();
-        out.text_or_null("next", next);
+        out.text_or_null("next", next.as_ref().map(QueueName::as_str));
     }))
 }
 

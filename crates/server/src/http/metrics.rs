@@ -8,8 +8,8 @@ use duewheel::core::State;
 use duewheel::core::engine::{Counts, LATENESS_MS, Op, QueueView, QuotaUse, Reply, Resource, Stats};
 
 use super::call::Call;
-use super::queue::totals;
-use super::{Answer, App, typed};
+use super::queue::{is_unused_default, totals};
+use super::{Answer, App, figures, typed};
 use crate::error::Problem;
 
 /// Queues that get figures of their own: what a scraper can bear.
@@ -20,6 +20,8 @@ const MAX_QUOTAS: usize = 1_000;
 const PAGE: usize = 100;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
+    // The store's figures are then of a later moment than this one, once the next question is answered.
+    call.app.client.renew_store_figures();
     // Of many shards one may be away: then there are no figures of the whole rather than smaller ones.
     let stats = match call.app.ask(Op::Stats).await {
         Ok(Reply::Stats(stats)) => Some(stats),
@@ -43,7 +45,8 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
     }
     for (name, value) in call.app.client.store_figures() {
-        page.one(&format!("duewheel_store_{name}"), "untyped", "The store's own figure.", value);
+        let (kind, help) = figures::of_store(name);
+        page.one(&format!("duewheel_store_{name}"), kind.as_str(), help, value);
     }
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.0))
 }
@@ -52,12 +55,13 @@ pub(crate) async fn metrics(call: Call) -> Answer {
 async fn first_queues(app: &App) -> Result<Vec<QueueView>, Problem> {
     let limit = PAGE.min(app.policy.max_page);
     let mut queues: Vec<QueueView> = Vec::new();
+    let mut last = None;
     while queues.len() < MAX_QUEUES {
-        let after = queues.last().map(|queue| queue.name.clone());
-        match app.ask(Op::Queues { after, limit }).await {
+        match app.ask(Op::Queues { after: last, limit }).await {
             Ok(Reply::Queues(page)) => {
                 let is_last = page.len() < limit;
-                queues.extend(page);
+                last = page.last().map(|queue| queue.name.clone());
+                queues.extend(page.into_iter().filter(|queue| !is_unused_default(queue)));
                 if is_last {
                     break;
                 }
@@ -82,6 +86,12 @@ fn write_process(page: &mut Page, app: &App) {
     page.head("duewheel_tick_age_seconds", "gauge", "How long ago the driver's loop last came round.");
     let _ = writeln!(page.0, "duewheel_tick_age_seconds {}", seconds(health.tick_age_ms));
     page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
+    page.one(
+        "duewheel_drain_mode",
+        "gauge",
+        "1 while new messages are refused: in drain mode, and while the server stops.",
+        u64::from(app.refuses_new()),
+    );
     let counters = &app.counters;
     page.one(
         "duewheel_http_connections",

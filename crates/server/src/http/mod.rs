@@ -22,6 +22,7 @@ mod cluster;
 #[cfg(test)]
 mod contract;
 mod enqueue;
+mod figures;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -158,6 +159,11 @@ impl App {
             return Err(Problem::new(ErrorCode::Draining, why));
         }
         Ok(())
+    }
+
+    /// Whether new messages are refused: in drain mode, and while the server stops.
+    fn refuses_new(&self) -> bool {
+        self.drain.is_on() || self.draining.load(Ordering::Relaxed)
     }
 
     /// Asks the engine one thing.

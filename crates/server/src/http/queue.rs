@@ -2,11 +2,11 @@
 
 use axum::http::StatusCode;
 use duewheel::core::WallMs;
-use duewheel::core::engine::{Attended, Op, QueueView, Reply};
+use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
-use duewheel::core::record::Pause;
+use duewheel::core::record::{Pause, Totals};
 use serde::Deserialize;
 
 use super::call::Call;
@@ -16,6 +16,7 @@ use super::message::Nothing;
 use super::reserve::at_most;
 use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
 use super::{Answer, App, Json, check_batch, object};
+use crate::beanstalk::default_queue;
 use crate::error::Problem;
 use crate::span::Span;
 
@@ -230,6 +231,19 @@ pub(crate) fn write(out: &mut Json, view: &QueueView, now: WallMs) {
     out.open_member("config");
     write_settings(out, &view.settings);
     out.close();
+}
+
+/// Whether a queue is there only because beanstalkd's protocol has a tube `default` in any case: nobody has put anything into it, asked
+/// for anything of it, or set anything, since it is there. Such a queue is in no listing.
+pub(crate) fn is_unused_default(queue: &QueueView) -> bool {
+    let Counts { scheduled, ready, leased, dead, estimated: _ } = queue.counts;
+    queue.name == default_queue()
+        && scheduled + ready + leased + dead == 0
+        && queue.waiters == 0
+        && queue.attended == Attended::No
+        && queue.totals == Totals::default()
+        && !queue.settings.keep_a_queue()
+        && queue.pause == Pause::Running
 }
 
 /// Names and values of all totals.

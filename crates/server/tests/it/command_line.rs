@@ -17,8 +17,13 @@ struct Shell {
 
 impl Shell {
     fn new() -> Shell {
+        Shell::with(&["--durability", "memory"])
+    }
+
+    /// With other options of the server.
+    fn with(more: &[&str]) -> Shell {
         let dir = TempDir::new().expect("dir");
-        let server = Process::start(&dir.path().join("data"), &["--durability", "memory"]);
+        let server = Process::start(&dir.path().join("data"), more);
         Shell { server, dir }
     }
 
@@ -300,4 +305,34 @@ fn a_signal_lets_the_current_message_finish() {
     }
     Command::new("kill").args(["-TERM", &idle.id().to_string()]).status().expect("kill");
     assert_eq!(idle.wait().expect("wait").code(), Some(0), "at once when nothing is under way");
+}
+
+#[test]
+fn the_version_is_said_to_who_asks_for_it_in_either_way() {
+    let said = |args: &[&str]| Command::new(BINARY).args(args).output().expect("output");
+    let version = said(&["version"]);
+    assert!(version.status.success(), "{version:?}");
+    assert_eq!(version.stdout, said(&["--version"]).stdout);
+    assert!(version.stdout.starts_with(b"duewheel "));
+    let nothing = said(&[]);
+    assert_eq!(nothing.status.code(), Some(2), "help, as for any wrong use");
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("Usage: duewheel"));
+}
+
+/// The two told different numbers of bytes of one folder without a word, and counted links and problems wrongly.
+#[test]
+fn backup_and_verify_say_what_they_count() {
+    let shell = Shell::with(&[]);
+    shell.ok(&["enqueue", "q", "one", "--delay", "1h"]);
+    let copied = shell.ok(&["backup", "copy"]);
+    let first = copied.lines().next().expect("a line");
+    assert!(
+        first.ends_with(" bytes without the unused space of journal segments"),
+        "no word of links: {first}"
+    );
+    let verified = shell.ok(&["verify", "copy"]);
+    assert!(verified.contains(" bytes with the unused space of journal segments, 1 records"), "{verified}");
+    std::fs::remove_file(shell.dir.path().join("copy/MANIFEST")).expect("remove");
+    let damaged = shell.fails(&["verify", "copy"], 1);
+    assert!(damaged.contains("is damaged: 1 problem\n"), "{damaged}");
 }

@@ -320,6 +320,22 @@ fn wrong_settings_are_one_clear_line() {
     }
 }
 
+/// The folder was made and filled with segments before the address was looked at.
+#[test]
+fn a_taken_address_is_refused_before_the_data_folder_is_made() {
+    let dir = TempDir::new().expect("dir");
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let taken = other.local_addr().expect("address").to_string();
+    for args in [["--http", &taken, "--beanstalk", "off"], ["--http", "127.0.0.1:0", "--beanstalk", &taken]] {
+        let data = dir.path().join("data");
+        let output = run(serve().args(args).arg("--data").arg(&data));
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(&format!("cannot listen on {taken}")), "{stderr}");
+        assert!(!data.exists(), "{args:?}");
+    }
+}
+
 #[test]
 fn a_second_process_on_the_folder_is_refused_with_a_clear_line() {
     let dir = TempDir::new().expect("dir");

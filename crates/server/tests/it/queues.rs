@@ -157,9 +157,13 @@ async fn health_metrics_and_the_page() {
         "duewheel_lateness_seconds_bucket{le=\"0\"} 1",
         "duewheel_lateness_seconds_count 1",
         "duewheel_healthy 1",
+        "duewheel_drain_mode 0",
+        "# TYPE duewheel_store_messages gauge",
+        "# HELP duewheel_store_messages Unsettled messages in the store.",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
     }
+    assert!(!text.contains(" untyped\n"), "{text}");
     let names: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")).collect();
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
@@ -183,4 +187,17 @@ async fn health_metrics_and_the_page() {
     assert!(spec["openapi"].as_str().expect("version").starts_with("3.1"));
     let head = server.raw("HEAD", "/healthz", "", b"").await;
     assert_eq!((head.status, head.body.len()), (200, 0));
+}
+
+/// Drain mode could be seen only by trying an enqueue.
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_mode_is_seen_in_health_and_metrics() {
+    let server = Server::start().await;
+    assert_eq!(server.ok("GET", "/healthz", "").await["drain_mode"], false);
+    server.drain.turn_on();
+    let health = server.ok("GET", "/healthz", "").await;
+    assert_eq!((&health["status"], &health["drain_mode"]), (&json!("ok"), &json!(true)));
+    let metrics = server.call("GET", "/metrics", "").await;
+    let text = String::from_utf8(metrics.body).expect("text");
+    assert!(text.contains("\nduewheel_drain_mode 1\n"), "{text}");
 }

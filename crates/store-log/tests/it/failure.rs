@@ -13,7 +13,7 @@ use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on
 
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
-use crate::rig::{Rig, assert_is, by_hand, figure, open, read_all, small, work, work_all};
+use crate::rig::{Rig, assert_is, by_hand, figure, load_page, open, read_all, small, work, work_all};
 
 /// Every call of the store, after it was poisoned.
 fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), StoreError>> {
@@ -233,6 +233,52 @@ fn a_read_error_of_one_look_up_does_not_end_the_store() {
         rig.store.progress().expect("nothing is poisoned");
         assert_eq!(looks(&mut rig.store), (reads, all.clone()), "asked again it is there");
     }
+    rig.append(9);
+    rig.sync();
+    rig.assert_reopens(&disk, by_hand());
+}
+
+/// Story: a block of a page that the disk would not give (EIO) ended the store, and again at each next owner, who asked for the same page.
+#[test]
+fn a_read_error_of_one_page_does_not_end_the_store() {
+    let disk = SimDisk::new(9);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(9));
+    let hands = rig.store.hands();
+    while figure(&rig.store, "runs") < 3 {
+        rig.append(9);
+        hands.flush();
+    }
+    rig.sync();
+    let (until, bytes) = (u64::MAX, 100_000);
+    let load = |ticket| Load {
+        ticket,
+        sequence: Sequence::At,
+        which: Which::All,
+        after: None,
+        until,
+        rows: 1_000,
+        bytes,
+    };
+    let before = disk.looks();
+    let whole = load_page(&mut rig.store, load(1));
+    let reads = disk.looks() - before;
+    assert!(reads > 2 && !whole.rows.is_empty(), "{reads}");
+    for n in 1..=reads {
+        disk.plan(Plan::BlindAt(disk.looks() + n));
+        rig.store.load(load(1)).expect("asked");
+        rig.store.load(load(2)).expect("asked");
+        let error = rig.store.loaded().expect("an outcome").expect_err("a block cannot be read");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        disk.plan(Plan::Fine);
+        rig.store.progress().expect("nothing is poisoned");
+        let other = rig.store.loaded().expect("the other page").expect("is read");
+        assert_eq!((other.load.ticket, &other.rows), (2, &whole.rows));
+        assert!(rig.store.loaded().is_none(), "whoever takes all pages comes to an end");
+        let again = rig.store.loaded().expect("it is read again").expect("the disk is well");
+        assert_eq!((again.load.ticket, &again.rows, again.more), (1, &whole.rows, whole.more));
+        assert!(rig.store.loaded().is_none());
+    }
+    assert_eq!(figure(&rig.store, "page_failures_total"), reads);
     rig.append(9);
     rig.sync();
     rig.assert_reopens(&disk, by_hand());

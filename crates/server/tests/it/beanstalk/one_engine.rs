@@ -255,3 +255,32 @@ async fn use_and_watch_make_no_tube_beyond_the_limit() {
     assert_eq!(client.field("stats-tube b", "name"), None);
     assert_eq!(client.ask("watch a"), "WATCHING 2");
 }
+
+/// The tube that every client of the protocol has at its start was in each listing, on a server that nobody had used.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_default_queue_that_nobody_has_used_is_in_no_listing() {
+    let server = Both::start().await;
+    let mut client = Client::connect(&server.address);
+    let names = |listed: Value| -> Vec<Value> {
+        listed["queues"].as_array().expect("queues").iter().map(|queue| queue["queue"].clone()).collect()
+    };
+    let listed = async || {
+        let metrics = server.http.call("GET", "/metrics", "").await;
+        let text = String::from_utf8(metrics.body).expect("text");
+        let page = names(server.http.ok("GET", "/v1/queues?limit=1", "").await);
+        (page, text.contains("queue=\"default\""))
+    };
+    assert_eq!(client.ask("list-tubes"), "OK 14\r\n---\n- default\n");
+    assert_eq!(listed().await, (vec![], false));
+    // A page ends behind it as behind any other.
+    server.http.enqueue("z", r#"{"body": "a", "delay_ms": 0}"#).await;
+    let first = server.http.ok("GET", "/v1/queues?limit=1", "").await;
+    assert_eq!((&first["next"], names(first.clone())), (&json!("default"), vec![]));
+    assert_eq!(names(server.http.ok("GET", "/v1/queues?limit=1&after=default", "").await), ["z"]);
+    assert_eq!(names(server.http.ok("GET", "/v1/queues", "").await), ["z"]);
+
+    let id = client.put("put 0 0 60", "one");
+    assert_eq!(listed().await, (vec![json!("default")], true));
+    assert_eq!(client.ask(&format!("delete {id}")), "DELETED");
+    assert_eq!(listed().await, (vec![json!("default")], true), "it has been used");
+}

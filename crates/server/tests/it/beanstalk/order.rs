@@ -1,6 +1,6 @@
 //! The order of grants: by arrival in tubes, by due time in queues.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Both;
 use super::client::Client;
@@ -75,5 +75,5 @@ async fn a_tube_that_is_empty_and_unused_is_gone_with_its_order() {
     assert_eq!(client.ask("ignore q"), "WATCHING 1");
     assert_eq!(client.ask("list-tubes"), "OK 14\r\n---\n- default\n");
     assert_eq!(config(&server).await, Value::Null);
-    assert_eq!(names(server.http.ok("GET", "/v1/queues", "").await), [json!("default")]);
+    assert!(names(server.http.ok("GET", "/v1/queues", "").await).is_empty());
 }

@@ -104,7 +104,7 @@ fn what_anybody_may_see_without_a_token_is_health_and_the_description() {
     let health = ask("GET", "/healthz");
     assert_eq!(health.status, 200);
     let members: Vec<String> = health.json().as_object().expect("object").keys().cloned().collect();
-    assert_eq!(members, ["durability", "status", "tick_age_ms"]);
+    assert_eq!(members, ["drain_mode", "durability", "status", "tick_age_ms"]);
     assert_eq!((ask("GET", "/openapi.json").status, ask("GET", "/").status), (200, 200));
     let metrics = ask("GET", "/metrics");
     assert_eq!((metrics.status, metrics.code().as_str()), (401, "unauthorized"));

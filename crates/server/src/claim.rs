@@ -1,0 +1,38 @@
+//! An address that is taken, but not listened on yet.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::net::{TcpListener, TcpSocket};
+
+/// Connections that the system accepts ahead of us, as in the standard library.
+const BACKLOG: u32 = 1_024;
+
+/// A TCP address that this process has taken and does not listen on yet: connections to it are refused.
+///
+/// It is taken before the store is opened, so that a server whose port is taken changes no data folder, and refuses connections until it
+/// can answer them.
+#[derive(Debug)]
+pub(crate) struct Claim(TcpSocket);
+
+impl Claim {
+    /// Takes an address.
+    ///
+    /// # Errors
+    /// When another socket listens there, or the address is none of this machine's.
+    pub(crate) fn of(address: SocketAddr) -> io::Result<Claim> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // Connections of an earlier server that are still closing do not keep the address.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        Ok(Claim(socket))
+    }
+
+    /// Begins to listen. Must be called within the runtime that accepts.
+    ///
+    /// # Errors
+    /// When another socket has begun to listen there since.
+    pub(crate) fn listen(self) -> io::Result<TcpListener> {
+        self.0.listen(BACKLOG)
+    }
+}

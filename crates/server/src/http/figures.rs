@@ -1,0 +1,114 @@
+//! What the store's own figures say, for `/metrics`.
+
+/// Whether a figure only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+}
+
+impl Kind {
+    /// The word of Prometheus' text format.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        }
+    }
+}
+
+/// Kind and help text of a store's figure, by its name without prefix. A figure that is not in the table is described by its name
+/// alone.
+pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
+    let found = COUNTERS.iter().find(|(n, _)| *n == name).map(|(_, help)| (Kind::Counter, *help));
+    let found = found.or_else(|| {
+        let gauge = GAUGES.iter().find(|(n, _)| *n == name);
+        gauge.map(|(_, help)| (Kind::Gauge, *help))
+    });
+    found.unwrap_or(if name.ends_with("_total") { (Kind::Counter, UNNAMED) } else { (Kind::Gauge, UNNAMED) })
+}
+
+const UNNAMED: &str = "A figure of the store.";
+
+/// What grows from the opening of the store on. The store on Redis has names without `_total`.
+const COUNTERS: [(&str, &str); 30] = [
+    ("groups_total", "Groups of records appended to the journal."),
+    ("records_total", "Records appended to the journal."),
+    ("marks_total", "Marks of clocks and boots written to the journal."),
+    ("journal_written_bytes_total", "Bytes written to the journal."),
+    ("syncs_total", "Syncs of the journal."),
+    ("sync_microseconds_total", "Time that syncs of the journal have taken."),
+    ("segment_rotations_total", "Journal segments begun."),
+    ("segment_waits_total", "Times that the driver has waited for the next journal segment."),
+    ("segments_made_total", "Journal segments made as new files."),
+    ("segments_reused_total", "Journal segments made of files that are needed no more."),
+    ("segment_failures_total", "Journal segments that could not be made; each is tried again."),
+    ("page_failures_total", "Pages that the disk would not give; each is read again."),
+    ("cuts_total", "Memtables frozen for a flush."),
+    ("flushes_total", "Flushes of memtables to runs."),
+    ("flush_failures_total", "Flushes that failed; each is tried again."),
+    ("flush_microseconds_total", "Time that flushes have taken."),
+    ("flush_written_bytes_total", "Bytes that flushes have written to runs."),
+    ("flushes_over_reserve_total", "Flushes that wrote more than the space reserved for them."),
+    ("merges_total", "Merges of runs."),
+    ("merge_failures_total", "Merges that failed; each is tried again."),
+    ("merge_microseconds_total", "Time that merges have taken."),
+    ("merge_written_bytes_total", "Bytes that merges have written to runs."),
+    ("groups", "Groups of records applied in Redis."),
+    ("group_bytes", "Bytes of the groups applied in Redis."),
+    ("finds", "Look-ups of messages in Redis."),
+    ("pages", "Pages of messages read from Redis."),
+    ("checkpoints", "Checkpoints written to Redis."),
+    ("renewals", "Renewals of the lease on the shard."),
+    ("swept", "Purged messages removed from Redis."),
+    ("answers_forgotten", "Answers to dedupe ids removed from Redis after their window."),
+];
+
+const GAUGES: [(&str, &str); 15] = [
+    ("messages", "Unsettled messages in the store."),
+    ("memory_bytes", "Memory of the memtables."),
+    ("memory_records", "Records in the memtables."),
+    ("journal_bytes", "Bytes of records in journal segments that are still needed."),
+    ("journal_segments", "Journal segments that are in use or ready to be used."),
+    ("journal_spare_segments", "Journal segments that are needed no more and kept to be used again."),
+    ("runs", "Runs: sorted files of messages."),
+    ("run_bytes", "Bytes of all runs."),
+    ("run_messages", "Messages in runs, settled ones that are not merged away yet included."),
+    ("run_messages_live", "Unsettled messages in runs."),
+    ("epoch", "The owner's epoch; each start and each new owner raises it."),
+    ("list_places", "Places in indexes of Redis that are kept in memory between two pages."),
+    ("lease_left_ms", "Milliseconds until the lease on the shard ends."),
+    ("server_memory_bytes", "Memory that Redis uses."),
+    ("server_memory_max_bytes", "Memory that Redis may use (maxmemory)."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::Arc;
+
+    use duewheel::core::store::Store;
+    use duewheel_store_log::LogStore;
+
+    #[test]
+    fn every_figure_of_the_log_has_a_text_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = duewheel_store_log::Options { segment_bytes: 65_536, ..Default::default() };
+        let store = LogStore::open(dir.path(), options, Arc::new(|| {})).unwrap();
+        for (name, _) in store.figures() {
+            let (kind, help) = of_store(name);
+            assert_ne!(help, UNNAMED, "{name}");
+            assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_used_twice() {
+        let mut all: Vec<&(&str, &str)> = COUNTERS.iter().chain(&GAUGES).collect();
+        let n = all.len();
+        all.sort_by_key(|(_, help)| *help);
+        all.dedup_by_key(|(_, help)| *help);
+        assert_eq!(all.len(), n);
+    }
+}
