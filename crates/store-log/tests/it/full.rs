@@ -34,7 +34,7 @@ fn put(rig: &Rig, n: u64, queue: QueueName, body: usize) -> Record {
         queue,
         key: None,
         body: Bytes::from(vec![b'x'; body]),
-        headers: Vec::new().into(),
+        headers: Vec::new(),
         options: Default::default(),
         enqueued_at: rig.history.clock().wall,
     };
@@ -65,7 +65,7 @@ fn fill(rig: &mut Rig, dice: &mut Dice, body: usize) -> usize {
         let name = queue(dice.below(3));
         let records = (0..count).map(|n| put(rig, n, name.clone(), body)).collect();
         append(rig, records);
-        puts += count as usize;
+        puts += usize::try_from(count).expect("a small number");
         if dice.once_in(2) {
             turn(rig);
         }
