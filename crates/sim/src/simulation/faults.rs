@@ -57,7 +57,14 @@ impl Sim {
                 }
             }
             FaultKind::DiskErrors => {
-                if self.armed.is_none() {
+                if self.armed.is_none()
+                    && self.style.faults.contains(&FaultKind::PowerLoss)
+                    && self.rng.percent(40)
+                {
+                    // What a failed sync has lost shows when the power is lost before it is written again.
+                    self.disk.plan(Plan::Sometimes(Rates { sync: 3, ..Rates::default() }));
+                    self.soon(5_000, 200_000, Action::PowerLoss);
+                } else if self.armed.is_none() {
                     let mut rate = |often| if self.rng.percent(50) { often } else { 0 };
                     let rates = Rates {
                         write: rate(40),
@@ -124,6 +131,14 @@ impl Sim {
         if self.slew.0 != 0 {
             self.slew(self.slew.0);
             self.at(self.now + SLEW_NOTED_NS, Action::SlewGoesOn);
+        }
+    }
+
+    /// The power is lost, in the middle of what failed before.
+    pub(super) fn lose_power(&mut self) {
+        match self.stage {
+            Stage::Work if self.process.is_some() && self.armed.is_none() => self.crash(Down::Power),
+            Stage::Work | Stage::Drain | Stage::Stop => self.calm(),
         }
     }
 

@@ -163,6 +163,8 @@ enum Action {
     Fault,
     Start,
     Calm,
+    /// Behind syncs that failed.
+    PowerLoss,
     Room,
     /// The wall clock goes at its own rate again.
     SlewEnds,
@@ -387,6 +389,7 @@ impl Sim {
             }
             Action::Fault => self.do_fault(),
             Action::Calm => self.calm(),
+            Action::PowerLoss => self.lose_power(),
             Action::Room => self.disk.set_free(u64::MAX),
             Action::SlewEnds => self.slew(0),
             Action::SlewGoesOn => self.slew_goes_on(),
