@@ -84,6 +84,9 @@ impl Listing {
     }
 }
 
+/// Where the first block of a run or of a state starts.
+const FIRST_BLOCK: usize = 64;
+
 struct Head {
     size: u64,
     bytes: Vec<u8>,
@@ -92,13 +95,13 @@ struct Head {
 impl Head {
     /// Incarnation and position of a run or of a state: as its head says, or as its first block says.
     fn block_file(&self, no: FileNo) -> Option<(Incarnation, Lsn)> {
-        if self.bytes.len() < FILE_HEAD as usize + 24 {
+        if self.bytes.len() < FIRST_BLOCK + 24 {
             return None;
         }
         if u64_at(&self.bytes, 16) == no.0 {
             return Some((Incarnation(u64_at(&self.bytes, 24)), Lsn(u64_at(&self.bytes, 32))));
         }
-        Some((Incarnation(u64_at(&self.bytes, FILE_HEAD as usize + 16)), Lsn(0)))
+        Some((Incarnation(u64_at(&self.bytes, FIRST_BLOCK + 16)), Lsn(0)))
     }
 }
 
