@@ -384,7 +384,7 @@ impl Store for Unreadable {
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
         if self.bad_pages.load(Relaxed) > 0 {
             // As the log: it says so once, and reads the page again by itself.
-            let said = self.bad_pages.fetch_sub(1, Relaxed) % 2 == 0;
+            let said = self.bad_pages.fetch_sub(1, Relaxed).is_multiple_of(2);
             return said.then(|| {
                 Err(StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO"))
             });
