@@ -27,7 +27,7 @@ use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
 use crate::error::{CallError, Outcome};
-use crate::inbox::{Answers, Patience, Submission};
+use crate::inbox::{self, Answers, Patience, Submission};
 use crate::pacing::Pacing;
 
 /// Log lines about queues in a process's life.
@@ -179,9 +179,12 @@ impl<S: Store> Driver<S> {
             self.pacing.begin(now, &mut self.engine, self.policy.max_batch_ops, &mut self.undecided);
         }
         // What has not been taken when the store fails stays with the caller, to be refused.
+        let mut bytes = 0;
         while is_new && let Some(next) = submissions.last() {
-            let many = self.undecided.len() + next.ops.len() > self.policy.max_batch_ops;
-            if self.is_full() || (many && !self.undecided.is_empty()) {
+            bytes += next.ops.iter().map(inbox::weight).sum::<usize>();
+            let much = self.undecided.len() + next.ops.len() > self.policy.max_batch_ops
+                || bytes > self.policy.max_batch_bytes;
+            if self.is_full() || (much && !self.undecided.is_empty()) {
                 break;
             }
             let Some(Submission { ops, answer, patience }) = submissions.pop() else { break };
@@ -431,15 +434,26 @@ impl<S: Store> Driver<S> {
         &self.engine
     }
 
+    /// Asks the store before each group. A store that falls behind within a step has room all the same ([`Room::Busy`] is about its pace):
+    /// what was taken is decided, and senders are held back from the next step on.
     fn know_room(&mut self, now: Now) {
-        if !self.room_known {
-            self.look_at_room(now);
+        if self.room_known {
+            return;
+        }
+        self.room_known = true;
+        match self.store.room() {
+            Room::Busy if self.room == Room::Enough => {}
+            room => self.take_room(now, room),
         }
     }
 
     fn look_at_room(&mut self, now: Now) {
         self.room_known = true;
         let room = self.store.room();
+        self.take_room(now, room);
+    }
+
+    fn take_room(&mut self, now: Now, room: Room) {
         if room != self.room {
             self.room = room;
             self.engine.handle(now, Input::Room(room), &mut self.effects);
