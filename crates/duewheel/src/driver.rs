@@ -47,6 +47,8 @@ pub struct Driver<S> {
     weighed: (usize, usize),
     /// Whether the store has said what room there is since the last append.
     room_known: bool,
+    /// The last page that the store has told of could not be read.
+    page_failed: bool,
     /// Position before the first of `records`.
     appended: Lsn,
     asked: Lsn,
@@ -117,6 +119,7 @@ impl<S: Store> Driver<S> {
             record_bytes: 0,
             weighed: (0, 0),
             room_known: false,
+            page_failed: false,
             appended,
             asked: appended,
             open: Calls::default(),
@@ -271,7 +274,15 @@ impl<S: Store> Driver<S> {
     /// What the disk would not give is missed by the operations that ask for it, and by no other: these alone are not applied.
     fn look_up_each(&mut self) -> Result<usize, StoreError> {
         self.engine.look_up(None, &mut self.lookups);
-        self.find()?;
+        match self.find() {
+            Err(error) if self.is_passing(&error) => {
+                if let Some((to, done)) = self.engine.give_up_redrive() {
+                    let outcome = if done == 0 { Outcome::NotApplied } else { Outcome::Unknown };
+                    self.open.answer(to, Err(CallError::Store { error, outcome }), &mut self.own);
+                }
+            }
+            found => found?,
+        }
         let mut known = 0;
         // Few at a time: each look-up brings as much as fits one.
         while known < FOUND_AHEAD
@@ -364,6 +375,10 @@ impl<S: Store> Driver<S> {
 
     /// Gives the place up: everything appended becomes durable, and all answers leave.
     pub fn close(mut self, now: Now) -> Result<(), StoreError> {
+        let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
+        for to in self.pacing.drain().chain(undecided) {
+            self.open.answer(to, Err(CallError::Draining), &mut self.own);
+        }
         self.carry_out();
         let closed = self.append(now).and_then(|()| self.store.close(clock(now)));
         match closed {
@@ -464,10 +479,14 @@ impl<S: Store> Driver<S> {
         self.look_at_room(now);
         while let Some(loaded) = self.store.loaded() {
             match loaded {
-                Ok(loaded) => self.engine.handle(now, Input::Loaded(loaded), &mut self.effects),
+                Ok(loaded) => {
+                    self.page_failed = false;
+                    self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);
+                }
                 // The store reads it again. What waits for it goes on waiting, and nothing else does.
                 Err(error) if self.is_open() && self.is_passing(&error) => {
                     tracing::warn!(%error, "a page of messages could not be read; it is read again");
+                    self.page_failed = true;
                 }
                 Err(error) => return Err(error),
             }

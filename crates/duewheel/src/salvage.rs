@@ -40,6 +40,14 @@ pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged,
     if dir.symlink_metadata().is_ok() {
         return Err(StoreError::new(ErrorKind::Unavailable, format!("{} exists", dir.display())));
     }
+    let src = src.as_ref();
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let (Ok(above), Ok(src)) = (above.canonicalize(), src.canonicalize())
+        && above.starts_with(&src)
+    {
+        let what = format!("{} is inside of {}, which is not written to", dir.display(), src.display());
+        return Err(StoreError::new(ErrorKind::Unavailable, what));
+    }
     let partial = partial(dir);
     let report = duewheel_store_log::salvage(src, &partial)?;
     let tokens_ended = end_tokens(&partial)?;

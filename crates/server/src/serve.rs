@@ -7,6 +7,7 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use duewheel::core::engine::{Quota, Resource};
@@ -85,8 +86,13 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let guard = Arc::new(settings.tokens.clone().map_or_else(|| Ok(Guard::open()), Guard::of)?);
     let tls = settings.tls.clone().map(Tls::of).transpose()?.map(Arc::new);
     // Before anything that takes time, so that no signal is missed.
-    let again =
-        ReadAgain { guard: Arc::clone(&guard), tls: tls.clone(), file: settings.file.clone(), wheel: None };
+    let again = ReadAgain {
+        guard: Arc::clone(&guard),
+        tls: tls.clone(),
+        file: settings.file.clone(),
+        wheel: None,
+        missed: AtomicBool::new(false),
+    };
     let mut stop = Signals::new(again)?;
     let drain = Drain::default();
     // Before the store is opened: a server whose address is taken changes nothing.
@@ -101,7 +107,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         () = stop.next(&drain) => return Ok(()),
     };
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
-    stop.again.wheel = Some(wheel.clone());
+    stop.again.opened(wheel.clone());
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
     let max_connections = limits.max_connections;
@@ -324,6 +330,8 @@ struct ReadAgain {
     file: Option<PathBuf>,
     /// Where the quotas count; `None` until it is open.
     wheel: Option<Duewheel>,
+    /// The quotas were to be read again before that.
+    missed: AtomicBool,
 }
 
 impl ReadAgain {
@@ -343,11 +351,26 @@ impl ReadAgain {
             None => {}
             Some(Err(error)) => tracing::error!(%error, "certificate and key stay as they were"),
         }
-        if let (Some(file), Some(wheel)) = (&self.file, &self.wheel) {
-            match set_quotas(file, wheel) {
+        self.reload_quotas();
+    }
+
+    /// Before the store is open there is nobody to tell: then it is done once it is ([`ReadAgain::opened`]).
+    fn reload_quotas(&self) {
+        match (&self.file, &self.wheel) {
+            (Some(file), Some(wheel)) => match set_quotas(file, wheel) {
                 Ok(quotas) => tracing::info!(quotas, "the quotas were read again"),
                 Err(error) => tracing::error!(%error, "the quotas stay as they were"),
-            }
+            },
+            (Some(_), None) => self.missed.store(true, Relaxed),
+            (None, _) => {}
+        }
+    }
+
+    /// The store is open: what was asked for meanwhile is done.
+    fn opened(&mut self, wheel: Duewheel) {
+        self.wheel = Some(wheel);
+        if self.missed.swap(false, Relaxed) {
+            self.reload_quotas();
         }
     }
 }

@@ -77,6 +77,10 @@ pub(crate) fn keep(shared: &Shared) -> Result<(), StoreError> {
     if there >= wanted {
         return Ok(());
     }
+    // What is there is not given up for what would not fit.
+    if there > 0 && disk.free_bytes().is_ok_and(|free| free.saturating_add(there) < wanted + STEP) {
+        return Ok(());
+    }
     let _ = disk.remove(RESERVE); // or it is not there
     shared.reserved.store(0, Relaxed);
     let file = disk.create(RESERVE).map_err(failed("create", RESERVE))?;

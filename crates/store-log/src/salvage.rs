@@ -185,7 +185,7 @@ impl Salvage<'_> {
             return Ok(());
         }
         // A message whose newest row cannot be read is alive: an older row of it is better than none.
-        let is_stale = self.missing.remove(id.0);
+        let is_stale = self.missing.remove(id.0) && !pieces.is_purged(id, queue);
         if !(is_stale || pieces.counts(id, queue)) || !self.seen.insert(id.0) {
             return Ok(());
         }

@@ -9,7 +9,7 @@ use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Kind, Row, State};
 use crate::name::QueueName;
 use crate::record::Gone;
-use crate::store::{Cursor, Load, Loaded, Lookups, More, Sequence, Which, place_in};
+use crate::store::{Cursor, Load, Loaded, Lookups, More, Room, Sequence, Which, place_in};
 use crate::time::{Class, Now};
 
 use super::Engine;
@@ -330,6 +330,16 @@ impl Engine {
         }
     }
 
+    /// Gives up the redrive that is next, because what it needs cannot be read: whom to tell, and how many messages it has brought back.
+    pub fn give_up_redrive(&mut self) -> Option<(ReplyTo, usize)> {
+        self.own_looked_up = 0;
+        let number = self.redrives.pop_front()?;
+        match self.gathers.remove(&number)? {
+            Gather::Redrive { to, many, .. } => Some((to, many.done)),
+            Gather::Pages(_) => None,
+        }
+    }
+
     /// Brings back what was asked for, as far as everything that it needs has been looked up.
     pub(super) fn finish_redrives(&mut self, now: Now, fx: &mut Effects) {
         while let Some(number) = self.redrives.pop_front() {
@@ -337,6 +347,11 @@ impl Engine {
             else {
                 continue;
             };
+            if self.room == Room::RemoveOnly {
+                // It would write what the store has no room for now.
+                self.respond(to, Reply::Count(many.done as u64), fx);
+                continue;
+            }
             while many.left() > 0
                 && let Some(row) = rows.front()
             {

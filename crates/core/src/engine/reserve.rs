@@ -221,10 +221,17 @@ impl Engine {
         // It may have vanished since something became ready in it.
         while self.queues.contains(idx) {
             let queue = self.queues.get(idx);
-            if queue.ready.is_empty() || queue.is_paused(now) {
+            if queue.is_paused(now) {
                 return;
             }
             let Some(&arrival) = queue.waiters.first() else { return };
+            if queue.ready.is_empty() {
+                // What kept it from being loaded may have ended: room, a lease, a quota.
+                if queue.has_backlog() {
+                    self.note_hunger(idx);
+                }
+                return;
+            }
             if self.tenants.is_lease_full(queue.tenant) {
                 return self.tenants.wait_for_lease(queue.tenant, idx);
             }

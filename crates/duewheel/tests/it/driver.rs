@@ -451,6 +451,44 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
     assert!(matches!(answers[2], Ok(Reply::Change(Ok(_)))), "{:?}", answers[2]);
 }
 
+/// Story: what a redrive looks up by itself belongs to no operation of the batch, so a block of it that could not be read ended the driver.
+#[test]
+fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
+    let now = Now::whole(0, 1_000);
+    let mut store = MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {}));
+    let recovered = store.recovered();
+    let bad = Arc::new(AtomicU64::new(0));
+    let unreadable = Unreadable { store, bad: Arc::clone(&bad), bad_pages: Arc::default() };
+    let mut driver = Driver::new(unreadable, recovered, Config::default(), now).unwrap();
+    while !driver.is_open() {
+        driver.step(now, &mut Vec::new()).unwrap();
+    }
+    let call = |driver: &mut Driver<Unreadable>, op| {
+        let (answer, mut answers) = oneshot::channel();
+        driver.step(now, &mut vec![Submission { ops: vec![op], answer, patience: Patience::None }]).unwrap();
+        for _ in 0..20 {
+            if let Ok(mut answers) = answers.try_recv() {
+                return answers.remove(0);
+            }
+            driver.step(now, &mut Vec::new()).unwrap();
+        }
+        panic!("no answer");
+    };
+    call(&mut driver, put(0)).unwrap();
+    let Ok(Reply::Reserve(Reserved::Grants(grants))) = call(&mut driver, reserve(0)) else { panic!() };
+    let (id, proof) = (grants[0].message.id, grants[0].token.into());
+    call(&mut driver, Op::Bury { id, proof, priority: None, note: "".into() }).unwrap();
+    let redrive = || Op::RedriveMany { queue: queue(), max: 10 };
+    bad.store(id.0, Relaxed);
+    match call(&mut driver, redrive()) {
+        Err(CallError::Store { outcome: Outcome::NotApplied, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(call(&mut driver, put(0)), Ok(Reply::Enqueue(Ok(_)))), "all others go on");
+    bad.store(0, Relaxed);
+    assert!(matches!(call(&mut driver, redrive()), Ok(Reply::Count(1))));
+}
+
 /// Story: a page that could not be read failed the step of all callers, and the next owner met the same block.
 #[test]
 fn a_page_that_cannot_be_read_makes_nobody_else_wait() {

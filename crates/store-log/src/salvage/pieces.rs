@@ -127,8 +127,13 @@ impl Pieces {
 
     /// Whether a row counts, by the state.
     pub(super) fn counts(&self, id: MessageId, queue: u32) -> bool {
+        !self.removed.contains(id.0) && !self.is_purged(id, queue)
+    }
+
+    /// Whether a purge has taken it, by the state: that is final in every run.
+    pub(super) fn is_purged(&self, id: MessageId, queue: u32) -> bool {
         let takes = |mask: &Mask| id < mask.before && mask.keep.binary_search(&id).is_err();
-        !self.removed.contains(id.0) && !self.masks.iter().any(|(of, mask)| *of == queue && takes(mask))
+        self.masks.iter().any(|(of, mask)| *of == queue && takes(mask))
     }
 
     /// Messages that are in the run and count, but for those that were read.

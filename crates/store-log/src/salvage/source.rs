@@ -99,8 +99,11 @@ impl DiskFile for SourceFile {
         if self.file.read_at(buffer, at).is_ok() {
             return Ok(());
         }
+        // Page by page as the disk has them, so that a bad one costs no other.
         let mut page_at = at;
-        for page in buffer.chunks_mut(PAGE) {
+        let first = usize::try_from(at % PAGE as u64).map_or(PAGE, |into| PAGE - into).min(buffer.len());
+        let (first, others) = buffer.split_at_mut(first);
+        for page in std::iter::once(first).chain(others.chunks_mut(PAGE)) {
             if self.file.read_at(page, page_at).is_err() {
                 page.fill(0);
                 let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
