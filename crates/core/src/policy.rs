@@ -11,8 +11,9 @@ const SECOND: u64 = 1_000;
 const HOUR: u64 = 3_600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 
-/// Bytes of a group that every store takes after it has said that there is room. A driver cuts its groups at a quarter of it
-/// at the latest, so that one operation more fits: the largest writes 4,000 records.
+/// Bytes of a group that every store takes after it has said that there is room. A driver cuts its groups between operations,
+/// at a quarter of it at the latest, so that one operation more fits. What time decides in one step (at most
+/// [`Policy::max_step`] records of a kind) is cut only afterwards.
 pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
 /// Pages of backlogs that an engine has under way at a time.

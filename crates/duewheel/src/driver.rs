@@ -483,7 +483,8 @@ impl<S: Store> Driver<S> {
                     self.page_failed = false;
                     self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);
                 }
-                // The store reads it again. What waits for it goes on waiting, and nothing else does.
+                // The store reads it again. What waits for it goes on waiting, and keeps its place among the questions that
+                // may be open at a time ([`Policy::max_gathers`]).
                 Err(error) if self.is_open() && self.is_passing(&error) => {
                     tracing::warn!(%error, "a page of messages could not be read; it is read again");
                     self.page_failed = true;

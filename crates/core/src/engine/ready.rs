@@ -158,7 +158,7 @@ impl Engine {
             self.ready.ends.remove(&(end, idx));
             let queue = self.queues.get_mut(idx);
             queue.share.ends = None;
-            // Who waits keeps it up, and notes when he leaves.
+            // A waiting reserve keeps the demand up, and notes its end when it leaves.
             if queue.waiters.is_empty() {
                 self.set_demand(idx, Demand::None);
             }
