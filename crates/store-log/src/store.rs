@@ -676,6 +676,7 @@ impl Drop for PoisonOnPanic<'_> {
 fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -> Recovered {
     Recovered {
         epoch: manifest.epoch,
+        tokens: 0,
         next_lsn: ledger.applied().next(),
         next_id: ledger.next_id().0,
         clock: ledger.clock(),

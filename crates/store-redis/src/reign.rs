@@ -20,12 +20,16 @@ use crate::{fault, script, value};
 pub(crate) const FORMAT: &str = "2";
 /// Epochs count the seconds from the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
-/// Ids are set aside so many at a time, and again when half of them are used: a failover that takes back fewer than that takes back none
-/// that was given. A shard gives every n-th of them.
+/// Ids are set aside so many at a time, and again when half of them are used. When the server's clock is found to have gone back, they go on
+/// behind these. A shard gives every n-th of them.
 pub(crate) const IDS_ASIDE: u64 = 1 << 26;
-/// After an end that was not clean ids go on at least at the epoch, which counts seconds, times this: so even what is set back to any earlier time
+/// After an end that was not clean ids go on at the server's time times this: so even what is set back to any earlier time
 /// gives none again, as long as fewer than these were given a second. They stay below 2^53 until the year 2088.
 const IDS_A_SECOND: u64 = 1 << 22;
+/// Lease tokens of a reign count on from the server's microseconds since the first epoch times this: a state that was set back within a
+/// second gives the epoch of the lost reign again, but no token of it, as long as fewer than these were given in a microsecond. They stay
+/// below 2^64 until the year 2162.
+const TOKENS_A_MICROSECOND: u64 = 1 << 12;
 /// The longest that replicas may take to know of a new owner.
 const REPLICAS_KNOW: Duration = Duration::from_secs(1);
 
@@ -60,6 +64,8 @@ pub(crate) struct Reign {
     pub(crate) replid: String,
     /// No id below this one may be given.
     pub(crate) first_id: u64,
+    /// Lease tokens count on from here.
+    pub(crate) tokens: u64,
     /// The reign before, if there was one.
     pub(crate) before: String,
     /// How long ago the clocks were noted, by the server's clock, which all nodes share.
@@ -206,12 +212,16 @@ async fn acquire_as(
                 let replicas = value::some(value::number(next(), of)?, of)?;
                 let first_id = value::some(value::number(next(), of)?, of)?;
                 let before = value::some(value::text(next(), of)?, of)?;
-                let noted_ago = value::number(next(), of)?.map(Duration::from_millis);
+                let noted_ago = value::text(next(), of)?.filter(|ago| !ago.is_empty());
+                let noted_ago = noted_ago.map(|ago| ago.parse().map(Duration::from_millis)).transpose();
+                let noted_ago = noted_ago.map_err(|_| fault::odd(of))?;
+                let micros: u64 = value::some(value::number(next(), of)?, of)?;
+                let tokens = micros.saturating_mul(TOKENS_A_MICROSECOND);
                 let epoch = u32::try_from(epoch)
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
                 options.remembered.note_epoch(keys, epoch);
                 let epoch = Epoch(epoch);
-                let reign = Reign { epoch, incarnation, replid, first_id, before, noted_ago, taken };
+                let reign = Reign { epoch, incarnation, replid, first_id, tokens, before, noted_ago, taken };
                 all_know(wire, replicas).await?;
                 return Ok((reign, asked));
             }

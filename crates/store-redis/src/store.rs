@@ -118,6 +118,7 @@ impl RedisStore {
             shared.engine.store(noted.engine.0, SeqCst);
             let recovered = Recovered {
                 epoch: shared.reign.epoch,
+                tokens: shared.reign.tokens,
                 next_lsn: ledger.applied().next(),
                 next_id: ledger.next_id().0.max(shared.reign.first_id),
                 clock: ledger.clock(),

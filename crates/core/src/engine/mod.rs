@@ -287,7 +287,7 @@ impl Engine {
             last: Lsn(recovered.next_lsn.0 - 1),
             next_id: ids.at_least(recovered.next_id),
             ids,
-            tokens: 0,
+            tokens: recovered.tokens,
             now,
             queues,
             tenants: Tenants::default(),

@@ -183,6 +183,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
 pub struct Recovered {
     /// This reign.
     pub epoch: Epoch,
+    /// Lease tokens of this reign count on from here. 0 where an epoch never comes again; a store whose epoch may, because what is
+    /// kept was set back, gives a number that grows with time, so that no token comes again.
+    pub tokens: u64,
     /// The next record gets this position.
     pub next_lsn: Lsn,
     /// The next message gets this id, or a greater one. None that was ever given is as great.

@@ -127,6 +127,7 @@ impl Table {
     pub fn recovered(&self, epoch: Epoch) -> Recovered {
         Recovered {
             epoch,
+            tokens: 0,
             next_lsn: self.applied().next(),
             next_id: self.ledger.next_id().0,
             clock: self.clock(),

@@ -6,8 +6,8 @@
 --       how many ids are set aside at a time, how many belong to each second,
 --       the cluster's id ('' if none is known), its number of shards, version of placement, 'new' if the shard may be
 -- made ('' if not). Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given,
--- incarnation of the last owner ('' if none), ms since the clocks were noted if they were}, {'EMPTY'}, {'OTHER',
--- cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
+-- incarnation of the last owner ('' if none), ms since the clocks were noted if they were ('' if not), microseconds since
+-- the first epoch}, {'EMPTY'}, {'OTHER', cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
 -- While the slot moves, keys that are not there (any more) cannot be touched, so the books cannot be read. This key is
 -- never there.
 local touched = redis.pcall('HLEN', KEYS[1] .. ':none')
@@ -44,7 +44,8 @@ if ends ~= 0 and owner[2] ~= ARGV[8] then
     return { 'HELD', owner[4], string.format('%.0f', ends - now), owner[2] }
   end
 end
--- Seconds, so that a state that was set back gives no epoch a second time.
+-- Seconds, so that a state that was set back gives no earlier epoch. The same one it may give within a second: tokens and ids go by
+-- microseconds.
 local epoch = math.max(tonumber(owner[1] or '0') + 1, tonumber(ARGV[6]) + 1, time[1] - ARGV[9])
 epoch = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'epoch', epoch, 'incarnation', ARGV[1], 'node', ARGV[2], 'number', ARGV[3],
@@ -63,21 +64,26 @@ for lag in string.gmatch(info, 'state=online,offset=%d+,lag=(%d+)') do
     replicas = replicas + 1
   end
 end
--- Ids are set aside before they are given, so that none is given again when what was written last is lost. After a clean end, if
--- nothing can have been lost since, they go on where they were. Else they go on at least where the epoch says, which no lost reign
--- can have reached.
+-- After a clean end, if nothing can have been lost since, ids go on where they were. Else they go on where the time says, to the
+-- microsecond: no reign can have given as many before, not even one that is lost and that began from the same state a moment ago. Ids are
+-- set aside before they are given, for a clock that has gone back: when even the first of those last set aside is ahead of the time, they
+-- go on behind all of these.
 local mark = redis.call('HGET', KEYS[2], 'ids') or '1'
 local first = tonumber(mark)
+local micros = (time[1] - ARGV[9]) * 1000000 + time[2]
 local clean, at = string.match(redis.call('HGET', KEYS[2], 'clean') or '', '^(%d+)@(%x+)$')
 redis.call('HDEL', KEYS[2], 'clean')
 if clean and at == replid then
   first = tonumber(clean)
 elseif mark ~= '1' then
-  first = math.max(first, tonumber(epoch) * ARGV[11])
+  local by_time = math.floor(micros / 1000000 * ARGV[11])
+  if first - ARGV[10] <= by_time then
+    first = by_time
+  end
 end
 local aside = math.max(tonumber(mark), first + ARGV[10])
 redis.call('HSET', KEYS[2], 'ids', string.format('%.0f', aside))
 first = string.format('%.0f', first)
 local noted = redis.call('HGET', KEYS[2], 'at')
-local since = noted and string.format('%.0f', math.max(0, now - tonumber(noted)))
-return { 'OK', epoch, replid, tostring(replicas), first, owner[2] or '', since }
+local since = noted and string.format('%.0f', math.max(0, now - tonumber(noted))) or ''
+return { 'OK', epoch, replid, tostring(replicas), first, owner[2] or '', since, string.format('%.0f', micros) }

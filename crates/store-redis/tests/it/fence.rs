@@ -228,6 +228,40 @@ fn a_copy_that_was_restored_gives_no_epoch_again() {
     assert!(seen.iter().all(|before| *before < epoch), "{seen:?} {epoch}");
 }
 
+/// Story: a run on real servers in which two nodes had a shard within one second, and Redis was set back in between: the second one had
+/// the first one's epoch, and gave its lease tokens and its ids again.
+#[test]
+fn two_reigns_of_one_second_share_no_token_and_no_id() {
+    let redis = server();
+    let head = "{duewheel:3}:head";
+    // As another process does: it remembers nothing of earlier reigns.
+    let reign = || {
+        end_lease(&redis);
+        let recovered = open(&long_lease(&redis)).recovered();
+        (recovered.epoch, recovered.tokens, recovered.next_id)
+    };
+    let mut store = open(&long_lease(&redis));
+    let mut history = History::new(3);
+    let group = history.group(9);
+    store.append(&group).unwrap();
+    durable(&mut store, group.last());
+    drop(store);
+    for key in [OWNER, head] {
+        ask(&redis, &["COPY", key, &format!("{key}:copy"), "REPLACE"]);
+    }
+    let mut same = 0;
+    until("two reigns began in one second", || {
+        let lost = reign();
+        for key in [OWNER, head] {
+            ask(&redis, &["COPY", &format!("{key}:copy"), key, "REPLACE"]);
+        }
+        let next = reign();
+        assert!(next.1 > lost.1 && next.2 > lost.2, "{lost:?}, then {next:?}");
+        same += u32::from(next.0 == lost.0);
+        same > 2
+    });
+}
+
 fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder") {

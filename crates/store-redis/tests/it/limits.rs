@@ -253,6 +253,7 @@ fn books_agree_with_the_model_wherever_they_were_written() {
             let mut store = open(&options);
             let recovered = store.recovered();
             let mut model = history.model().recovered(recovered.epoch);
+            model.tokens = recovered.tokens;
             model.clock = recovered.clock;
             assert!(recovered.next_id >= model.next_id);
             model.next_id = recovered.next_id;

@@ -37,11 +37,12 @@ fn an_id_that_may_have_been_given_is_not_given_again() {
     // What comes next is lost, as far as Redis is concerned; how much it was nobody knows.
     drop(store);
     let mut store = open(&options);
-    let recovered = store.recovered();
-    let first = recovered.next_id;
+    let first = store.recovered().next_id;
     assert!(first >= 1 << 26, "{first}: many could have been given and lost");
-    let by_the_epoch = u64::from(recovered.epoch.0) << 22;
-    assert!(first >= by_the_epoch, "{first}: what was set back to any earlier time gave none of these");
+    assert!(
+        first >= by_time(&redis) - (60 << 22),
+        "{first}: what was set back to any earlier time gave none of these"
+    );
     store.close(history.tick()).unwrap();
     drop(store);
     let mut store = open(&options);
@@ -52,7 +53,32 @@ fn an_id_that_may_have_been_given_is_not_given_again() {
     store.append(&history.group(30)).unwrap();
     written(&mut store, &history);
     drop(store);
-    assert!(open(&options).recovered().next_id >= aside);
+    let next = open(&options).recovered().next_id;
+    assert!(next > first && next <= by_time(&redis), "{next}");
+}
+
+/// Whoever began by a clock that has gone back since gave ids that the time does not tell of.
+#[test]
+fn behind_a_clock_that_has_gone_back_ids_go_on_behind_those_set_aside() {
+    let redis = server();
+    let options = options(&redis);
+    let mut history = History::new(1);
+    let mut store = open(&options);
+    store.append(&history.group(30)).unwrap();
+    written(&mut store, &history);
+    drop(store);
+    // Set aside by a clock that was an hour ahead of today's.
+    let aside = by_time(&redis) + (3_600 << 22);
+    redis.command(&["HSET", "{duewheel:3}:head", "ids", &aside.to_string()]).expect("a reply");
+    assert_eq!(open(&options).recovered().next_id, aside);
+    assert_eq!(open(&options).recovered().next_id, aside + (1 << 26), "and once more");
+}
+
+/// The least id after an end that was not clean, now.
+fn by_time(redis: &Redis) -> u64 {
+    const FIRST_EPOCH: u64 = 1_577_836_800;
+    let now = redis.command(&["TIME"]).expect("a reply").list()[0].number().expect("seconds");
+    (now + 1 - FIRST_EPOCH) << 22
 }
 
 /// The end was clean, but what followed it may be lost: the server is another one since.
@@ -67,8 +93,8 @@ fn a_clean_end_counts_for_the_same_master_alone() {
     store.close(history.tick()).unwrap();
     drop(store);
     redis.restart().unwrap();
-    let recovered = open(&options).recovered();
-    assert!(recovered.next_id >= u64::from(recovered.epoch.0) << 22, "{}", recovered.next_id);
+    let next = open(&options).recovered().next_id;
+    assert!(next >= by_time(&redis) - (60 << 22), "{next}");
 }
 
 /// Story: a replica that died in silence counted as one that must know of a new owner, for the minute until its master missed it; nobody could take a shard
