@@ -19,7 +19,7 @@ use crate::tls::Certificates;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a command may take, and a question whether it is there yet.
 const COMMAND: Duration = Duration::from_secs(10);
-const QUESTION: Duration = Duration::from_secs(1);
+const QUESTION: Duration = Duration::from_secs(3);
 /// Where Redis keeps its append-only file in its folder.
 const APPENDONLY: &str = "appendonlydir";
 const STEP: Duration = Duration::from_millis(5);

@@ -63,7 +63,7 @@ pub(super) fn gated(
         broken: handle.broken.take(),
     };
     let (shared, large) = (Arc::clone(shared), Arc::clone(large));
-    Box::new(Gated { store, pages, bug, fetched: 0, began: None, shared, large })
+    Box::new(Gated { store, pages, bug, fetched: 0, unread: false, began: None, shared, large })
 }
 
 struct Gated {
@@ -71,6 +71,8 @@ struct Gated {
     pages: Arc<AtomicU64>,
     bug: Option<StoreBug>,
     fetched: u64,
+    /// A page could not be read, and the store has not had an occasion yet to ask for it again.
+    unread: bool,
     /// Where the clocks stood when the owner before had written last.
     began: Option<ClockPair>,
     shared: Shared,
@@ -182,13 +184,19 @@ impl Store for Gated {
     }
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        // An error is told at once; a page when the scheduler has let the loader make it.
-        if self.store.progress().is_ok()
+        // An error is told at once; a page when the scheduler has let the loader make it. After a page that could not be read the
+        // store is asked until it has nothing more to tell: that is where it asks for the page again.
+        if !self.unread
+            && self.store.progress().is_ok()
             && self.pages.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err()
         {
             return None;
         }
         let mut loaded = self.store.loaded();
+        self.unread = match &loaded {
+            None => false,
+            Some(loaded) => self.unread || loaded.is_err(),
+        };
         if let Some(Ok(loaded)) = &mut loaded {
             self.spoil(loaded);
         }

@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use duewheel_sim::http::{Completeness, Connection, Soundness};
+use duewheel_sim::http::{self, Completeness, Connection, Soundness};
+use duewheel_sim::process::until;
 use serde_json::json;
+
+use crate::stage;
 
 /// So many that no shard is without one; or hardly ever, and then it is not missed.
 const KEYS: usize = 24;
@@ -45,17 +48,22 @@ impl Probe {
     /// Puts the messages there, and begins to look.
     pub(crate) fn start(nodes: Vec<Option<SocketAddr>>) -> Result<Self, String> {
         let first = nodes.iter().flatten().next().ok_or("no node to probe")?;
-        let mut connection = Connection::open(*first, PATIENCE).map_err(|e| e.to_string())?;
         for key in 0..KEYS {
             let body = json!({"body": "probe", "delay_ms": 86_400_000, "key": format!("k{key}")});
             let path = format!("/v1/queues/{QUEUE}/messages");
-            let answer = connection
-                .request("POST", &path, "application/json", body.to_string().as_bytes())
-                .map_err(|e| format!("a message to probe with: {e}"))?;
-            if !(200..300).contains(&answer.status) {
-                let said = String::from_utf8_lossy(&answer.body).into_owned();
-                return Err(format!("a message to probe with: {} {said}", answer.status));
-            }
+            // Nodes that have just come still hand shards over, and a machine with too much to do lets a lease run out.
+            until("a message to probe with is taken", stage::PATIENCE, || {
+                let (status, said) = match http::ask(*first, PATIENCE, "POST", &path, &body) {
+                    Ok(answer) => answer,
+                    Err(_) => return Ok(None),
+                };
+                match status {
+                    // It was taken before, and the answer was lost.
+                    200..300 | 409 => Ok(Some(())),
+                    503 => Ok(None),
+                    _ => Err(format!("a message to probe with: {status} {said}")),
+                }
+            })?;
         }
         let now = Instant::now();
         let seen = Seen { last: now, asked: now, longest: Duration::ZERO, at: None };
