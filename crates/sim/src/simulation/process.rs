@@ -223,16 +223,7 @@ impl Sim {
         let worked = self.work(hand);
         let Some(process) = &mut self.process else { return };
         let again = match worked {
-            Some(Worked::Done) => {
-                let handle = lock(&process.handle);
-                if hand == LOAD {
-                    handle.pages.fetch_add(1, Relaxed);
-                    if let Some(waker) = &handle.waker {
-                        waker();
-                    }
-                }
-                (20, 3_000)
-            }
+            Some(Worked::Done) => (20, 3_000),
             Some(Worked::Later) => (20_000, 60_000),
             Some(Worked::Nothing) | None => return,
         };
@@ -249,6 +240,13 @@ impl Sim {
             self.facts.panics += 1;
             if let Some(process) = &mut self.process {
                 process.gone[hand] = true;
+            }
+        }
+        if let (LOAD, Ok(Worked::Done), Some(process)) = (hand, &worked, &self.process) {
+            let handle = lock(&process.handle);
+            handle.pages.fetch_add(1, Relaxed);
+            if let Some(waker) = &handle.waker {
+                waker();
             }
         }
         worked.ok()
