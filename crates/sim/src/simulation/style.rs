@@ -133,10 +133,24 @@ impl Style {
         }
         Style {
             // Where little happens, nothing but its own alarm wakes the driver.
-            work_ns: if quiet { rng.range(10_000, 30_000) } else { rng.range(2_000, 4_500) } * MS,
-            pause_ns: if quiet { rng.range(1_000, 8_000) } else { rng.range(2, 30) } * MS,
+            work_ns: MS
+                * match quiet {
+                    true if clockwork => rng.range(60_000, 120_000),
+                    true => rng.range(10_000, 30_000),
+                    false => rng.range(2_000, 4_500),
+                },
+            pause_ns: MS
+                * match quiet {
+                    true if clockwork => rng.range(4_000, 12_000),
+                    true => rng.range(1_000, 8_000),
+                    false => rng.range(2, 30),
+                },
             polls: if quiet { 5 } else { 40 },
-            wait_ms: if quiet { 10_000 } else { 400 },
+            wait_ms: match quiet {
+                true if clockwork => 30_000,
+                true => 10_000,
+                false => 400,
+            },
             fault_ns: match rng.percent(4) {
                 true => 0,
                 false => {
