@@ -337,11 +337,14 @@ impl Ways {
                     });
                 }
                 Err(NotAsked::Overloaded) => parcel.refuse(&CallError::Overloaded),
-                Err(NotAsked::TooLarge) => {
-                    parcel.why = Some(StoreError::new(
-                        ErrorKind::Unavailable,
-                        "the request is too large to be sent to the node that owns it",
-                    ));
+                Err(NotAsked::TooLarge(limits)) => {
+                    return match parcel.without_large(limits, &self.0.runtime) {
+                        Some(rest) => self.dispatch(state, rest),
+                        None => None,
+                    };
+                }
+                Err(NotAsked::NotKnown(why)) => {
+                    parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
                     parcel.refuse_without_owner();
                 }
                 Err(NotAsked::Away(why)) => {

@@ -20,6 +20,7 @@ use super::Shards;
 use super::fleet::{Fleet, FleetError, FleetOptions, Started};
 use super::memory::MemoryCoordinator;
 use super::view::Stage;
+use super::wire::dialect::{NEXT, Speaks};
 use crate::clock::SystemClock;
 use crate::error::CallError;
 use crate::inbox::{Door, Patience};
@@ -33,6 +34,8 @@ fn options(name: &str) -> FleetOptions {
         name: name.to_owned(),
         advertise: Some("127.0.0.1:0".to_owned()),
         bind: None,
+        certificates: None,
+        speaks: Speaks::default(),
         shards_if_new: 8,
         seed: Some(1),
         quotas: Default::default(),
