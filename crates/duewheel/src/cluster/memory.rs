@@ -32,6 +32,8 @@ struct World {
 struct State {
     shards: Vec<Shard>,
     secrets: Secrets,
+    /// Nodes that have read them as they are.
+    know: BTreeSet<u32>,
     members: BTreeMap<Box<str>, Member>,
     last_number: u32,
     away: Option<StoreError>,
@@ -45,6 +47,7 @@ impl Default for State {
         State {
             shards: Vec::new(),
             secrets: Secrets { current: [7; 32], former: None },
+            know: BTreeSet::new(),
             members: BTreeMap::new(),
             last_number: 0,
             away: None,
@@ -151,11 +154,22 @@ impl MemoryCoordinator {
     pub fn rotate_secret(&self, secret: [u8; 32]) {
         let mut state = self.world.state();
         state.secrets = Secrets { current: secret, former: Some(state.secrets.current) };
+        state.know.clear();
+    }
+
+    /// Whether all nodes that live have read the secrets as they are.
+    pub fn all_know(&self) -> bool {
+        let state = self.world.state();
+        let now = Instant::now();
+        let mut living = state.members.values().filter(|member| member.heard + self.world.lease > now);
+        living.all(|member| state.know.contains(&member.node.number))
     }
 
     /// The former secret is known no more.
     pub fn end_rotation(&self) {
-        self.world.state().secrets.former = None;
+        let mut state = self.world.state();
+        state.secrets.former = None;
+        state.know.clear();
     }
 
     /// What a shard's stores leave behind.
@@ -234,8 +248,10 @@ impl Coordinator for MemoryCoordinator {
     }
 
     fn secrets(&self) -> Result<Secrets, StoreError> {
-        let state = self.world.state();
-        state.check(self.who.load(SeqCst))?;
+        let mut state = self.world.state();
+        let who = self.who.load(SeqCst);
+        state.check(who)?;
+        state.know.insert(who);
         Ok(state.secrets)
     }
 

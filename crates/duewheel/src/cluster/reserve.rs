@@ -1,8 +1,9 @@
 //! Reserves over many shards.
 //!
 //! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
-//!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
-//!   asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
+//!   node, then the others, each time from another one on. When one does not answer for 100 ms, all others are asked side by side, and the first
+//!   that has something is enough: however many shards hang, the answer takes no longer than if one did. A shard that fails, or does not answer
+//!   for a second, is left out and for a second not asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
 //!   granted something that did not arrive.
 //! * One that waits takes its place in line ([`super::line`]), and is asked for where something is.
 //! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
@@ -11,8 +12,10 @@
 //! Whatever was granted is either answered or given back.
 
 use std::collections::BTreeSet;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use duewheel_core::engine::{Grant, Op, Reply, Reserve, Reserved, WaiterId};
@@ -30,6 +33,8 @@ use crate::inbox::{Answers, Patience};
 
 /// How long a shard may take to grant. Then the answer is not waited for any more, and what it brings goes back.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a shard is waited for alone. Then the others are asked beside it.
+const ALONE: Duration = Duration::from_millis(100);
 /// How long a shard that did not answer is left out, in ns.
 const AWAY: u64 = 1_000 * MS;
 
@@ -81,7 +86,7 @@ impl Router {
         self.say(demand.answer, asked);
     }
 
-    /// Asks one shard after the other.
+    /// Asks one shard after the other, and the rest side by side when one is slow.
     async fn sweep(&self, demand: &Demand) -> Result<Reserved, CallError> {
         let reserve = &demand.reserve;
         let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
@@ -96,14 +101,32 @@ impl Router {
 
         let mut got: Vec<Grant> = Vec::new();
         let (mut answered, mut failed) = (false, None);
-        for shard in order {
-            if demand.answer.is_closed() || !self.has_room(reserve, &got) {
-                break;
+        let mut order = order.into_iter();
+        let mut asks = Asks::default();
+        let mut how = How::InTurn;
+        loop {
+            while asks.is_empty() || how == How::SideBySide {
+                if demand.answer.is_closed() || !self.has_room(reserve, &got) {
+                    break;
+                }
+                let Some(shard) = order.find(|shard| got.is_empty() || near.contains(shard)) else { break };
+                asks.push(self.ask_some(shard, reserve, &got));
             }
-            if !got.is_empty() && !near.contains(&shard) {
-                continue;
-            }
-            match self.ask_more(shard, reserve, &mut got).await {
+            // What is asked and not waited for goes back by itself.
+            let next = match how {
+                _ if asks.is_empty() => break,
+                How::SideBySide if !got.is_empty() => break,
+                How::SideBySide => asks.next().await,
+                How::InTurn => match tokio::time::timeout(ALONE, asks.next()).await {
+                    Ok(next) => next,
+                    Err(_) if !got.is_empty() => break,
+                    Err(_) => {
+                        how = How::SideBySide;
+                        continue;
+                    }
+                },
+            };
+            match self.take(next, reserve, &mut got) {
                 Ok(()) => answered = true,
                 // One that may have granted something is the news: whoever is told that nothing was applied believes it.
                 Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
@@ -144,21 +167,19 @@ impl Router {
         got.len() < reserve.max && (got.is_empty() || bytes.saturating_add(largest) <= reserve.max_bytes)
     }
 
-    /// Asks a shard for as much as is missing.
-    async fn ask_more(
-        &self,
-        shard: ShardId,
-        reserve: &Reserve,
-        got: &mut Vec<Grant>,
-    ) -> Result<(), CallError> {
+    /// Asks a shard for as much as is missing, at once; the answer comes with [`Asks::next`].
+    fn ask_some(&self, shard: ShardId, reserve: &Reserve, got: &[Grant]) -> Ask {
         let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
         let max = reserve.max - got.len();
         let more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
-        let queues = more.queues.clone();
-        let answer = self.ask(shard, vec![more]).await.pop();
-        let grants = answer.unwrap_or(Err(CallError::WRONG_ANSWER))?;
-        if grants.len() < max {
-            self.with_lines(|lines, now, out| lines.dry(now, &queues, shard, out));
+        Ask { shard, max, answer: Box::pin(self.ask(shard, vec![more])) }
+    }
+
+    /// Takes what a shard has given.
+    fn take(&self, given: Given, reserve: &Reserve, got: &mut Vec<Grant>) -> Result<(), CallError> {
+        let grants = given.answer?;
+        if grants.len() < given.max {
+            self.with_lines(|lines, now, out| lines.dry(now, &reserve.queues, given.shard, out));
         }
         got.extend(grants);
         Ok(())
@@ -293,11 +314,14 @@ impl Router {
                 continue;
             }
             for more in self.with_lines(|lines, _, _| lines.have_more(&reserve.queues)) {
-                // An error changes nothing: what is there is answered.
                 if more == shard || !self.has_room(reserve, grants) {
                     continue;
                 }
-                drop(self.ask_more(more, reserve, grants).await);
+                let mut asks = Asks::default();
+                asks.push(self.ask_some(more, reserve, grants));
+                // What is there waits for no shard that is slow, and an error changes nothing.
+                let Ok(given) = tokio::time::timeout(ALONE, asks.next()).await else { break };
+                drop(self.take(given, reserve, grants));
             }
         }
         let asked: Vec<Asked> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
@@ -320,6 +344,56 @@ impl Router {
         if let Err(unsent) = to.send(vec![with.map(Reply::Reserve)]) {
             self.take_back(unsent);
         }
+    }
+}
+
+/// How shards are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    InTurn,
+    SideBySide,
+}
+
+/// Shards that have been asked and have not answered. When it is dropped, what they give goes back.
+#[derive(Default)]
+struct Asks(Vec<Ask>);
+
+struct Ask {
+    shard: ShardId,
+    max: usize,
+    answer: Pin<Box<dyn Future<Output = Vec<Result<Vec<Grant>, CallError>>> + Send>>,
+}
+
+/// What a shard has answered that was asked for so many.
+struct Given {
+    shard: ShardId,
+    max: usize,
+    answer: Result<Vec<Grant>, CallError>,
+}
+
+impl Asks {
+    fn push(&mut self, ask: Ask) {
+        self.0.push(ask);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next answer; waits for ever when nobody was asked. Cancel safe: nothing that was answered is lost.
+    async fn next(&mut self) -> Given {
+        poll_fn(|cx| {
+            let came =
+                self.0.iter_mut().enumerate().find_map(|(at, ask)| match ask.answer.as_mut().poll(cx) {
+                    Poll::Ready(answers) => Some((at, answers)),
+                    Poll::Pending => None,
+                });
+            let Some((at, mut answers)) = came else { return Poll::Pending };
+            let Ask { shard, max, .. } = self.0.swap_remove(at);
+            let answer = answers.pop().unwrap_or(Err(CallError::WRONG_ANSWER));
+            Poll::Ready(Given { shard, max, answer })
+        })
+        .await
     }
 }
 

@@ -4,6 +4,7 @@
 mod basics;
 mod faults;
 mod load;
+mod talk;
 mod waits;
 
 use std::sync::Arc;
@@ -43,7 +44,15 @@ fn options(name: &str) -> FleetOptions {
 }
 
 async fn start_with(coordinator: &MemoryCoordinator, options: FleetOptions) -> Result<Started, FleetError> {
-    let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
+    start_by(coordinator, options, Policy::default()).await
+}
+
+async fn start_by(
+    coordinator: &MemoryCoordinator,
+    options: FleetOptions,
+    policy: Policy,
+) -> Result<Started, FleetError> {
+    let policy = Policy { max_sleep_ms: 50, ..policy };
     Fleet::start(Arc::new(coordinator.for_a_node()), options, policy, Arc::new(SystemClock)).await
 }
 

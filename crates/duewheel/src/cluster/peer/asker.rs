@@ -116,14 +116,14 @@ impl Peer {
 
     /// Connections that were up so far.
     #[cfg(test)]
-    pub(super) fn lives(&self) -> u64 {
+    pub(crate) fn lives(&self) -> u64 {
         self.state().lives
     }
 
-    /// What was agreed about the present connection.
+    /// The version that is spoken on the present connection.
     #[cfg(test)]
-    pub(super) fn agreed(&self) -> Option<Agreed> {
-        self.up(&self.state()).ok()
+    pub(crate) fn version(&self) -> Option<u32> {
+        self.up(&self.state()).ok().map(|agreed| agreed.dialect.number)
     }
 
     /// Asks. The outcome comes whatever happens, and dropping its receiver does not take the request back.

@@ -333,6 +333,59 @@ async fn a_shard_that_does_not_answer_holds_nobody_up_for_long_and_nothing_up_fo
     assert_eq!(bodies(&got), ["x"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn however_many_shards_hang_the_answer_comes_after_one_time_out() {
+    // Story: each shard was waited for, one after the other: with sixteen that hung, a reserve that does not wait took sixteen seconds. The
+    // clock of the runtime is the test's here: it goes on when everybody waits.
+    let rig = rig(16);
+    for shard in 0..16 {
+        rig.local.set(shard, Mood::Silent);
+    }
+    let began = tokio::time::Instant::now();
+    let error = rig.client.reserve(demand("q", 1, 0)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown);
+    assert_eq!(began.elapsed().as_millis() / 100, 11, "a tenth of a second for the first, one for all");
+    assert_eq!(rig.local.asked_each("reserve"), [1; 16]);
+}
+
+#[tokio::test]
+async fn what_a_shard_has_waits_for_none_that_hangs() {
+    let rig = rig(8);
+    rig.local.set_here(&[]);
+    for shard in (0..8).filter(|shard| *shard != 5) {
+        rig.local.set(shard, Mood::Silent);
+    }
+    rig.put_at(5, "q", "x").await;
+    let grants = rig.reserve(demand("q", 3, 0)).await;
+    assert_eq!((bodies(&grants), grants[0].attempt), (vec!["x".to_owned()], 1));
+    // The others were asked beside it, and nobody waited until they were taken to be away: they are asked again.
+    rig.put_at(5, "q", "y").await;
+    assert_eq!(bodies(&rig.reserve(demand("q", 3, 0)).await), ["y"]);
+    assert!(rig.local.asked_each("reserve").iter().all(|asked| *asked <= 2));
+}
+
+#[tokio::test]
+async fn of_shards_that_are_asked_side_by_side_all_but_one_get_back_what_they_granted() {
+    let rig = rig(8);
+    rig.local.set_here(&[]);
+    for shard in 0..8 {
+        rig.put_at(shard, "q", &shard.to_string()).await;
+        rig.local.set(shard, Mood::Slow(Duration::from_millis(250)));
+    }
+    let first = rig.reserve(demand("q", 1, 0)).await;
+    assert_eq!(first.len(), 1, "no more than was asked for");
+    for shard in 0..8 {
+        rig.local.set(shard, Mood::Well);
+    }
+    let mut seen = BTreeSet::from([body(&first[0])]);
+    while seen.len() < 8 {
+        for grant in rig.reserve(demand("q", 8, LONG)).await {
+            assert_eq!(grant.attempt, 1, "what nobody waited for does not count");
+            assert!(seen.insert(body(&grant)), "granted twice");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_slow_shard_gives_what_it_has_and_what_comes_too_late_goes_back() {
     let rig = rig(2);

@@ -149,7 +149,7 @@ async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_
         let (peer, running) = ask_by(me, by(asks)(node("asker", 1, "")));
         if let Some(version) = version {
             until("they are connected", || peer.is_up()).await;
-            assert_eq!(peer.agreed().unwrap().dialect.number, version);
+            assert_eq!(peer.version(), Some(version));
             let asked = peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
             next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Count(5))]).unwrap();
             assert!(matches!(asked.await.unwrap(), Outcome::Answered(_)));
