@@ -240,6 +240,9 @@ impl Keeper {
 
     /// An operator may have replaced the secret by which nodes know each other.
     fn learn_secrets(&self) {
+        if self.core.me.advertise.is_empty() {
+            return; // it speaks with nobody
+        }
         match self.coordinator.secrets() {
             Ok(secrets) => self.terms.know(&secrets),
             Err(error) => {
