@@ -33,6 +33,8 @@ pub(crate) struct Parcel {
     stood: Duration,
     /// Since when it stands in line.
     since: Instant,
+    /// Until when the time that its reserves may wait is counted.
+    counted: Instant,
     /// Why it was sent back last.
     pub(crate) why: Option<StoreError>,
 }
@@ -56,6 +58,7 @@ impl Parcel {
             made: now,
             stood: Duration::ZERO,
             since: now,
+            counted: now,
             why: None,
         }
     }
@@ -68,6 +71,21 @@ impl Parcel {
     /// It is on its way again.
     pub(crate) fn leaves(&mut self) {
         self.stood += self.since.elapsed();
+    }
+
+    /// It comes back: what its reserves have waited is not waited again.
+    pub(crate) fn comes_back(&mut self) {
+        let passed = std::mem::replace(&mut self.counted, Instant::now()).elapsed();
+        let passed = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        for op in &mut self.ops {
+            match op {
+                // Not 0: one that does not wait is another kind of reserve.
+                Op::Reserve(reserve) if reserve.wait_ms > 0 => {
+                    reserve.wait_ms = reserve.wait_ms.saturating_sub(passed).max(1);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Whether it has looked for an owner for so long. What may wait at a shard for long counts only the time in line.
@@ -308,6 +326,37 @@ mod tests {
         assert!(unknown(&vec![Err(CallError::Lost("x"))]).is_some());
         assert!(unknown(&vec![Err(CallError::Lost("x")), Ok(Reply::Done)]).is_none());
         assert!(unknown(&vec![Err(CallError::Draining)]).is_none());
+    }
+
+    #[test]
+    fn what_a_reserve_has_waited_is_not_waited_again() {
+        // Story: a reserve whose shard moved was sent to the next owner with all of its time, however much of it was over.
+        let reserve = |wait_ms| {
+            Op::Reserve(Reserve {
+                waiter: WaiterId(1),
+                queues: Vec::new(),
+                max: 1,
+                max_bytes: 1,
+                wait_ms,
+                lease_ms: None,
+                session: SessionId::NONE,
+                deadline_margin_ms: None,
+            })
+        };
+        let ops = [3_600_000, 5_000, 0].map(reserve).to_vec();
+        let mut parcel = Parcel::new(ShardId(0), ops, Patience::None, oneshot::channel().0);
+        parcel.counted = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        parcel.comes_back();
+        parcel.comes_back();
+        let left: Vec<u64> = parcel
+            .ops
+            .iter()
+            .map(|op| match op {
+                Op::Reserve(reserve) => reserve.wait_ms,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!((3_000_000..=3_540_000).contains(&left[0]) && left[1..] == [1, 0], "{left:?}");
     }
 
     #[test]

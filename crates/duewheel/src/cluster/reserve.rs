@@ -1,9 +1,9 @@
 //! Reserves over many shards.
 //!
 //! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
-//!   node, then the others, each time from another one on. When one does not answer for 100 ms, all others are asked side by side, and the first
-//!   that has something is enough: however many shards hang, the answer takes no longer than if one did. A shard that fails, or does not answer
-//!   for a second, is left out and for a second not asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
+//!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
+//!   asked again. When one does not answer for 100 ms, the others are sent a probe, all side by side, and those that do not answer it are left out,
+//!   too: however many shards hang, the answer takes no longer than if one did. A probe takes nothing, so nothing has to go back. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
 //!   granted something that did not arrive.
 //! * One that waits takes its place in line ([`super::line`]), and is asked for where something is.
 //! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
@@ -11,11 +11,10 @@
 //!
 //! Whatever was granted is either answered or given back.
 
-use std::collections::BTreeSet;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use duewheel_core::engine::{Grant, Op, Reply, Reserve, Reserved, WaiterId};
@@ -28,12 +27,13 @@ use super::line::{Action, Arrival, Asked, Demand, POST_WAIT_MS, Stand};
 use super::room::Room;
 use super::router::Router;
 use super::sessions::MS;
+use crate::client::Pending;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Patience};
 
 /// How long a shard may take to grant. Then the answer is not waited for any more, and what it brings goes back.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a shard is waited for alone. Then the others are asked beside it.
+/// How long a shard is waited for alone. Then it is probed whether the others are there.
 const ALONE: Duration = Duration::from_millis(100);
 /// How long a shard that did not answer is left out, in ns.
 const AWAY: u64 = 1_000 * MS;
@@ -86,7 +86,7 @@ impl Router {
         self.say(demand.answer, asked);
     }
 
-    /// Asks one shard after the other, and the rest side by side when one is slow.
+    /// Asks one shard after the other, but those that hang side by side.
     async fn sweep(&self, demand: &Demand) -> Result<Reserved, CallError> {
         let reserve = &demand.reserve;
         let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
@@ -101,32 +101,32 @@ impl Router {
 
         let mut got: Vec<Grant> = Vec::new();
         let (mut answered, mut failed) = (false, None);
-        let mut order = order.into_iter();
-        let mut asks = Asks::default();
-        let mut how = How::InTurn;
-        loop {
-            while asks.is_empty() || how == How::SideBySide {
-                if demand.answer.is_closed() || !self.has_room(reserve, &got) {
-                    break;
-                }
-                let Some(shard) = order.find(|shard| got.is_empty() || near.contains(shard)) else { break };
-                asks.push(self.ask_some(shard, reserve, &got));
+        let (mut probes, mut is_probed) = (BTreeMap::new(), false);
+        for (at, shard) in order.iter().copied().enumerate() {
+            if demand.answer.is_closed() || !self.has_room(reserve, &got) {
+                break;
             }
-            // What is asked and not waited for goes back by itself.
-            let next = match how {
-                _ if asks.is_empty() => break,
-                How::SideBySide if !got.is_empty() => break,
-                How::SideBySide => asks.next().await,
-                How::InTurn => match tokio::time::timeout(ALONE, asks.next()).await {
-                    Ok(next) => next,
-                    Err(_) if !got.is_empty() => break,
-                    Err(_) => {
-                        how = How::SideBySide;
-                        continue;
+            if !got.is_empty() && !near.contains(&shard) {
+                continue;
+            }
+            if let Some(probe) = probes.remove(&shard)
+                && let Err(error) = self.is_there(shard, probe).await
+            {
+                failed = failed.or(Some(error));
+                continue;
+            }
+            let mut asked = pin!(self.ask_more(shard, reserve, &mut got));
+            let answer = match tokio::time::timeout(ALONE, &mut asked).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    if !is_probed {
+                        is_probed = true;
+                        probes = order[at + 1..].iter().map(|other| (*other, self.probe(*other))).collect();
                     }
-                },
+                    asked.await
+                }
             };
-            match self.take(next, reserve, &mut got) {
+            match answer {
                 Ok(()) => answered = true,
                 // One that may have granted something is the news: whoever is told that nothing was applied believes it.
                 Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
@@ -167,19 +167,46 @@ impl Router {
         got.len() < reserve.max && (got.is_empty() || bytes.saturating_add(largest) <= reserve.max_bytes)
     }
 
-    /// Asks a shard for as much as is missing, at once; the answer comes with [`Asks::next`].
-    fn ask_some(&self, shard: ShardId, reserve: &Reserve, got: &[Grant]) -> Ask {
+    /// Asks a shard for something that changes nothing, at once; the answer comes with the future.
+    fn probe(&self, shard: ShardId) -> Probe {
+        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], Patience::None))
+    }
+
+    /// Whether a shard has answered a probe.
+    async fn is_there(&self, shard: ShardId, probe: Probe) -> Result<(), CallError> {
+        let Ok(mut answers) = probe.await else {
+            self.is_away(shard);
+            let error =
+                StoreError::new(ErrorKind::Unavailable, format!("shard {shard} did not answer in time"));
+            return Err(CallError::Store { error, outcome: Outcome::NotApplied });
+        };
+        match answers.pop() {
+            // One that has too much to do is there.
+            Some(Ok(_) | Err(CallError::Overloaded)) => Ok(()),
+            Some(Err(error)) => {
+                self.is_away(shard);
+                let error = StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}"));
+                Err(CallError::Store { error, outcome: Outcome::NotApplied })
+            }
+            None => Err(CallError::WRONG_ANSWER),
+        }
+    }
+
+    /// Asks a shard for as much as is missing.
+    async fn ask_more(
+        &self,
+        shard: ShardId,
+        reserve: &Reserve,
+        got: &mut Vec<Grant>,
+    ) -> Result<(), CallError> {
         let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
         let max = reserve.max - got.len();
         let more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
-        Ask { shard, max, answer: Box::pin(self.ask(shard, vec![more])) }
-    }
-
-    /// Takes what a shard has given.
-    fn take(&self, given: Given, reserve: &Reserve, got: &mut Vec<Grant>) -> Result<(), CallError> {
-        let grants = given.answer?;
-        if grants.len() < given.max {
-            self.with_lines(|lines, now, out| lines.dry(now, &reserve.queues, given.shard, out));
+        let queues = more.queues.clone();
+        let answer = self.ask(shard, vec![more]).await.pop();
+        let grants = answer.unwrap_or(Err(CallError::WRONG_ANSWER))?;
+        if grants.len() < max {
+            self.with_lines(|lines, now, out| lines.dry(now, &queues, shard, out));
         }
         got.extend(grants);
         Ok(())
@@ -317,11 +344,10 @@ impl Router {
                 if more == shard || !self.has_room(reserve, grants) {
                     continue;
                 }
-                let mut asks = Asks::default();
-                asks.push(self.ask_some(more, reserve, grants));
-                // What is there waits for no shard that is slow, and an error changes nothing.
-                let Ok(given) = tokio::time::timeout(ALONE, asks.next()).await else { break };
-                drop(self.take(given, reserve, grants));
+                // What is there is answered, and waits for no more than one that hangs.
+                if self.ask_more(more, reserve, grants).await.is_err() {
+                    break;
+                }
             }
         }
         let asked: Vec<Asked> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
@@ -347,55 +373,8 @@ impl Router {
     }
 }
 
-/// How shards are asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    InTurn,
-    SideBySide,
-}
-
-/// Shards that have been asked and have not answered. When it is dropped, what they give goes back.
-#[derive(Default)]
-struct Asks(Vec<Ask>);
-
-struct Ask {
-    shard: ShardId,
-    max: usize,
-    answer: Pin<Box<dyn Future<Output = Vec<Result<Vec<Grant>, CallError>>> + Send>>,
-}
-
-/// What a shard has answered that was asked for so many.
-struct Given {
-    shard: ShardId,
-    max: usize,
-    answer: Result<Vec<Grant>, CallError>,
-}
-
-impl Asks {
-    fn push(&mut self, ask: Ask) {
-        self.0.push(ask);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The next answer; waits for ever when nobody was asked. Cancel safe: nothing that was answered is lost.
-    async fn next(&mut self) -> Given {
-        poll_fn(|cx| {
-            let came =
-                self.0.iter_mut().enumerate().find_map(|(at, ask)| match ask.answer.as_mut().poll(cx) {
-                    Poll::Ready(answers) => Some((at, answers)),
-                    Poll::Pending => None,
-                });
-            let Some((at, mut answers)) = came else { return Poll::Pending };
-            let Ask { shard, max, .. } = self.0.swap_remove(at);
-            let answer = answers.pop().unwrap_or(Err(CallError::WRONG_ANSWER));
-            Poll::Ready(Given { shard, max, answer })
-        })
-        .await
-    }
-}
+/// A shard that was asked whether it is there.
+type Probe = tokio::time::Timeout<Pending>;
 
 /// Waits for one queue, and wants nothing of it.
 fn post(queue: QueueName, waiter: WaiterId) -> Reserve {

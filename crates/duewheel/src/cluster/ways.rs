@@ -411,7 +411,8 @@ impl Ways {
     }
 
     /// It was certainly not applied, or may be applied twice: back into the line, in its old place.
-    fn again(&self, parcel: Parcel, look: Look) {
+    fn again(&self, mut parcel: Parcel, look: Look) {
+        parcel.comes_back();
         self.0.again.fetch_add(1, Ordering::Relaxed);
         if look == Look::Yes {
             (self.0.look)();

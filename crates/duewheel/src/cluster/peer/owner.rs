@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, WaiterId};
+use duewheel_core::engine::{Op, Reply, Reserved, WaiterId};
 use duewheel_core::id::ShardId;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -398,6 +398,7 @@ async fn follow(
 ) {
     let shard = request.shard;
     let mut waits_end = line.waits_end.subscribe();
+    let mut ended = false;
     let answered = loop {
         tokio::select! {
             biased;
@@ -405,6 +406,7 @@ async fn follow(
             _ = is_gone.changed() => break None,
             // The line lives as long as we do. The answer comes as ever: empty, or with what was granted before.
             Ok(_) = waits_end.wait_for(|end| *end), if !request.waiters.is_empty() => {
+                ended = true;
                 end_waits(std::mem::take(&mut request.waiters), &inbox);
             }
         }
@@ -423,6 +425,10 @@ async fn follow(
     });
     if let Some(why) = moved(&answers) {
         return line.say(&not_mine(request.id, &why.to_string()));
+    }
+    if ended && answers.iter().all(is_nothing) {
+        // The wait goes on over the next connection.
+        return line.say(&not_mine(request.id, "the cluster's secret was replaced"));
     }
     let undo = undo(&answers);
     let answer = match wire::answers(request.id, &answers, line.agreed.limits, line.agreed.dialect) {
@@ -454,6 +460,11 @@ fn refuse(request: &Request, why: &str, line: &Line) {
     let refusal = CallError::Store { error, outcome: Outcome::Unknown };
     let refusals: Answers = (0..request.parts).map(|_| Err(refusal.clone())).collect();
     line.answers(request.id, &refusals);
+}
+
+/// Whether a reserve got nothing.
+fn is_nothing(answer: &Result<Reply, CallError>) -> bool {
+    matches!(answer, Ok(Reply::Reserve(Reserved::Grants(grants))) if grants.is_empty())
 }
 
 fn not_mine(id: u64, why: &str) -> Head {
