@@ -41,16 +41,16 @@ impl NodeOptions {
         NodeOptions { fleet }
     }
 
-    /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the coordinator keeps, and speak TLS.
-    /// With port 0 one that is free is taken.
+    /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the
+    /// coordinator keeps, and speak TLS. With port 0 one that is free is taken.
     #[must_use]
     pub fn advertise(mut self, address: impl Into<String>) -> Self {
         self.fleet.advertise = Some(address.into());
         self
     }
 
-    /// What it shows to other nodes, which must then show one of the same authority, all of them. Without it each start of a node draws a key,
-    /// which the cluster's secret vouches for. The secret is asked for in both cases.
+    /// What it shows to other nodes, which must then show one of the same authority, all of them. Without it each
+    /// start of a node draws a key, which the cluster's secret vouches for. The secret is asked for in both cases.
     #[must_use]
     pub fn certificates(mut self, certificates: PeerCertificates) -> Self {
         self.fleet.certificates = Some(certificates);

@@ -103,8 +103,9 @@ impl RedisCoordinator {
         wait_for(async move { inner.reset(shards_if_new).await })
     }
 
-    /// Begins to replace the secret by which nodes know each other: from now on a new one counts, and the former one beside it, so that nodes
-    /// that have not read the new one yet are understood. Survives a crash: one that was interrupted goes on where it was.
+    /// Begins to replace the secret by which nodes know each other: from now on a new one counts, and the former one
+    /// beside it, so that nodes that have not read the new one yet are understood. Survives a crash: one that was
+    /// interrupted goes on where it was.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer or, with
@@ -114,8 +115,8 @@ impl RedisCoordinator {
         self.bounded(async move { inner.begin_rotation().await })
     }
 
-    /// The former secret counts no more, and connections of nodes that were made by it end. To be called [`Rotation::wait`] after
-    /// [`RedisCoordinator::begin_rotation`]; without one nothing changes.
+    /// The former secret counts no more, and connections of nodes that were made by it end. To be called
+    /// [`Rotation::wait`] after [`RedisCoordinator::begin_rotation`]; without one nothing changes.
     ///
     /// # Errors
     /// As [`RedisCoordinator::begin_rotation`].

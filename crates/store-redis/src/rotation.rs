@@ -8,8 +8,8 @@ use crate::coordinator::{Inner, unknown_format};
 use crate::reign::{self, FORMAT};
 use crate::{fault, script, value};
 
-/// Leases until every node that takes part has read the new secret: each reads it four times a lease, and one that has not been heard of for a
-/// whole lease reads it before it speaks with others again.
+/// Leases until every node that takes part has read the new secret: each reads it four times a lease, and one that has
+/// not been heard of for a whole lease reads it before it speaks with others again.
 const LEASES: u32 = 2;
 
 /// A rotation that has begun.

@@ -107,8 +107,8 @@ impl Parcel {
         self.ops.iter().all(is_repeatable)
     }
 
-    /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on, and its answers come to the
-    /// same caller; `None` when nothing is.
+    /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
+    /// and its answers come to the same caller; `None` when nothing is.
     pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Option<Parcel> {
         let too_large = |op: &Op| weight(op) > limits.bytes.saturating_sub(OF_FRAME);
         let refusals: Vec<_> =
@@ -330,7 +330,8 @@ mod tests {
 
     #[test]
     fn what_a_reserve_has_waited_is_not_waited_again() {
-        // Story: a reserve whose shard moved was sent to the next owner with all of its time, however much of it was over.
+        // Story: a reserve whose shard moved was sent to the next owner with all of its time, however much of it was
+        // over.
         let reserve = |wait_ms| {
             Op::Reserve(Reserve {
                 waiter: WaiterId(1),

@@ -6,8 +6,8 @@
 //! | … | a [`Head`] in postcard |
 //! | … | as many operations, or answers, as the head says, one after the other in postcard |
 //!
-//! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which come first, are the same in
-//! all versions from 3 on; a later one may append to them.
+//! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which
+//! come first, are the same in all versions from 3 on; a later one may append to them.
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;

@@ -21,8 +21,9 @@ enum ClusterCommand {
     /// Give up what Redis has lost: make the shards that are not there, and keep those that are. In an empty Redis it
     /// makes a new cluster. No id is given again. All nodes must be stopped
     Reset(Box<Reset>),
-    /// Replace the secret by which nodes know each other, while they work. Takes two leases of a shard (--shard-lease). One
-    /// that was interrupted is brought to its end; call it again then, for a secret that nobody has seen
+    /// Replace the secret by which nodes know each other, while they work. Takes two leases of a shard
+    /// (--shard-lease). One that was interrupted is brought to its end; call it again then, for a secret that nobody
+    /// has seen
     RotateSecret(Box<RotateSecret>),
 }
 

@@ -90,8 +90,8 @@ pub struct Options {
     /// Where the other nodes reach this one, and where it listens for them; without it the node is alone
     #[arg(long, env = "DUEWHEEL_ADVERTISE", value_name = "ADDR")]
     pub advertise: Option<String>,
-    /// The certificate that is shown to other nodes, in PEM; without it each node draws a key, which the cluster's secret
-    /// vouches for
+    /// The certificate that is shown to other nodes, in PEM; without it each node draws a key, which the cluster's
+    /// secret vouches for
     #[arg(long, env = "DUEWHEEL_PEER_CERT", value_name = "FILE")]
     pub peer_cert: Option<PathBuf>,
     /// The private key of --peer-cert, in PEM

@@ -1,8 +1,8 @@
 -- Replaces the secret by which nodes know each other. The former one counts beside it until the rotation ends.
 --
 -- KEYS: the cluster.
--- ARGV: begin or end; format; the new secret (of a begin). Gives {'OK', lease in ms}, {'BEGUN', lease in ms} of a rotation that
--- has begun before and not ended, {'FORMAT', the stored one} or {'EMPTY'}.
+-- ARGV: begin or end; format; the new secret (of a begin). Gives {'OK', lease in ms}, {'BEGUN', lease in ms} of a
+-- rotation that has begun before and not ended, {'FORMAT', the stored one} or {'EMPTY'}.
 local format = redis.call('HGET', KEYS[1], 'format')
 if not format then
   return { 'EMPTY' }

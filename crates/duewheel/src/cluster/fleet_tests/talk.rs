@@ -109,7 +109,8 @@ async fn the_secret_is_replaced_under_load_and_no_request_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_large_for_the_owner_fails_alone() {
-    // Story: a frame that was larger than the owner took ended the connection, and everything under way on it was unknown.
+    // Story: a frame that was larger than the owner took ended the connection, and everything under way on it was
+    // unknown.
     let coordinator = MemoryCoordinator::new(LEASE);
     let large = Policy { max_body: 8 << 20, ..Policy::default() };
     let small = Policy {

@@ -315,7 +315,8 @@ impl Peer {
         ended.err().unwrap_or_else(|| io::Error::other("it closed the connection"))
     }
 
-    /// Ends when the secret that the connection was proved by has been known no more for as long as an owner has to say Bye.
+    /// Ends when the secret that the connection was proved by has been known no more for as long as an owner has to
+    /// say Bye.
     async fn outlive(&self, agreed: Agreed) -> io::Result<()> {
         self.terms.forgotten(agreed.by).await;
         tokio::time::sleep(self.terms.pace.silence * 4).await;

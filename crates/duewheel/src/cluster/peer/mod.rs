@@ -72,8 +72,8 @@ impl Terms {
         }
     }
 
-    /// Nodes know each other by these secrets from now on. A connection that was proved by another one ends; what is under way on it is answered
-    /// before, as far as it comes within half a lease.
+    /// Nodes know each other by these secrets from now on. A connection that was proved by another one ends; what is
+    /// under way on it is answered before, as far as it comes within half a lease.
     pub(crate) fn know(&self, secrets: &Secrets) {
         let fresh = Keyring::from(secrets);
         self.secrets.send_if_modified(|known| {

@@ -6,10 +6,11 @@
 //!          ◀── Welcome: version, limits, proof by the same secret ──
 //! ```
 //!
-//! A proof is an HMAC-SHA-256 by a secret of the cluster over the role, the channel binding of the TLS session (RFC 9266) and the Hello, byte by
-//! byte. The binding is another one for each session, and nobody but its two ends can make one come out: so a proof holds for this connection
-//! alone, whoever is in between, and cannot be sent back to the one who made it. While a secret is being replaced two are known, and a
-//! connection stands as long as the one that it was proved by ([`Keyring`]).
+//! A proof is an HMAC-SHA-256 by a secret of the cluster over the role, the channel binding of the TLS session (RFC
+//! 9266) and the Hello, byte by byte. The binding is another one for each session, and nobody but its two ends can
+//! make one come out: so a proof holds for this connection alone, whoever is in between, and cannot be sent back to
+//! the one who made it. While a secret is being replaced two are known, and a connection stands as long as the one
+//! that it was proved by ([`Keyring`]).
 
 use duewheel_core::store::{Node, Secrets};
 use ring::hmac;

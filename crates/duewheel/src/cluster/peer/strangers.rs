@@ -1,8 +1,9 @@
 //! Connections that have not shown yet who is there: few places, which newcomers always get.
 //!
-//! When all are taken, one is taken away from the address that has most of them, the one that it has had longest. So those who connect and say
-//! nothing lose their places to others, and to each other first; a node that comes proves itself within a few round trips, long before it is its
-//! turn. Connections that have shown who is there have places of their own.
+//! When all are taken, one is taken away from the address that has most of them, the one that it has had longest. So
+//! those who connect and say nothing lose their places to others, and to each other first; a node that comes proves
+//! itself within a few round trips, long before it is its turn. Connections that have shown who is there have places
+//! of their own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

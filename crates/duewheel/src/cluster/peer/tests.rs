@@ -290,7 +290,8 @@ async fn another_secret_another_node_and_another_life_are_refused() {
     listening.abort();
 }
 
-/// Passes bytes on between whoever comes to it and an address, until it is told to stop; then both connections stay, and nothing goes through.
+/// Passes bytes on between whoever comes to it and an address, until it is told to stop; then both connections stay,
+/// and nothing goes through.
 async fn proxy(to: String) -> (String, Arc<AtomicBool>, AbortHandle) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -1,7 +1,8 @@
 //! TLS between nodes: version 1.3 alone, by rustls with ring. Without certificates each process draws a key of its own.
 //!
-//! A key that was drawn says nothing about who has it, and neither does a certificate say that its node is one of this cluster. So in both cases
-//! [`super::proof`] follows, which is bound to the TLS session: nobody between two nodes can pass it on.
+//! A key that was drawn says nothing about who has it, and neither does a certificate say that its node is one of this
+//! cluster. So in both cases [`super::proof`] follows, which is bound to the TLS session: nobody between two nodes can
+//! pass it on.
 
 use std::fmt;
 use std::io;
@@ -36,8 +37,8 @@ pub(super) const FIRST_BYTE: u8 = 0x16;
 
 /// A certificate and key of a node, and the authority that the certificates of all nodes are from.
 ///
-/// The certificate is shown to other nodes whether this one asks or is asked, so it must be good for servers and for clients, and name the host
-/// of [`NodeOptions::advertise`](crate::NodeOptions::advertise).
+/// The certificate is shown to other nodes whether this one asks or is asked, so it must be good for servers and for
+/// clients, and name the host of [`NodeOptions::advertise`](crate::NodeOptions::advertise).
 #[derive(Clone)]
 pub struct PeerCertificates(Tls);
 

@@ -335,8 +335,8 @@ async fn a_shard_that_does_not_answer_holds_nobody_up_for_long_and_nothing_up_fo
 
 #[tokio::test(start_paused = true)]
 async fn however_many_shards_hang_the_answer_comes_after_one_time_out() {
-    // Story: each shard was waited for, one after the other: with sixteen that hung, a reserve that does not wait took sixteen seconds. The
-    // clock of the runtime is the test's here: it goes on when everybody waits.
+    // Story: each shard was waited for, one after the other: with sixteen that hung, a reserve that does not wait took
+    // sixteen seconds. The clock of the runtime is the test's here: it goes on when everybody waits.
     let rig = rig(16);
     for shard in 0..16 {
         rig.local.set(shard, Mood::Silent);

@@ -1,12 +1,13 @@
 //! The versions of what nodes say to each other, and what differs between them.
 //!
-//! A build speaks its own version and the one before it, so that a cluster is upgraded one node after the other. Two nodes speak the highest
-//! version that both know; without one they do not talk, and both say so. A node knows which version its counterpart speaks before it sends a
-//! request, so everything that differs between two versions is decided where a frame is made or read, by the row of [`DIALECTS`].
+//! A build speaks its own version and the one before it, so that a cluster is upgraded one node after the other. Two
+//! nodes speak the highest version that both know; without one they do not talk, and both say so. A node knows which
+//! version its counterpart speaks before it sends a request, so everything that differs between two versions is
+//! decided where a frame is made or read, by the row of [`DIALECTS`].
 //!
-//! To make a new version: add a row, drop the oldest one, and put the difference where frames are made. New kinds of operations and answers go
-//! behind the existing ones. What no row can express (the placement of messages, the assignment of shards) must not differ between two
-//! versions that are in use together.
+//! To make a new version: add a row, drop the oldest one, and put the difference where frames are made. New kinds of
+//! operations and answers go behind the existing ones. What no row can express (the placement of messages, the
+//! assignment of shards) must not differ between two versions that are in use together.
 
 use super::WireError;
 
@@ -21,10 +22,12 @@ pub(crate) struct Dialect {
     pub(crate) tail: &'static [u8],
 }
 
-/// All versions that this build speaks, in order, without gaps. Version 3 is the first one over TLS; nodes of versions 1 and 2 are refused.
+/// All versions that this build speaks, in order, without gaps. Version 3 is the first one over TLS; nodes of versions
+/// 1 and 2 are refused.
 pub(crate) static DIALECTS: &[Dialect] = &[Dialect { number: 3, ops: 35, tail: &[] }];
 
-/// The versions of a build that comes after this one, for tests: this one's, and one that differs in every way a row can say.
+/// The versions of a build that comes after this one, for tests: this one's, and one that differs in every way a row
+/// can say.
 #[cfg(test)]
 pub(crate) static NEXT: &[Dialect] = &[DIALECTS[0], Dialect { number: 4, ops: 36, tail: &[4, 4] }];
 
