@@ -312,7 +312,10 @@ impl Peer {
             ended = self.keep_alive(&heard) => ended,
             ended = self.outlive(agreed) => ended,
         };
-        ended.err().unwrap_or_else(|| io::Error::other("it closed the connection"))
+        match ended {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => error,
+            Err(_) | Ok(()) => io::Error::other("it closed the connection"),
+        }
     }
 
     /// Ends when the secret that the connection was proved by has been known no more for as long as an owner has to
