@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::cluster::fleet::{Fleet, FleetOptions};
 use crate::cluster::router::Router;
-use crate::cluster::{ClusterView, FleetError};
+use crate::cluster::{ClusterView, FleetError, PeerCertificates};
 use crate::quotas::QuotaSource;
 
 /// How a node takes part in a cluster.
@@ -32,6 +32,8 @@ impl NodeOptions {
             name: name.into(),
             advertise: None,
             bind: None,
+            certificates: None,
+            speaks: Default::default(),
             shards_if_new: 1,
             seed: None,
             quotas: QuotaSource::default(),
@@ -39,11 +41,19 @@ impl NodeOptions {
         NodeOptions { fleet }
     }
 
-    /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the coordinator keeps; what they say
-    /// is not encrypted. With port 0 one that is free is taken.
+    /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the
+    /// coordinator keeps, and speak TLS. With port 0 one that is free is taken.
     #[must_use]
     pub fn advertise(mut self, address: impl Into<String>) -> Self {
         self.fleet.advertise = Some(address.into());
+        self
+    }
+
+    /// What it shows to other nodes, which must then show one of the same authority, all of them. Without it each
+    /// start of a node draws a key, which the cluster's secret vouches for. The secret is asked for in both cases.
+    #[must_use]
+    pub fn certificates(mut self, certificates: PeerCertificates) -> Self {
+        self.fleet.certificates = Some(certificates);
         self
     }
 

@@ -1,15 +1,18 @@
 //! Opens the wheel on the store that was chosen.
 
+use std::fmt::Display;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind};
-use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, Policy};
-use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset};
+use duewheel::{CertificatePart, Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, Policy};
+use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation};
 
-use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, Settings, StoreChoice};
+use crate::config::{ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, Settings, StoreChoice};
 use crate::serve::ServeError;
+use crate::tls;
 
 /// For so long a start waits for a Redis that is not there: after a power failure both may come up together, and whoever watches over the
 /// process should hear of it in the end.
@@ -53,6 +56,9 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
         node = node.advertise(advertise).bind(bind.to_string());
     }
+    if let Some(files) = &redis.peer {
+        node = node.certificates(certificates(files)?);
+    }
     let redis_itself = Arc::new(RedisCoordinator::new(options));
     let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
     let since = Instant::now();
@@ -71,6 +77,42 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
         }
     }
+}
+
+/// What nodes show each other.
+fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
+    let PeerFiles { own: tls::Files { cert, key }, ca } = files;
+    let named = |option: &str, file: &Path, why: &dyn Display| {
+        ConfigError::Value(format!("--{option} {}: {why}", file.display()))
+    };
+    let read = |option, file: &Path| std::fs::read(file).map_err(|why| named(option, file, &why));
+    let mode = std::fs::metadata(key).map(|meta| meta.mode() & 0o777).unwrap_or(0);
+    if mode & 0o007 != 0 {
+        let what = format!("everybody may read or change this key (mode {mode:03o}); chmod 600 it");
+        return Err(named("peer-key", key, &what));
+    }
+    let pem = (read("peer-cert", cert)?, read("peer-key", key)?, read("peer-ca", ca)?);
+    PeerCertificates::from_pem(&pem.0, &pem.1, &pem.2).map_err(|why| match why.part {
+        CertificatePart::Certificate => named("peer-cert", cert, &why),
+        CertificatePart::Key => named("peer-key", key, &why),
+        CertificatePart::Authority => named("peer-ca", ca, &why),
+    })
+}
+
+/// Replaces the secret by which nodes know each other; `says` is told what is waited for, and how long.
+///
+/// # Errors
+/// The options cannot be, or Redis refuses or does not answer.
+pub(crate) fn rotate_secret(redis: &RedisSettings, says: impl FnOnce(Rotation)) -> Result<(), ServeError> {
+    let failed = |error| ServeError::Open {
+        what: "the cluster's secret in Redis".to_owned(),
+        why: OpenError::Node(FleetError::Store(error)),
+    };
+    let coordinator = RedisCoordinator::new(options_of(redis)?);
+    let rotation = coordinator.begin_rotation().map_err(failed)?;
+    says(rotation);
+    std::thread::sleep(rotation.wait);
+    coordinator.end_rotation().map_err(failed)
 }
 
 /// Gives up what Redis has lost.
@@ -133,7 +175,6 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
 
 /// The rights of a folder that was there before are its operator's matter. The files in it are always the owner's alone.
 fn warn_of_open_folder(data: &Path) {
-    use std::os::unix::fs::MetadataExt;
     let Ok(meta) = std::fs::metadata(data) else { return };
     let mode = meta.mode() & 0o777;
     if mode & 0o077 != 0 {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::store::{
-    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, PLACEMENT, Store, StoreError, Waker,
+    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Owner, PLACEMENT, Secrets, Store, StoreError,
+    Waker,
 };
 use duewheel_core::{Epoch, ShardId};
 use redis::{Cmd, Pipeline, Value};
@@ -17,6 +18,7 @@ use crate::keys::Keys;
 use crate::options::{Create, Options};
 use crate::reign::{self, Claimant, Cluster, FIRST_EPOCH, FORMAT};
 use crate::reset::Reset;
+use crate::rotation::Rotation;
 use crate::store::RedisStore;
 use crate::wire::{Address, Reply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
@@ -99,6 +101,28 @@ impl RedisCoordinator {
     pub fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
         let inner = Arc::clone(&self.inner);
         wait_for(async move { inner.reset(shards_if_new).await })
+    }
+
+    /// Begins to replace the secret by which nodes know each other: from now on a new one counts, and the former one
+    /// beside it, so that nodes that have not read the new one yet are understood. Survives a crash: one that was
+    /// interrupted goes on where it was.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer or, with
+    /// [`Options::wait_replicas`], too few replicas know of it.
+    pub fn begin_rotation(&self) -> Result<Rotation, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        self.bounded(async move { inner.begin_rotation().await })
+    }
+
+    /// The former secret counts no more, and connections of nodes that were made by it end. To be called
+    /// [`Rotation::wait`] after [`RedisCoordinator::begin_rotation`]; without one nothing changes.
+    ///
+    /// # Errors
+    /// As [`RedisCoordinator::begin_rotation`].
+    pub fn end_rotation(&self) -> Result<(), StoreError> {
+        let inner = Arc::clone(&self.inner);
+        self.bounded(async move { inner.end_rotation().await })
     }
 
     fn call(&self, call: Cmd) -> Result<Vec<Value>, StoreError> {
@@ -250,6 +274,26 @@ impl Inner {
         Ok(Cluster { id, shards, secret, made })
     }
 
+    /// The secrets as they are stored. What this node says of the cluster, should Redis lose it, is the current one.
+    async fn secrets(&self) -> Result<Secrets, StoreError> {
+        let of = "secrets";
+        let mut call = redis::cmd("HMGET");
+        call.arg(&self.cluster).arg(&["secret", "former_secret"]);
+        let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
+        let mut words = value::list(reply, of)?.into_iter();
+        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        let read = |field: &str, text: String| {
+            unhex(&text).ok_or_else(|| fault::damaged(&self.cluster, field, "no 32 bytes"))
+        };
+        let (current, former) = (value::some(next()?, of)?, next()?);
+        let current = read("secret", current)?;
+        let former = former.map(|text| read("former_secret", text)).transpose()?;
+        if let Some(cluster) = &mut *locked(&self.joined) {
+            cluster.secret = current;
+        }
+        Ok(Secrets { current, former })
+    }
+
     /// The names of the nodes that live, as far as the server knows.
     pub(crate) async fn living(&self) -> Result<Vec<String>, StoreError> {
         let mut ask = Pipeline::new();
@@ -271,7 +315,7 @@ impl Inner {
     }
 
     /// Waits until so many replicas as the options say know of a node that has joined, or of a cluster that was made.
-    async fn replicas_know(&self) -> Result<(), StoreError> {
+    pub(crate) async fn replicas_know(&self) -> Result<(), StoreError> {
         let options = self.options();
         if options.wait == 0 {
             return Ok(());
@@ -428,7 +472,7 @@ fn owner(fields: Value, now: u64) -> Result<Option<(Owner, Ends)>, StoreError> {
     Ok(Some((Owner { node, epoch: Epoch(small(epoch)?) }, ends)))
 }
 
-fn unknown_format(format: &str) -> StoreError {
+pub(crate) fn unknown_format(format: &str) -> StoreError {
     let what = format_args!("the cluster has format {format:?}; this version knows {FORMAT}").to_string();
     StoreError::new(ErrorKind::Corrupt, what)
 }
@@ -535,6 +579,11 @@ impl Coordinator for RedisCoordinator {
         }
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(nodes)
+    }
+
+    fn secrets(&self) -> Result<Secrets, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        self.bounded(async move { inner.secrets().await })
     }
 
     fn leave(&self, node: &Node) -> Result<(), StoreError> {

@@ -37,6 +37,12 @@ pub(crate) fn node() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/node.lua"))))
 }
 
+/// Replaces the secret by which nodes know each other.
+pub(crate) fn rotate() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/rotate.lua"))))
+}
+
 /// Without what only people read.
 fn bare(script: &str) -> String {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));

@@ -55,6 +55,21 @@ impl fmt::Debug for Joined {
     }
 }
 
+/// What nodes know each other by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secrets {
+    /// The one that counts.
+    pub current: [u8; 32],
+    /// While it is being replaced: the one before, which some nodes may still have as theirs.
+    pub former: Option<[u8; 32]>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
 /// The owner of a shard, while its lease runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -97,6 +112,12 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     /// # Errors
     /// When it could not be said; the others find out after [`Coordinator::lease`].
     fn leave(&self, node: &Node) -> Result<(), StoreError>;
+
+    /// The secrets that are known at present: those of [`Joined`], until an operator replaces them.
+    ///
+    /// # Errors
+    /// When they cannot be known; those that were known stay.
+    fn secrets(&self) -> Result<Secrets, StoreError>;
 
     /// The owner of each shard, in order; `None` where no lease runs.
     ///

@@ -10,17 +10,18 @@ use std::time::{Duration, Instant};
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Node, StoreError};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Node, Secrets, StoreError};
 use tokio::net::TcpListener;
 
 use super::Shards;
 use super::keeper::Keeper;
 use super::owned::{Owned, Recipe, share_of};
 use super::pause::jittered;
-use super::peer::{Host, Terms, listen};
+use super::peer::{Host, PeerCertificates, Terms, Tls, listen};
 use super::view::ClusterView;
 use super::ways::Ways;
 use super::wire::Limits;
+use super::wire::dialect::Speaks;
 use crate::client::Pending;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Patience};
@@ -42,6 +43,10 @@ pub(crate) struct FleetOptions {
     pub(crate) bind: Option<String>,
     /// How many shards there are to be in a new cluster.
     pub(crate) shards_if_new: u32,
+    /// What it shows to other nodes; `None`: a key that is drawn at its start.
+    pub(crate) certificates: Option<PeerCertificates>,
+    /// Versions of the nodes' protocol that it speaks. Only tests have others.
+    pub(crate) speaks: Speaks,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
     pub(crate) seed: Option<u64>,
     /// The quotas of all its shards.
@@ -69,6 +74,9 @@ pub enum FleetError {
     /// It cannot listen there.
     #[error("cannot listen for other nodes at {0}: {1}")]
     Listen(String, io::Error),
+    /// It cannot speak TLS with other nodes.
+    #[error("cannot speak TLS with other nodes: {0}")]
+    Tls(io::Error),
     /// No thread could be started.
     #[error("no thread could be started: {0}")]
     Thread(io::Error),
@@ -185,6 +193,10 @@ impl Fleet {
         if !fits(&options.name) || options.advertise.as_deref().is_some_and(|a| !fits(a)) {
             return Err(FleetError::BadName);
         }
+        let tls = match &options.certificates {
+            Some(certificates) => certificates.tls(),
+            None => Tls::drawn().map_err(FleetError::Tls)?,
+        };
         let (listener, advertise) = match &options.advertise {
             None => (None, String::new()),
             Some(advertise) => bind(advertise, options.bind.as_deref()).await?,
@@ -194,7 +206,7 @@ impl Fleet {
             let join = move || join(&*coordinator, &options, &advertise);
             tokio::task::spawn_blocking(join).await.map_err(|_| FleetError::Runtime)??
         };
-        let (core, keeper, terms) = assemble(coordinator, &joined, &options, &policy, clock);
+        let (core, keeper, terms) = assemble(coordinator, &joined, &options, tls, &policy, clock);
         let mut guard = StopOnDrop(Some(core.clone()));
         let listening = listener.map(|listener| {
             let host: Arc<dyn Host> = core.clone();
@@ -338,6 +350,7 @@ pub(super) fn assemble(
     coordinator: Arc<dyn Coordinator>,
     joined: &Joined,
     options: &FleetOptions,
+    tls: Tls,
     policy: &Policy,
     clock: Arc<dyn Clock>,
 ) -> (Arc<Core>, Keeper, Terms) {
@@ -374,7 +387,8 @@ pub(super) fn assemble(
         view: Mutex::new((view, Instant::now())),
         killed: AtomicBool::new(false),
     });
-    let terms = Terms::new(me.clone(), &secret, Limits::of(policy), lease);
+    let secrets = Secrets { current: secret, former: None };
+    let terms = Terms::new(me.clone(), tls, &secrets, options.speaks, Limits::of(policy), lease);
     let seed = options.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
     let recipe = Recipe {
         coordinator: coordinator.clone(),

@@ -218,6 +218,7 @@ impl Keeper {
                     tracing::error!(%problem, "nodes that cannot share");
                 }
                 self.trouble = alone;
+                self.learn_secrets();
                 self.meet();
             }
             Err(error) if error.kind() == ErrorKind::Fenced => {
@@ -235,6 +236,19 @@ impl Keeper {
             }
         }
         None
+    }
+
+    /// An operator may have replaced the secret by which nodes know each other.
+    fn learn_secrets(&self) {
+        if self.core.me.advertise.is_empty() {
+            return; // it speaks with nobody
+        }
+        match self.coordinator.secrets() {
+            Ok(secrets) => self.terms.know(&secrets),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the cluster's secret; the one that is known stays")
+            }
+        }
     }
 
     /// Reads who owns what, and sets the ways.

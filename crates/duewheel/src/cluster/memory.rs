@@ -10,7 +10,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
     Candidate, Coordinator, ErrorKind, Found, Joined, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore,
-    Node, Owner, Progress, Recovered, Room, Store, StoreError, Waker,
+    Node, Owner, Progress, Recovered, Room, Secrets, Store, StoreError, Waker,
 };
 
 /// Keeps in memory what nodes agree by. Clones are the same way to it.
@@ -28,15 +28,34 @@ struct World {
     let_open: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     shards: Vec<Shard>,
+    secrets: Secrets,
+    /// Nodes that have read them as they are.
+    know: BTreeSet<u32>,
     members: BTreeMap<Box<str>, Member>,
     last_number: u32,
     away: Option<StoreError>,
     cut_off: BTreeSet<u32>,
     panic_at: Option<ShardId>,
     opens: Opens,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        State {
+            shards: Vec::new(),
+            secrets: Secrets { current: [7; 32], former: None },
+            know: BTreeSet::new(),
+            members: BTreeMap::new(),
+            last_number: 0,
+            away: None,
+            cut_off: BTreeSet::new(),
+            panic_at: None,
+            opens: Opens::default(),
+        }
+    }
 }
 
 /// What becomes of a call that opens a shard.
@@ -131,6 +150,28 @@ impl MemoryCoordinator {
         self.world.let_open.notify_all();
     }
 
+    /// Replaces the secret; the one before is known until [`MemoryCoordinator::end_rotation`].
+    pub fn rotate_secret(&self, secret: [u8; 32]) {
+        let mut state = self.world.state();
+        state.secrets = Secrets { current: secret, former: Some(state.secrets.current) };
+        state.know.clear();
+    }
+
+    /// Whether all nodes that live have read the secrets as they are.
+    pub fn all_know(&self) -> bool {
+        let state = self.world.state();
+        let now = Instant::now();
+        let mut living = state.members.values().filter(|member| member.heard + self.world.lease > now);
+        living.all(|member| state.know.contains(&member.node.number))
+    }
+
+    /// The former secret is known no more.
+    pub fn end_rotation(&self) {
+        let mut state = self.world.state();
+        state.secrets.former = None;
+        state.know.clear();
+    }
+
     /// What a shard's stores leave behind.
     ///
     /// # Panics
@@ -203,7 +244,15 @@ impl Coordinator for MemoryCoordinator {
         };
         state.members.insert(node.name.clone(), Member { node: node.clone(), heard: now });
         let shards = u32::try_from(state.shards.len()).unwrap_or(u32::MAX);
-        Ok(Joined { node, shards, secret: [7; 32] })
+        Ok(Joined { node, shards, secret: state.secrets.current })
+    }
+
+    fn secrets(&self) -> Result<Secrets, StoreError> {
+        let mut state = self.world.state();
+        let who = self.who.load(SeqCst);
+        state.check(who)?;
+        state.know.insert(who);
+        Ok(state.secrets)
     }
 
     fn beat(&self, node: &Node) -> Result<Vec<Node>, StoreError> {

@@ -50,6 +50,8 @@ pub(crate) mod wire;
 #[cfg(feature = "cluster")]
 pub use fleet::FleetError;
 #[cfg(feature = "cluster")]
+pub use peer::{BadCertificate, CertificatePart, PeerCertificates};
+#[cfg(feature = "cluster")]
 pub use view::{ClusterView, ShardView, Stage};
 
 use std::fmt;

@@ -2,14 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use duewheel_core::engine::{Op, WaiterId};
+use duewheel_core::engine::{ChangeRefusal, EnqueueRefusal, Op, Part, Reply, WaiterId};
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, StoreError};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::wire::Limits;
 use crate::driver::take_back;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Patience, weight};
+
+/// Bytes of a frame beside the body and the headers of one operation, at most.
+const OF_FRAME: usize = 4_096;
 
 /// Operations of one submission, kept until their answer is final, because they may have to be sent again.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub(crate) struct Parcel {
     stood: Duration,
     /// Since when it stands in line.
     since: Instant,
+    /// Until when the time that its reserves may wait is counted.
+    counted: Instant,
     /// Why it was sent back last.
     pub(crate) why: Option<StoreError>,
 }
@@ -51,6 +58,7 @@ impl Parcel {
             made: now,
             stood: Duration::ZERO,
             since: now,
+            counted: now,
             why: None,
         }
     }
@@ -63,6 +71,21 @@ impl Parcel {
     /// It is on its way again.
     pub(crate) fn leaves(&mut self) {
         self.stood += self.since.elapsed();
+    }
+
+    /// It comes back: what its reserves have waited is not waited again.
+    pub(crate) fn comes_back(&mut self) {
+        let passed = std::mem::replace(&mut self.counted, Instant::now()).elapsed();
+        let passed = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        for op in &mut self.ops {
+            match op {
+                // Not 0: one that does not wait is another kind of reserve.
+                Op::Reserve(reserve) if reserve.wait_ms > 0 => {
+                    reserve.wait_ms = reserve.wait_ms.saturating_sub(passed).max(1);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Whether it has looked for an owner for so long. What may wait at a shard for long counts only the time in line.
@@ -84,6 +107,45 @@ impl Parcel {
         self.ops.iter().all(is_repeatable)
     }
 
+    /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
+    /// and its answers come to the same caller; `None` when nothing is.
+    pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Option<Parcel> {
+        let too_large = |op: &Op| weight(op) > limits.bytes.saturating_sub(OF_FRAME);
+        let refusals: Vec<_> =
+            self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
+        if refusals.iter().all(Option::is_none) {
+            // All together are too much, which nobody sends whose limits are those of the others.
+            let Limits { bytes, parts, .. } = limits;
+            let what = format_args!(
+                "its node takes {parts} operations of {bytes} bytes at a time: send fewer at once"
+            );
+            let what = what.to_string();
+            let error = StoreError::new(ErrorKind::Unavailable, what);
+            self.refuse(&CallError::Store { error, outcome: Outcome::NotApplied });
+            return None;
+        }
+        if refusals.iter().all(Option::is_some) {
+            // Nobody there any more: nothing to tell.
+            let _ = self.to.send(refusals.into_iter().flatten().collect());
+            return None;
+        }
+        let mut refused = refusals.iter().map(Option::is_some);
+        let mut ops = self.ops;
+        ops.retain(|_| !refused.next().unwrap_or(false));
+        let (to, rest) = oneshot::channel::<Answers>();
+        let caller = self.to;
+        runtime.spawn(async move {
+            let lost = || Err(CallError::Lost("the shard gave no answer"));
+            let mut rest = rest.await.unwrap_or_default().into_iter();
+            let all = refusals
+                .into_iter()
+                .map(|refusal| refusal.unwrap_or_else(|| rest.next().unwrap_or_else(lost)));
+            // What is granted goes with a request of its own, so nothing is to be given back.
+            let _ = caller.send(all.collect());
+        });
+        Some(Parcel { weight: ops.iter().map(weight).sum(), waiters: waiters(&ops), ops, to, ..self })
+    }
+
     /// The last word: the same error for each.
     pub(crate) fn refuse(self, error: &CallError) {
         // Nobody there any more: nothing to tell.
@@ -103,6 +165,21 @@ impl Parcel {
         let shard = self.shard;
         let error = StoreError::new(ErrorKind::Unavailable, format_args!("shard {shard}: {why}"));
         self.refuse(&CallError::Store { error, outcome: Outcome::Unknown });
+    }
+}
+
+/// The answer to an operation that no frame to its shard's node can hold.
+fn refuse_large(op: &Op, limits: Limits) -> Result<Reply, CallError> {
+    match op {
+        Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(Part::Body, limits.body)))),
+        Op::Postpone { .. } => Ok(Reply::Change(Err(ChangeRefusal::TooLarge(Part::Body, limits.body)))),
+        _ => {
+            let bytes = limits.bytes;
+            let what =
+                format_args!("the request is larger than the {bytes} bytes that its node takes").to_string();
+            let error = StoreError::new(ErrorKind::Unavailable, what);
+            Err(CallError::Store { error, outcome: Outcome::NotApplied })
+        }
     }
 }
 
@@ -249,6 +326,38 @@ mod tests {
         assert!(unknown(&vec![Err(CallError::Lost("x"))]).is_some());
         assert!(unknown(&vec![Err(CallError::Lost("x")), Ok(Reply::Done)]).is_none());
         assert!(unknown(&vec![Err(CallError::Draining)]).is_none());
+    }
+
+    #[test]
+    fn what_a_reserve_has_waited_is_not_waited_again() {
+        // Story: a reserve whose shard moved was sent to the next owner with all of its time, however much of it was
+        // over.
+        let reserve = |wait_ms| {
+            Op::Reserve(Reserve {
+                waiter: WaiterId(1),
+                queues: Vec::new(),
+                max: 1,
+                max_bytes: 1,
+                wait_ms,
+                lease_ms: None,
+                session: SessionId::NONE,
+                deadline_margin_ms: None,
+            })
+        };
+        let ops = [3_600_000, 5_000, 0].map(reserve).to_vec();
+        let mut parcel = Parcel::new(ShardId(0), ops, Patience::None, oneshot::channel().0);
+        parcel.counted = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        parcel.comes_back();
+        parcel.comes_back();
+        let left: Vec<u64> = parcel
+            .ops
+            .iter()
+            .map(|op| match op {
+                Op::Reserve(reserve) => reserve.wait_ms,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!((3_000_000..=3_540_000).contains(&left[0]) && left[1..] == [1, 0], "{left:?}");
     }
 
     #[test]

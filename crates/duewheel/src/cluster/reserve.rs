@@ -2,7 +2,8 @@
 //!
 //! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
 //!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
-//!   asked again. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
+//!   asked again. When one does not answer for 100 ms, the others are sent a probe, all side by side, and those that do not answer it are left out,
+//!   too: however many shards hang, the answer takes no longer than if one did. A probe takes nothing, so nothing has to go back. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
 //!   granted something that did not arrive.
 //! * One that waits takes its place in line ([`super::line`]), and is asked for where something is.
 //! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
@@ -10,8 +11,9 @@
 //!
 //! Whatever was granted is either answered or given back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -25,11 +27,14 @@ use super::line::{Action, Arrival, Asked, Demand, POST_WAIT_MS, Stand};
 use super::room::Room;
 use super::router::Router;
 use super::sessions::MS;
+use crate::client::Pending;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Patience};
 
 /// How long a shard may take to grant. Then the answer is not waited for any more, and what it brings goes back.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a shard is waited for alone. Then it is probed whether the others are there.
+const ALONE: Duration = Duration::from_millis(100);
 /// How long a shard that did not answer is left out, in ns.
 const AWAY: u64 = 1_000 * MS;
 
@@ -81,7 +86,7 @@ impl Router {
         self.say(demand.answer, asked);
     }
 
-    /// Asks one shard after the other.
+    /// Asks one shard after the other, but those that hang side by side.
     async fn sweep(&self, demand: &Demand) -> Result<Reserved, CallError> {
         let reserve = &demand.reserve;
         let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
@@ -96,14 +101,32 @@ impl Router {
 
         let mut got: Vec<Grant> = Vec::new();
         let (mut answered, mut failed) = (false, None);
-        for shard in order {
+        let (mut probes, mut is_probed) = (BTreeMap::new(), false);
+        for (at, shard) in order.iter().copied().enumerate() {
             if demand.answer.is_closed() || !self.has_room(reserve, &got) {
                 break;
             }
             if !got.is_empty() && !near.contains(&shard) {
                 continue;
             }
-            match self.ask_more(shard, reserve, &mut got).await {
+            if let Some(probe) = probes.remove(&shard)
+                && let Err(error) = self.is_there(shard, probe).await
+            {
+                failed = failed.or(Some(error));
+                continue;
+            }
+            let mut asked = pin!(self.ask_more(shard, reserve, &mut got));
+            let answer = match tokio::time::timeout(ALONE, &mut asked).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    if !is_probed {
+                        is_probed = true;
+                        probes = order[at + 1..].iter().map(|other| (*other, self.probe(*other))).collect();
+                    }
+                    asked.await
+                }
+            };
+            match answer {
                 Ok(()) => answered = true,
                 // One that may have granted something is the news: whoever is told that nothing was applied believes it.
                 Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
@@ -142,6 +165,31 @@ impl Router {
         let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
         let largest = self.policy.max_body + self.policy.max_headers + Key::MAX;
         got.len() < reserve.max && (got.is_empty() || bytes.saturating_add(largest) <= reserve.max_bytes)
+    }
+
+    /// Asks a shard for something that changes nothing, at once; the answer comes with the future.
+    fn probe(&self, shard: ShardId) -> Probe {
+        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], Patience::None))
+    }
+
+    /// Whether a shard has answered a probe.
+    async fn is_there(&self, shard: ShardId, probe: Probe) -> Result<(), CallError> {
+        let Ok(mut answers) = probe.await else {
+            self.is_away(shard);
+            let error =
+                StoreError::new(ErrorKind::Unavailable, format!("shard {shard} did not answer in time"));
+            return Err(CallError::Store { error, outcome: Outcome::NotApplied });
+        };
+        match answers.pop() {
+            // One that has too much to do is there.
+            Some(Ok(_) | Err(CallError::Overloaded)) => Ok(()),
+            Some(Err(error)) => {
+                self.is_away(shard);
+                let error = StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}"));
+                Err(CallError::Store { error, outcome: Outcome::NotApplied })
+            }
+            None => Err(CallError::WRONG_ANSWER),
+        }
     }
 
     /// Asks a shard for as much as is missing.
@@ -293,11 +341,13 @@ impl Router {
                 continue;
             }
             for more in self.with_lines(|lines, _, _| lines.have_more(&reserve.queues)) {
-                // An error changes nothing: what is there is answered.
                 if more == shard || !self.has_room(reserve, grants) {
                     continue;
                 }
-                drop(self.ask_more(more, reserve, grants).await);
+                // What is there is answered, and waits for no more than one that hangs.
+                if self.ask_more(more, reserve, grants).await.is_err() {
+                    break;
+                }
             }
         }
         let asked: Vec<Asked> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
@@ -322,6 +372,9 @@ impl Router {
         }
     }
 }
+
+/// A shard that was asked whether it is there.
+type Probe = tokio::time::Timeout<Pending>;
 
 /// Waits for one queue, and wants nothing of it.
 fn post(queue: QueueName, waiter: WaiterId) -> Reserve {

@@ -337,11 +337,14 @@ impl Ways {
                     });
                 }
                 Err(NotAsked::Overloaded) => parcel.refuse(&CallError::Overloaded),
-                Err(NotAsked::TooLarge) => {
-                    parcel.why = Some(StoreError::new(
-                        ErrorKind::Unavailable,
-                        "the request is too large to be sent to the node that owns it",
-                    ));
+                Err(NotAsked::TooLarge(limits)) => {
+                    return match parcel.without_large(limits, &self.0.runtime) {
+                        Some(rest) => self.dispatch(state, rest),
+                        None => None,
+                    };
+                }
+                Err(NotAsked::NotKnown(why)) => {
+                    parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
                     parcel.refuse_without_owner();
                 }
                 Err(NotAsked::Away(why)) => {
@@ -408,7 +411,8 @@ impl Ways {
     }
 
     /// It was certainly not applied, or may be applied twice: back into the line, in its old place.
-    fn again(&self, parcel: Parcel, look: Look) {
+    fn again(&self, mut parcel: Parcel, look: Look) {
+        parcel.comes_back();
         self.0.again.fetch_add(1, Ordering::Relaxed);
         if look == Look::Yes {
             (self.0.look)();

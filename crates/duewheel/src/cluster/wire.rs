@@ -6,7 +6,8 @@
 //! | … | a [`Head`] in postcard |
 //! | … | as many operations, or answers, as the head says, one after the other in postcard |
 //!
-//! Nothing of this is ever stored. Two nodes of another [`PROTOCOL`] do not talk.
+//! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which
+//! come first, are the same in all versions from 3 on; a later one may append to them.
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
@@ -15,11 +16,13 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use dialect::Dialect;
+
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Patience};
 
-/// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards.
-pub(crate) const PROTOCOL: u32 = 2;
+/// Raised with every change of these bytes, those of operations and answers included: a row of [`dialect::DIALECTS`].
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// Bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
@@ -34,6 +37,8 @@ pub(crate) struct Limits {
     pub(crate) bytes: usize,
     /// Operations, or answers.
     pub(crate) parts: usize,
+    /// Bytes of a message's body: for those who are told that theirs is too large.
+    pub(crate) body: usize,
 }
 
 impl Limits {
@@ -45,7 +50,17 @@ impl Limits {
         let beside =
             policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
         let bytes = batch.saturating_add(one).saturating_add(beside).clamp(1 << 20, 1 << 30);
-        Limits { bytes, parts: policy.max_batch_messages.saturating_mul(2).clamp(1_024, 1 << 20) }
+        let parts = policy.max_batch_messages.saturating_mul(2).clamp(1_024, 1 << 20);
+        Limits { bytes, parts, body: policy.max_body }
+    }
+
+    /// What one node may send and the other takes.
+    pub(crate) fn and(self, other: Limits) -> Self {
+        Limits {
+            bytes: self.bytes.min(other.bytes),
+            parts: self.parts.min(other.parts),
+            body: self.body.min(other.body),
+        }
     }
 }
 
@@ -115,6 +130,9 @@ pub(crate) enum WireError {
     /// No frame of ours.
     #[error("a frame is damaged")]
     Damaged,
+    /// The version that the other node speaks does not have this kind of operation.
+    #[error("the other node's version does not know this kind of request")]
+    NotKnown,
 }
 
 /// An error as it travels.
@@ -190,27 +208,32 @@ impl From<Failure> for CallError {
 }
 
 /// A head alone, with its length.
-pub(crate) fn plain(head: &Head) -> Result<Vec<u8>, WireError> {
-    finish(begin(head)?, MAX_GREETING)
+pub(crate) fn plain(head: &Head, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
+    finish(dialect.close(begin(head)?), MAX_GREETING)
 }
 
 /// A request, with its length.
 ///
 /// # Errors
-/// [`WireError::TooLarge`].
+/// [`WireError::TooLarge`], [`WireError::NotKnown`].
 pub(crate) fn request(
     id: u64,
     shard: ShardId,
     patience: Patience,
     ops: &[Op],
     limits: Limits,
+    dialect: &Dialect,
 ) -> Result<Vec<u8>, WireError> {
     let parts = count(ops.len(), limits)?;
     let mut frame = begin(&Head::Request { id, shard, patience, ops: parts })?;
     for op in ops {
+        let at = frame.len();
         frame = push(frame, op)?;
+        if !dialect.knows(&frame[at..]) {
+            return Err(WireError::NotKnown);
+        }
     }
-    finish(frame, limits.bytes)
+    finish(dialect.close(frame), limits.bytes)
 }
 
 /// Answers, with their length.
@@ -221,6 +244,7 @@ pub(crate) fn answers(
     id: u64,
     answers: &[Result<Reply, CallError>],
     limits: Limits,
+    dialect: &Dialect,
 ) -> Result<Vec<u8>, WireError> {
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&Head::Answers { id, answers: parts })?;
@@ -228,14 +252,14 @@ pub(crate) fn answers(
         let answer: Result<&Reply, Failure> = answer.as_ref().map_err(Failure::from);
         frame = push(frame, &answer)?;
     }
-    finish(frame, limits.bytes)
+    finish(dialect.close(frame), limits.bytes)
 }
 
 /// What a frame says; `bytes` are those behind its length.
 ///
 /// # Errors
 /// See [`WireError`].
-pub(crate) fn read(bytes: &[u8], limits: Limits) -> Result<Frame, WireError> {
+pub(crate) fn read(bytes: &[u8], limits: Limits, dialect: &Dialect) -> Result<Frame, WireError> {
     if bytes.len() > limits.bytes {
         return Err(WireError::TooLarge);
     }
@@ -256,7 +280,8 @@ pub(crate) fn read(bytes: &[u8], limits: Limits) -> Result<Frame, WireError> {
         Head::Nudge => (Frame::Nudge, rest),
         Head::Bye => (Frame::Bye, rest),
     };
-    if rest.is_empty() { Ok(frame) } else { Err(WireError::Damaged) }
+    dialect.check_end(rest)?;
+    Ok(frame)
 }
 
 /// A part of a greeting, with its length.
@@ -264,7 +289,7 @@ pub(crate) fn greeting(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
     finish(begin(part)?, MAX_GREETING)
 }
 
-/// What a part of a greeting says; `bytes` are those behind its length.
+/// What a part of a greeting says; `bytes` are those behind its length. What a later version has appended is left out.
 ///
 /// # Errors
 /// See [`WireError`].
@@ -272,8 +297,7 @@ pub(crate) fn read_greeting<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Wire
     if bytes.len() > MAX_GREETING {
         return Err(WireError::TooLarge);
     }
-    let (part, rest) = take(bytes)?;
-    if rest.is_empty() { Ok(part) } else { Err(WireError::Damaged) }
+    take(bytes).map(|(part, _)| part)
 }
 
 fn count(n: usize, limits: Limits) -> Result<u32, WireError> {
@@ -326,6 +350,7 @@ fn parts<T: DeserializeOwned>(bytes: &[u8], n: u32, limits: Limits) -> Result<(V
     Ok((parts, rest))
 }
 
+pub(crate) mod dialect;
 #[cfg(feature = "testing")]
 pub(crate) mod door;
 #[cfg(test)]

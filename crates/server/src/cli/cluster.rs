@@ -1,12 +1,13 @@
-//! `duewheel cluster reset`.
+//! `duewheel cluster reset` and `rotate-secret`.
 
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use duewheel_store_redis::Rotation;
 
 use super::Failure;
-use crate::config::{Options, StoreChoice};
+use crate::config::{Options, RedisSettings, StoreChoice};
 use crate::store;
 
 #[derive(Args, Debug)]
@@ -20,6 +21,20 @@ enum ClusterCommand {
     /// Give up what Redis has lost: make the shards that are not there, and keep those that are. In an empty Redis it
     /// makes a new cluster. No id is given again. All nodes must be stopped
     Reset(Box<Reset>),
+    /// Replace the secret by which nodes know each other, while they work. Takes two leases of a shard
+    /// (--shard-lease). One that was interrupted is brought to its end; call it again then, for a secret that nobody
+    /// has seen
+    RotateSecret(Box<RotateSecret>),
+}
+
+/// The options of `serve` that say where Redis is; the others are not used.
+#[derive(Args, Debug)]
+struct RotateSecret {
+    /// The TOML file of `serve`; flags and environment win over it
+    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// The options of `serve` that say where Redis is; the others are not used.
@@ -39,26 +54,55 @@ impl Cluster {
     pub(super) fn run(self) -> Result<(), Failure> {
         match self.command {
             ClusterCommand::Reset(args) => args.run(),
+            ClusterCommand::RotateSecret(args) => args.run(),
         }
     }
 }
 
 impl Reset {
     fn run(self) -> Result<(), Failure> {
-        let file = self.config.as_deref().map(Options::from_file).transpose()?;
-        let settings = self.options.over(file.unwrap_or_default()).settings()?;
-        let StoreChoice::Redis(redis) = &settings.store else {
-            return Err(Failure::Usage(
-                "cluster reset is for --store redis://… and redis-cluster://…".to_owned(),
-            ));
-        };
+        let redis = redis_of(self.config, self.options, "reset")?;
         if !self.yes {
             let what =
                 "cluster reset gives up what Redis has lost; say --yes if its data cannot be given back";
             return Err(Failure::Usage(what.to_owned()));
         }
-        let done = store::reset(redis).map_err(Failure::failed)?;
+        let done = store::reset(&redis).map_err(Failure::failed)?;
         writeln!(stdout(), "{done}")?;
         Ok(())
+    }
+}
+
+impl RotateSecret {
+    fn run(self) -> Result<(), Failure> {
+        let redis = redis_of(self.config, self.options, "rotate-secret")?;
+        let say = |rotation: Rotation| {
+            let wait = rotation.wait.as_secs_f32();
+            let which = if rotation.is_new {
+                "a new secret counts"
+            } else {
+                "the new secret of a rotation that was interrupted counts"
+            };
+            // Somebody may have closed the output; the rotation goes on.
+            let _ = writeln!(
+                stdout(),
+                "{which}; the former one counts beside it for {wait:.1} s, until all nodes know"
+            );
+        };
+        store::rotate_secret(&redis, say).map_err(Failure::failed)?;
+        writeln!(stdout(), "done: the former secret counts no more")?;
+        Ok(())
+    }
+}
+
+/// Where Redis is, for a command of this name.
+fn redis_of(config: Option<PathBuf>, options: Options, command: &str) -> Result<Box<RedisSettings>, Failure> {
+    let file = config.as_deref().map(Options::from_file).transpose()?;
+    match options.over(file.unwrap_or_default()).settings()?.store {
+        StoreChoice::Redis(redis) => Ok(redis),
+        StoreChoice::Log => {
+            let what = format!("cluster {command} is for --store redis://… and redis-cluster://…");
+            Err(Failure::Usage(what))
+        }
     }
 }

@@ -25,7 +25,7 @@ mod quota;
 mod store;
 
 pub use quota::{QuotaTable, read_quotas};
-pub use store::{RedisCreate, RedisSettings, Secret, StoreChoice};
+pub use store::{PeerFiles, RedisCreate, RedisSettings, Secret, StoreChoice};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
@@ -90,6 +90,16 @@ pub struct Options {
     /// Where the other nodes reach this one, and where it listens for them; without it the node is alone
     #[arg(long, env = "DUEWHEEL_ADVERTISE", value_name = "ADDR")]
     pub advertise: Option<String>,
+    /// The certificate that is shown to other nodes, in PEM; without it each node draws a key, which the cluster's
+    /// secret vouches for
+    #[arg(long, env = "DUEWHEEL_PEER_CERT", value_name = "FILE")]
+    pub peer_cert: Option<PathBuf>,
+    /// The private key of --peer-cert, in PEM
+    #[arg(long, env = "DUEWHEEL_PEER_KEY", value_name = "FILE")]
+    pub peer_key: Option<PathBuf>,
+    /// The authority that the certificates of all nodes are from, in PEM
+    #[arg(long, env = "DUEWHEEL_PEER_CA", value_name = "FILE")]
+    pub peer_ca: Option<PathBuf>,
     /// Into how many shards the messages of a new cluster are split, for ever [default: 1; with --advertise 16]
     #[arg(long, env = "DUEWHEEL_SHARDS", value_name = "N")]
     pub shards: Option<u32>,
@@ -275,7 +285,7 @@ impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
         over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
-            redis_prefix, redis_wait, redis_create, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+            redis_prefix, redis_wait, redis_create, redis_ca, redis_cert, redis_key, node, advertise, peer_cert, peer_key, peer_ca, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
             hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout, quota)
     }
@@ -426,7 +436,7 @@ impl Settings {
     /// As [`Settings::http_address`].
     pub fn peer_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         let StoreChoice::Redis(redis) = &self.store else { return Ok(None) };
-        let missing = "nodes know each other by a secret, but what they say to each other crosses the network in the clear";
+        let missing = "nodes speak TLS and know each other by a secret, but whoever can read the keys in Redis has that secret, too";
         redis.advertise.as_ref().map(|text| self.address("advertise", text, Some(missing))).transpose()
     }
 
@@ -600,7 +610,7 @@ mod tests {
             [[quota]]\nprefix = 'b'\n";
         let log = format!("{all}\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_create = 'never'\nredis_ca = '/a'\n\
-            redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
+            redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
         for all in [log, redis] {
             let given = options(&all);

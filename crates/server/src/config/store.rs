@@ -63,6 +63,15 @@ pub enum StoreChoice {
     Redis(Box<RedisSettings>),
 }
 
+/// Where the certificates by which nodes know each other are, in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFiles {
+    /// The certificate of this node, and its key.
+    pub own: tls::Files,
+    /// The authority of all nodes.
+    pub ca: PathBuf,
+}
+
 /// Redis, and the node that works on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RedisSettings {
@@ -86,6 +95,8 @@ pub struct RedisSettings {
     pub node: String,
     /// Where other nodes reach it; `None`: it is alone.
     pub advertise: Option<String>,
+    /// What it shows to other nodes; `None`: a key that it draws.
+    pub peer: Option<PeerFiles>,
     /// How many shards a new cluster gets.
     pub shards: Option<u32>,
     /// How long a shard stays with a node that is not heard of.
@@ -136,6 +147,9 @@ impl StoreChoice {
                 ("redis-key", options.redis_key.is_some()),
                 ("node", options.node.is_some()),
                 ("advertise", options.advertise.is_some()),
+                ("peer-cert", options.peer_cert.is_some()),
+                ("peer-key", options.peer_key.is_some()),
+                ("peer-ca", options.peer_ca.is_some()),
                 ("shards", options.shards.is_some()),
                 ("shard-lease", options.shard_lease.is_some()),
             ];
@@ -182,6 +196,25 @@ impl StoreChoice {
             (Some(_), None) => return bad("--redis-cert needs --redis-key, too".into()),
             (None, Some(_)) => return bad("--redis-key needs --redis-cert, too".into()),
         };
+        let peer = match (options.peer_cert.clone(), options.peer_key.clone(), options.peer_ca.clone()) {
+            (Some(cert), Some(key), Some(ca)) => Some(PeerFiles { own: tls::Files { cert, key }, ca }),
+            (None, None, None) => None,
+            (cert, key, ca) => {
+                let all = [("peer-cert", cert), ("peer-key", key), ("peer-ca", ca)];
+                let words = |given: bool| {
+                    let words = all.iter().filter(|(_, file)| file.is_some() == given);
+                    words.map(|(name, _)| format!("--{name}")).collect::<Vec<_>>().join(" and ")
+                };
+                return bad(format!(
+                    "{} without {}: nodes need all three, or none",
+                    words(true),
+                    words(false)
+                ));
+            }
+        };
+        if peer.is_some() && options.advertise.is_none() {
+            return bad("--peer-cert needs --advertise: a node that is alone speaks with no other".into());
+        }
         Ok(StoreChoice::Redis(Box::new(RedisSettings {
             url: url.into(),
             user: options.redis_user.clone(),
@@ -193,6 +226,7 @@ impl StoreChoice {
             client,
             node,
             advertise: options.advertise.clone(),
+            peer,
             shards: options.shards,
             lease,
         })))
@@ -215,6 +249,9 @@ impl StoreChoice {
                 redis_key: redis.client.map(|files| files.key),
                 node: Some(redis.node),
                 advertise: redis.advertise,
+                peer_cert: redis.peer.as_ref().map(|files| files.own.cert.clone()),
+                peer_key: redis.peer.as_ref().map(|files| files.own.key.clone()),
+                peer_ca: redis.peer.map(|files| files.ca),
                 shard_lease: Some(span(redis.lease)),
                 ..Options::default()
             },
@@ -255,6 +292,7 @@ mod tests {
             ("redis_create = 'never'", "--redis-create is for"),
             ("redis_cert = 'x'", "--redis-cert is for"),
             ("redis_key = 'x'", "--redis-key is for"),
+            ("peer_ca = 'x'", "--peer-ca is for"),
         ] {
             assert!(choose(toml).unwrap_err().contains(says), "{toml}");
         }
@@ -283,6 +321,8 @@ mod tests {
             ("redis_prefix = '{x}'", "--redis-prefix"),
             ("redis_cert = '/c'", "--redis-cert needs --redis-key"),
             ("redis_key = '/k'", "--redis-key needs --redis-cert"),
+            ("peer_cert = '/c'\npeer_ca = '/a'", "--peer-cert and --peer-ca without --peer-key"),
+            ("peer_cert = '/c'\npeer_key = '/k'\npeer_ca = '/a'", "--peer-cert needs --advertise"),
             ("durability = 'fsync'", "--durability is for --store log"),
         ] {
             assert!(choose(&format!("{base}{toml}")).unwrap_err().contains(says), "{toml}");

@@ -257,6 +257,9 @@ fn m8_redis_by_flag_environment_and_file_with_defaults_and_without_its_password(
         ("redis_key", "\"f\"", "e", "a"),
         ("node", "\"f\"", "e", "a"),
         ("advertise", "\"f:1\"", "e:1", "a:1"),
+        ("peer_cert", "\"f\"", "e", "a"),
+        ("peer_key", "\"f\"", "e", "a"),
+        ("peer_ca", "\"f\"", "e", "a"),
         ("shards", "3", "4", "5"),
         ("shard_lease", "\"1s\"", "2s", "3s"),
     ];

@@ -7,9 +7,9 @@ use std::time::Duration;
 use duewheel_core::ShardId;
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Store};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Level, Secrets, Store};
 use duewheel_redis_rig::{RedisCluster, Settings};
-use duewheel_store_redis::{Options, RedisCoordinator};
+use duewheel_store_redis::{Options, RedisCoordinator, Rotation};
 
 use crate::place::{kind, of_cluster, options, server, until};
 
@@ -45,6 +45,37 @@ fn a_host_that_hangs_keeps_nobody_from_the_others() {
     let me = nodes.join(&candidate("a")).unwrap().node;
     assert_eq!(nodes.beat(&me).unwrap(), std::slice::from_ref(&me));
     assert!(nodes.open(&me, ShardId(1), Arc::new(|| {})).is_ok());
+}
+
+#[test]
+fn the_secret_is_replaced_in_two_steps_that_can_be_done_again() {
+    let redis = server();
+    let options = options(&redis).lease(LEASE).unwrap();
+    let (a, operator) = (RedisCoordinator::new(options.clone()), RedisCoordinator::new(options));
+    assert_eq!(kind(operator.begin_rotation()), Some(ErrorKind::Corrupt), "there is no cluster");
+    let joined = a.join(&candidate("a")).unwrap();
+    let before = Secrets { current: joined.secret, former: None };
+    assert_eq!(a.secrets().unwrap(), (before));
+    operator.end_rotation().unwrap();
+    assert_eq!(a.secrets().unwrap(), (before), "no rotation has begun");
+
+    assert_eq!(operator.begin_rotation().unwrap(), (Rotation { is_new: true, wait: LEASE * 2 }));
+    let during = a.secrets().unwrap();
+    assert_eq!(during.former, Some(joined.secret));
+    assert_ne!(during.current, joined.secret);
+    // It was interrupted: nothing is replaced twice, or a node that knows the first alone would know neither.
+    assert_eq!(operator.begin_rotation().unwrap(), (Rotation { is_new: false, wait: LEASE * 2 }));
+    assert_eq!(a.secrets().unwrap(), (during));
+    let b = operator.join(&candidate("b")).unwrap();
+    assert_eq!(b.secret, during.current);
+    operator.end_rotation().unwrap();
+    assert_eq!(a.secrets().unwrap(), (Secrets { former: None, ..during }));
+
+    // A node puts a lost key back with the secret of now, not with the one that it has joined by.
+    let gone = redis.command(&["DEL", "{duewheel:cluster}:cluster"]).unwrap();
+    assert_eq!(gone.number(), Some(1));
+    a.beat(&joined.node).unwrap();
+    assert_eq!(a.secrets().unwrap(), (Secrets { former: None, ..during }));
 }
 
 #[test]

@@ -105,7 +105,7 @@ async fn a_node_that_is_cut_off_loses_its_shards_cannot_write_and_comes_back() {
     coordinator.let_in(a.fleet.core().me.number);
     settled(&[&a, &b]).await;
     enqueue(&a, lost[0], "after").await.unwrap();
-    assert!(a.shared.health().trouble.is_none());
+    until("all is well", || a.shared.health().trouble.is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

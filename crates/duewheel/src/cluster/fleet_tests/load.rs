@@ -11,7 +11,7 @@ use crate::error::Outcome;
 
 /// Producers and consumers over some nodes, which change.
 #[derive(Default)]
-struct Load {
+pub(super) struct Load {
     nodes: Mutex<Vec<Arc<Fleet>>>,
     accepted: Mutex<BTreeSet<String>>,
     acked: Mutex<BTreeSet<String>>,
@@ -20,12 +20,12 @@ struct Load {
     produce: AtomicBool,
     consume: AtomicBool,
     next: AtomicU64,
-    refused: AtomicU64,
-    unknown: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) unknown: AtomicU64,
 }
 
 impl Load {
-    fn nodes(&self, nodes: &[&Started]) {
+    pub(super) fn nodes(&self, nodes: &[&Started]) {
         *self.nodes.lock().unwrap() = nodes.iter().map(|node| node.fleet.clone()).collect();
     }
 
@@ -34,16 +34,36 @@ impl Load {
         nodes[n as usize % nodes.len()].clone()
     }
 
-    fn start_producers(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
+    pub(super) fn start_producers(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
         self.produce.store(true, Ordering::SeqCst);
         (0..4).map(|_| tokio::spawn(self.clone().produce())).collect()
     }
 
-    async fn end_producers(&self, producers: Vec<JoinHandle<()>>) {
+    pub(super) async fn end_producers(&self, producers: Vec<JoinHandle<()>>) {
         self.produce.store(false, Ordering::SeqCst);
         for producer in producers {
             producer.await.unwrap();
         }
+    }
+
+    /// Waits until so many more are accepted.
+    pub(super) async fn more(&self, n: usize) {
+        let before = self.accepted.lock().unwrap().len();
+        until("work goes on", || self.accepted.lock().unwrap().len() >= before + n).await;
+    }
+
+    /// Everything that was accepted is there, and nobody was refused anything or told that it is unknown.
+    pub(super) async fn nothing_failed(&self, node: &Started) {
+        let counted = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        assert_eq!((counted(&self.refused), counted(&self.unknown)), (0, 0), "what failed could have waited");
+        let accepted = self.accepted.lock().unwrap().len() as u64;
+        let mut kept = 0;
+        for shard in (0..8).map(ShardId) {
+            let Reply::Stats(stats) = call(node, shard, Op::Stats).await.unwrap() else { panic!("no stats") };
+            // What is beyond the memory for ready messages counts as scheduled in an estimate.
+            kept += stats.counts.ready + stats.counts.scheduled;
+        }
+        assert_eq!(kept, accepted);
     }
 
     /// Enqueues until told to stop. What is refused is tried again with another node; so is what is unknown, under the same key.
@@ -177,17 +197,7 @@ async fn a_rolling_restart_refuses_nothing_that_could_wait() {
         load.nodes(&[&nodes[0], &nodes[1]]);
     }
     load.end_producers(producers).await;
-    let counted = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-    assert_eq!((counted(&load.refused), counted(&load.unknown)), (0, 0), "moves were waited out");
-    let accepted = load.accepted.lock().unwrap().len() as u64;
-    let mut kept = 0;
-    for shard in (0..8).map(ShardId) {
-        let Reply::Stats(stats) = call(&nodes[0], shard, Op::Stats).await.unwrap() else {
-            panic!("no stats")
-        };
-        kept += stats.counts.ready;
-    }
-    assert_eq!(kept, accepted);
+    load.nothing_failed(&nodes[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@
 mod basics;
 mod faults;
 mod load;
+mod talk;
 mod waits;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::Shards;
 use super::fleet::{Fleet, FleetError, FleetOptions, Started};
 use super::memory::MemoryCoordinator;
 use super::view::Stage;
+use super::wire::dialect::{NEXT, Speaks};
 use crate::clock::SystemClock;
 use crate::error::CallError;
 use crate::inbox::{Door, Patience};
@@ -33,6 +35,8 @@ fn options(name: &str) -> FleetOptions {
         name: name.to_owned(),
         advertise: Some("127.0.0.1:0".to_owned()),
         bind: None,
+        certificates: None,
+        speaks: Speaks::default(),
         shards_if_new: 8,
         seed: Some(1),
         quotas: Default::default(),
@@ -40,7 +44,15 @@ fn options(name: &str) -> FleetOptions {
 }
 
 async fn start_with(coordinator: &MemoryCoordinator, options: FleetOptions) -> Result<Started, FleetError> {
-    let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
+    start_by(coordinator, options, Policy::default()).await
+}
+
+async fn start_by(
+    coordinator: &MemoryCoordinator,
+    options: FleetOptions,
+    policy: Policy,
+) -> Result<Started, FleetError> {
+    let policy = Policy { max_sleep_ms: 50, ..policy };
     Fleet::start(Arc::new(coordinator.for_a_node()), options, policy, Arc::new(SystemClock)).await
 }
 

@@ -8,6 +8,7 @@ use super::super::fleet::{FleetOptions, assemble};
 use super::super::memory::MemoryCoordinator;
 use super::*;
 use crate::clock::SystemClock;
+use crate::cluster::peer::Tls;
 
 /// Longer than any test takes.
 const LEASE: Duration = Duration::from_secs(600);
@@ -25,12 +26,22 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
         name: name.to_owned(),
         advertise: Some(joined.node.advertise.to_string()),
         bind: None,
+        certificates: None,
+        speaks: Default::default(),
         shards_if_new: joined.shards,
         seed: Some(1),
         quotas: Default::default(),
     };
     let clock = Arc::new(SystemClock);
-    assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), clock).1
+    assemble(
+        Arc::new(coordinator.clone()),
+        &joined,
+        &options,
+        Tls::drawn().unwrap(),
+        &Policy::default(),
+        clock,
+    )
+    .1
 }
 
 fn step(keeper: &mut Keeper) {

@@ -7,15 +7,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::Node;
-use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
-use super::proof::{Hello, MAGIC, Proof, Ready, Role, Welcome, Who, draw};
-use super::{Frames, Heard, Terms};
+use super::proof::{Hello, MAGIC, Role, Welcome, Who};
+use super::{Agreed, Frames, Heard, Terms};
 use crate::cluster::pause::jittered;
-use crate::cluster::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL, WireError};
+use crate::cluster::wire::{self, Frame, Head, LENGTH, Limits, MAX_GREETING, WireError};
 use crate::inbox::{Answers, Patience};
 
 /// Bytes that are handed to the socket at a time: of so much it is not known whether it went out when the connection breaks.
@@ -40,14 +41,16 @@ struct State {
     /// In the order of asking.
     flying: BTreeMap<u64, Flying>,
     next: u64,
+    /// Connections that were up so far.
+    lives: u64,
 }
 
 #[derive(Clone, Debug, Default)]
 enum Phase {
-    /// What is asked waits for the connection.
+    /// Nothing is asked yet: what the other node takes is not known.
     #[default]
     Connecting,
-    Up,
+    Up(Agreed),
     /// Until the next attempt, for this reason.
     Down(Box<str>),
     /// What is under way comes to its end; nothing more is asked.
@@ -89,8 +92,10 @@ pub(crate) enum NotAsked {
     Overloaded,
     /// There is no connection at the moment.
     Away(Box<str>),
-    /// More than a frame takes.
-    TooLarge,
+    /// More than the other node takes in one frame.
+    TooLarge(Limits),
+    /// The version that the other node speaks does not have it.
+    NotKnown(Box<str>),
 }
 
 impl Peer {
@@ -106,7 +111,19 @@ impl Peer {
 
     /// Whether it can be asked at this moment.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.state().phase, Phase::Up)
+        matches!(self.state().phase, Phase::Up(_))
+    }
+
+    /// Connections that were up so far.
+    #[cfg(test)]
+    pub(crate) fn lives(&self) -> u64 {
+        self.state().lives
+    }
+
+    /// The version that is spoken on the present connection.
+    #[cfg(test)]
+    pub(crate) fn version(&self) -> Option<u32> {
+        self.up(&self.state()).ok().map(|agreed| agreed.dialect.number)
     }
 
     /// Asks. The outcome comes whatever happens, and dropping its receiver does not take the request back.
@@ -119,33 +136,30 @@ impl Peer {
         patience: Patience,
         ops: &[Op],
     ) -> Result<oneshot::Receiver<Outcome>, NotAsked> {
-        let id = {
+        let (id, life, agreed) = {
             let mut state = self.state();
-            match &state.phase {
-                Phase::Connecting | Phase::Up => {}
-                Phase::Down(why) => return Err(NotAsked::Away(why.clone())),
-                Phase::Parting | Phase::Closed => {
-                    return Err(NotAsked::Away("it takes part no more".into()));
-                }
-            }
+            let agreed = self.up(&state)?;
             if state.queued >= self.max_queued {
                 return Err(NotAsked::Overloaded);
             }
             state.next += 1;
-            state.next
+            (state.next, state.lives, agreed)
         };
-        let frame = match wire::request(id, shard, patience, ops, self.terms.limits) {
+        let frame = match wire::request(id, shard, patience, ops, agreed.limits, agreed.dialect) {
             Ok(frame) => frame,
-            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotAsked::TooLarge),
+            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotAsked::TooLarge(agreed.limits)),
+            Err(WireError::NotKnown) => {
+                let (name, version) = (&self.node.name, agreed.dialect.number);
+                let why = format!("node {name} speaks version {version}, which does not have this request");
+                return Err(NotAsked::NotKnown(why.into()));
+            }
         };
         let (to, outcome) = oneshot::channel();
         let mut state = self.state();
-        match &state.phase {
-            Phase::Connecting | Phase::Up => {}
-            Phase::Down(why) => return Err(NotAsked::Away(why.clone())),
-            Phase::Parting | Phase::Closed => {
-                return Err(NotAsked::Away("it takes part no more".into()));
-            }
+        self.up(&state)?;
+        if state.lives != life {
+            // What was agreed then may not hold now.
+            return Err(NotAsked::Away("it has connected anew".into()));
         }
         state.queued += frame.len();
         state.queue.push_back((Some(id), frame));
@@ -153,6 +167,17 @@ impl Peer {
         drop(state);
         self.wake.notify_one();
         Ok(outcome)
+    }
+
+    fn up(&self, state: &State) -> Result<Agreed, NotAsked> {
+        match &state.phase {
+            Phase::Up(agreed) => Ok(*agreed),
+            Phase::Connecting => {
+                Err(NotAsked::Away(format!("node {} is being connected to", self.node.name).into()))
+            }
+            Phase::Down(why) => Err(NotAsked::Away(why.clone())),
+            Phase::Parting | Phase::Closed => Err(NotAsked::Away("it takes part no more".into())),
+        }
     }
 
     /// Tells it that owners may have changed, if there is a connection.
@@ -187,16 +212,17 @@ impl Peer {
         let mut pause = pace.pause;
         loop {
             let ended = match timeout(pace.greet, self.connect()).await {
-                Ok(Ok(stream)) => {
-                    if !self.turn(Phase::Up) {
+                Ok(Ok((stream, agreed))) => {
+                    if !self.turn(Phase::Up(agreed)) {
                         self.fail(Phase::Closed, "it takes part no more");
                         return;
                     }
-                    tracing::debug!(node = %self.node.name, "connected to a node");
+                    let version = agreed.dialect.number;
+                    tracing::debug!(node = %self.node.name, version, "connected to a node");
                     // It may not know yet that this node takes part.
                     self.nudge();
                     pause = pace.pause;
-                    self.talk(stream).await
+                    self.talk(stream, agreed).await
                 }
                 Ok(Err(error)) => error,
                 Err(_) => io::Error::new(io::ErrorKind::TimedOut, "no answer to the greeting in time"),
@@ -219,35 +245,52 @@ impl Peer {
         let mut state = self.state();
         let open = !matches!(state.phase, Phase::Parting | Phase::Closed);
         if open {
+            state.lives += u64::from(matches!(phase, Phase::Up(_)));
             state.phase = phase;
         }
         open
     }
 
     /// A connection on which each knows the other.
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let mut stream = TcpStream::connect(&*self.node.advertise).await?;
+    async fn connect(&self) -> io::Result<(TlsStream<TcpStream>, Agreed)> {
+        let terms = &self.terms;
+        let stream = TcpStream::connect(&*self.node.advertise).await?;
         stream.set_nodelay(true)?;
+        let (mut stream, binding) = terms.tls.connect(stream, &self.node.advertise).await?;
         let hello = Hello {
             magic: MAGIC,
-            protocol: PROTOCOL,
-            from: Who::from(&self.terms.me),
+            versions: terms.speaks.range(),
+            takes: terms.limits.into(),
+            from: Who::from(&terms.me),
             to: Who::from(&self.node),
-            drawn: draw()?,
         };
-        send_greeting(&mut stream, &hello).await?;
+        let keyring = terms.secrets.borrow().clone();
+        let hello = wire::greeting(&hello).map_err(io::Error::other)?;
+        let said = &hello[LENGTH..];
+        let proofs = wire::greeting(&keyring.prove_all(&binding, said)).map_err(io::Error::other)?;
         let heard = Heard::now();
-        // The owner says nothing between the two words that a reader could swallow too early.
+        super::write(&mut stream, &[&*hello, &*proofs].concat(), &heard).await?;
+        // The owner says nothing more before it is asked, so there is nothing behind its word that this could swallow.
         let mut frames = Frames::new(&mut stream);
-        let drawn = match hear_greeting(&mut frames, &heard).await? {
-            Welcome::Come { drawn, proof } => {
-                if !self.terms.secret.holds(&proof, Role::Owner, &hello, &drawn) {
+        let agreed = match hear_greeting(&mut frames, &heard).await? {
+            Welcome::Come { version, takes, proof } => {
+                let Some(by) = keyring.check(&[proof], Role::Owner, &binding, said) else {
                     return Err(io::Error::other("it does not know the cluster's secret"));
-                }
-                drawn
+                };
+                let dialect = terms.speaks.common((version, version));
+                let dialect = dialect
+                    .ok_or_else(|| io::Error::other("it wants a version that this node has not named"))?;
+                Agreed { dialect, limits: terms.limits.and(takes.into()), by }
             }
-            Welcome::OtherProtocol(theirs) => {
-                let text = format!("it speaks version {theirs} of the nodes' protocol, this one {PROTOCOL}");
+            Welcome::Stranger => {
+                return Err(io::Error::other("it knows another secret of the cluster than this node"));
+            }
+            Welcome::OtherVersions(oldest, newest) => {
+                let mine = terms.speaks.range();
+                let text = format!(
+                    "it speaks the versions {oldest} to {newest} of the nodes' protocol, this one {} to {}",
+                    mine.0, mine.1
+                );
                 return Err(io::Error::other(text));
             }
             Welcome::OtherNode(who) => {
@@ -256,36 +299,42 @@ impl Peer {
             }
         };
         drop(frames);
-        let proof = Proof(self.terms.secret.prove(Role::Asker, &hello, &drawn));
-        send_greeting(&mut stream, &proof).await?;
-        let mut frames = Frames::new(&mut stream);
-        let Ready = hear_greeting(&mut frames, &heard)
-            .await
-            .map_err(|error| io::Error::other(format!("it did not accept this node: {error}")))?;
-        drop(frames);
-        Ok(stream)
+        Ok((stream, agreed))
     }
 
     /// Sends and hears until the connection breaks; why it did.
-    async fn talk(&self, mut stream: TcpStream) -> io::Error {
+    async fn talk(&self, stream: TlsStream<TcpStream>, agreed: Agreed) -> io::Error {
         let heard = Heard::now();
-        let (from, to) = stream.split();
+        let (from, to) = tokio::io::split(stream);
         let ended = tokio::select! {
-            ended = self.hear(Frames::new(from), &heard) => ended,
+            ended = self.hear(Frames::new(from), &heard, agreed) => ended,
             ended = self.speak(to, &heard) => ended,
             ended = self.keep_alive(&heard) => ended,
+            ended = self.outlive(agreed) => ended,
         };
-        ended.err().unwrap_or_else(|| io::Error::other("it closed the connection"))
+        match ended {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => error,
+            Err(_) | Ok(()) => io::Error::other("it closed the connection"),
+        }
+    }
+
+    /// Ends when the secret that the connection was proved by has been known no more for as long as an owner has to
+    /// say Bye.
+    async fn outlive(&self, agreed: Agreed) -> io::Result<()> {
+        self.terms.forgotten(agreed.by).await;
+        tokio::time::sleep(self.terms.pace.silence * 4).await;
+        Err(io::Error::other("the cluster's secret was replaced"))
     }
 
     async fn hear(
         &self,
         mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
         heard: &Heard,
+        agreed: Agreed,
     ) -> io::Result<()> {
         let limits = self.terms.limits;
         while let Some(bytes) = frames.next(limits.bytes, heard).await? {
-            let (id, outcome) = match wire::read(&bytes, limits).map_err(io::Error::other)? {
+            let (id, outcome) = match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
                 Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
                 Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
                 Frame::Pong => continue,
@@ -352,9 +401,10 @@ impl Peer {
 
     /// Sends what needs no answer, if there is a connection. It goes before what waits.
     fn send(&self, head: &Head) {
-        let Ok(frame) = wire::plain(head) else { return };
         let mut state = self.state();
-        if matches!(state.phase, Phase::Up) {
+        if let Phase::Up(agreed) = state.phase
+            && let Ok(frame) = wire::plain(head, agreed.dialect)
+        {
             state.queued += frame.len();
             state.queue.push_front((None, frame));
             drop(state);
@@ -375,7 +425,7 @@ impl Peer {
         match state.phase {
             Phase::Closed => true,
             Phase::Parting => state.flying.is_empty(),
-            Phase::Connecting | Phase::Up | Phase::Down(_) => false,
+            Phase::Connecting | Phase::Up(_) | Phase::Down(_) => false,
         }
     }
 
@@ -402,13 +452,6 @@ impl Peer {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-pub(super) async fn send_greeting(
-    to: &mut (impl AsyncWrite + Unpin),
-    part: &impl serde::Serialize,
-) -> io::Result<()> {
-    to.write_all(&wire::greeting(part).map_err(io::Error::other)?).await
 }
 
 pub(super) async fn hear_greeting<T: serde::de::DeserializeOwned>(

@@ -8,13 +8,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
 
-use super::proof::{Hello, Proof, Ready, Welcome};
+use super::proof::{Hello, Proofs, Welcome};
 use super::{Frames, Heard};
 use crate::cluster::wire::{LENGTH, greeting, read_greeting};
 
 /// Bytes read as each part of a greeting, and written again as it is sent, with its length.
-pub fn greetings(bytes: &[u8]) -> [Option<Vec<u8>>; 4] {
-    [again::<Hello>(bytes), again::<Welcome>(bytes), again::<Proof>(bytes), again::<Ready>(bytes)]
+pub fn greetings(bytes: &[u8]) -> [Option<Vec<u8>>; 3] {
+    [again::<Hello>(bytes), again::<Proofs>(bytes), again::<Welcome>(bytes)]
 }
 
 fn again<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<Vec<u8>> {

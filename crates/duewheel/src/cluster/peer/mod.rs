@@ -1,13 +1,15 @@
 //! The way between nodes: one connection for each direction of asking, many requests in flight on it.
 //!
 //! The asker keeps a connection to every other node. A node answers on the connections that the others have made to it. See
-//! [`proof`] for how they know each other, [`super::wire`] for the frames.
+//! [`tls`] and [`proof`] for how they know each other, [`super::wire`] for the frames.
 
 mod asker;
 #[cfg(feature = "testing")]
 pub(crate) mod door;
 mod owner;
 mod proof;
+mod strangers;
+mod tls;
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,20 +17,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use duewheel_core::store::Secrets;
+use proof::KeyId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 pub(crate) use asker::{NotAsked, Outcome, Peer};
 pub(crate) use owner::{Host, listen};
+pub(crate) use proof::Keyring;
+pub(crate) use tls::Tls;
+pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
 
-use super::wire::LENGTH;
+use super::wire::dialect::{Dialect, Speaks};
+use super::wire::{LENGTH, Limits};
 
 /// Who this node is, and what it goes by with others.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     me: duewheel_core::store::Node,
-    secret: proof::Secret,
-    limits: super::wire::Limits,
+    tls: Tls,
+    secrets: Arc<watch::Sender<Keyring>>,
+    speaks: Speaks,
+    limits: Limits,
     pace: Pace,
     open: Arc<AtomicUsize>,
     ends: watch::Sender<Ends>,
@@ -44,18 +54,40 @@ enum Ends {
 impl Terms {
     pub(crate) fn new(
         me: duewheel_core::store::Node,
-        secret: &[u8; 32],
-        limits: super::wire::Limits,
+        tls: Tls,
+        secrets: &Secrets,
+        speaks: Speaks,
+        limits: Limits,
         lease: Duration,
     ) -> Self {
         Terms {
             me,
-            secret: proof::Secret::new(secret),
+            tls,
+            secrets: Arc::new(watch::Sender::new(Keyring::from(secrets))),
+            speaks,
             limits,
             pace: Pace::of(lease),
             open: Arc::default(),
             ends: watch::Sender::new(Ends::No),
         }
+    }
+
+    /// Nodes know each other by these secrets from now on. A connection that was proved by another one ends; what is
+    /// under way on it is answered before, as far as it comes within half a lease.
+    pub(crate) fn know(&self, secrets: &Secrets) {
+        let fresh = Keyring::from(secrets);
+        self.secrets.send_if_modified(|known| {
+            let changes = *known != fresh;
+            *known = fresh;
+            changes
+        });
+    }
+
+    /// Ends when this secret is known no more.
+    async fn forgotten(&self, id: KeyId) {
+        let mut secrets = self.secrets.subscribe();
+        // The sender lives as long as we do.
+        let _ = secrets.wait_for(|known| !known.knows(id)).await;
     }
 
     /// No request of another node is heard any more. Once those that were have their answers, others are told that nothing else was
@@ -68,6 +100,16 @@ impl Terms {
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
+}
+
+/// What two nodes have agreed about a connection.
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    dialect: &'static Dialect,
+    /// Of what is sent to the other node.
+    limits: Limits,
+    /// What it was proved by.
+    by: KeyId,
 }
 
 /// A request or a connection of another node, counted until its end.
@@ -183,7 +225,8 @@ async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], heard: &Heard) 
             heard.note();
         }
     }
-    Ok(())
+    // TLS keeps back what the socket did not take at once.
+    to.flush().await
 }
 
 #[cfg(test)]

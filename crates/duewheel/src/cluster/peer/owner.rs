@@ -6,26 +6,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, WaiterId};
+use duewheel_core::engine::{Op, Reply, Reserved, WaiterId};
 use duewheel_core::id::ShardId;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
 
-use super::asker::{hear_greeting, send_greeting};
-use super::proof::{Hello, MAGIC, Proof, Ready, Role, Welcome, Who, draw};
-use super::{Ends, Frames, Heard, Open, Terms};
+use super::asker::hear_greeting;
+use super::proof::{Hello, MAGIC, Proofs, Role, Welcome, Who};
+use super::strangers::Strangers;
+use super::{Agreed, Ends, Frames, Heard, Open, Terms, tls};
 use crate::cluster::parcel::{moved, undo, waiters};
-use crate::cluster::wire::{self, Frame, Head, PROTOCOL};
+use crate::cluster::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL};
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Inbox, Patience, Submission};
 use crate::shared::EndOnPanic;
 
-/// Connections at a time, and those among them of which it is not known yet who is there.
+/// Connections of nodes at a time. Those of which it is not known yet who is there have places of their own.
 const MAX_CONNECTIONS: usize = 1_024;
-const MAX_STRANGERS: usize = 64;
 
 /// Requests of one connection without an answer; more are refused as too much.
 const MAX_FLYING: usize = 100_000;
@@ -48,7 +49,8 @@ pub(crate) trait Host: Send + Sync + 'static {
 /// Answers other nodes until it is dropped; then all their connections end.
 pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Host>) {
     let _end = host.end_on_panic();
-    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let strangers = Strangers::default();
+    let nodes = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -60,65 +62,102 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        // Those too many are closed at once: whoever belongs here comes again.
-        let Ok(stranger) = strangers.clone().try_acquire_owned() else { continue };
-        if connections.len() >= MAX_CONNECTIONS {
-            continue;
-        }
-        let (terms, host) = (terms.clone(), host.clone());
+        let mut place = strangers.enter(from.ip());
+        let (terms, host, nodes) = (terms.clone(), host.clone(), nodes.clone());
         connections.spawn(async move {
             let _end = host.end_on_panic();
-            let mut stream = stream;
-            let greeted = timeout(terms.pace.greet, greet(&mut stream, &terms)).await;
-            drop(stranger);
-            match greeted {
-                Ok(Ok(who)) => {
-                    let _open = Open::new(&terms);
-                    let ended = serve(stream, &terms, &host).await;
-                    tracing::debug!(node = %who.name, ?ended, "a node's connection ended");
+            let greeted = tokio::select! {
+                greeted = timeout(terms.pace.greet, greet(stream, &terms)) => greeted,
+                () = place.lost() => {
+                    tracing::debug!(%from, "a connection at the nodes' port lost its place to another one");
+                    return;
                 }
-                Ok(Err(error)) => tracing::warn!(%from, %error, "refused a connection at the nodes' port"),
-                Err(_) => tracing::warn!(%from, "a connection at the nodes' port said nothing in time"),
-            }
+            };
+            drop(place);
+            let (stream, who, agreed) = match greeted {
+                Ok(Ok(greeted)) => greeted,
+                Ok(Err(error)) => {
+                    return tracing::warn!(%from, %error, "refused a connection at the nodes' port");
+                }
+                Err(_) => {
+                    return tracing::warn!(%from, "a connection at the nodes' port said nothing in time");
+                }
+            };
+            let Ok(_one) = nodes.try_acquire_owned() else {
+                return tracing::warn!(node = %who.name, "there are too many connections of nodes");
+            };
+            let _open = Open::new(&terms);
+            let ended = serve(stream, &terms, agreed, &host).await;
+            tracing::debug!(node = %who.name, ?ended, "a node's connection ended");
         });
     }
 }
 
 /// Who is there, proved.
-async fn greet(stream: &mut TcpStream, terms: &Terms) -> io::Result<Who> {
+async fn greet(stream: TcpStream, terms: &Terms) -> io::Result<(TlsStream<TcpStream>, Who, Agreed)> {
     stream.set_nodelay(true)?;
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    if first != [tls::FIRST_BYTE] {
+        return Err(refuse_without_tls(stream).await);
+    }
+    let (mut stream, binding) = terms.tls.accept(stream).await?;
     let heard = Heard::now();
-    // The asker waits for an answer after each word, so there is nothing behind a word that this could swallow.
-    let mut frames = Frames::new(&mut *stream);
-    let hello: Hello = hear_greeting(&mut frames, &heard).await?;
-    drop(frames);
+    // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
+    let mut frames = Frames::new(&mut stream);
+    let said = frames.next(MAX_GREETING, &heard).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let hello: Hello = wire::read_greeting(&said).map_err(io::Error::other)?;
     if hello.magic != MAGIC {
         return Err(io::Error::other("it does not speak the nodes' protocol"));
     }
-    if hello.protocol != PROTOCOL {
-        send_greeting(stream, &Welcome::OtherProtocol(PROTOCOL)).await?;
-        return Err(io::Error::other(format!(
-            "node {} speaks version {} of the nodes' protocol, this one {PROTOCOL}",
-            hello.from.name, hello.protocol
-        )));
-    }
+    let Proofs(proofs) = hear_greeting(&mut frames, &heard).await?;
+    drop(frames);
+    let keyring = terms.secrets.borrow().clone();
+    let Some(by) = keyring.check(&proofs, Role::Asker, &binding, &said) else {
+        send_greeting(&mut stream, &Welcome::Stranger).await?;
+        return Err(io::Error::other("it does not know the cluster's secret"));
+    };
     let me = Who::from(&terms.me);
     if hello.to != me {
-        send_greeting(stream, &Welcome::OtherNode(me)).await?;
+        send_greeting(&mut stream, &Welcome::OtherNode(me)).await?;
         let text = format!("node {} looks for {} ({})", hello.from.name, hello.to.name, hello.to.number);
         return Err(io::Error::other(text));
     }
-    let drawn = draw()?;
-    let proof = terms.secret.prove(Role::Owner, &hello, &drawn);
-    send_greeting(stream, &Welcome::Come { drawn, proof }).await?;
-    let mut frames = Frames::new(&mut *stream);
-    let Proof(proof) = hear_greeting(&mut frames, &heard).await?;
-    drop(frames);
-    if !terms.secret.holds(&proof, Role::Asker, &hello, &drawn) {
-        return Err(io::Error::other("it does not know the cluster's secret"));
+    let Some(dialect) = terms.speaks.common(hello.versions) else {
+        let (mine, theirs) = (terms.speaks.range(), hello.versions);
+        send_greeting(&mut stream, &Welcome::OtherVersions(mine.0, mine.1)).await?;
+        return Err(io::Error::other(format!(
+            "node {} speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
+            hello.from.name, theirs.0, theirs.1, mine.0, mine.1
+        )));
+    };
+    let proof = keyring.prove(by, &binding, &said).ok_or(io::ErrorKind::NotFound)?;
+    let come = Welcome::Come { version: dialect.number, takes: terms.limits.into(), proof };
+    send_greeting(&mut stream, &come).await?;
+    let limits = terms.limits.and(hello.takes.into());
+    Ok((stream, hello.from, Agreed { dialect, limits, by }))
+}
+
+/// Tells a node of a version before TLS which one this is, in the words of that version; others nothing.
+async fn refuse_without_tls(mut stream: TcpStream) -> io::Error {
+    let heard = Heard::now();
+    let hello = Frames::new(&mut stream).next(MAX_GREETING, &heard).await;
+    match hello {
+        Ok(Some(hello)) if hello.starts_with(&MAGIC) => {
+            const OTHER_PROTOCOL: u32 = 1;
+            // It is refused in any case.
+            let _ = send_greeting(&mut stream, &(OTHER_PROTOCOL, PROTOCOL)).await;
+            io::Error::other(
+                "it is a node of an earlier version, which does not speak TLS: stop all nodes of that version",
+            )
+        }
+        _ => io::Error::other("it does not speak TLS"),
     }
-    send_greeting(stream, &Ready).await?;
-    Ok(hello.from)
+}
+
+async fn send_greeting(to: &mut (impl AsyncWrite + Unpin), part: &impl serde::Serialize) -> io::Result<()> {
+    to.write_all(&wire::greeting(part).map_err(io::Error::other)?).await?;
+    to.flush().await
 }
 
 /// One connection: answers that wait to be sent.
@@ -129,6 +168,9 @@ struct Line {
     /// Some of it was sent.
     sent: Notify,
     flying: AtomicUsize,
+    agreed: Agreed,
+    /// Waits end, so that the connection can.
+    waits_end: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +197,17 @@ struct Answer {
 }
 
 impl Line {
+    fn new(agreed: Agreed) -> Arc<Self> {
+        Arc::new(Line {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            sent: Notify::new(),
+            flying: AtomicUsize::new(0),
+            agreed,
+            waits_end: watch::Sender::new(false),
+        })
+    }
+
     /// Puts an answer at the end; it comes back when the connection is gone.
     fn push(&self, answer: Answer) -> Result<(), Answer> {
         let mut out = self.out();
@@ -169,7 +222,7 @@ impl Line {
     }
 
     fn say(&self, head: &Head) {
-        self.send(wire::plain(head));
+        self.send(wire::plain(head, self.agreed.dialect));
     }
 
     /// Sends what needs not be undone. A connection that is gone needs no answer.
@@ -179,24 +232,29 @@ impl Line {
         }
     }
 
+    /// Answers that need not be undone.
+    fn answers(&self, id: u64, answers: &Answers) {
+        self.send(wire::answers(id, answers, self.agreed.limits, self.agreed.dialect));
+    }
+
     fn out(&self) -> MutexGuard<'_, Out> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
-async fn serve(mut stream: TcpStream, terms: &Terms, host: &Arc<dyn Host>) -> io::Result<()> {
-    let line = Arc::new(Line {
-        state: Mutex::default(),
-        wake: Notify::new(),
-        sent: Notify::new(),
-        flying: AtomicUsize::new(0),
-    });
+async fn serve(
+    stream: TlsStream<TcpStream>,
+    terms: &Terms,
+    agreed: Agreed,
+    host: &Arc<dyn Host>,
+) -> io::Result<()> {
+    let line = Line::new(agreed);
     // Also when the task is ended from outside.
     let _closing = Closing { line: line.clone(), host: host.clone() };
     let (gone, is_gone) = watch::channel(());
     let heard = Heard::now();
-    let (from, to) = stream.split();
+    let (from, to) = tokio::io::split(stream);
     let ended = tokio::select! {
         ended = hear(Frames::new(from), &heard, terms, host, &line, &is_gone) => ended,
         ended = speak(to, &line, &heard) => ended,
@@ -240,14 +298,19 @@ async fn hear(
 ) -> io::Result<()> {
     let limits = terms.limits;
     let mut ends = terms.ends.subscribe();
+    let mut forgotten = std::pin::pin!(terms.forgotten(line.agreed.by));
     loop {
         let bytes = tokio::select! {
             bytes = frames.next(limits.bytes, heard) => bytes?,
             // The terms live as long as we do.
             Ok(_) = ends.wait_for(|ends| *ends == Ends::Yes) => break,
+            () = &mut forgotten => {
+                line.waits_end.send_replace(true);
+                break;
+            }
         };
         let Some(bytes) = bytes else { return Ok(()) };
-        match wire::read(&bytes, limits).map_err(io::Error::other)? {
+        match wire::read(&bytes, limits, line.agreed.dialect).map_err(io::Error::other)? {
             Frame::Request { id, shard, patience, ops } => {
                 drop(bytes);
                 let request = Request {
@@ -257,7 +320,7 @@ async fn hear(
                     parts: ops.len(),
                     open: Some(Open::new(terms)),
                 };
-                take_in(request, ops, patience, terms, host, line, is_gone);
+                take_in(request, ops, patience, host, line, is_gone);
             }
             Frame::Ping => line.say(&Head::Pong),
             Frame::Nudge => host.nudged(),
@@ -293,7 +356,6 @@ fn take_in(
     request: Request,
     ops: Vec<Op>,
     patience: Patience,
-    terms: &Terms,
     host: &Arc<dyn Host>,
     line: &Arc<Line>,
     is_gone: &watch::Receiver<()>,
@@ -305,7 +367,7 @@ fn take_in(
     };
     let overloaded = || {
         let refusals: Answers = (0..parts).map(|_| Err(CallError::Overloaded)).collect();
-        line.send(wire::answers(id, &refusals, terms.limits));
+        line.answers(id, &refusals);
     };
     if line.flying.load(Ordering::Relaxed) >= MAX_FLYING {
         return overloaded();
@@ -318,10 +380,9 @@ fn take_in(
     }
     line.flying.fetch_add(1, Ordering::SeqCst);
     let (line, host, is_gone) = (line.clone(), host.clone(), is_gone.clone());
-    let limits = terms.limits;
     tokio::spawn(async move {
         let _end = host.end_on_panic();
-        follow(request, answers, inbox, &line, &host, is_gone, limits).await;
+        follow(request, answers, inbox, &line, &host, is_gone).await;
         line.flying.fetch_sub(1, Ordering::SeqCst);
     });
 }
@@ -334,24 +395,24 @@ async fn follow(
     line: &Line,
     host: &Arc<dyn Host>,
     mut is_gone: watch::Receiver<()>,
-    limits: wire::Limits,
 ) {
     let shard = request.shard;
-    let answered = tokio::select! {
-        biased;
-        answered = &mut answers => Some(answered),
-        _ = is_gone.changed() => None,
+    let mut waits_end = line.waits_end.subscribe();
+    let mut ended = false;
+    let answered = loop {
+        tokio::select! {
+            biased;
+            answered = &mut answers => break Some(answered),
+            _ = is_gone.changed() => break None,
+            // The line lives as long as we do. The answer comes as ever: empty, or with what was granted before.
+            Ok(_) = waits_end.wait_for(|end| *end), if !request.waiters.is_empty() => {
+                ended = true;
+                end_waits(std::mem::take(&mut request.waiters), &inbox);
+            }
+        }
     };
     let Some(answered) = answered else {
-        for waiter in request.waiters {
-            let (answer, _) = oneshot::channel();
-            // Refused only by a shard that ends, and its waits with it.
-            let _ = inbox.put(Submission {
-                ops: vec![Op::CancelReserve { waiter }],
-                answer,
-                patience: Patience::None,
-            });
-        }
+        end_waits(request.waiters, &inbox);
         // The driver takes back what it can send to nobody; what it has sent already is here.
         answers.close();
         if let Ok(late) = answers.try_recv() {
@@ -365,13 +426,17 @@ async fn follow(
     if let Some(why) = moved(&answers) {
         return line.say(&not_mine(request.id, &why.to_string()));
     }
+    if ended && answers.iter().all(is_nothing) {
+        // The wait goes on over the next connection.
+        return line.say(&not_mine(request.id, "the cluster's secret was replaced"));
+    }
     let undo = undo(&answers);
-    let answer = match wire::answers(request.id, &answers, limits) {
+    let answer = match wire::answers(request.id, &answers, line.agreed.limits, line.agreed.dialect) {
         Ok(frame) => Answer { frame, shard, undo, _open: request.open.take() },
         Err(error) => {
             tracing::error!(%error, "an answer to another node cannot be sent");
             undo.into_iter().for_each(|op| host.put_back(shard, op));
-            return refuse(&request, &error.to_string(), line, limits);
+            return refuse(&request, &error.to_string(), line);
         }
     };
     if let Err(answer) = line.push(answer) {
@@ -379,12 +444,27 @@ async fn follow(
     }
 }
 
+/// Has a shard end waits.
+fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
+    for waiter in waiters {
+        let (answer, _) = oneshot::channel();
+        let ops = vec![Op::CancelReserve { waiter }];
+        // Refused only by a shard that ends, and its waits with it.
+        let _ = inbox.put(Submission { ops, answer, patience: Patience::None });
+    }
+}
+
 /// Says that an answer cannot be had; what was asked may have been applied.
-fn refuse(request: &Request, why: &str, line: &Line, limits: wire::Limits) {
+fn refuse(request: &Request, why: &str, line: &Line) {
     let error = duewheel_core::store::StoreError::new(duewheel_core::store::ErrorKind::Unavailable, why);
     let refusal = CallError::Store { error, outcome: Outcome::Unknown };
     let refusals: Answers = (0..request.parts).map(|_| Err(refusal.clone())).collect();
-    line.send(wire::answers(request.id, &refusals, limits));
+    line.answers(request.id, &refusals);
+}
+
+/// Whether a reserve got nothing.
+fn is_nothing(answer: &Result<Reply, CallError>) -> bool {
+    matches!(answer, Ok(Reply::Reserve(Reserved::Grants(grants))) if grants.is_empty())
 }
 
 fn not_mine(id: u64, why: &str) -> Head {
@@ -442,12 +522,9 @@ mod tests {
     }
 
     fn line() -> Arc<Line> {
-        Arc::new(Line {
-            state: Mutex::default(),
-            wake: Notify::new(),
-            sent: Notify::new(),
-            flying: AtomicUsize::new(0),
-        })
+        let limits = wire::Limits { bytes: 1 << 20, parts: 10, body: 1 << 10 };
+        let by = super::super::proof::KeyId::of_a_test();
+        Line::new(Agreed { dialect: &wire::dialect::DIALECTS[0], limits, by })
     }
 
     fn undelivered(id: u64) -> Op {

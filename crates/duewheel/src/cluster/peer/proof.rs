@@ -1,25 +1,29 @@
-//! How two nodes show each other that they are of one cluster.
+//! How two nodes show each other that they are of one cluster, over TLS.
 //!
 //! ```text
-//!   asker  ── Hello: versions, who I am, whom I want, a number drawn now ──▶  owner
-//!          ◀── Welcome: a number drawn now, proof ──
-//!          ── Proof ──▶
-//!          ◀── Ready ──
+//!   asker  ── Hello: versions, limits, who I am, whom I want ──▶  owner
+//!          ── Proofs: one by each secret that I know ──▶
+//!          ◀── Welcome: version, limits, proof by the same secret ──
 //! ```
 //!
-//! A proof is an HMAC-SHA-256 by the cluster's secret over the role, both nodes' names and numbers, and both drawn numbers. So it holds for
-//! this connection alone, and cannot be sent back to the one who made it. It says who is there; it does not hide what follows: the port
-//! belongs in a private network.
+//! A proof is an HMAC-SHA-256 by a secret of the cluster over the role, the channel binding of the TLS session (RFC
+//! 9266) and the Hello, byte by byte. The binding is another one for each session, and nobody but its two ends can
+//! make one come out: so a proof holds for this connection alone, whoever is in between, and cannot be sent back to
+//! the one who made it. While a secret is being replaced two are known, and a connection stands as long as the one
+//! that it was proved by ([`Keyring`]).
 
-use duewheel_core::store::Node;
+use duewheel_core::store::{Node, Secrets};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
+
+use super::tls::Binding;
+use crate::cluster::wire::Limits;
 
 /// First of all: a stranger's protocol is not taken for ours.
 pub(super) const MAGIC: [u8; 8] = *b"duewheel";
 
-/// A number drawn for one connection.
-pub(super) type Drawn = [u8; 32];
+/// Secrets that are known at a time at most, and so proofs of one asker.
+const MAX_SECRETS: usize = 2;
 
 /// A node, as it introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,34 +38,56 @@ impl From<&Node> for Who {
     }
 }
 
+/// What a node takes in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Takes {
+    bytes: u64,
+    parts: u64,
+    body: u64,
+}
+
+impl From<Limits> for Takes {
+    fn from(limits: Limits) -> Self {
+        let Limits { bytes, parts, body } = limits;
+        Takes { bytes: bytes as u64, parts: parts as u64, body: body as u64 }
+    }
+}
+
+impl From<Takes> for Limits {
+    fn from(takes: Takes) -> Self {
+        let [bytes, parts, body] =
+            [takes.bytes, takes.parts, takes.body].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        Limits { bytes, parts, body }
+    }
+}
+
 /// The asker's first word.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) magic: [u8; 8],
-    pub(super) protocol: u32,
+    /// The lowest and the highest version that it speaks.
+    pub(super) versions: (u32, u32),
+    pub(super) takes: Takes,
     pub(super) from: Who,
     pub(super) to: Who,
-    pub(super) drawn: Drawn,
 }
 
-/// The owner's answer to it.
+/// The asker's second word: a proof by each secret that it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
+
+/// The owner's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Welcome {
-    /// Prove it.
-    Come { drawn: Drawn, proof: [u8; 32] },
-    /// The owner speaks this version.
-    OtherProtocol(u32),
+    /// Ask, in this version.
+    Come { version: u32, takes: Takes, proof: [u8; 32] },
+    /// None of the proofs holds.
+    Stranger,
+    /// The owner speaks from the one to the other version.
+    OtherVersions(u32, u32),
     /// The owner is this node.
     OtherNode(Who),
 }
-
-/// The asker's second word.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Proof(pub(super) [u8; 32]);
-
-/// The owner's second word.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Ready;
 
 /// Who proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,96 +96,149 @@ pub(super) enum Role {
     Owner,
 }
 
-/// The secret, ready to prove and to check.
+/// Tells secrets apart without telling them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyId([u8; 8]);
+
+#[cfg(test)]
+impl KeyId {
+    pub(super) fn of_a_test() -> Self {
+        KeyId([1; 8])
+    }
+}
+
+/// One secret, ready to prove and to check.
 #[derive(Clone)]
-pub(super) struct Secret(hmac::Key);
+struct Key {
+    id: KeyId,
+    hmac: hmac::Key,
+}
 
-impl std::fmt::Debug for Secret {
+/// The secrets that are known, the newest first.
+#[derive(Clone)]
+pub(crate) struct Keyring(Vec<Key>);
+
+impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret")
+        f.debug_list().entries(self.0.iter().map(|key| key.id)).finish()
     }
 }
 
-impl Secret {
-    pub(super) fn new(secret: &[u8; 32]) -> Self {
-        Secret(hmac::Key::new(hmac::HMAC_SHA256, secret))
-    }
-
-    pub(super) fn prove(&self, role: Role, hello: &Hello, owner: &Drawn) -> [u8; 32] {
-        let tag = hmac::sign(&self.0, &said(role, hello, owner));
-        let mut proof = [0; 32];
-        proof.copy_from_slice(tag.as_ref());
-        proof
-    }
-
-    /// In constant time.
-    pub(super) fn holds(&self, proof: &[u8; 32], role: Role, hello: &Hello, owner: &Drawn) -> bool {
-        hmac::verify(&self.0, &said(role, hello, owner), proof).is_ok()
+impl PartialEq for Keyring {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().map(|key| key.id).eq(other.0.iter().map(|key| key.id))
     }
 }
 
-/// What is proved, without two ways to read it: every part has a fixed length or its length before it.
-fn said(role: Role, hello: &Hello, owner: &Drawn) -> Vec<u8> {
-    let mut said = Vec::with_capacity(256);
+impl From<&Secrets> for Keyring {
+    fn from(secrets: &Secrets) -> Self {
+        let key = |secret: &[u8; 32]| {
+            let hmac = hmac::Key::new(hmac::HMAC_SHA256, secret);
+            let mut id = [0; 8];
+            id.copy_from_slice(&hmac::sign(&hmac, b"duewheel: which secret").as_ref()[..8]);
+            Key { id: KeyId(id), hmac }
+        };
+        Keyring([Some(&secrets.current), secrets.former.as_ref()].into_iter().flatten().map(key).collect())
+    }
+}
+
+impl Keyring {
+    /// The asker's proofs for one session.
+    pub(super) fn prove_all(&self, binding: &Binding, hello: &[u8]) -> Proofs {
+        let said = said(Role::Asker, binding, hello);
+        Proofs(self.0.iter().map(|key| sign(&key.hmac, &said)).collect())
+    }
+
+    /// The owner's proof, by the secret that the asker's was by.
+    pub(super) fn prove(&self, by: KeyId, binding: &Binding, hello: &[u8]) -> Option<[u8; 32]> {
+        let key = self.0.iter().find(|key| key.id == by)?;
+        Some(sign(&key.hmac, &said(Role::Owner, binding, hello)))
+    }
+
+    /// By which secret one of the proofs holds. Each is compared in constant time.
+    pub(super) fn check(
+        &self,
+        proofs: &[[u8; 32]],
+        role: Role,
+        binding: &Binding,
+        hello: &[u8],
+    ) -> Option<KeyId> {
+        let said = said(role, binding, hello);
+        let proofs = &proofs[..proofs.len().min(MAX_SECRETS)];
+        let holds = |key: &&Key| proofs.iter().any(|proof| hmac::verify(&key.hmac, &said, proof).is_ok());
+        self.0.iter().find(holds).map(|key| key.id)
+    }
+
+    /// Whether a connection that was proved by this secret may stand.
+    pub(super) fn knows(&self, id: KeyId) -> bool {
+        self.0.iter().any(|key| key.id == id)
+    }
+}
+
+fn sign(key: &hmac::Key, said: &[u8]) -> [u8; 32] {
+    let mut proof = [0; 32];
+    proof.copy_from_slice(hmac::sign(key, said).as_ref());
+    proof
+}
+
+/// What is proved, without two ways to read it: every part but the last has a fixed length.
+fn said(role: Role, binding: &Binding, hello: &[u8]) -> Vec<u8> {
+    let mut said = Vec::with_capacity(64 + hello.len());
     said.extend(MAGIC);
-    said.extend(hello.protocol.to_le_bytes());
     said.push(match role {
         Role::Asker => b'a',
         Role::Owner => b'o',
     });
-    for who in [&hello.from, &hello.to] {
-        said.extend((who.name.len() as u64).to_le_bytes());
-        said.extend(who.name.as_bytes());
-        said.extend(who.number.to_le_bytes());
-    }
-    said.extend(hello.drawn);
-    said.extend(owner);
+    said.extend(binding);
+    said.extend(hello);
     said
-}
-
-/// A number that nobody can know before.
-pub(super) fn draw() -> Result<Drawn, std::io::Error> {
-    let mut drawn = [0; 32];
-    let random = ring::rand::SystemRandom::new();
-    ring::rand::SecureRandom::fill(&random, &mut drawn)
-        .map_err(|_| std::io::Error::other("the system gives no random numbers"))?;
-    Ok(drawn)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn hello() -> Hello {
-        let who = |name: &str, number| Who { name: name.into(), number };
-        Hello { magic: MAGIC, protocol: 1, from: who("a", 1), to: who("b", 2), drawn: [3; 32] }
+    fn ring(current: u8, former: Option<u8>) -> Keyring {
+        Keyring::from(&Secrets { current: [current; 32], former: former.map(|former| [former; 32]) })
     }
 
     #[test]
-    fn a_proof_holds_for_its_connection_and_its_role_alone() {
-        let secret = Secret::new(&[7; 32]);
-        let proof = secret.prove(Role::Owner, &hello(), &[4; 32]);
-        assert!(secret.holds(&proof, Role::Owner, &hello(), &[4; 32]));
-        assert!(!secret.holds(&proof, Role::Asker, &hello(), &[4; 32]), "sent back");
-        assert!(!secret.holds(&proof, Role::Owner, &hello(), &[5; 32]), "another connection");
-        assert!(!Secret::new(&[8; 32]).holds(&proof, Role::Owner, &hello(), &[4; 32]), "another secret");
-        let changes: [fn(&mut Hello); 6] = [
-            |h| h.from.name = "c".into(),
-            |h| h.from.number = 9,
-            |h| h.to.name = "c".into(),
-            |h| h.to.number = 9,
-            |h| h.drawn[0] = 9,
-            |h| h.protocol = 9,
-        ];
-        for change in changes {
-            let mut other = hello();
-            change(&mut other);
-            assert!(!secret.holds(&proof, Role::Owner, &other, &[4; 32]), "{other:?}");
+    fn a_proof_holds_for_its_session_its_hello_and_its_role_alone() {
+        let ring = ring(7, None);
+        let (binding, hello) = ([4; 32], b"hello".as_slice());
+        let Proofs(proofs) = ring.prove_all(&binding, hello);
+        let id = ring.check(&proofs, Role::Asker, &binding, hello).unwrap();
+        let owner = [ring.prove(id, &binding, hello).unwrap()];
+        assert_eq!(ring.check(&owner, Role::Owner, &binding, hello), Some(id));
+        assert_eq!(ring.check(&proofs, Role::Owner, &binding, hello), None, "sent back");
+        assert_eq!(ring.check(&owner, Role::Asker, &binding, hello), None, "sent back");
+        assert_eq!(ring.check(&proofs, Role::Asker, &[5; 32], hello), None, "passed on to another session");
+        assert_eq!(ring.check(&proofs, Role::Asker, &binding, b"hell0"), None, "another hello");
+        assert_eq!(self::ring(8, None).check(&proofs, Role::Asker, &binding, hello), None, "another secret");
+    }
+
+    #[test]
+    fn while_a_secret_is_replaced_everybody_knows_everybody() {
+        let (binding, hello) = ([4; 32], b"hello".as_slice());
+        let (before, during, after) = (ring(1, None), ring(2, Some(1)), ring(2, None));
+        for (a, b, meet) in [
+            (&before, &during, true),
+            (&during, &before, true),
+            (&during, &after, true),
+            (&after, &during, true),
+            (&before, &after, false),
+            (&after, &before, false),
+        ] {
+            let Proofs(proofs) = a.prove_all(&binding, hello);
+            let by = b.check(&proofs, Role::Asker, &binding, hello);
+            assert_eq!(by.is_some(), meet);
+            if let Some(by) = by {
+                let proof = [b.prove(by, &binding, hello).unwrap()];
+                assert_eq!(a.check(&proof, Role::Owner, &binding, hello), Some(by));
+            }
         }
-    }
-
-    #[test]
-    fn no_number_is_drawn_twice() {
-        assert_ne!(draw().unwrap(), draw().unwrap());
+        let Proofs(proofs) = during.prove_all(&binding, hello);
+        let newest = during.check(&proofs, Role::Asker, &binding, hello).unwrap();
+        assert!(after.knows(newest) && !before.knows(newest), "two that know both go by the newer one");
     }
 }

@@ -333,6 +333,50 @@ async fn a_shard_that_does_not_answer_holds_nobody_up_for_long_and_nothing_up_fo
     assert_eq!(bodies(&got), ["x"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn however_many_shards_hang_the_answer_comes_after_one_time_out() {
+    // Story: each shard was waited for, one after the other: with sixteen that hung, a reserve that does not wait took
+    // sixteen seconds. The clock of the runtime is the test's here: it goes on when everybody waits.
+    let rig = rig(16);
+    for shard in 0..16 {
+        rig.local.set(shard, Mood::Silent);
+    }
+    let began = tokio::time::Instant::now();
+    let error = rig.client.reserve(demand("q", 1, 0)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown);
+    assert_eq!(began.elapsed().as_millis() / 100, 11, "a tenth of a second for the first, one for all");
+    assert_eq!(rig.local.asked("reserve"), 1, "nobody else may have granted anything");
+    let all: Vec<usize> =
+        (0..16).map(|n| rig.local.asked_each("reserve")[n] + rig.local.asked_each("other")[n]).collect();
+    assert_eq!(all, [1; 16], "each was asked once");
+}
+
+#[tokio::test]
+async fn what_a_shard_has_waits_for_none_that_hangs() {
+    let rig = rig(8);
+    rig.local.set_here(&[]);
+    for shard in (0..8).filter(|shard| *shard != 5) {
+        rig.local.set(shard, Mood::Silent);
+    }
+    rig.put_at(5, "q", "x").await;
+    let grants = rig.reserve(demand("q", 3, 0)).await;
+    assert_eq!((bodies(&grants), grants[0].attempt), (vec!["x".to_owned()], 1));
+    // Of those that hang one was asked for messages at most, the others whether they are there.
+    assert!(rig.local.asked("reserve") <= 2 && rig.local.asked("other") <= 7);
+}
+
+#[tokio::test]
+async fn shards_that_are_slow_but_there_grant_no_more_than_is_asked_for() {
+    let rig = rig(8);
+    rig.local.set_here(&[]);
+    for shard in 0..8 {
+        rig.put_at(shard, "q", &shard.to_string()).await;
+        rig.local.set(shard, Mood::Slow(Duration::from_millis(250)));
+    }
+    assert_eq!(rig.reserve(demand("q", 1, 0)).await.len(), 1);
+    assert_eq!((rig.local.asked("reserve"), rig.local.asked("undelivered")), (1, 0));
+}
+
 #[tokio::test]
 async fn a_slow_shard_gives_what_it_has_and_what_comes_too_late_goes_back() {
     let rig = rig(2);

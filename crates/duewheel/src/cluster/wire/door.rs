@@ -2,11 +2,12 @@
 
 use duewheel_core::policy::Policy;
 
+use super::dialect::DIALECTS;
 use super::{Failure, Frame, Head, Limits, answers, begin, finish, read, request};
 
 /// Most bytes and most parts of a frame under a policy.
 pub fn limits_of(policy: &Policy) -> (usize, usize) {
-    let Limits { bytes, parts } = Limits::of(policy);
+    let Limits { bytes, parts, .. } = Limits::of(policy);
     (bytes, parts)
 }
 
@@ -20,8 +21,8 @@ pub struct Read {
 impl Read {
     /// Reads the bytes behind a length, as a node does; `None` if they are no frame within these limits.
     pub fn new(bytes: &[u8], (most_bytes, most_parts): (usize, usize)) -> Option<Self> {
-        let limits = Limits { bytes: most_bytes, parts: most_parts };
-        let frame = read(bytes, limits).ok()?;
+        let limits = Limits { bytes: most_bytes, parts: most_parts, body: most_bytes };
+        let frame = read(bytes, limits, &DIALECTS[0]).ok()?;
         Some(Read { frame, limits })
     }
 
@@ -32,8 +33,10 @@ impl Read {
     pub fn write(&self) -> Vec<u8> {
         let alone = |head| finish(begin(&head)?, self.limits.bytes);
         let written = match &self.frame {
-            Frame::Request { id, shard, patience, ops } => request(*id, *shard, *patience, ops, self.limits),
-            Frame::Answers { id, answers: all } => answers(*id, all, self.limits),
+            Frame::Request { id, shard, patience, ops } => {
+                request(*id, *shard, *patience, ops, self.limits, &DIALECTS[0])
+            }
+            Frame::Answers { id, answers: all } => answers(*id, all, self.limits, &DIALECTS[0]),
             Frame::NotMine { id, why } => alone(Head::NotMine { id: *id, why: why.clone() }),
             Frame::Ping => alone(Head::Ping),
             Frame::Pong => alone(Head::Pong),

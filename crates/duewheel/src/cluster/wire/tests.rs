@@ -11,20 +11,22 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
+use super::dialect::{DIALECTS, NEXT};
 use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
 use super::*;
 
-const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000 };
+const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
+const NOW: &Dialect = &DIALECTS[0];
 const SHARD: ShardId = ShardId(3);
 
 fn sent(frame: &[u8]) -> Frame {
     let (length, rest) = frame.split_at(LENGTH);
     assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
-    read(rest, LIMITS).unwrap()
+    read(rest, LIMITS, NOW).unwrap()
 }
 
 fn again(ops: &[Op]) -> Vec<Op> {
-    let frame = request(7, SHARD, Patience::Some, ops, LIMITS).unwrap();
+    let frame = request(7, SHARD, Patience::Some, ops, LIMITS, NOW).unwrap();
     match sent(&frame) {
         Frame::Request { id: 7, shard: SHARD, patience: Patience::Some, ops } => ops,
         other => panic!("{other:?}"),
@@ -53,7 +55,7 @@ proptest! {
 
     #[test]
     fn answers_come_as_they_were_sent(all in any_answers()) {
-        let Frame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS).unwrap()) else {
+        let Frame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS, NOW).unwrap()) else {
             panic!("another frame")
         };
         prop_assert_eq!(came.len(), all.len());
@@ -74,12 +76,12 @@ proptest! {
 
     #[test]
     fn a_frame_that_is_cut_or_longer_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
-        let frame = request(1, SHARD, Patience::None, &ops, LIMITS).unwrap();
+        let frame = request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap();
         let rest = &frame[LENGTH..];
         let cut = cut.index(rest.len());
-        prop_assert!(matches!(read(&rest[..cut], LIMITS), Err(WireError::Damaged)));
+        prop_assert!(matches!(read(&rest[..cut], LIMITS, NOW), Err(WireError::Damaged)));
         let longer = [rest, &[0]].concat();
-        prop_assert!(matches!(read(&longer, LIMITS), Err(WireError::Damaged)));
+        prop_assert!(matches!(read(&longer, LIMITS, NOW), Err(WireError::Damaged)));
     }
 
     #[test]
@@ -88,19 +90,19 @@ proptest! {
         ops in vec(op(), 0..4),
         hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
     ) {
-        for frame in [answers(1, &all, LIMITS).unwrap(), request(1, SHARD, Patience::None, &ops, LIMITS).unwrap()] {
+        for frame in [answers(1, &all, LIMITS, NOW).unwrap(), request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap()] {
             let mut bytes = frame[LENGTH..].to_vec();
             for (at, by) in &hits {
                 let at = at.index(bytes.len());
                 bytes[at] ^= by;
             }
-            let _ = read(&bytes, LIMITS);
+            let _ = read(&bytes, LIMITS, NOW);
         }
     }
 
     #[test]
     fn garbage_never_panics(bytes in vec(any::<u8>(), 0..300)) {
-        let _ = read(&bytes, LIMITS);
+        let _ = read(&bytes, LIMITS, NOW);
         let _ = read_greeting::<(u64, Box<str>)>(&bytes);
     }
 }
@@ -119,12 +121,12 @@ fn the_samples_are_of_every_kind() {
 
 #[test]
 fn limits_hold_in_both_directions() {
-    let small = Limits { bytes: 64, parts: 3 };
+    let small = Limits { bytes: 64, parts: 3, body: 64 };
     let ops = |n| vec![Op::Stats; n];
-    assert!(request(1, SHARD, Patience::None, &ops(3), small).is_ok());
-    assert_eq!(request(1, SHARD, Patience::None, &ops(4), small), Err(WireError::TooLarge));
-    let large = request(1, SHARD, Patience::None, &ops(4), LIMITS).unwrap();
-    assert!(matches!(read(&large[LENGTH..], small), Err(WireError::TooLarge)));
+    assert!(request(1, SHARD, Patience::None, &ops(3), small, NOW).is_ok());
+    assert_eq!(request(1, SHARD, Patience::None, &ops(4), small, NOW), Err(WireError::TooLarge));
+    let large = request(1, SHARD, Patience::None, &ops(4), LIMITS, NOW).unwrap();
+    assert!(matches!(read(&large[LENGTH..], small, NOW), Err(WireError::TooLarge)));
     let long = [Ok(Reply::Histogram(duewheel_core::engine::Histogram {
         from: duewheel_core::WallMs(0),
         width_ms: 0,
@@ -133,16 +135,16 @@ fn limits_hold_in_both_directions() {
         after: 0,
         resolution_ms: 0,
     }))];
-    assert_eq!(answers(1, &long, small), Err(WireError::TooLarge));
-    let long = answers(1, &long, LIMITS).unwrap();
-    assert!(matches!(read(&long[LENGTH..], small), Err(WireError::TooLarge)));
+    assert_eq!(answers(1, &long, small, NOW), Err(WireError::TooLarge));
+    let long = answers(1, &long, LIMITS, NOW).unwrap();
+    assert!(matches!(read(&long[LENGTH..], small, NOW), Err(WireError::TooLarge)));
 }
 
 #[test]
 fn a_number_of_parts_that_lies_makes_no_room() {
     let head = Head::Request { id: 1, shard: SHARD, patience: Patience::None, ops: 900 };
-    let frame = plain(&head).unwrap();
-    assert!(matches!(read(&frame[LENGTH..], LIMITS), Err(WireError::Damaged)));
+    let frame = plain(&head, NOW).unwrap();
+    assert!(matches!(read(&frame[LENGTH..], LIMITS, NOW), Err(WireError::Damaged)));
 }
 
 #[test]
@@ -176,7 +178,7 @@ fn the_bytes_are_those_of_this_protocol() {
         Op::Purge { queue },
         Op::NextDue,
     ];
-    let frame = request(1, SHARD, Patience::None, &ops, LIMITS).unwrap();
+    let frame = request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap();
     let expected: &[u8] = &[
         26, 0, 0, 0, // length
         0, 1, 3, 0, 3, // head
@@ -184,7 +186,29 @@ fn the_bytes_are_those_of_this_protocol() {
         28, 1, b'q', // a purge
         33,   // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (2, expected));
+    assert_eq!((PROTOCOL, &*frame), (3, expected));
+}
+
+#[test]
+fn a_frame_of_another_version_is_none_of_this_one() {
+    let ops = [Op::Stats, Op::NextDue];
+    let next = &NEXT[1];
+    for (mine, theirs) in [(NOW, next), (next, NOW)] {
+        let frame = request(7, SHARD, Patience::None, &ops, LIMITS, mine).unwrap();
+        assert!(matches!(read(&frame[LENGTH..], LIMITS, mine), Ok(Frame::Request { id: 7, .. })));
+        assert!(matches!(read(&frame[LENGTH..], LIMITS, theirs), Err(WireError::Damaged)));
+        let frame = plain(&Head::Ping, mine).unwrap();
+        assert!(read(&frame[LENGTH..], LIMITS, theirs).is_err());
+    }
+}
+
+#[test]
+fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
+    let earlier = Dialect { number: 2, ops: 33, tail: &[] };
+    let queue = QueueName::new("q").unwrap();
+    assert!(request(1, SHARD, Patience::None, &[Op::Purge { queue }], LIMITS, &earlier).is_ok());
+    assert_eq!(request(1, SHARD, Patience::None, &[Op::NextDue], LIMITS, &earlier), Err(WireError::NotKnown));
+    assert_eq!(NOW.ops, 35, "all that there are");
 }
 
 /// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it does with them is in
@@ -206,32 +230,33 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     for n in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        keep((0, kind_of_op(&op)), request(n, SHARD, Patience::None, &[op], LIMITS).unwrap());
+        keep((0, kind_of_op(&op)), request(n, SHARD, Patience::None, &[op], LIMITS, NOW).unwrap());
         let reply = reply().new_tree(&mut runner).unwrap().current();
-        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
+        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS, NOW).unwrap());
     }
     let mut frames: Vec<Vec<u8>> = kinds.into_values().collect();
     for _ in 0..6 {
         let error = error().new_tree(&mut runner).unwrap().current();
-        frames.push(answers(1, &[Err(error)], LIMITS).unwrap());
+        frames.push(answers(1, &[Err(error)], LIMITS, NOW).unwrap());
     }
     let several = [Op::Stats, Op::NextDue, Op::Wheel, Op::Stats, Op::NextDue];
-    frames.push(request(300, SHARD, Patience::Some, &several, LIMITS).unwrap());
+    frames.push(request(300, SHARD, Patience::Some, &several, LIMITS, NOW).unwrap());
     let why = "node a does not own it".into();
     for head in [Head::Ping, Head::Pong, Head::Nudge, Head::Bye, Head::NotMine { id: 1, why }] {
-        frames.push(plain(&head).unwrap());
+        frames.push(plain(&head, NOW).unwrap());
     }
     let mut seeds: Vec<Vec<u8>> = frames.iter().map(|frame| [FRAME, &frame[LENGTH..]].concat()).collect();
     seeds.extend(frames.iter().rev().take(8).map(|frame| [TIGHT, &frame[LENGTH..]].concat()));
     // The parts of a greeting, as `peer::proof` has them.
     let (a, b) = (("a", 1_u32), ("b", 2_u32));
+    let takes = (1_u64 << 20, 1_000_u64, 1_u64 << 18);
     let greetings = [
-        greeting(&(*b"duewheel", PROTOCOL, a, b, [3_u8; 32])),
-        greeting(&(0_u32, [3_u8; 32], [4_u8; 32])),
-        greeting(&(1_u32, 2_u32)),
-        greeting(&(2_u32, b)),
-        greeting(&[5_u8; 32]),
-        greeting(&()),
+        greeting(&(*b"duewheel", (PROTOCOL, PROTOCOL), takes, a, b)),
+        greeting(&vec![[3_u8; 32], [4_u8; 32]]),
+        greeting(&(0_u32, PROTOCOL, takes, [4_u8; 32])),
+        greeting(&1_u32),
+        greeting(&(2_u32, 2_u32, 3_u32)),
+        greeting(&(3_u32, b)),
     ];
     seeds.extend(greetings.into_iter().map(|part| [GREETING, &part.unwrap()[LENGTH..]].concat()));
     let lies = [255, 255, 255, 127, 1];
@@ -255,7 +280,7 @@ fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
         if !file.file_name().to_string_lossy().starts_with("seed-") || seed[0] != 0 {
             continue;
         }
-        match read(&seed[1..], LIMITS).unwrap() {
+        match read(&seed[1..], LIMITS, NOW).unwrap() {
             Frame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
             Frame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),
             Frame::NotMine { .. } | Frame::Ping | Frame::Pong | Frame::Nudge | Frame::Bye => {}

@@ -1,0 +1,59 @@
+//! Replaces the secret by which nodes know each other, while they work.
+
+use std::time::Duration;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+use crate::coordinator::{Inner, unknown_format};
+use crate::reign::{self, FORMAT};
+use crate::{fault, script, value};
+
+/// Leases until every node that takes part has read the new secret: each reads it four times a lease, and one that has
+/// not been heard of for a whole lease reads it before it speaks with others again.
+const LEASES: u32 = 2;
+
+/// A rotation that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// Whether this call has begun it; if not, one before was interrupted, and its new secret counts.
+    pub is_new: bool,
+    /// How long to wait before [`RedisCoordinator::end_rotation`](crate::RedisCoordinator::end_rotation).
+    pub wait: Duration,
+}
+
+impl Inner {
+    /// Writes a new secret; the former one counts beside it.
+    pub(crate) async fn begin_rotation(&self) -> Result<Rotation, StoreError> {
+        let (is_new, wait) = self.rotate("begin", &reign::hex(&reign::random::<32>()?)).await?;
+        self.replicas_know().await?;
+        Ok(Rotation { is_new, wait })
+    }
+
+    /// The former secret counts no more.
+    pub(crate) async fn end_rotation(&self) -> Result<(), StoreError> {
+        self.rotate("end", "").await?;
+        self.replicas_know().await
+    }
+
+    async fn rotate(&self, step: &str, new: &str) -> Result<(bool, Duration), StoreError> {
+        let of = "rotate";
+        let mut call = redis::cmd("EVAL");
+        call.arg(script::rotate()).arg(1).arg(self.cluster_key()).arg(step).arg(FORMAT).arg(new);
+        let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
+        let mut words = value::list(reply, of)?.into_iter();
+        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        let (word, second) = (next()?, next()?);
+        let is_new = match word.as_deref() {
+            Some("OK") => true,
+            Some("BEGUN") => false,
+            Some("FORMAT") => return Err(unknown_format(&second.unwrap_or_default())),
+            Some("EMPTY") => {
+                let what = format_args!("{} is not there: no node has taken part yet", self.cluster_key());
+                return Err(StoreError::new(ErrorKind::Corrupt, what.to_string()));
+            }
+            _ => return Err(fault::odd(of)),
+        };
+        let lease = second.and_then(|ms| ms.parse().ok()).map_or(self.options().lease, Duration::from_millis);
+        Ok((is_new, lease * LEASES))
+    }
+}
