@@ -70,7 +70,7 @@ pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
-pub use cluster::{ClusterView, FleetError, ShardView, Stage};
+pub use cluster::{ClusterView, DEFAULT_SETTLE_DELAY, FleetError, ShardView, Stage};
 pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, Outline, QueueView, View};

@@ -14,10 +14,11 @@ use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Node, Stor
 use tokio::net::TcpListener;
 
 use super::Shards;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, Parts};
 use super::owned::{Owned, Recipe, share_of};
 use super::pause::jittered;
 use super::peer::{Host, Terms, listen};
+use super::presence::Presence;
 use super::view::ClusterView;
 use super::ways::Ways;
 use super::wire::Limits;
@@ -42,6 +43,8 @@ pub(crate) struct FleetOptions {
     pub(crate) bind: Option<String>,
     /// How many shards there are to be in a new cluster.
     pub(crate) shards_if_new: u32,
+    /// How long a node that comes must stay before this one gives shards up to it.
+    pub(crate) settle_delay: Duration,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
     pub(crate) seed: Option<u64>,
     /// The quotas of all its shards.
@@ -168,7 +171,8 @@ impl Core {
 }
 
 impl Fleet {
-    /// Takes part, and returns once the shards are open that this node should have, or after a lease and two seconds.
+    /// Takes part, and returns once the shards are open that this node should have and nobody else has, or after a lease and two
+    /// seconds. What others have they give up later.
     ///
     /// # Errors
     /// See [`FleetError`].
@@ -383,11 +387,12 @@ pub(super) fn assemble(
         policy: one,
         seed,
         quotas: options.quotas.clone(),
-        clock,
+        clock: clock.clone(),
     };
     let runtime = tokio::runtime::Handle::current();
     let owned = Owned::new(recipe, lease, &core.inbox, &ways, &runtime);
-    let keeper =
-        Keeper::new(core.clone(), coordinator, owned, terms.clone(), policy.max_inbox_bytes, runtime);
+    let presence = Presence::new(options.settle_delay);
+    let parts = Parts { coordinator, owned, presence, clock, terms: terms.clone(), runtime };
+    let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);
     (core, keeper, terms)
 }

@@ -3,8 +3,9 @@
 //! Commands are done one after the other, as the protocol wants it. Those that need one look at the engine each, and do not wait, are
 //! handed to it together: a client that sends a hundred puts at once waits for one sync, not for a hundred.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
+use std::sync::Arc;
 
 use duewheel::CallError;
 use duewheel::core::engine::{
@@ -20,6 +21,7 @@ use super::codec::{Command, IfTaken, Kind, Put, Said};
 use super::replies::{block, found, line, lost, no_answer, unchanged};
 use super::role::Role;
 use super::{Shared, stats};
+use crate::auth::Prefixes;
 use crate::error::{ErrorCode, Problem};
 
 /// Commands handed to the engine together.
@@ -55,6 +57,10 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
+    /// The queues within reach; `None`: all. The one that a client begins with may be out of reach: then it is a name and no more.
+    reach: Option<Arc<Prefixes>>,
+    /// Whether the messages that commands in `said` name are within reach, where not all are.
+    verdicts: BTreeMap<MessageId, Verdict>,
     used: QueueName,
     watched: Vec<QueueName>,
     /// Holds that were let go of for others which were refused.
@@ -66,6 +72,15 @@ pub(super) struct Session {
     produces: Role,
     works: Role,
     input: Input,
+}
+
+/// Whether a message is in a queue within reach. What is out of reach is as good as none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Reached,
+    OutOfReach,
+    /// The engine could not say; what is answered then.
+    Unknown(&'static str),
 }
 
 /// Whether more may come from the client.
@@ -80,6 +95,8 @@ enum Input {
 #[derive(Debug)]
 enum Task {
     Nothing,
+    /// In which queues these are.
+    Look(Vec<MessageId>),
     Batch(Vec<Part>),
     /// So many reserves at the front.
     Reserve(usize),
@@ -105,10 +122,12 @@ enum PauseStep {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId) -> Self {
+    pub(super) fn new(id: SessionId, reach: Option<Arc<Prefixes>>) -> Self {
         let used = default_queue();
         Session {
             id,
+            reach,
+            verdicts: BTreeMap::new(),
             watched: vec![used.clone()],
             used,
             held_again: Vec::new(),
@@ -124,7 +143,11 @@ impl Session {
     /// What the engine must hear at the start; the answers mean nothing.
     pub(super) fn opening(&self) -> Vec<Op> {
         let hold = |how| Op::Hold { queue: self.used.clone(), how };
-        vec![hold(Hold::Use), hold(Hold::Watch)]
+        if self.reaches(&self.used) { vec![hold(Hold::Use), hold(Hold::Watch)] } else { Vec::new() }
+    }
+
+    fn reaches(&self, queue: &QueueName) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.reach(queue))
     }
 
     /// The end. Gives what the engine must hear; the answers mean nothing.
@@ -133,8 +156,10 @@ impl Session {
         self.works.end(&shared.counters.workers);
         let mut ops = vec![Op::SessionClosed { session: self.id }];
         ops.append(&mut self.held_again);
-        ops.push(Op::LetGo { queue: self.used.clone(), how: Hold::Use });
-        ops.extend(self.watched.iter().map(|queue| Op::LetGo { queue: queue.clone(), how: Hold::Watch }));
+        let holds = std::iter::once((&self.used, Hold::Use));
+        let holds = holds.chain(self.watched.iter().map(|queue| (queue, Hold::Watch)));
+        let held = holds.filter(|(queue, _)| self.reaches(queue));
+        ops.extend(held.map(|(queue, how)| Op::LetGo { queue: queue.clone(), how }));
         ops
     }
 
@@ -162,6 +187,9 @@ impl Session {
 
     /// Goes on when nothing is under way.
     pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        if let Some(look) = self.look(shared.max_body) {
+            return look;
+        }
         let (mut parts, mut ops, mut bytes) = (Vec::new(), Vec::new(), 0);
         let (mut more, mut batch) = (true, Brings::Either);
         while more && parts.len() < BATCH && bytes < BATCH_BYTES {
@@ -182,6 +210,10 @@ impl Session {
                 (batch, brings) if batch == brings => {}
                 (Brings::Messages | Brings::Nothing, _) => break,
             }
+            let unseen = |id| !self.verdicts.contains_key(&id);
+            if self.reach.is_some() && said.what.as_ref().ok().and_then(named).is_some_and(unseen) {
+                break;
+            }
             let Some(said) = self.said.pop_front() else { break };
             more = !said.what.as_ref().is_ok_and(sees_what_follows);
             let before = parts.len();
@@ -191,12 +223,92 @@ impl Session {
         if parts.is_empty() {
             return Next::Read;
         }
+        // What stands behind this batch is looked at anew.
+        self.verdicts.clear();
         for op in mem::take(&mut self.held_again) {
             parts.insert(0, Part::Silent);
             ops.insert(0, op);
         }
         self.task = Task::Batch(parts);
         Next::Ask(ops)
+    }
+
+    /// Asks in which queues the messages are that the next batch of commands names, where not all queues are within reach. The queue of an
+    /// id never changes, so what is said then holds when the command is decided.
+    fn look(&mut self, max_body: usize) -> Option<Next> {
+        self.reach.as_ref()?;
+        // Each answer brings a body along.
+        let most = (BATCH_BYTES / max_body.max(1)).max(1);
+        let (mut ids, mut batch) = (Vec::new(), Brings::Either);
+        for (at, said) in self.said.iter().take(BATCH).enumerate() {
+            let Ok(command) = &said.what else { continue };
+            let goes_along = brings(command) == Brings::Either || matches!(batch, Brings::Either);
+            if at > 0 && (is_alone(command) || !(goes_along || brings(command) == batch)) {
+                break;
+            }
+            if matches!(batch, Brings::Either) {
+                batch = brings(command);
+            }
+            ids.extend(named(command));
+            if is_alone(command) || sees_what_follows(command) || ids.len() >= most {
+                break;
+            }
+        }
+        if ids.iter().all(|id| self.verdicts.contains_key(id)) {
+            return None;
+        }
+        let ops = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
+        self.task = Task::Look(ids);
+        Some(Next::Ask(ops))
+    }
+
+    /// Why a command gets no further that names a message: it is out of reach, or nobody knows.
+    fn hidden(&self, id: MessageId) -> Option<&'static str> {
+        match self.verdicts.get(&id) {
+            Some(Verdict::Reached) => None,
+            Some(Verdict::Unknown(text)) => Some(text),
+            Some(Verdict::OutOfReach) | None => Some("NOT_FOUND\r\n"),
+        }
+    }
+
+    /// What a command gets that is about a queue out of reach, by its name or because it is the one used.
+    fn refusal(&self, command: &Command) -> Option<&'static str> {
+        self.reach.as_ref()?;
+        let forbidden = ErrorCode::Forbidden.beanstalk();
+        let none = "NOT_FOUND\r\n";
+        let unless = |queue: &QueueName, refusal| (!self.reaches(queue)).then_some(refusal);
+        match command {
+            Command::Put(_) | Command::Kick(_) => unless(&self.used, forbidden),
+            Command::PeekReady
+            | Command::PeekDelayed
+            | Command::PeekBuried
+            | Command::PeekKey(_)
+            | Command::DeleteKey(_) => unless(&self.used, none),
+            Command::Use(queue) => unless(queue, forbidden),
+            // The one that it begins with it may name again.
+            Command::Watch(queue) if self.watched.contains(queue) => None,
+            Command::Watch(queue) => unless(queue, forbidden),
+            Command::StatsTube(queue) | Command::PauseTube { queue, .. } => unless(queue, none),
+            // Its figures are those of all queues together.
+            Command::Stats => Some(forbidden),
+            Command::Peek(id)
+            | Command::StatsJob(id)
+            | Command::Delete(id)
+            | Command::ReserveJob(id)
+            | Command::KickJob(id) => self.hidden(*id),
+            // These are about the session itself and its own leases, or leave out what is out of reach.
+            Command::Release { .. }
+            | Command::Bury { .. }
+            | Command::Touch(_)
+            | Command::Ignore(_)
+            | Command::Reserve(_)
+            | Command::ListTubes
+            | Command::ListTubeUsed
+            | Command::ListTubesWatched
+            | Command::BeginPut
+            | Command::MissPut
+            | Command::Quit => None,
+        }
     }
 
     /// A command that is done in one step: what it asks of the engine, and what to make of the answer.
@@ -206,6 +318,12 @@ impl Session {
             Ok(command) => command,
             Err(refusal) => return parts.push(Part::Text(refusal.reply())),
         };
+        if let Some(text) = self.refusal(&command) {
+            if let Command::Put(put) = &command {
+                self.bytes -= put.body.len();
+            }
+            return parts.push(Part::Text(text));
+        }
         let mut ask = |part: Part, op: Op| {
             parts.push(part);
             ops.push(op);
@@ -223,7 +341,9 @@ impl Session {
                 let left = mem::replace(&mut self.used, queue.clone());
                 let part = Part::Use { queue: queue.clone(), left: left.clone() };
                 ask(part, Op::Hold { queue, how: Hold::Use });
-                ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
+                if self.reaches(&left) {
+                    ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
+                }
             }
             Command::Watch(queue) => {
                 if !self.watched.contains(&queue) {
@@ -246,7 +366,9 @@ impl Session {
                     }
                     // The last takes its place, as in beanstalkd: clients see the order.
                     self.watched.swap_remove(at);
-                    ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
+                    if self.reaches(&queue) {
+                        ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
+                    }
                 }
                 parts.push(self.watching());
             }
@@ -346,10 +468,15 @@ impl Session {
     /// The command at the front, which takes several steps or may wait.
     fn alone(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         if matches!(self.said.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
-            return self.reserve(shared);
+            return self.reserve(shared, out);
         }
         let Some(Said { kind, what: Ok(command) }) = self.said.pop_front() else { return Next::Read };
         self.count(shared, kind);
+        if let Some(text) = self.refusal(&command) {
+            out.extend_from_slice(text.as_bytes());
+            return self.go_on(shared, out);
+        }
+        self.verdicts.clear();
         self.task = match command {
             Command::Kick(most) => Task::Kick { left: most, kicked: 0, from: State::Dead },
             Command::KickJob(id) => Task::KickJob(id, State::Dead),
@@ -362,7 +489,13 @@ impl Session {
     }
 
     /// As many reserves as stand at the front, as one demand: it is answered as soon as there is something for the first.
-    fn reserve(&mut self, shared: &Shared) -> Next {
+    fn reserve(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        let queues: Vec<_> = self.watched.iter().filter(|queue| self.reaches(queue)).cloned().collect();
+        if queues.is_empty() {
+            // Nothing that it watches will ever bring it a message.
+            self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
+            return self.go_on(shared, out);
+        }
         let is_reserve = |said: &&Said| matches!(said.what, Ok(Command::Reserve(_)));
         let reserves = self.said.iter().take(BATCH).take_while(is_reserve).count();
         let seconds = match self.said.front().map(|said| &said.what) {
@@ -382,7 +515,7 @@ impl Session {
         let waiter = shared.client.new_waiter();
         let op = Op::Reserve(Reserve {
             waiter,
-            queues: self.watched.clone(),
+            queues,
             max: reserves,
             max_bytes: BATCH_BYTES,
             wait_ms,
@@ -412,7 +545,9 @@ impl Session {
             Task::Pause { queue, seconds, step: PauseStep::Pause } => {
                 Op::Pause { queue: queue.clone(), for_ms: Some(u64::from(*seconds) * 1_000) }
             }
-            Task::Nothing | Task::Batch(_) | Task::Reserve(_) => return self.go_on(shared, out),
+            Task::Nothing | Task::Look(_) | Task::Batch(_) | Task::Reserve(_) => {
+                return self.go_on(shared, out);
+            }
         };
         Next::Ask(vec![op])
     }
@@ -422,6 +557,16 @@ impl Session {
         let mut answers = answers.into_iter();
         match mem::replace(&mut self.task, Task::Nothing) {
             Task::Nothing => {}
+            Task::Look(ids) => {
+                for (id, answer) in ids.into_iter().zip(answers) {
+                    let verdict = match answer {
+                        Ok(Reply::View(Some(view))) if self.reaches(&view.message.queue) => Verdict::Reached,
+                        Ok(Reply::View(_)) => Verdict::OutOfReach,
+                        answer => Verdict::Unknown(no_answer(Some(answer))),
+                    };
+                    self.verdicts.insert(id, verdict);
+                }
+            }
             Task::Batch(parts) => {
                 for part in parts {
                     let answer = if part.has_answer() { answers.next() } else { None };
@@ -469,8 +614,10 @@ impl Session {
                     }
                     // It is there for every client, and first, as in beanstalkd.
                     let default = default_queue();
-                    names.retain(|name| *name != default);
-                    names.insert(0, default);
+                    names.retain(|name| *name != default && self.reaches(name));
+                    if self.reaches(&default) {
+                        names.insert(0, default);
+                    }
                     block(out, &stats::list(&names));
                 }
                 answer => out.extend_from_slice(no_answer(answer).as_bytes()),
@@ -539,7 +686,9 @@ impl Session {
             (Part::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
                 // It goes on with the queue before, which it has let go of in the same batch.
                 if self.used == queue {
-                    self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
+                    if self.reaches(&left) {
+                        self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
+                    }
                     self.used = left;
                 }
                 ErrorCode::Overloaded.beanstalk()
@@ -599,6 +748,18 @@ impl Session {
     }
 }
 
+/// The message that a command names, and that need not be leased to the session.
+fn named(command: &Command) -> Option<MessageId> {
+    match command {
+        Command::Peek(id)
+        | Command::StatsJob(id)
+        | Command::Delete(id)
+        | Command::ReserveJob(id)
+        | Command::KickJob(id) => Some(*id),
+        _ => None,
+    }
+}
+
 pub(crate) fn default_queue() -> QueueName {
     QueueName::new(DEFAULT).expect("a good name")
 }
@@ -614,7 +775,7 @@ mod tests {
     async fn batches(input: &str) -> (Vec<String>, String) {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
         let app = App::new(&wheel, 100, 10, Drain::default());
-        let (mut session, mut out) = (Session::new(SessionId(1)), Vec::new());
+        let (mut session, mut out) = (Session::new(SessionId(1), None), Vec::new());
         let (mut decoder, mut input) = (Decoder::new(100), bytes::BytesMut::from(input));
         while let Some(said) = decoder.next(&mut input) {
             session.hear(said);

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{ConfigError, Options};
+use crate::config::{ConfigError, Insecure, Options};
 
 mod backup;
 mod cluster;
@@ -105,8 +105,15 @@ struct Server {
     #[arg(long, env = "DUEWHEEL_CA_CERT", value_name = "FILE")]
     ca_cert: Option<PathBuf>,
     /// Send the token to another machine even without https
-    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_parser = insecure)]
     insecure: Option<bool>,
+}
+
+/// The variable may be the server's, which names listeners with it: that says nothing of tokens.
+fn insecure(text: &str) -> Result<bool, String> {
+    text.parse()
+        .or_else(|_| text.parse::<Insecure>().map(|_| false))
+        .map_err(|_| "must be true or false".to_owned())
 }
 
 /// Text that is shown nowhere, not even when it is wrong.

@@ -15,15 +15,19 @@ use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
 
-use crate::auth::Hosts;
-use crate::beanstalk;
+use crate::auth::{Hosts, Prefixes};
+use crate::beanstalk::{self, SocketMode};
 use crate::http::Limits;
 use crate::span::Span;
 use crate::tls;
 
+mod beanstalk_settings;
+mod exposure;
 mod quota;
 mod store;
 
+pub use beanstalk_settings::BeanstalkSettings;
+pub use exposure::{Endpoint, Insecure};
 pub use quota::{QuotaTable, read_quotas};
 pub use store::{RedisCreate, RedisSettings, Secret, StoreChoice};
 
@@ -49,9 +53,18 @@ pub struct Options {
     /// Where to listen for HTTP, or `off` [default: 127.0.0.1:7788]
     #[arg(long, env = "DUEWHEEL_HTTP", value_name = "ADDR")]
     pub http: Option<Listen>,
-    /// Where to listen for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300]
+    /// Where to listen for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300; with --tokens off]
     #[arg(long, env = "DUEWHEEL_BEANSTALK", value_name = "ADDR|unix:PATH")]
     pub beanstalk: Option<Listen>,
+    /// How the names of the queues begin that clients of beanstalkd's protocol may use [default: all queues]
+    #[arg(long, env = "DUEWHEEL_BEANSTALK_QUEUES", value_name = "PREFIX,...")]
+    pub beanstalk_queues: Option<Prefixes>,
+    /// Speak beanstalkd's protocol over TLS, with --tls-cert, to clients with a certificate of this authority, in PEM
+    #[arg(long, env = "DUEWHEEL_BEANSTALK_CLIENT_CA", value_name = "FILE")]
+    pub beanstalk_client_ca: Option<PathBuf>,
+    /// The rights of the file of `--beanstalk unix:PATH`, octal [default: 600]
+    #[arg(long, env = "DUEWHEEL_BEANSTALK_SOCKET_MODE", value_name = "MODE")]
+    pub beanstalk_socket_mode: Option<SocketMode>,
     /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it counts for HTTP, too [default: 65535]
     #[arg(long, env = "DUEWHEEL_BEANSTALK_MAX_JOB_SIZE", value_name = "N")]
     pub beanstalk_max_job_size: Option<usize>,
@@ -75,6 +88,9 @@ pub struct Options {
     /// not taken for a new one. `duewheel cluster reset` makes one then [default: always]
     #[arg(long, env = "DUEWHEEL_REDIS_CREATE", value_name = "WHEN")]
     pub redis_create: Option<RedisCreate>,
+    /// How long a start waits for a Redis that is not there [default: 60s]
+    #[arg(long, env = "DUEWHEEL_REDIS_START_TIMEOUT", value_name = "TIME")]
+    pub redis_start_timeout: Option<Span>,
     /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts
     #[arg(long, env = "DUEWHEEL_REDIS_CA", value_name = "FILE")]
     pub redis_ca: Option<PathBuf>,
@@ -87,15 +103,21 @@ pub struct Options {
     /// The name of this node among those that share a Redis [default: duewheel]
     #[arg(long, env = "DUEWHEEL_NODE", value_name = "NAME")]
     pub node: Option<String>,
-    /// Where the other nodes reach this one, and where it listens for them; without it the node is alone
+    /// Where the other nodes reach this one; without it the node is alone
     #[arg(long, env = "DUEWHEEL_ADVERTISE", value_name = "ADDR")]
     pub advertise: Option<String>,
+    /// Where to listen for the other nodes [default: the address of --advertise]
+    #[arg(long, env = "DUEWHEEL_PEER_LISTEN", value_name = "ADDR")]
+    pub peer_listen: Option<String>,
     /// Into how many shards the messages of a new cluster are split, for ever [default: 1; with --advertise 16]
     #[arg(long, env = "DUEWHEEL_SHARDS", value_name = "N")]
     pub shards: Option<u32>,
     /// How long a shard stays with a node that is not heard of; from 1s to 60s [default: 5s]
     #[arg(long, env = "DUEWHEEL_SHARD_LEASE", value_name = "TIME")]
     pub shard_lease: Option<Span>,
+    /// How long a node that comes must stay before others give shards up to it [default: 10s]
+    #[arg(long, env = "DUEWHEEL_SETTLE_DELAY", value_name = "TIME")]
+    pub settle_delay: Option<Span>,
     /// What an answer means: on the disk, handed to the system, or in memory [default: fsync]
     #[arg(long, env = "DUEWHEEL_DURABILITY", value_name = "LEVEL")]
     pub durability: Option<Level>,
@@ -107,21 +129,26 @@ pub struct Options {
     /// [default: 400000]
     #[arg(long, env = "DUEWHEEL_MEMORY_MESSAGES", value_name = "N")]
     pub memory_messages: Option<usize>,
-    /// A TOML file of tokens, made by `duewheel token new`: HTTP asks each request for one; read again on SIGHUP
+    /// A TOML file of tokens, made by `duewheel token new`: HTTP asks each request for one; read again when it changes, and on
+    /// SIGHUP
     #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
     pub tokens: Option<PathBuf>,
-    /// The certificate for HTTPS, in PEM, with those that lead to its authority; read again on SIGHUP
+    /// The certificate for HTTPS, in PEM, with those that lead to its authority; read again as --tokens
     #[arg(long, env = "DUEWHEEL_TLS_CERT", value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
-    /// The private key of --tls-cert, in PEM; read again on SIGHUP
+    /// The private key of --tls-cert, in PEM; read again as --tokens
     #[arg(long, env = "DUEWHEEL_TLS_KEY", value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
     /// Names by which HTTP clients may call a server without tokens, beside addresses, localhost and names without a dot
     #[arg(long, env = "DUEWHEEL_HOSTS", value_name = "NAME,...")]
     pub hosts: Option<Hosts>,
-    /// Listen on addresses that other machines reach, although nothing asks them who they are or hides what they say
-    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
-    pub insecure: Option<bool>,
+    /// Which listeners, out of http, peer and beanstalk, may be on addresses that other machines reach, although nothing asks
+    /// them who they are or hides what they say [default: none]
+    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "LISTENER,...", num_args = 0..=1, default_missing_value = "true")]
+    pub insecure: Option<Insecure>,
+    /// Between the signal to stop, from which on /readyz says no, and the drain [default: 0s]
+    #[arg(long, env = "DUEWHEEL_DRAIN_DELAY", value_name = "TIME")]
+    pub drain_delay: Option<Span>,
     /// For running requests when told to stop [default: 10s]
     #[arg(long, env = "DUEWHEEL_DRAIN_TIMEOUT", value_name = "TIME")]
     pub drain_timeout: Option<Span>,
@@ -155,7 +182,7 @@ pub struct Options {
     /// For the body of a request [default: 30s]
     #[arg(long, env = "DUEWHEEL_BODY_TIMEOUT", value_name = "TIME")]
     pub body_timeout: Option<Span>,
-    /// What tenants may have; in the file alone, as `[[quota]]`, and read again on SIGHUP.
+    /// What tenants may have; in the file alone, as `[[quota]]`; read again as `tokens`.
     #[arg(skip)]
     pub quota: Option<Vec<QuotaTable>>,
 }
@@ -203,6 +230,8 @@ pub struct Settings {
     pub http: Listen,
     /// Where to listen for beanstalkd's protocol.
     pub beanstalk: Listen,
+    /// Who may do what over beanstalkd's protocol.
+    pub of_beanstalk: BeanstalkSettings,
     /// Largest job over beanstalkd's protocol, in bytes.
     pub beanstalk_max_job_size: usize,
     /// Which store.
@@ -217,8 +246,10 @@ pub struct Settings {
     pub tls: Option<tls::Files>,
     /// Names of the server.
     pub hosts: Hosts,
-    /// Whether any address may be listened on.
-    pub exposure: Exposure,
+    /// Which listeners may be at any address.
+    pub insecure: Insecure,
+    /// Between being told to stop and the drain.
+    pub drain_delay: Duration,
     /// For running requests when told to stop.
     pub drain_timeout: Duration,
     /// Which log lines to write.
@@ -233,15 +264,6 @@ pub struct Settings {
     pub quotas: Vec<Quota>,
     /// The file that they are read from again.
     pub file: Option<PathBuf>,
-}
-
-/// Which addresses may be listened on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exposure {
-    /// Those that only this machine reaches.
-    Loopback,
-    /// Any, because the operator has said so.
-    Insecure,
 }
 
 /// Why there are no settings.
@@ -274,9 +296,9 @@ macro_rules! over {
 impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
-        over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
-            redis_prefix, redis_wait, redis_create, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
-            hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
+        over!(self, lower: data, http, beanstalk, beanstalk_queues, beanstalk_client_ca, beanstalk_socket_mode, beanstalk_max_job_size, store, redis_user, redis_password,
+            redis_prefix, redis_wait, redis_create, redis_start_timeout, redis_ca, redis_cert, redis_key, node, advertise, peer_listen, shards, shard_lease, settle_delay, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+            hosts, insecure, drain_delay, drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout, quota)
     }
 
@@ -299,8 +321,9 @@ impl Options {
     ///
     /// # Errors
     /// When a value cannot be.
-    pub fn settings(self) -> Result<Settings, ConfigError> {
+    pub fn settings(mut self) -> Result<Settings, ConfigError> {
         let store = StoreChoice::of(&self)?;
+        let (beanstalk, of_beanstalk) = BeanstalkSettings::of(&mut self)?;
         let mut policy = Policy::default();
         let mut limits = Limits::default();
         set(&mut policy.wheel_slots, self.wheel_slots);
@@ -348,7 +371,8 @@ impl Options {
         Ok(Settings {
             data: self.data.unwrap_or_else(|| "duewheel-data".into()),
             http: self.http.unwrap_or_else(|| Listen::At("127.0.0.1:7788".into())),
-            beanstalk: self.beanstalk.unwrap_or_else(|| Listen::At("127.0.0.1:11300".into())),
+            beanstalk,
+            of_beanstalk,
             beanstalk_max_job_size: max_job,
             store,
             durability: self.durability.unwrap_or(Level::Fsync),
@@ -361,7 +385,8 @@ impl Options {
                 (None, Some(_)) => return Err(ConfigError::Value("--tls-key needs --tls-cert, too".into())),
             },
             hosts: self.hosts.unwrap_or_default(),
-            exposure: if self.insecure.unwrap_or(false) { Exposure::Insecure } else { Exposure::Loopback },
+            insecure: self.insecure.unwrap_or_default(),
+            drain_delay: self.drain_delay.map_or(Duration::ZERO, Duration::from),
             drain_timeout: self.drain_timeout.map_or(Duration::from_secs(10), Duration::from),
             log: self.log.unwrap_or_else(|| "info".into()),
             log_format: self.log_format.unwrap_or(LogFormat::Text),
@@ -396,7 +421,7 @@ impl Settings {
                         "it needs --tls-cert with --tls-key: tokens and messages would cross the network in the clear",
                     ),
                 };
-                self.address("http", text, missing).map(Some)
+                self.address(Endpoint::Http, "http", text, missing).map(Some)
             }
             Listen::Unix(path) => {
                 let what = "HTTP is served at HOST:PORT";
@@ -413,8 +438,18 @@ impl Settings {
         Ok(match &self.beanstalk {
             Listen::Off => None,
             Listen::At(text) => {
-                let missing = "beanstalkd's protocol asks nobody who they are and hides nothing, with or without --tokens and --tls-cert";
-                Some(beanstalk::Address::Tcp(self.address("beanstalk", text, Some(missing))?))
+                let missing = match self.of_beanstalk.client_ca {
+                    Some(_) => None,
+                    None => Some(
+                        "beanstalkd's protocol asks nobody who they are and hides nothing, with or without --tokens; it needs --beanstalk-client-ca",
+                    ),
+                };
+                Some(beanstalk::Address::Tcp(self.address(
+                    Endpoint::Beanstalk,
+                    "beanstalk",
+                    text,
+                    missing,
+                )?))
             }
             Listen::Unix(path) => Some(beanstalk::Address::Unix(path.clone())),
         })
@@ -427,20 +462,32 @@ impl Settings {
     pub fn peer_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         let StoreChoice::Redis(redis) = &self.store else { return Ok(None) };
         let missing = "nodes know each other by a secret, but what they say to each other crosses the network in the clear";
-        redis.advertise.as_ref().map(|text| self.address("advertise", text, Some(missing))).transpose()
+        // What others call it by may be a name that this node cannot look up, or an address that is not its own.
+        let at = match &redis.peer_listen {
+            Some(text) => Some(("peer-listen", text)),
+            None => redis.advertise.as_ref().map(|text| ("advertise", text)),
+        };
+        at.map(|(option, text)| self.address(Endpoint::Peer, option, text, Some(missing))).transpose()
     }
 
     /// `missing`: what keeps this listener from addresses that other machines reach.
-    fn address(&self, option: &str, text: &str, missing: Option<&str>) -> Result<SocketAddr, ConfigError> {
+    fn address(
+        &self,
+        endpoint: Endpoint,
+        option: &str,
+        text: &str,
+        missing: Option<&str>,
+    ) -> Result<SocketAddr, ConfigError> {
         let bad = |what: &dyn fmt::Display| ConfigError::Value(format!("--{option} {text}: {what}"));
         let mut found = text.to_socket_addrs().map_err(|error| bad(&error))?;
         let address = found.next().ok_or_else(|| bad(&"this name has no address"))?;
         if let Some(missing) = missing
             && !address.ip().is_loopback()
-            && self.exposure == Exposure::Loopback
+            && !self.insecure.has(endpoint)
         {
+            let word = endpoint.as_str();
             return Err(bad(&format_args!(
-                "other machines reach this address; {missing}; or say --insecure if that is meant"
+                "other machines reach this address; {missing}; or say --insecure {word} if that is meant"
             )));
         }
         Ok(address)
@@ -483,6 +530,12 @@ impl Settings {
             data: Some(self.data.clone()),
             http: Some(self.http.clone()),
             beanstalk: Some(self.beanstalk.clone()),
+            beanstalk_queues: self.of_beanstalk.queues.clone(),
+            beanstalk_client_ca: self.of_beanstalk.client_ca.clone(),
+            beanstalk_socket_mode: match self.beanstalk {
+                Listen::Unix(_) => Some(self.of_beanstalk.socket_mode),
+                Listen::At(_) | Listen::Off => None,
+            },
             beanstalk_max_job_size: Some(self.beanstalk_max_job_size),
             durability: match self.store {
                 StoreChoice::Log => Some(self.durability),
@@ -494,7 +547,8 @@ impl Settings {
             tls_cert: self.tls.as_ref().map(|files| files.cert.clone()),
             tls_key: self.tls.as_ref().map(|files| files.key.clone()),
             hosts: Some(self.hosts.clone()),
-            insecure: Some(self.exposure == Exposure::Insecure),
+            insecure: Some(self.insecure.clone()),
+            drain_delay: span(self.drain_delay),
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
@@ -592,15 +646,15 @@ mod tests {
 
     #[test]
     fn every_option_passes_through_over_and_settings() {
-        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+        let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_queues = ['shop/', 'b']\nbeanstalk_socket_mode = '660'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
+            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
             [[quota]]\nprefix = 'b'\n";
         let log = format!("{all}\nstore = 'log'\n{quotas}");
-        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_create = 'never'\nredis_ca = '/a'\n\
-            redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\nshards = 7\nshard_lease = '3s'";
+        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
+            redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
         for all in [log, redis] {
             let given = options(&all);
@@ -638,19 +692,76 @@ mod tests {
     }
 
     #[test]
-    fn only_loopback_unless_insecure_is_spelled_out() {
-        let at = |http: &str, insecure| {
-            let options = Options { http: Some(http.parse().unwrap()), insecure, ..Options::default() };
-            options.settings().unwrap().http_address()
+    fn only_loopback_unless_this_listener_is_named() {
+        let at = |http: &str, insecure: &str| {
+            let (http, insecure) = (Some(http.parse().unwrap()), Some(insecure.parse().unwrap()));
+            Options { http, insecure, ..Options::default() }.settings().unwrap().http_address()
         };
-        assert!(at("127.0.0.1:0", None).unwrap().is_some());
-        assert!(at("[::1]:0", None).unwrap().is_some());
-        assert!(at("off", None).unwrap().is_none());
+        assert!(at("127.0.0.1:0", "none").unwrap().is_some());
+        assert!(at("[::1]:0", "none").unwrap().is_some());
+        assert!(at("off", "none").unwrap().is_none());
         for open in ["0.0.0.0:7788", "[::]:7788", "192.0.2.1:7788"] {
-            assert!(at(open, None).unwrap_err().to_string().contains("--insecure"), "{open}");
-            assert!(at(open, Some(false)).is_err());
-            assert!(at(open, Some(true)).unwrap().is_some());
+            assert!(at(open, "none").unwrap_err().to_string().contains("--insecure http "), "{open}");
+            assert!(at(open, "peer,beanstalk").is_err());
+            assert!(at(open, "http").unwrap().is_some());
         }
+        let peer = |toml: &str| {
+            let redis = "store = 'redis://127.0.0.1:1'\nnode = 'n'\n";
+            options(&format!("{redis}{toml}"))
+                .settings()
+                .unwrap()
+                .peer_address()
+                .map(|at| at.map(|a| a.to_string()))
+        };
+        assert_eq!(peer("advertise = '127.0.0.2:7'").unwrap().as_deref(), Some("127.0.0.2:7"));
+        // The name of --advertise is for others: here it is not looked up.
+        let other = peer("advertise = 'node.invalid:7'\npeer_listen = '127.0.0.3:8'");
+        assert_eq!(other.unwrap().as_deref(), Some("127.0.0.3:8"));
+        let open = "advertise = '127.0.0.1:7'\npeer_listen = '0.0.0.0:8'";
+        let why = peer(open).unwrap_err().to_string();
+        assert!(why.contains("--peer-listen 0.0.0.0:8") && why.contains("--insecure peer "), "{why}");
+        assert!(peer(&format!("{open}\ninsecure = 'http,beanstalk'")).is_err());
+        assert!(peer(&format!("{open}\ninsecure = 'peer'")).unwrap().is_some());
+    }
+
+    #[test]
+    fn with_tokens_beanstalkds_protocol_is_there_only_if_it_is_asked_for() {
+        let at = |toml: &str| options(toml).settings().unwrap().beanstalk;
+        assert_eq!(at(""), Listen::At("127.0.0.1:11300".into()));
+        assert_eq!(at("tokens = '/t'"), Listen::Off);
+        assert_eq!(at("tokens = '/t'\nbeanstalk = '127.0.0.1:1'"), Listen::At("127.0.0.1:1".into()));
+        assert_eq!(at("tokens = '/t'\nbeanstalk = 'unix:/b'"), Listen::Unix("/b".into()));
+    }
+
+    #[test]
+    fn options_of_beanstalkds_listener_are_for_the_right_kind_of_it() {
+        let tls = "tls_cert = '/c'\ntls_key = '/k'\n";
+        for (toml, says) in [
+            ("beanstalk_client_ca = '/a'".to_owned(), "--beanstalk-client-ca needs --tls-cert"),
+            (
+                format!("{tls}beanstalk_client_ca = '/a'\nbeanstalk = 'unix:/b'"),
+                "--beanstalk-client-ca is for",
+            ),
+            (format!("{tls}beanstalk_client_ca = '/a'\nbeanstalk = 'off'"), "--beanstalk-client-ca is for"),
+            ("beanstalk_socket_mode = '660'".to_owned(), "--beanstalk-socket-mode is for"),
+        ] {
+            let why = options(&toml).settings().unwrap_err().to_string();
+            assert!(why.contains(says), "{toml}: {why}");
+        }
+        let open = format!("{tls}beanstalk_client_ca = '/a'\nbeanstalk = '0.0.0.0:1'");
+        assert!(options(&open).settings().unwrap().beanstalk_address().unwrap().is_some());
+        for bad in [
+            "beanstalk_queues = []",
+            "beanstalk_queues = ['']",
+            "beanstalk_socket_mode = '6'",
+            "insecure = true",
+        ] {
+            assert!(toml::from_str::<Options>(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn http_beyond_loopback_needs_tokens_and_tls() {
         let with = |toml: &str| {
             options(&format!("http = '0.0.0.0:7788'\n{toml}")).settings().unwrap().http_address()
         };

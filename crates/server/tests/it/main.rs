@@ -15,6 +15,7 @@ mod limits;
 mod long_poll;
 mod operations;
 mod peer;
+mod probes;
 mod process;
 mod queues;
 mod quotas;

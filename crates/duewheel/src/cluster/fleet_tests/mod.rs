@@ -34,6 +34,7 @@ fn options(name: &str) -> FleetOptions {
         advertise: Some("127.0.0.1:0".to_owned()),
         bind: None,
         shards_if_new: 8,
+        settle_delay: Duration::ZERO,
         seed: Some(1),
         quotas: Default::default(),
     }

@@ -26,6 +26,7 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
         advertise: Some(joined.node.advertise.to_string()),
         bind: None,
         shards_if_new: joined.shards,
+        settle_delay: Duration::ZERO,
         seed: Some(1),
         quotas: Default::default(),
     };
