@@ -8,6 +8,7 @@ mod beanstalkd;
 mod bugs;
 mod command_line;
 mod delays;
+mod deploy;
 mod fixture;
 mod health;
 mod import;

@@ -2,9 +2,13 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use duewheel::testing::MemoryCoordinator;
+use duewheel::{Duewheel, NodeOptions, Policy, VirtualClock};
+use duewheel_server::http::Limits;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixture::{PATIENCE, Server};
@@ -160,4 +164,46 @@ fn a_file_that_changes_is_read_again_without_a_signal() {
     limit(7);
     write("..3", 3);
     limit(3);
+}
+
+/// A restart gives back neither the store nor an owner for its shards, so nobody is to restart it for want of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_without_an_owner_and_a_store_that_is_away_are_told_by_health_and_kill_nobody() {
+    let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
+    coordinator.hold_open();
+    let options = NodeOptions::new("a").shards_if_new(4);
+    let open = Duewheel::builder().cluster(Arc::new(coordinator.for_a_node()), options).open();
+    let wheel = open.await.expect("wheel");
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let health = async |so: &dyn Fn(&Value) -> bool| {
+        let begun = Instant::now();
+        loop {
+            let answer = server.call("GET", "/healthz", "").await;
+            if so(&answer.json()) {
+                return answer;
+            }
+            assert!(begun.elapsed() < PATIENCE, "never: {answer:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let probes = async || {
+        for path in ["/livez", "/readyz"] {
+            let answer = server.call("GET", path, "").await;
+            assert_eq!((answer.status, answer.json()), (200, json!({"status": "ok"})), "{path}");
+        }
+    };
+    let said = health(&|said| said["status"] == "failing").await;
+    assert_eq!((said.status, &said.json()["shards_without_owner"]), (503, &json!(4)));
+    let trouble = said.json()["trouble"].as_str().unwrap_or_default().to_owned();
+    assert!(trouble.contains("shards have had no owner: 0, 1, 2, 3"), "{trouble}");
+    probes().await;
+    coordinator.let_open();
+    let said = health(&|said| said["status"] == "ok" && said["shards_without_owner"] == 0).await;
+    assert_eq!(said.status, 200);
+    coordinator.go_away();
+    let said = health(&|said| said["status"] == "failing").await;
+    assert!(said.json()["trouble"].as_str().is_some_and(|why| why.contains("is away")), "{said:?}");
+    probes().await;
+    coordinator.come_back();
+    health(&|said| said["status"] == "ok").await;
 }

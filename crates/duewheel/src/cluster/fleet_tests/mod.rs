@@ -3,6 +3,7 @@
 
 mod basics;
 mod faults;
+mod flaps;
 mod load;
 mod waits;
 
