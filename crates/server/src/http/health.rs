@@ -18,34 +18,57 @@ const MAX_TICK_AGE_MS: u64 = 5_000;
 /// a restart gives back no store; and `/healthz` has been red for long.
 const MAX_STALL_MS: u64 = 120_000;
 
+/// What the probes are answered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Signs {
+    /// Whether there was a bug of ours.
+    failing: bool,
+    /// Whether it was told to stop.
+    leaves: bool,
+    tick_age_ms: u64,
+}
+
+impl Signs {
+    fn of(app: &App) -> Signs {
+        Signs {
+            failing: app.failing.get().is_some(),
+            leaves: app.leaving.load(Ordering::Relaxed) || app.draining.load(Ordering::Relaxed),
+            tick_age_ms: app.client.health().tick_age_ms,
+        }
+    }
+
+    /// Why only a restart helps, if it is so.
+    fn dead(self) -> Option<&'static str> {
+        match self {
+            Signs { failing: true, .. } => Some("failing"),
+            Signs { tick_age_ms, .. } if tick_age_ms > MAX_STALL_MS => Some("stalled"),
+            Signs { .. } => None,
+        }
+    }
+
+    /// Why it should be sent no requests, if it is so.
+    fn unready(self) -> Option<&'static str> {
+        self.dead().or(match self {
+            Signs { leaves: true, .. } => Some("draining"),
+            Signs { tick_age_ms, .. } if tick_age_ms > MAX_TICK_AGE_MS => Some("stalled"),
+            Signs { .. } => None,
+        })
+    }
+}
+
 /// `GET /livez`.
 pub(crate) async fn live(call: Call) -> Answer {
-    Ok(answer(dead(&call.app, call.app.client.health().tick_age_ms)))
+    probe(Signs::of(&call.app).dead())
 }
 
 /// `GET /readyz`. The troubles of a store that all nodes share make none of them unready: if all were taken away, nobody would hear of it.
 pub(crate) async fn ready(call: Call) -> Answer {
-    let app = &call.app;
-    let tick_age_ms = app.client.health().tick_age_ms;
-    let leaves = app.leaving.load(Ordering::Relaxed) || app.draining.load(Ordering::Relaxed);
-    let word = match dead(app, tick_age_ms) {
-        Some(word) => Some(word),
-        None if leaves => Some("draining"),
-        None if tick_age_ms > MAX_TICK_AGE_MS => Some("stalled"),
-        None => None,
-    };
-    Ok(answer(word))
+    probe(Signs::of(&call.app).unready())
 }
 
-/// Why only a restart helps, if it is so.
-fn dead(app: &App, tick_age_ms: u64) -> Option<&'static str> {
-    let failing = app.failing.get().map(|_| "failing");
-    failing.or_else(|| (tick_age_ms > MAX_STALL_MS).then_some("stalled"))
-}
-
-fn answer(trouble: Option<&'static str>) -> super::Response {
+fn probe(trouble: Option<&'static str>) -> Answer {
     let status = trouble.map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
-    object(status, |out| out.plain("status", trouble.unwrap_or("ok")))
+    Ok(object(status, |out| out.plain("status", trouble.unwrap_or("ok"))))
 }
 
 /// `GET /healthz`.
@@ -76,4 +99,32 @@ pub(crate) async fn health(call: Call) -> Answer {
             out.text("trouble", trouble);
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_takes_requests_away_soon_and_the_process_late() {
+        for (tick_age_ms, unready, dead) in [
+            (0, None, None),
+            (5_000, None, None),
+            (5_001, Some("stalled"), None),
+            (120_000, Some("stalled"), None),
+            (120_001, Some("stalled"), Some("stalled")),
+        ] {
+            let signs = Signs { failing: false, leaves: false, tick_age_ms };
+            assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
+            // A server that drains is not killed for it.
+            let leaves = Signs { leaves: true, ..signs };
+            assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some("draining")), dead), "{leaves:?}");
+            let failing = Signs { failing: true, ..leaves };
+            assert_eq!(
+                (failing.unready(), failing.dead()),
+                (Some("failing"), Some("failing")),
+                "{failing:?}"
+            );
+        }
+    }
 }
