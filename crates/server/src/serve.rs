@@ -111,7 +111,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let max_connections = limits.max_connections;
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
-    let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts);
+    let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
     let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;
     let of_beanstalk = settings.of_beanstalk.clone();
@@ -149,19 +149,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     }
     out.flush()?;
 
-    let mut turn = tokio::select! {
-        () = stop.next(&drain) => Turn::Told,
-        turn = bad_turn(&wheel, &mut bugs, &mut listeners) => turn,
-    };
-    if turn == Turn::Told && !settings.drain_delay.is_zero() {
-        tracing::info!(delay = ?settings.drain_delay, "told to stop: not ready any more; the drain begins later");
-        app.set_leaving();
-        turn = tokio::select! {
-            () = tokio::time::sleep(settings.drain_delay) => Turn::Told,
-            () = stop.next(&drain) => Turn::Told,
-            turn = bad_turn(&wheel, &mut bugs, &mut listeners) => turn,
-        };
-    }
+    let turn = turn(&app, &settings, &wheel, &drain, &mut stop, &mut bugs, &mut listeners).await;
     let result = match turn {
         Turn::Told => {
             tracing::info!("stopping");
@@ -196,6 +184,32 @@ enum Turn {
     Ended(String),
     /// A bug of ours.
     Bug(String),
+}
+
+/// Serves until it is to end. After a signal everything goes on for the drain's delay, or until the next signal.
+async fn turn(
+    app: &App,
+    settings: &Settings,
+    wheel: &Duewheel,
+    drain: &Drain,
+    stop: &mut Signals,
+    bugs: &mut Bugs,
+    listeners: &mut Listeners,
+) -> Turn {
+    tokio::select! {
+        () = stop.next(drain) => {}
+        turn = bad_turn(wheel, bugs, listeners) => return turn,
+    }
+    if settings.drain_delay.is_zero() {
+        return Turn::Told;
+    }
+    tracing::info!(delay = ?settings.drain_delay, "told to stop: not ready any more; the drain begins later");
+    app.set_leaving();
+    tokio::select! {
+        () = tokio::time::sleep(settings.drain_delay) => Turn::Told,
+        () = stop.next(drain) => Turn::Told,
+        turn = bad_turn(wheel, bugs, listeners) => turn,
+    }
 }
 
 /// Waits for an end that nobody has asked for. Cancel safe.

@@ -14,6 +14,7 @@ mod codec;
 #[doc(hidden)]
 pub mod fuzzing;
 mod listener;
+mod reach;
 mod replies;
 mod role;
 mod session;

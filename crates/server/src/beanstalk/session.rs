@@ -3,7 +3,7 @@
 //! Commands are done one after the other, as the protocol wants it. Those that need one look at the engine each, and do not wait, are
 //! handed to it together: a client that sends a hundred puts at once waits for one sync, not for a hundred.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
 use super::batch::{Brings, Part, brings, is_alone, sees_what_follows};
 use super::codec::{Command, IfTaken, Kind, Put, Said};
+use super::reach::Reach;
 use super::replies::{block, found, line, lost, no_answer, unchanged};
 use super::role::Role;
 use super::{Shared, stats};
@@ -57,10 +58,8 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
-    /// The queues within reach; `None`: all. The one that a client begins with may be out of reach: then it is a name and no more.
-    reach: Option<Arc<Prefixes>>,
-    /// Whether the messages that commands in `said` name are within reach, where not all are.
-    verdicts: BTreeMap<MessageId, Verdict>,
+    /// The queues within reach. The one that a client begins with may be out of reach: then it is a name and no more.
+    reach: Reach,
     used: QueueName,
     watched: Vec<QueueName>,
     /// Holds that were let go of for others which were refused.
@@ -72,15 +71,6 @@ pub(super) struct Session {
     produces: Role,
     works: Role,
     input: Input,
-}
-
-/// Whether a message is in a queue within reach. What is out of reach is as good as none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Reached,
-    OutOfReach,
-    /// The engine could not say; what is answered then.
-    Unknown(&'static str),
 }
 
 /// Whether more may come from the client.
@@ -126,8 +116,7 @@ impl Session {
         let used = default_queue();
         Session {
             id,
-            reach,
-            verdicts: BTreeMap::new(),
+            reach: Reach::new(reach),
             watched: vec![used.clone()],
             used,
             held_again: Vec::new(),
@@ -143,11 +132,7 @@ impl Session {
     /// What the engine must hear at the start; the answers mean nothing.
     pub(super) fn opening(&self) -> Vec<Op> {
         let hold = |how| Op::Hold { queue: self.used.clone(), how };
-        if self.reaches(&self.used) { vec![hold(Hold::Use), hold(Hold::Watch)] } else { Vec::new() }
-    }
-
-    fn reaches(&self, queue: &QueueName) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.reach(queue))
+        if self.reach.has(&self.used) { vec![hold(Hold::Use), hold(Hold::Watch)] } else { Vec::new() }
     }
 
     /// The end. Gives what the engine must hear; the answers mean nothing.
@@ -158,7 +143,7 @@ impl Session {
         ops.append(&mut self.held_again);
         let holds = std::iter::once((&self.used, Hold::Use));
         let holds = holds.chain(self.watched.iter().map(|queue| (queue, Hold::Watch)));
-        let held = holds.filter(|(queue, _)| self.reaches(queue));
+        let held = holds.filter(|(queue, _)| self.reach.has(queue));
         ops.extend(held.map(|(queue, how)| Op::LetGo { queue: queue.clone(), how }));
         ops
     }
@@ -210,8 +195,7 @@ impl Session {
                 (batch, brings) if batch == brings => {}
                 (Brings::Messages | Brings::Nothing, _) => break,
             }
-            let unseen = |id| !self.verdicts.contains_key(&id);
-            if self.reach.is_some() && said.what.as_ref().ok().and_then(named).is_some_and(unseen) {
+            if said.what.as_ref().is_ok_and(|command| self.reach.is_unseen(command)) {
                 break;
             }
             let Some(said) = self.said.pop_front() else { break };
@@ -224,7 +208,7 @@ impl Session {
             return Next::Read;
         }
         // What stands behind this batch is looked at anew.
-        self.verdicts.clear();
+        self.reach.forget();
         for op in mem::take(&mut self.held_again) {
             parts.insert(0, Part::Silent);
             ops.insert(0, op);
@@ -233,82 +217,12 @@ impl Session {
         Next::Ask(ops)
     }
 
-    /// Asks in which queues the messages are that the next batch of commands names, where not all queues are within reach. The queue of an
-    /// id never changes, so what is said then holds when the command is decided.
+    /// Asks in which queues the messages are that the next batch of commands names, where not all queues are within reach.
     fn look(&mut self, max_body: usize) -> Option<Next> {
-        self.reach.as_ref()?;
-        // Each answer brings a body along.
-        let most = (BATCH_BYTES / max_body.max(1)).max(1);
-        let (mut ids, mut batch) = (Vec::new(), Brings::Either);
-        for (at, said) in self.said.iter().take(BATCH).enumerate() {
-            let Ok(command) = &said.what else { continue };
-            let goes_along = brings(command) == Brings::Either || matches!(batch, Brings::Either);
-            if at > 0 && (is_alone(command) || !(goes_along || brings(command) == batch)) {
-                break;
-            }
-            if matches!(batch, Brings::Either) {
-                batch = brings(command);
-            }
-            ids.extend(named(command));
-            if is_alone(command) || sees_what_follows(command) || ids.len() >= most {
-                break;
-            }
-        }
-        if ids.iter().all(|id| self.verdicts.contains_key(id)) {
-            return None;
-        }
+        let ids = self.reach.unseen(self.said.iter().take(BATCH), BATCH_BYTES / max_body.max(1))?;
         let ops = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
         self.task = Task::Look(ids);
         Some(Next::Ask(ops))
-    }
-
-    /// Why a command gets no further that names a message: it is out of reach, or nobody knows.
-    fn hidden(&self, id: MessageId) -> Option<&'static str> {
-        match self.verdicts.get(&id) {
-            Some(Verdict::Reached) => None,
-            Some(Verdict::Unknown(text)) => Some(text),
-            Some(Verdict::OutOfReach) | None => Some("NOT_FOUND\r\n"),
-        }
-    }
-
-    /// What a command gets that is about a queue out of reach, by its name or because it is the one used.
-    fn refusal(&self, command: &Command) -> Option<&'static str> {
-        self.reach.as_ref()?;
-        let forbidden = ErrorCode::Forbidden.beanstalk();
-        let none = "NOT_FOUND\r\n";
-        let unless = |queue: &QueueName, refusal| (!self.reaches(queue)).then_some(refusal);
-        match command {
-            Command::Put(_) | Command::Kick(_) => unless(&self.used, forbidden),
-            Command::PeekReady
-            | Command::PeekDelayed
-            | Command::PeekBuried
-            | Command::PeekKey(_)
-            | Command::DeleteKey(_) => unless(&self.used, none),
-            Command::Use(queue) => unless(queue, forbidden),
-            // The one that it begins with it may name again.
-            Command::Watch(queue) if self.watched.contains(queue) => None,
-            Command::Watch(queue) => unless(queue, forbidden),
-            Command::StatsTube(queue) | Command::PauseTube { queue, .. } => unless(queue, none),
-            // Its figures are those of all queues together.
-            Command::Stats => Some(forbidden),
-            Command::Peek(id)
-            | Command::StatsJob(id)
-            | Command::Delete(id)
-            | Command::ReserveJob(id)
-            | Command::KickJob(id) => self.hidden(*id),
-            // These are about the session itself and its own leases, or leave out what is out of reach.
-            Command::Release { .. }
-            | Command::Bury { .. }
-            | Command::Touch(_)
-            | Command::Ignore(_)
-            | Command::Reserve(_)
-            | Command::ListTubes
-            | Command::ListTubeUsed
-            | Command::ListTubesWatched
-            | Command::BeginPut
-            | Command::MissPut
-            | Command::Quit => None,
-        }
     }
 
     /// A command that is done in one step: what it asks of the engine, and what to make of the answer.
@@ -318,7 +232,7 @@ impl Session {
             Ok(command) => command,
             Err(refusal) => return parts.push(Part::Text(refusal.reply())),
         };
-        if let Some(text) = self.refusal(&command) {
+        if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
             if let Command::Put(put) = &command {
                 self.bytes -= put.body.len();
             }
@@ -341,7 +255,7 @@ impl Session {
                 let left = mem::replace(&mut self.used, queue.clone());
                 let part = Part::Use { queue: queue.clone(), left: left.clone() };
                 ask(part, Op::Hold { queue, how: Hold::Use });
-                if self.reaches(&left) {
+                if self.reach.has(&left) {
                     ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
                 }
             }
@@ -366,7 +280,7 @@ impl Session {
                     }
                     // The last takes its place, as in beanstalkd: clients see the order.
                     self.watched.swap_remove(at);
-                    if self.reaches(&queue) {
+                    if self.reach.has(&queue) {
                         ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
                     }
                 }
@@ -472,11 +386,11 @@ impl Session {
         }
         let Some(Said { kind, what: Ok(command) }) = self.said.pop_front() else { return Next::Read };
         self.count(shared, kind);
-        if let Some(text) = self.refusal(&command) {
+        if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
             out.extend_from_slice(text.as_bytes());
             return self.go_on(shared, out);
         }
-        self.verdicts.clear();
+        self.reach.forget();
         self.task = match command {
             Command::Kick(most) => Task::Kick { left: most, kicked: 0, from: State::Dead },
             Command::KickJob(id) => Task::KickJob(id, State::Dead),
@@ -490,7 +404,7 @@ impl Session {
 
     /// As many reserves as stand at the front, as one demand: it is answered as soon as there is something for the first.
     fn reserve(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
-        let queues: Vec<_> = self.watched.iter().filter(|queue| self.reaches(queue)).cloned().collect();
+        let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
         if queues.is_empty() {
             // Nothing that it watches will ever bring it a message.
             self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
@@ -559,12 +473,7 @@ impl Session {
             Task::Nothing => {}
             Task::Look(ids) => {
                 for (id, answer) in ids.into_iter().zip(answers) {
-                    let verdict = match answer {
-                        Ok(Reply::View(Some(view))) if self.reaches(&view.message.queue) => Verdict::Reached,
-                        Ok(Reply::View(_)) => Verdict::OutOfReach,
-                        answer => Verdict::Unknown(no_answer(Some(answer))),
-                    };
-                    self.verdicts.insert(id, verdict);
+                    self.reach.learn(id, answer);
                 }
             }
             Task::Batch(parts) => {
@@ -614,8 +523,8 @@ impl Session {
                     }
                     // It is there for every client, and first, as in beanstalkd.
                     let default = default_queue();
-                    names.retain(|name| *name != default && self.reaches(name));
-                    if self.reaches(&default) {
+                    names.retain(|name| *name != default && self.reach.has(name));
+                    if self.reach.has(&default) {
                         names.insert(0, default);
                     }
                     block(out, &stats::list(&names));
@@ -686,7 +595,7 @@ impl Session {
             (Part::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
                 // It goes on with the queue before, which it has let go of in the same batch.
                 if self.used == queue {
-                    if self.reaches(&left) {
+                    if self.reach.has(&left) {
                         self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
                     }
                     self.used = left;
@@ -745,18 +654,6 @@ impl Session {
             (_, answer) => no_answer(answer),
         };
         out.extend_from_slice(text.as_bytes());
-    }
-}
-
-/// The message that a command names, and that need not be leased to the session.
-fn named(command: &Command) -> Option<MessageId> {
-    match command {
-        Command::Peek(id)
-        | Command::StatsJob(id)
-        | Command::Delete(id)
-        | Command::ReserveJob(id)
-        | Command::KickJob(id) => Some(*id),
-        _ => None,
     }
 }
 

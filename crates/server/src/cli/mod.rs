@@ -221,6 +221,17 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// A container may have the server's variable, and its client commands must go on working.
+    #[test]
+    fn what_opens_a_listener_lets_no_token_out() {
+        for (text, means) in
+            [("true", Ok(true)), ("false", Ok(false)), ("http,peer", Ok(false)), ("none", Ok(false))]
+        {
+            assert_eq!(insecure(text), means, "{text}");
+        }
+        assert!(insecure("yes").is_err() && insecure("").is_err());
+    }
+
     #[test]
     fn every_option_of_serve_has_its_variable() {
         let cli = Cli::command();
