@@ -345,8 +345,13 @@ impl Keeper {
                 self.owned.is_elsewhere(shard);
             }
             if *name == self.core.me.name {
-                let free = self.owners[at].as_ref().is_none_or(|o| o.node.number == self.core.me.number);
-                missing += usize::from(free && self.owned.stage(shard) != Stage::Serving);
+                let other = self.owners[at].as_ref().map(|owner| owner.node.number);
+                let other = other.filter(|number| *number != self.core.me.number);
+                // What another living node has it gives up when this one has stayed; a dead one's lease is about to run out.
+                let lives = |number| self.nodes.iter().any(|node| node.number == number);
+                let waits = self.owned.stage(shard) != Stage::Serving && !other.is_some_and(lives);
+                missing += usize::from(waits);
+                let free = other.is_none();
                 let had = self.last_owners[at] == Some(self.core.me.number);
                 if free && (had || !calm) {
                     self.owned.open(shard);
