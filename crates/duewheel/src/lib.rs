@@ -71,7 +71,7 @@ pub use clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
 pub use cluster::{
-    BadCertificate, CertificatePart, ClusterView, FleetError, PeerCertificates, ShardView, Stage,
+    BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates, ShardView, Stage,
 };
 pub use driver::Driver;
 pub use duewheel_core as core;

@@ -1,6 +1,7 @@
 //! Opening a node of a cluster: how it takes part, and what is put together for that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use duewheel_core::policy::Policy;
 use duewheel_core::store::Coordinator;
@@ -11,7 +12,7 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::cluster::fleet::{Fleet, FleetOptions};
 use crate::cluster::router::Router;
-use crate::cluster::{ClusterView, FleetError, PeerCertificates};
+use crate::cluster::{ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates};
 use crate::quotas::QuotaSource;
 
 /// How a node takes part in a cluster.
@@ -35,6 +36,7 @@ impl NodeOptions {
             certificates: None,
             speaks: Default::default(),
             shards_if_new: 1,
+            settle_delay: DEFAULT_SETTLE_DELAY,
             seed: None,
             quotas: QuotaSource::default(),
         };
@@ -68,6 +70,14 @@ impl NodeOptions {
     #[must_use]
     pub fn shards_if_new(mut self, shards: u32) -> Self {
         self.fleet.shards_if_new = shards;
+        self
+    }
+
+    /// How long a node that comes must stay before this one gives shards up to it; [`DEFAULT_SETTLE_DELAY`] if nothing else is said. So
+    /// one that comes and goes again and again moves no shards each time. The same at all nodes, best.
+    #[must_use]
+    pub fn settle_delay(mut self, delay: Duration) -> Self {
+        self.fleet.settle_delay = delay;
         self
     }
 

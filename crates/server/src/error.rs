@@ -175,9 +175,10 @@ impl ErrorCode {
             // "The client should try again later."
             ErrorCode::Overloaded | ErrorCode::OverQuota | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
             ErrorCode::MessageNotFound | ErrorCode::LeaseLost => "NOT_FOUND\r\n",
+            // beanstalkd has no such word; a listener that is limited to some queues has no better one.
+            ErrorCode::Forbidden => "FORBIDDEN\r\n",
             ErrorCode::BadRequest
             | ErrorCode::Unauthorized
-            | ErrorCode::Forbidden
             | ErrorCode::CrossOrigin
             | ErrorCode::NotFound
             | ErrorCode::MethodNotAllowed

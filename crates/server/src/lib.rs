@@ -16,8 +16,11 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;
+mod private;
+mod reload;
 pub mod rfc3339;
 pub mod serve;
+mod signals;
 pub mod span;
 pub mod stop;
 mod store;

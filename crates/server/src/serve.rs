@@ -4,27 +4,25 @@ use std::future::Future;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use duewheel::core::engine::{Quota, Resource};
-use duewheel::{Duewheel, testing};
+use duewheel::Duewheel;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::auth::{Guard, TokensError};
-use crate::beanstalk;
+use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::{ConfigError, Settings, read_quotas};
+use crate::config::{ConfigError, Settings};
 use crate::drain::Drain;
 use crate::http::{App, Listener};
+use crate::reload::{Reload, Watched, warn_of_empty_shares};
+use crate::signals::Signals;
 use crate::store;
-use crate::tls::{Tls, TlsError};
+use crate::tls::{Clients, Tls, TlsError};
 
 /// Connections may take this long for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
@@ -83,17 +81,17 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     if http.is_none() && beanstalk.is_none() {
         return Err(ServeError::NoListener);
     }
+    // Before the files are read, so that no change is missed.
+    let watched = Watched::of(&settings);
     let guard = Arc::new(settings.tokens.clone().map_or_else(|| Ok(Guard::open()), Guard::of)?);
-    let tls = settings.tls.clone().map(Tls::of).transpose()?.map(Arc::new);
-    // Before anything that takes time, so that no signal is missed.
-    let again = ReadAgain {
-        guard: Arc::clone(&guard),
-        tls: tls.clone(),
-        file: settings.file.clone(),
-        wheel: None,
-        missed: AtomicBool::new(false),
+    let tls = settings.tls.clone().map(|files| Tls::of(files, Clients::Any)).transpose()?.map(Arc::new);
+    let beanstalk_tls = match (&settings.tls, &settings.of_beanstalk.client_ca) {
+        (Some(files), Some(ca)) => Some(Arc::new(Tls::of(files.clone(), Clients::Signed(ca.clone()))?)),
+        (None, _) | (_, None) => None,
     };
-    let mut stop = Signals::new(again)?;
+    // Before anything that takes time, so that no signal is missed.
+    let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
+    let mut stop = Signals::new(Reload::new(Arc::clone(&guard), all_tls, settings.file.clone()), watched)?;
     let drain = Drain::default();
     // Before the store is opened: a server whose address is taken changes nothing.
     let http = http.map(|address| claim(address).map(|claim| (address, claim))).transpose()?;
@@ -107,29 +105,34 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         () = stop.next(&drain) => return Ok(()),
     };
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
-    stop.again.opened(wheel.clone());
+    stop.reload.opened(wheel.clone());
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
     let max_connections = limits.max_connections;
     let asks = !guard.is_open();
     let policy = settings.engine_policy();
-    let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts);
+    let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
     let lean = beanstalk.as_ref().map(|_| Lean::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;
+    let of_beanstalk = settings.of_beanstalk.clone();
+    let header_timeout = settings.limits.header_timeout;
     let bound = async {
         let mut listeners = Listeners::default();
         if let Some((address, claim)) = http {
             listeners.add_http(address, claim, app.clone(), tls)?;
         }
         if let (Some(address), Some(lean)) = (beanstalk, &lean) {
-            if asks {
+            if asks && beanstalk_tls.is_none() {
                 tracing::warn!(
                     %address,
                     "beanstalkd's protocol asks for no token: whoever reaches this address may do what it can"
                 );
             }
-            let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone());
-            listeners.add_beanstalk(address, beanstalk_claim, app, lean).await?;
+            let app = beanstalk::App::new(&wheel, max_body, max_connections, drain.clone())
+                .limited_to(of_beanstalk.queues);
+            let tls = beanstalk_tls.map(|tls| (tls, header_timeout));
+            let socket = (address, beanstalk_claim, of_beanstalk.socket_mode);
+            listeners.add_beanstalk(socket, app, tls, lean).await?;
         }
         Ok(listeners)
     };
@@ -146,8 +149,9 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     }
     out.flush()?;
 
-    let result = tokio::select! {
-        () = stop.next(&drain) => {
+    let turn = turn(&app, &settings, &wheel, &drain, &mut stop, &mut bugs, &mut listeners).await;
+    let result = match turn {
+        Turn::Told => {
             tracing::info!("stopping");
             app.set_draining();
             tokio::select! {
@@ -155,8 +159,8 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
                 () = stop.next(&drain) => Err(ServeError::Ended("a second signal came while draining".into())),
             }
         }
-        why = wheel.ended() => Err(ServeError::Ended(why)),
-        bug = async { tokio::select! { bug = bugs.first() => bug, bug = listeners.failed() => bug } } => {
+        Turn::Ended(why) => Err(ServeError::Ended(why)),
+        Turn::Bug(bug) => {
             tracing::error!(%bug, "stopping");
             app.set_failing(&bug);
             // What was accepted becomes durable if that is still possible; the bug is the news in any case.
@@ -169,6 +173,52 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         () = stop.next(&drain) => {}
     }
     result
+}
+
+/// Why a server that serves goes on no longer.
+#[derive(Debug, PartialEq, Eq)]
+enum Turn {
+    /// By a signal.
+    Told,
+    /// The wheel ended by itself.
+    Ended(String),
+    /// A bug of ours.
+    Bug(String),
+}
+
+/// Serves until it is to end. After a signal everything goes on for the drain's delay, or until the next signal.
+async fn turn(
+    app: &App,
+    settings: &Settings,
+    wheel: &Duewheel,
+    drain: &Drain,
+    stop: &mut Signals,
+    bugs: &mut Bugs,
+    listeners: &mut Listeners,
+) -> Turn {
+    tokio::select! {
+        () = stop.next(drain) => {}
+        turn = bad_turn(wheel, bugs, listeners) => return turn,
+    }
+    if settings.drain_delay.is_zero() {
+        return Turn::Told;
+    }
+    tracing::info!(delay = ?settings.drain_delay, "told to stop: not ready any more; the drain begins later");
+    app.set_leaving();
+    tokio::select! {
+        () = tokio::time::sleep(settings.drain_delay) => Turn::Told,
+        () = stop.next(drain) => Turn::Told,
+        turn = bad_turn(wheel, bugs, listeners) => turn,
+    }
+}
+
+/// Waits for an end that nobody has asked for. Cancel safe.
+async fn bad_turn(wheel: &Duewheel, bugs: &mut Bugs, listeners: &mut Listeners) -> Turn {
+    tokio::select! {
+        why = wheel.ended() => Turn::Ended(why),
+        bug = bugs.first() => Turn::Bug(bug),
+        bug = listeners.failed() => Turn::Bug(bug),
+    }
 }
 
 /// The threads that serve beanstalkd's protocol. Its clients mostly wait for one short answer after the other, so the time of each hand-over
@@ -244,20 +294,21 @@ impl Listeners {
 
     async fn add_beanstalk(
         &mut self,
-        address: beanstalk::Address,
-        claim: Option<Claim>,
+        (address, claim, mode): (beanstalk::Address, Option<Claim>, SocketMode),
         app: beanstalk::App,
+        tls: Option<(Arc<Tls>, Duration)>,
         lean: &Lean,
     ) -> Result<(), ServeError> {
         let shown = address.to_string();
         let binding = lean.spawn(async move {
             match claim {
                 Some(claim) => beanstalk::Listener::on(claim, app),
-                None => beanstalk::Listener::bind(&address, app).await,
+                None => beanstalk::Listener::bind(&address, mode, app).await,
             }
         });
         let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
         let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
+        let listener = listener.with_tls(tls);
         let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
         let running = lean.spawn(async move { listener.run(LINGER).await });
         let run = async move {
@@ -320,129 +371,4 @@ fn places(wanted: usize, listeners: [bool; 2]) -> usize {
         return places;
     }
     wanted
-}
-
-/// What is read again at SIGHUP.
-struct ReadAgain {
-    guard: Arc<Guard>,
-    tls: Option<Arc<Tls>>,
-    /// The configuration, of which only the quotas are read again.
-    file: Option<PathBuf>,
-    /// Where the quotas count; `None` until it is open.
-    wheel: Option<Duewheel>,
-    /// The quotas were to be read again before that.
-    missed: AtomicBool,
-}
-
-impl ReadAgain {
-    fn is_empty(&self) -> bool {
-        self.guard.is_open() && self.tls.is_none() && self.file.is_none()
-    }
-
-    /// What cannot be read stays as it was.
-    fn reload(&self) {
-        match self.guard.reload() {
-            Ok(Some(tokens)) => tracing::info!(tokens, "the tokens were read again"),
-            Ok(None) => {}
-            Err(error) => tracing::error!(%error, "the tokens stay as they were"),
-        }
-        match self.tls.as_ref().map(|tls| tls.reload()) {
-            Some(Ok(())) => tracing::info!("certificate and key were read again"),
-            None => {}
-            Some(Err(error)) => tracing::error!(%error, "certificate and key stay as they were"),
-        }
-        self.reload_quotas();
-    }
-
-    /// Before the store is open there is nobody to tell: then it is done once it is ([`ReadAgain::opened`]).
-    fn reload_quotas(&self) {
-        match (&self.file, &self.wheel) {
-            (Some(file), Some(wheel)) => match set_quotas(file, wheel) {
-                Ok(quotas) => tracing::info!(quotas, "the quotas were read again"),
-                Err(error) => tracing::error!(%error, "the quotas stay as they were"),
-            },
-            (Some(_), None) => self.missed.store(true, Relaxed),
-            (None, _) => {}
-        }
-    }
-
-    /// The store is open: what was asked for meanwhile is done.
-    fn opened(&mut self, wheel: Duewheel) {
-        self.wheel = Some(wheel);
-        if self.missed.swap(false, Relaxed) {
-            self.reload_quotas();
-        }
-    }
-}
-
-/// Says which limits are too small to be shared: some shards then refuse everything of the tenant.
-fn warn_of_empty_shares(quotas: &[Quota], shards: u32) {
-    for quota in quotas {
-        for resource in [Resource::Messages, Resource::Bytes, Resource::Leases] {
-            if let Some(limit) = quota.limit(resource).filter(|limit| *limit < u64::from(shards)) {
-                tracing::warn!(
-                    quota = %quota.prefix,
-                    %resource,
-                    limit,
-                    shards,
-                    "this limit of a quota is smaller than the number of shards; some of them have no share of it"
-                );
-            }
-        }
-    }
-}
-
-/// Returns how many there are.
-fn set_quotas(file: &Path, wheel: &Duewheel) -> Result<usize, ConfigError> {
-    let quotas = read_quotas(file)?;
-    let n = quotas.len();
-    warn_of_empty_shares(&quotas, wheel.client().shards());
-    wheel.set_quotas(quotas).map_err(|bad| ConfigError::Value(bad.to_string()))?;
-    Ok(n)
-}
-
-/// SIGTERM and SIGINT, which end the server, SIGUSR1, which begins drain mode, and SIGHUP.
-struct Signals {
-    again: ReadAgain,
-    /// With nothing to read again it does what it does to everybody: the end of a terminal is the end of the server in it.
-    hang_up: Option<Signal>,
-    drain: Signal,
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new(again: ReadAgain) -> std::io::Result<Self> {
-        let hang_up = if again.is_empty() { None } else { Some(signal(SignalKind::hangup())?) };
-        Ok(Signals {
-            again,
-            hang_up,
-            drain: signal(SignalKind::user_defined1())?,
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    /// The next one that ends the server. Cancel safe.
-    async fn next(&mut self, drain: &Drain) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                () = received(&mut self.hang_up) => self.again.reload(),
-                _ = self.drain.recv() => {
-                    testing::place("signals");
-                    tracing::info!("drain mode: new messages are refused");
-                    drain.turn_on();
-                }
-            }
-        }
-    }
-}
-
-async fn received(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
-    }
 }

@@ -14,9 +14,6 @@ use crate::config::{ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, S
 use crate::serve::ServeError;
 use crate::tls;
 
-/// For so long a start waits for a Redis that is not there: after a power failure both may come up together, and whoever watches over the
-/// process should hear of it in the end.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -53,6 +50,7 @@ async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
 async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewheel, ServeError> {
     let options = options_of(redis)?;
     let mut node = NodeOptions::new(&redis.node).shards_if_new(redis.shards_if_new());
+    node = node.settle_delay(redis.settle_delay);
     if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
         node = node.advertise(advertise).bind(bind.to_string());
     }
@@ -70,7 +68,7 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
                 tokio::task::spawn_blocking(move || warn(&redis_itself));
                 return Ok(wheel);
             }
-            Err(why) if is_away(&why) && since.elapsed() < PATIENCE => {
+            Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
                 tokio::time::sleep(PAUSE).await;
             }

@@ -1,15 +1,21 @@
-//! TLS for the HTTP listener: certificate and key in PEM, read again at SIGHUP.
+//! TLS for listeners: certificate and key in PEM, and the authority of clients where those must show a certificate, too. All of them are
+//! read again while the server runs.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+
+use crate::private;
+
+/// Bytes of a file of keys, at most.
+const MAX_KEY: u64 = 1024 * 1024;
 
 /// Where certificate and key are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +26,20 @@ pub struct Files {
     pub key: PathBuf,
 }
 
+/// Which clients may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// All: HTTPS, where tokens tell who a request is from.
+    Any,
+    /// Those with a certificate of the authority in this file: beanstalkd's protocol, which knows no tokens.
+    Signed(PathBuf),
+}
+
 /// Certificate and key of a running server; they may be exchanged while it runs.
 #[derive(Debug)]
 pub struct Tls {
     files: Files,
+    clients: Clients,
     current: RwLock<Arc<ServerConfig>>,
 }
 
@@ -53,21 +69,21 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// Reads certificate and key.
+    /// Reads certificate and key, and the authority of clients.
     ///
     /// # Errors
-    /// When one of them cannot be read, they do not belong together, or everybody may read the key.
-    pub fn of(files: Files) -> Result<Tls, TlsError> {
-        let current = RwLock::new(Arc::new(read(&files)?));
-        Ok(Tls { files, current })
+    /// When one of them cannot be read, they do not belong together, or others may read the key.
+    pub fn of(files: Files, clients: Clients) -> Result<Tls, TlsError> {
+        let current = RwLock::new(Arc::new(read(&files, &clients)?));
+        Ok(Tls { files, clients, current })
     }
 
-    /// Reads both again, for the connections that come. After an error everything is as before.
+    /// Reads all again, for the connections that come. After an error everything is as before.
     ///
     /// # Errors
     /// As [`Tls::of`].
     pub fn reload(&self) -> Result<(), TlsError> {
-        let fresh = Arc::new(read(&self.files)?);
+        let fresh = Arc::new(read(&self.files, &self.clients)?);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
@@ -78,33 +94,22 @@ impl Tls {
     }
 }
 
-fn read(files: &Files) -> Result<ServerConfig, TlsError> {
-    let wrong = |option, file: &Path, what: String| TlsError::Wrong { option, file: file.to_owned(), what };
-    let text = contents("tls-cert", &files.cert)?;
-    let certs: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
-    let certs = certs.map_err(|why| wrong("tls-cert", &files.cert, why.to_string()))?;
-    if certs.is_empty() {
-        return Err(wrong("tls-cert", &files.cert, "there is no certificate in it (PEM)".to_owned()));
-    }
-    let text = contents("tls-key", &files.key)?;
-    let mode = std::fs::metadata(&files.key).map(|meta| meta.mode() & 0o777).unwrap_or(0);
-    // The group may: it is how some systems give keys to servers.
-    if mode & 0o007 != 0 {
-        let what = format!("everybody may read or change this key (mode {mode:03o}); chmod 600 it");
-        return Err(wrong("tls-key", &files.key, what));
-    }
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|why| {
-        let what = match why {
-            pem::Error::NoItemsFound => "there is no private key in it (PEM, not encrypted)".to_owned(),
-            other => other.to_string(),
-        };
-        wrong("tls-key", &files.key, what)
-    })?;
+fn wrong(option: &'static str, file: &Path, what: String) -> TlsError {
+    TlsError::Wrong { option, file: file.to_owned(), what }
+}
+
+fn read(files: &Files, clients: &Clients) -> Result<ServerConfig, TlsError> {
+    let certs = certificates("tls-cert", &files.cert)?;
+    let key = private_key("tls-key", &files.key)?;
     // TLS 1.2 and 1.3 are all that rustls has.
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .and_then(|config| config.with_no_client_auth().with_single_cert(certs, key));
-    let mut config = config.map_err(|why| {
+        .map_err(|why| wrong("tls-cert", &files.cert, why.to_string()))?;
+    let config = match clients {
+        Clients::Any => config.with_no_client_auth(),
+        Clients::Signed(authority) => config.with_client_cert_verifier(verifier(authority)?),
+    };
+    let mut config = config.with_single_cert(certs, key).map_err(|why| {
         let what = match why {
             rustls::Error::InconsistentKeys(_) => {
                 format!("is not the key of the certificate in {}", files.cert.display())
@@ -113,8 +118,46 @@ fn read(files: &Files) -> Result<ServerConfig, TlsError> {
         };
         wrong("tls-key", &files.key, what)
     })?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    if *clients == Clients::Any {
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    }
     Ok(config)
+}
+
+/// At least one.
+fn certificates(option: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = contents(option, file)?;
+    let certs: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
+    let certs = certs.map_err(|why| wrong(option, file, why.to_string()))?;
+    if certs.is_empty() {
+        return Err(wrong(option, file, "there is no certificate in it (PEM)".to_owned()));
+    }
+    Ok(certs)
+}
+
+fn private_key(option: &'static str, file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let unreadable = |why| TlsError::Unreadable { option, file: file.to_owned(), why };
+    let text = private::read(file, MAX_KEY).map_err(unreadable)?;
+    let text = text.map_err(|what| wrong(option, file, format!("this key {what}")))?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(|why| {
+        let what = match why {
+            pem::Error::NoItemsFound => "there is no private key in it (PEM, not encrypted)".to_owned(),
+            other => other.to_string(),
+        };
+        wrong(option, file, what)
+    })
+}
+
+/// Takes the certificates that are from this authority.
+fn verifier(authority: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
+    let option = "beanstalk-client-ca";
+    let mut roots = RootCertStore::empty();
+    for root in certificates(option, authority)? {
+        roots.add(root).map_err(|why| wrong(option, authority, why.to_string()))?;
+    }
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::new(ring::default_provider()));
+    verifier.build().map(|verifier| verifier as _).map_err(|why| wrong(option, authority, why.to_string()))
 }
 
 fn contents(option: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {

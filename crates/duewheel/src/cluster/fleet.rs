@@ -14,10 +14,11 @@ use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Node, Secr
 use tokio::net::TcpListener;
 
 use super::Shards;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, Parts};
 use super::owned::{Owned, Recipe, share_of};
 use super::pause::jittered;
 use super::peer::{Host, PeerCertificates, Terms, Tls, listen};
+use super::presence::Presence;
 use super::view::ClusterView;
 use super::ways::Ways;
 use super::wire::Limits;
@@ -47,6 +48,8 @@ pub(crate) struct FleetOptions {
     pub(crate) certificates: Option<PeerCertificates>,
     /// Versions of the nodes' protocol that it speaks. Only tests have others.
     pub(crate) speaks: Speaks,
+    /// How long a node that comes must stay before this one gives shards up to it.
+    pub(crate) settle_delay: Duration,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
     pub(crate) seed: Option<u64>,
     /// The quotas of all its shards.
@@ -176,7 +179,8 @@ impl Core {
 }
 
 impl Fleet {
-    /// Takes part, and returns once the shards are open that this node should have, or after a lease and two seconds.
+    /// Takes part, and returns once the shards are open that this node should have and nobody else has, or after a lease and two
+    /// seconds. What others have they give up later.
     ///
     /// # Errors
     /// See [`FleetError`].
@@ -397,11 +401,12 @@ pub(super) fn assemble(
         policy: one,
         seed,
         quotas: options.quotas.clone(),
-        clock,
+        clock: clock.clone(),
     };
     let runtime = tokio::runtime::Handle::current();
     let owned = Owned::new(recipe, lease, &core.inbox, &ways, &runtime);
-    let keeper =
-        Keeper::new(core.clone(), coordinator, owned, terms.clone(), policy.max_inbox_bytes, runtime);
+    let presence = Presence::new(options.settle_delay);
+    let parts = Parts { coordinator, owned, presence, clock, terms: terms.clone(), runtime };
+    let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);
     (core, keeper, terms)
 }

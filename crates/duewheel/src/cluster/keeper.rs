@@ -19,8 +19,10 @@ use super::fleet::{Core, stranger};
 use super::owned::{Fatal, Owned};
 use super::pause::jittered;
 use super::peer::{Host, Peer, Terms};
+use super::presence::Presence;
 use super::view::{ClusterView, ShardView, Stage};
 use super::ways::Way;
+use crate::clock::Clock;
 use crate::error::CallError;
 use crate::inbox::Door;
 use crate::shard::panic_text;
@@ -32,6 +34,12 @@ const NAP: Duration = Duration::from_millis(250);
 /// Shards that are given up at a time: the next one when another node has taken one of these. So none of many waits for long.
 const MAX_MOVING: usize = 4;
 
+/// Others take the shards of a dead node within its lease and this.
+const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Shards that a sentence names.
+const MAX_NAMED: usize = 8;
+
 /// How long the node waits at its end until answers have left.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -40,6 +48,9 @@ pub(crate) struct Keeper {
     core: Arc<Core>,
     coordinator: Arc<dyn Coordinator>,
     owned: Owned,
+    /// Among whom shards are shared out.
+    presence: Presence,
+    clock: Arc<dyn Clock>,
     terms: Terms,
     max_queued: usize,
     runtime: tokio::runtime::Handle,
@@ -65,27 +76,35 @@ pub(crate) struct Keeper {
     calm_until: Instant,
     /// What is wrong with taking part; shards have troubles of their own.
     trouble: Option<String>,
+    /// Since when there have been shards without an owner.
+    ownerless: Option<Instant>,
     /// When it was read who owns what, if nobody has been shown that yet.
     looked: Option<Instant>,
     next_figures: Instant,
     began: watch::Sender<bool>,
 }
 
+/// What a keeper works with.
+pub(crate) struct Parts {
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) owned: Owned,
+    pub(crate) presence: Presence,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) terms: Terms,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
 impl Keeper {
-    pub(crate) fn new(
-        core: Arc<Core>,
-        coordinator: Arc<dyn Coordinator>,
-        owned: Owned,
-        terms: Terms,
-        max_queued: usize,
-        runtime: tokio::runtime::Handle,
-    ) -> Self {
+    pub(crate) fn new(core: Arc<Core>, parts: Parts, max_queued: usize) -> Self {
+        let Parts { coordinator, owned, presence, clock, terms, runtime } = parts;
         let now = Instant::now();
         let shards = core.shards as usize;
         Keeper {
             core,
             coordinator,
             owned,
+            presence,
+            clock,
             terms,
             max_queued,
             runtime,
@@ -102,6 +121,7 @@ impl Keeper {
             heard: now,
             calm_until: now,
             trouble: None,
+            ownerless: None,
             looked: None,
             next_figures: now,
             began: watch::Sender::new(false),
@@ -211,6 +231,12 @@ impl Keeper {
                     self.next_beat = Instant::now() + jittered(uneasy);
                 }
                 self.heard = Instant::now();
+                let now = self.elapsed();
+                if Instant::now() < self.calm_until {
+                    self.presence.saw_some(now, &nodes);
+                } else {
+                    self.presence.saw(now, &nodes);
+                }
                 self.nodes = nodes;
                 self.core.look.store(true, Ordering::SeqCst);
                 let alone = stranger(&self.core.me, &self.nodes).map(|problem| problem.to_string());
@@ -268,6 +294,8 @@ impl Keeper {
         };
         self.owners = owners;
         self.owners.resize(self.core.shards as usize, None);
+        let since = self.ownerless.unwrap_or_else(Instant::now);
+        self.ownerless = self.owners.iter().any(Option::is_none).then_some(since);
         self.meet();
         for at in 0..self.owners.len() {
             let shard = shard(at);
@@ -312,7 +340,8 @@ impl Keeper {
         if !nodes.iter().any(|node| node.number == self.core.me.number) {
             return;
         }
-        let names: Vec<Box<str>> = nodes.into_iter().map(|node| node.name).collect();
+        let settled = self.presence.settled(self.elapsed(), &nodes, &self.owners);
+        let names: Vec<Box<str>> = settled.into_iter().map(|node| node.name.clone()).collect();
         if names != self.assigned {
             let borrowed: Vec<&str> = names.iter().map(|name| &**name).collect();
             self.wanted = assign(&borrowed, self.core.shards);
@@ -330,8 +359,13 @@ impl Keeper {
                 self.owned.is_elsewhere(shard);
             }
             if *name == self.core.me.name {
-                missing += usize::from(self.owned.stage(shard) != Stage::Serving);
-                let free = self.owners[at].as_ref().is_none_or(|o| o.node.number == self.core.me.number);
+                let other = self.owners[at].as_ref().map(|owner| owner.node.number);
+                let other = other.filter(|number| *number != self.core.me.number);
+                // What another living node has it gives up when this one has stayed; a dead one's lease is about to run out.
+                let lives = |number| self.nodes.iter().any(|node| node.number == number);
+                let waits = self.owned.stage(shard) != Stage::Serving && !other.is_some_and(lives);
+                missing += usize::from(waits);
+                let free = other.is_none();
                 let had = self.last_owners[at] == Some(self.core.me.number);
                 if free && (had || !calm) {
                     self.owned.open(shard);
@@ -401,6 +435,7 @@ impl Keeper {
             self.core.shared.tick();
         }
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
+        let trouble = trouble.or_else(|| self.without_owner());
         self.core.shared.set_trouble(trouble);
         if Instant::now() >= self.next_figures {
             self.next_figures = Instant::now() + Duration::from_secs(1);
@@ -418,6 +453,24 @@ impl Keeper {
                 stray.ops.iter().map(|_| Err(CallError::Closed("a node decides nothing"))).collect();
             let _ = stray.answer.send(refused);
         }
+    }
+
+    /// Says which shards nobody has taken for longer than a node's death explains.
+    fn without_owner(&self) -> Option<String> {
+        let since = self.ownerless?.elapsed();
+        if since < self.core.lease + TAKEN_WITHIN {
+            return None;
+        }
+        let free = self.owners.iter().enumerate().filter(|(_, owner)| owner.is_none());
+        let free: Vec<String> = free.map(|(at, _)| at.to_string()).collect();
+        let (shown, more) = free.split_at(free.len().min(MAX_NAMED));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        Some(format!("for {} s shards have had no owner: {}{more}", since.as_secs(), shown.join(", ")))
+    }
+
+    /// For who has stayed how long.
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.clock.read().elapsed_ns)
     }
 
     fn view(&self) -> ClusterView {

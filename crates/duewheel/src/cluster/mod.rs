@@ -32,6 +32,8 @@ pub(crate) mod peer;
 #[cfg(feature = "cluster")]
 mod place;
 #[cfg(feature = "cluster")]
+mod presence;
+#[cfg(feature = "cluster")]
 mod reserve;
 pub(crate) mod room;
 #[cfg(feature = "cluster")]
@@ -51,6 +53,7 @@ pub(crate) mod wire;
 pub use fleet::FleetError;
 #[cfg(feature = "cluster")]
 pub use peer::{BadCertificate, CertificatePart, PeerCertificates};
+pub use presence::DEFAULT_SETTLE_DELAY;
 #[cfg(feature = "cluster")]
 pub use view::{ClusterView, ShardView, Stage};
 

@@ -14,6 +14,7 @@ const LEASE: Duration = Duration::from_millis(1_000);
 
 async fn node(coordinator: &MemoryCoordinator, name: &str) -> Duewheel {
     let options = NodeOptions::new(name).advertise("127.0.0.1:0").shards_if_new(8);
+    let options = options.settle_delay(Duration::ZERO);
     let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
     Duewheel::builder()
         .cluster(Arc::new(coordinator.for_a_node()), options)

@@ -1,19 +1,21 @@
 //! Who may do what over HTTP: bearer tokens with scopes, queues and an end, kept as hashes in a file.
 //!
 //! ```text
-//!   tokens.toml ──read at the start and at SIGHUP──▶ Table ──▶ Guard ── who is this? ──▶ Caller ── may it? ──▶ the handler
+//!   tokens.toml ──read at the start, at SIGHUP and when it changes──▶ Table ──▶ Guard ── who is this? ──▶ Caller ── may it? ──▶ the handler
 //! ```
 //!
-//! Without a file everybody who reaches the listener is trusted; then it must be on loopback, or `--insecure` be spelled out.
+//! Without a file everybody who reaches the listener is trusted; then it must be on loopback, or `--insecure http` be spelled out.
 
 mod guard;
 mod host;
+mod prefixes;
 mod scope;
 mod table;
 mod token;
 
 pub use guard::{Caller, Guard};
 pub use host::Hosts;
+pub use prefixes::Prefixes;
 pub use scope::Scope;
-pub use table::{Entry, Table, TokensError, block, check_rights};
+pub use table::{Entry, Table, TokensError, block};
 pub use token::{Hash, Token};

@@ -11,9 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::Metadata;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,8 +18,9 @@ use duewheel::core::{QueueName, WallMs};
 use serde::Deserialize;
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
+use super::prefixes::reach;
 use super::{Hash, Scope};
-use crate::rfc3339;
+use crate::{private, rfc3339};
 
 /// Each request is compared with all of them.
 const MAX_TOKENS: usize = 1_000;
@@ -59,16 +57,13 @@ pub enum TokensError {
         /// Why.
         why: std::io::Error,
     },
-    /// Others than its owner may read or change it.
-    #[error(
-        "the tokens in {} may be read or changed by others than the owner (mode {mode:03o}); chmod 600 it",
-        .file.display()
-    )]
+    /// Somebody may read or change it who should not.
+    #[error("the tokens in {}: the file {what}", .file.display())]
     Exposed {
         /// Which file.
         file: PathBuf,
-        /// Its rights.
-        mode: u32,
+        /// Who, and its rights.
+        what: String,
     },
     /// It is not as it should be.
     #[error("the tokens in {}: {what}", .file.display())]
@@ -101,18 +96,18 @@ impl Table {
     /// Reads the file.
     ///
     /// # Errors
-    /// When it cannot be read, is open to others, or is not as it should be.
+    /// When it cannot be read, others may read or change it, or it is not as it should be.
     pub fn read(file: &Path) -> Result<Table, TokensError> {
         let unreadable = |why| TokensError::Unreadable { file: file.to_owned(), why };
-        let opened = std::fs::File::open(file).map_err(unreadable)?;
-        // Of what was opened, whatever the name stands for by now.
-        check_rights(file, &opened.metadata().map_err(unreadable)?)?;
-        let mut text = String::new();
-        opened.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
-        if text.len() as u64 > MAX_BYTES {
+        let bytes = private::read(file, MAX_BYTES).map_err(unreadable)?;
+        let bytes = bytes.map_err(|what| TokensError::Exposed { file: file.to_owned(), what })?;
+        if bytes.len() as u64 > MAX_BYTES {
             let what = format!("must have at most {MAX_BYTES} bytes");
             return Err(TokensError::Wrong { file: file.to_owned(), what });
         }
+        let text = String::from_utf8(bytes);
+        let text =
+            text.map_err(|why| unreadable(std::io::Error::new(std::io::ErrorKind::InvalidData, why)))?;
         Table::parse(&text).map_err(|what| TokensError::Wrong { file: file.to_owned(), what })
     }
 
@@ -172,18 +167,6 @@ impl Table {
     }
 }
 
-/// Only the owner may read or change a file of tokens: with the right to write somebody else's hash in comes everything.
-///
-/// # Errors
-/// When others may.
-pub fn check_rights(file: &Path, meta: &Metadata) -> Result<(), TokensError> {
-    let mode = meta.mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(TokensError::Exposed { file: file.to_owned(), mode });
-    }
-    Ok(())
-}
-
 impl Entry {
     fn check(written: Written) -> Result<Entry, String> {
         let Written { name, hash, scopes, queues, expires } = written;
@@ -210,7 +193,7 @@ impl Entry {
     pub fn reaches(&self, queue: &QueueName) -> bool {
         match &self.queues {
             None => true,
-            Some(prefixes) => prefixes.iter().any(|p| queue.as_str().starts_with(p.as_str())),
+            Some(prefixes) => reach(prefixes, queue),
         }
     }
 }
@@ -308,7 +291,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens.toml");
         std::fs::write(&file, block(&entry("x", 1)).to_string()).unwrap();
-        for (mode, good) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o620, false)] {
+        for (mode, good) in
+            [(0o600, true), (0o400, true), (0o640, true), (0o604, false), (0o620, false), (0o602, false)]
+        {
             std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
             let read = Table::read(&file);
             assert_eq!(read.is_ok(), good, "{mode:o}: {read:?}");

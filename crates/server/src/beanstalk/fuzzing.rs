@@ -101,7 +101,7 @@ impl Client {
     pub fn new(wheel: &Duewheel, max_body: usize) -> Client {
         Client {
             app: App::new(wheel, max_body, 10, Drain::default()),
-            session: Session::new(SessionId(1)),
+            session: Session::new(SessionId(1), None),
             decoder: Decoder::new(max_body),
             input: BytesMut::new(),
             out: Vec::new(),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -12,14 +12,17 @@ use bytes::BytesMut;
 use duewheel::core::engine::{Hold, Op, WaiterId};
 use duewheel::{Answers, CallError, Patience, Pending, testing};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::server::TlsStream;
 
 use super::codec::{Decoder, MAX_LINE};
 use super::session::{Next, Session, default_queue};
+use super::socket::{self, SocketMode, identity};
 use super::{App, Shared};
 use crate::claim::Claim;
 use crate::stop::Stop;
+use crate::tls::Tls;
 
 /// Bytes of input held while the session is busy, beside the body that is being read.
 const READ_BUFFER: usize = 16 * 1024;
@@ -62,23 +65,25 @@ enum Socket {
 pub struct Listener {
     socket: Socket,
     app: App,
+    /// With how long a handshake may take.
+    tls: Option<(Arc<Tls>, Duration)>,
     stop: watch::Receiver<bool>,
     stopper: Stop,
 }
 
 impl Listener {
-    /// Takes the address. A socket file that nobody listens at any more is replaced.
+    /// Takes the address. A socket file that nobody listens at any more is replaced; a new one has the rights `mode`.
     ///
     /// # Cancel safety
     /// Cancel safe; a socket file may be left behind.
     ///
     /// # Errors
     /// When the address cannot be taken.
-    pub async fn bind(address: &Address, app: App) -> io::Result<Listener> {
+    pub async fn bind(address: &Address, mode: SocketMode, app: App) -> io::Result<Listener> {
         let socket = match address {
             Address::Tcp(address) => Socket::Tcp(TcpListener::bind(address).await?),
             Address::Unix(path) => {
-                let socket = bind_unix(path).await?;
+                let socket = socket::listen(path, mode).await?;
                 Socket::Unix(socket, path.clone(), identity(path)?)
             }
         };
@@ -95,7 +100,13 @@ impl Listener {
 
     fn over(socket: Socket, app: App) -> Listener {
         let (stopper, stop) = Stop::new();
-        Listener { socket, app, stop, stopper }
+        Listener { socket, app, tls: None, stop, stopper }
+    }
+
+    /// The same for TLS alone, with so long for a handshake.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<(Arc<Tls>, Duration)>) -> Listener {
+        Listener { tls, ..self }
     }
 
     /// Where it listens; the real port if port 0 was asked for.
@@ -119,9 +130,11 @@ impl Listener {
     /// # Cancel safety
     /// When it is dropped, no new connections are accepted; open ones go on.
     pub async fn run(self, linger: Duration) {
-        // It is always there, with its totals.
-        let keep = Op::Hold { queue: default_queue(), how: Hold::Keep };
-        drop(self.app.0.client.submit(vec![keep]));
+        if self.app.0.reaches(&default_queue()) {
+            // It is always there, with its totals.
+            let keep = Op::Hold { queue: default_queue(), how: Hold::Keep };
+            drop(self.app.0.client.submit(vec![keep]));
+        }
         let places = self.app.0.max_connections.min(Semaphore::MAX_PERMITS);
         let free = Arc::new(Semaphore::new(places));
         loop {
@@ -141,12 +154,17 @@ impl Listener {
             testing::place("beanstalk accept");
             // The protocol has no word for "too many connections": it is closed.
             let Ok(place) = Arc::clone(&free).try_acquire_owned() else { continue };
-            let (app, stop) = (self.app.clone(), self.stop.clone());
+            let (app, tls, stop) = (self.app.clone(), self.tls.clone(), self.stop.clone());
             tokio::spawn(async move {
                 let _place = place;
-                match stream {
-                    Stream::Tcp(stream) => serve(stream, app, stop).await,
-                    Stream::Unix(stream) => serve(stream, app, stop).await,
+                match (stream, tls) {
+                    (Stream::Tcp(stream), None) => serve(stream, app, stop).await,
+                    (Stream::Tcp(stream), Some((tls, patience))) => {
+                        if let Some(stream) = shake_hands(stream, &tls, patience, stop.clone()).await {
+                            serve(stream, app, stop).await;
+                        }
+                    }
+                    (Stream::Unix(stream), _) => serve(stream, app, stop).await,
                 }
             });
         }
@@ -178,32 +196,26 @@ impl Listener {
 }
 
 enum Stream {
-    Tcp(tokio::net::TcpStream),
+    Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// Device and inode.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let meta = std::fs::symlink_metadata(path)?;
-    Ok((meta.dev(), meta.ino()))
-}
-
-async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            use std::os::unix::fs::FileTypeExt;
-            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-            let connected = UnixStream::connect(path).await;
-            let is_dead = connected.is_err_and(|why| why.kind() == io::ErrorKind::ConnectionRefused);
-            if !is_socket || !is_dead {
-                return Err(error);
-            }
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        bound => bound,
+/// Gives nothing when the client has no certificate that counts, is too slow, or the server stops.
+async fn shake_hands(
+    stream: TcpStream,
+    tls: &Tls,
+    patience: Duration,
+    mut stop: watch::Receiver<bool>,
+) -> Option<TlsStream<TcpStream>> {
+    tokio::select! {
+        shaken = tokio::time::timeout(patience, tls.acceptor().accept(stream)) => match shaken {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => tracing::debug!(%error, "no TLS connection"),
+            Err(_) => tracing::debug!("no TLS connection: the handshake took too long"),
+        },
+        _ = stop.wait_for(|stop| *stop) => {}
     }
+    None
 }
 
 /// One connection, from the first byte to the last.
@@ -215,7 +227,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watc
     let mut connection = Connection {
         stream,
         shared,
-        session: Session::new(shared.client.new_session()),
+        session: Session::new(shared.client.new_session(), shared.queues.clone()),
         decoder: Decoder::new(shared.max_body),
         input: BytesMut::new(),
         out: Vec::new(),
@@ -400,6 +412,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
     async fn flush(&mut self) -> io::Result<()> {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out).await?;
+            // TLS may have kept some of it.
+            self.stream.flush().await?;
             self.out.clear();
             self.out.shrink_to(WRITE_BUFFER);
         }

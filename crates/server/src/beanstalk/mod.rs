@@ -14,9 +14,11 @@ mod codec;
 #[doc(hidden)]
 pub mod fuzzing;
 mod listener;
+mod reach;
 mod replies;
 mod role;
 mod session;
+mod socket;
 mod stats;
 
 use std::hash::{BuildHasher, RandomState};
@@ -25,11 +27,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Instant;
 
+use duewheel::core::QueueName;
 use duewheel::{Client, Duewheel};
 
 pub use listener::{Address, Listener};
 pub(crate) use session::default_queue;
+pub use socket::SocketMode;
 
+use crate::auth::Prefixes;
 use crate::drain::Drain;
 use codec::Kind;
 
@@ -46,6 +51,8 @@ struct Shared {
     client: Client,
     max_body: usize,
     max_connections: usize,
+    /// The queues that clients may use; `None`: all.
+    queues: Option<Arc<Prefixes>>,
     drain: Drain,
     counters: Counters,
     started: Instant,
@@ -62,6 +69,7 @@ impl App {
             client: wheel.client().clone(),
             max_body,
             max_connections,
+            queues: None,
             drain,
             counters: Counters::default(),
             started: Instant::now(),
@@ -69,6 +77,23 @@ impl App {
             hostname: stats::kernel("hostname"),
             os: stats::kernel("version"),
         }))
+    }
+
+    /// The same for clients that may use only queues whose names begin so. To be called before it is cloned.
+    ///
+    /// # Panics
+    /// When it has been cloned.
+    #[must_use]
+    pub fn limited_to(mut self, queues: Option<Prefixes>) -> Self {
+        let shared = Arc::get_mut(&mut self.0).expect("no listener has it yet");
+        shared.queues = queues.map(Arc::new);
+        self
+    }
+}
+
+impl Shared {
+    fn reaches(&self, queue: &QueueName) -> bool {
+        self.queues.as_ref().is_none_or(|queues| queues.reach(queue))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 
 use duewheel::CallError;
 use duewheel::core::engine::{
@@ -17,9 +18,11 @@ use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
 use super::batch::{Brings, Part, brings, is_alone, sees_what_follows};
 use super::codec::{Command, IfTaken, Kind, Put, Said};
+use super::reach::Reach;
 use super::replies::{block, found, line, lost, no_answer, unchanged};
 use super::role::Role;
 use super::{Shared, stats};
+use crate::auth::Prefixes;
 use crate::error::{ErrorCode, Problem};
 
 /// Commands handed to the engine together.
@@ -55,6 +58,8 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
+    /// The queues within reach. The one that a client begins with may be out of reach: then it is a name and no more.
+    reach: Reach,
     used: QueueName,
     watched: Vec<QueueName>,
     /// Holds that were let go of for others which were refused.
@@ -80,6 +85,8 @@ enum Input {
 #[derive(Debug)]
 enum Task {
     Nothing,
+    /// In which queues these are.
+    Look(Vec<MessageId>),
     Batch(Vec<Part>),
     /// So many reserves at the front.
     Reserve(usize),
@@ -105,10 +112,11 @@ enum PauseStep {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId) -> Self {
+    pub(super) fn new(id: SessionId, reach: Option<Arc<Prefixes>>) -> Self {
         let used = default_queue();
         Session {
             id,
+            reach: Reach::new(reach),
             watched: vec![used.clone()],
             used,
             held_again: Vec::new(),
@@ -124,7 +132,7 @@ impl Session {
     /// What the engine must hear at the start; the answers mean nothing.
     pub(super) fn opening(&self) -> Vec<Op> {
         let hold = |how| Op::Hold { queue: self.used.clone(), how };
-        vec![hold(Hold::Use), hold(Hold::Watch)]
+        if self.reach.has(&self.used) { vec![hold(Hold::Use), hold(Hold::Watch)] } else { Vec::new() }
     }
 
     /// The end. Gives what the engine must hear; the answers mean nothing.
@@ -133,8 +141,10 @@ impl Session {
         self.works.end(&shared.counters.workers);
         let mut ops = vec![Op::SessionClosed { session: self.id }];
         ops.append(&mut self.held_again);
-        ops.push(Op::LetGo { queue: self.used.clone(), how: Hold::Use });
-        ops.extend(self.watched.iter().map(|queue| Op::LetGo { queue: queue.clone(), how: Hold::Watch }));
+        let holds = std::iter::once((&self.used, Hold::Use));
+        let holds = holds.chain(self.watched.iter().map(|queue| (queue, Hold::Watch)));
+        let held = holds.filter(|(queue, _)| self.reach.has(queue));
+        ops.extend(held.map(|(queue, how)| Op::LetGo { queue: queue.clone(), how }));
         ops
     }
 
@@ -162,6 +172,9 @@ impl Session {
 
     /// Goes on when nothing is under way.
     pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        if let Some(look) = self.look(shared.max_body) {
+            return look;
+        }
         let (mut parts, mut ops, mut bytes) = (Vec::new(), Vec::new(), 0);
         let (mut more, mut batch) = (true, Brings::Either);
         while more && parts.len() < BATCH && bytes < BATCH_BYTES {
@@ -182,6 +195,9 @@ impl Session {
                 (batch, brings) if batch == brings => {}
                 (Brings::Messages | Brings::Nothing, _) => break,
             }
+            if said.what.as_ref().is_ok_and(|command| self.reach.is_unseen(command)) {
+                break;
+            }
             let Some(said) = self.said.pop_front() else { break };
             more = !said.what.as_ref().is_ok_and(sees_what_follows);
             let before = parts.len();
@@ -191,12 +207,22 @@ impl Session {
         if parts.is_empty() {
             return Next::Read;
         }
+        // What stands behind this batch is looked at anew.
+        self.reach.forget();
         for op in mem::take(&mut self.held_again) {
             parts.insert(0, Part::Silent);
             ops.insert(0, op);
         }
         self.task = Task::Batch(parts);
         Next::Ask(ops)
+    }
+
+    /// Asks in which queues the messages are that the next batch of commands names, where not all queues are within reach.
+    fn look(&mut self, max_body: usize) -> Option<Next> {
+        let ids = self.reach.unseen(self.said.iter().take(BATCH), BATCH_BYTES / max_body.max(1))?;
+        let ops = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
+        self.task = Task::Look(ids);
+        Some(Next::Ask(ops))
     }
 
     /// A command that is done in one step: what it asks of the engine, and what to make of the answer.
@@ -206,6 +232,12 @@ impl Session {
             Ok(command) => command,
             Err(refusal) => return parts.push(Part::Text(refusal.reply())),
         };
+        if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
+            if let Command::Put(put) = &command {
+                self.bytes -= put.body.len();
+            }
+            return parts.push(Part::Text(text));
+        }
         let mut ask = |part: Part, op: Op| {
             parts.push(part);
             ops.push(op);
@@ -223,7 +255,9 @@ impl Session {
                 let left = mem::replace(&mut self.used, queue.clone());
                 let part = Part::Use { queue: queue.clone(), left: left.clone() };
                 ask(part, Op::Hold { queue, how: Hold::Use });
-                ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
+                if self.reach.has(&left) {
+                    ask(Part::Silent, Op::LetGo { queue: left, how: Hold::Use });
+                }
             }
             Command::Watch(queue) => {
                 if !self.watched.contains(&queue) {
@@ -246,7 +280,9 @@ impl Session {
                     }
                     // The last takes its place, as in beanstalkd: clients see the order.
                     self.watched.swap_remove(at);
-                    ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
+                    if self.reach.has(&queue) {
+                        ask(Part::Silent, Op::LetGo { queue, how: Hold::Watch });
+                    }
                 }
                 parts.push(self.watching());
             }
@@ -346,10 +382,15 @@ impl Session {
     /// The command at the front, which takes several steps or may wait.
     fn alone(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         if matches!(self.said.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
-            return self.reserve(shared);
+            return self.reserve(shared, out);
         }
         let Some(Said { kind, what: Ok(command) }) = self.said.pop_front() else { return Next::Read };
         self.count(shared, kind);
+        if let Some(text) = self.reach.refusal(&command, &self.used, &self.watched) {
+            out.extend_from_slice(text.as_bytes());
+            return self.go_on(shared, out);
+        }
+        self.reach.forget();
         self.task = match command {
             Command::Kick(most) => Task::Kick { left: most, kicked: 0, from: State::Dead },
             Command::KickJob(id) => Task::KickJob(id, State::Dead),
@@ -362,7 +403,13 @@ impl Session {
     }
 
     /// As many reserves as stand at the front, as one demand: it is answered as soon as there is something for the first.
-    fn reserve(&mut self, shared: &Shared) -> Next {
+    fn reserve(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
+        let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
+        if queues.is_empty() {
+            // Nothing that it watches will ever bring it a message.
+            self.answer_first(ErrorCode::Forbidden.beanstalk(), shared, out);
+            return self.go_on(shared, out);
+        }
         let is_reserve = |said: &&Said| matches!(said.what, Ok(Command::Reserve(_)));
         let reserves = self.said.iter().take(BATCH).take_while(is_reserve).count();
         let seconds = match self.said.front().map(|said| &said.what) {
@@ -382,7 +429,7 @@ impl Session {
         let waiter = shared.client.new_waiter();
         let op = Op::Reserve(Reserve {
             waiter,
-            queues: self.watched.clone(),
+            queues,
             max: reserves,
             max_bytes: BATCH_BYTES,
             wait_ms,
@@ -412,7 +459,9 @@ impl Session {
             Task::Pause { queue, seconds, step: PauseStep::Pause } => {
                 Op::Pause { queue: queue.clone(), for_ms: Some(u64::from(*seconds) * 1_000) }
             }
-            Task::Nothing | Task::Batch(_) | Task::Reserve(_) => return self.go_on(shared, out),
+            Task::Nothing | Task::Look(_) | Task::Batch(_) | Task::Reserve(_) => {
+                return self.go_on(shared, out);
+            }
         };
         Next::Ask(vec![op])
     }
@@ -422,6 +471,11 @@ impl Session {
         let mut answers = answers.into_iter();
         match mem::replace(&mut self.task, Task::Nothing) {
             Task::Nothing => {}
+            Task::Look(ids) => {
+                for (id, answer) in ids.into_iter().zip(answers) {
+                    self.reach.learn(id, answer);
+                }
+            }
             Task::Batch(parts) => {
                 for part in parts {
                     let answer = if part.has_answer() { answers.next() } else { None };
@@ -469,8 +523,10 @@ impl Session {
                     }
                     // It is there for every client, and first, as in beanstalkd.
                     let default = default_queue();
-                    names.retain(|name| *name != default);
-                    names.insert(0, default);
+                    names.retain(|name| *name != default && self.reach.has(name));
+                    if self.reach.has(&default) {
+                        names.insert(0, default);
+                    }
                     block(out, &stats::list(&names));
                 }
                 answer => out.extend_from_slice(no_answer(answer).as_bytes()),
@@ -539,7 +595,9 @@ impl Session {
             (Part::Use { queue, left }, Some(Ok(Reply::Configure(_)))) => {
                 // It goes on with the queue before, which it has let go of in the same batch.
                 if self.used == queue {
-                    self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
+                    if self.reach.has(&left) {
+                        self.held_again.push(Op::Hold { queue: left.clone(), how: Hold::Use });
+                    }
                     self.used = left;
                 }
                 ErrorCode::Overloaded.beanstalk()
@@ -614,7 +672,7 @@ mod tests {
     async fn batches(input: &str) -> (Vec<String>, String) {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
         let app = App::new(&wheel, 100, 10, Drain::default());
-        let (mut session, mut out) = (Session::new(SessionId(1)), Vec::new());
+        let (mut session, mut out) = (Session::new(SessionId(1), None), Vec::new());
         let (mut decoder, mut input) = (Decoder::new(100), bytes::BytesMut::from(input));
         while let Some(said) = decoder.next(&mut input) {
             session.hear(said);

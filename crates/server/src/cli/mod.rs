@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{ConfigError, Options};
+use crate::config::{ConfigError, Insecure, Options};
 
 mod backup;
 mod cluster;
@@ -105,8 +105,15 @@ struct Server {
     #[arg(long, env = "DUEWHEEL_CA_CERT", value_name = "FILE")]
     ca_cert: Option<PathBuf>,
     /// Send the token to another machine even without https
-    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_parser = insecure)]
     insecure: Option<bool>,
+}
+
+/// The variable may be the server's, which names listeners with it: that says nothing of tokens.
+fn insecure(text: &str) -> Result<bool, String> {
+    text.parse()
+        .or_else(|_| text.parse::<Insecure>().map(|_| false))
+        .map_err(|_| "must be true or false".to_owned())
 }
 
 /// Text that is shown nowhere, not even when it is wrong.
@@ -212,6 +219,17 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A container may have the server's variable, and its client commands must go on working.
+    #[test]
+    fn what_opens_a_listener_lets_no_token_out() {
+        for (text, means) in
+            [("true", Ok(true)), ("false", Ok(false)), ("http,peer", Ok(false)), ("none", Ok(false))]
+        {
+            assert_eq!(insecure(text), means, "{text}");
+        }
+        assert!(insecure("yes").is_err() && insecure("").is_err());
     }
 
     #[test]

@@ -9,8 +9,14 @@ use super::{Failure, Serve};
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options, Settings};
 use crate::serve::{ServeError, serve};
+use crate::signals::keep_hang_up_from_killing;
 
 pub(super) fn run(args: Serve) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // First of all: whoever has changed a file sends the signal without knowing how far the start has come.
+    let entered = runtime.enter();
+    keep_hang_up_from_killing()?;
+    drop(entered);
     let file = args.config.as_deref().map(Options::from_file).transpose()?;
     let mut settings = args.options.over(file.unwrap_or_default()).settings()?;
     settings.file = args.config.clone();
@@ -20,7 +26,6 @@ pub(super) fn run(args: Serve) -> Result<(), Failure> {
         return Ok(());
     }
     log(&settings)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // After a bug it stops as after a signal; if even that is not possible any more, it ends.
     let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
     let result = runtime.block_on(serve(settings, bugs, &mut stdout()));

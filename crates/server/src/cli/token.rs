@@ -11,7 +11,8 @@ use clap::{Args, Subcommand};
 use duewheel::core::{QueueName, WallMs};
 
 use super::Failure;
-use crate::auth::{Entry, Scope, Table, Token, block, check_rights};
+use crate::auth::{Entry, Scope, Table, Token, block};
+use crate::private;
 use crate::span::Span;
 
 const OWNER_ONLY: u32 = 0o600;
@@ -80,7 +81,10 @@ impl New {
             Some(file) => {
                 append(file, &block)?;
                 writeln!(out, "{}", token.reveal())?;
-                eprintln!("written to {}; kill -HUP the server, and it counts", file.display());
+                eprintln!(
+                    "written to {}; it counts from now on, or when the server next looks at the file; kill -HUP makes it look at once",
+                    file.display()
+                );
             }
             None => {
                 writeln!(out, "{}\n\n{block}", token.reveal())?;
@@ -108,7 +112,8 @@ fn append(file: &Path, block: &str) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::Failed(format!("{}: {why}", file.display()));
     let opened = OpenOptions::new().read(true).append(true).create(true).mode(OWNER_ONLY).open(file);
     let mut opened = opened.map_err(failed)?;
-    check_rights(file, &opened.metadata().map_err(failed)?).map_err(Failure::failed)?;
+    let exposed = |what| Failure::Failed(format!("the tokens in {}: the file {what}", file.display()));
+    private::check_for_owner(&opened.metadata().map_err(failed)?).map_err(exposed)?;
     let mut text = String::new();
     opened.read_to_string(&mut text).map_err(failed)?;
     let gap = match text.as_bytes() {

@@ -16,6 +16,8 @@ const DEFAULT_NODE: &str = "duewheel";
 const DEFAULT_SHARDS: [u32; 2] = [1, 16];
 const MAX_SHARDS: u32 = 1024;
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
+/// After a power failure both may come up together, and whoever watches over the process should hear of it in the end.
+const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shorter, a busy server would lose its shards; longer, a dead one would keep them.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
@@ -87,6 +89,8 @@ pub struct RedisSettings {
     pub wait: u32,
     /// Whether a cluster is made where none is.
     pub create: RedisCreate,
+    /// How long a start waits for a Redis that is not there.
+    pub start_timeout: Duration,
     /// The authority that the server's certificate is from, in PEM.
     pub ca: Option<PathBuf>,
     /// The certificate that is shown to it, and its key, in PEM.
@@ -97,10 +101,14 @@ pub struct RedisSettings {
     pub advertise: Option<String>,
     /// What it shows to other nodes; `None`: a key that it draws.
     pub peer: Option<PeerFiles>,
+    /// Where it listens for other nodes, if that is not `advertise`.
+    pub peer_listen: Option<String>,
     /// How many shards a new cluster gets.
     pub shards: Option<u32>,
     /// How long a shard stays with a node that is not heard of.
     pub lease: Duration,
+    /// How long a node that comes must stay before others give shards up to it.
+    pub settle_delay: Duration,
 }
 
 impl Options {
@@ -142,6 +150,7 @@ impl StoreChoice {
                 ("redis-prefix", options.redis_prefix.is_some()),
                 ("redis-wait", options.redis_wait.is_some()),
                 ("redis-create", options.redis_create.is_some()),
+                ("redis-start-timeout", options.redis_start_timeout.is_some()),
                 ("redis-ca", options.redis_ca.is_some()),
                 ("redis-cert", options.redis_cert.is_some()),
                 ("redis-key", options.redis_key.is_some()),
@@ -150,8 +159,10 @@ impl StoreChoice {
                 ("peer-cert", options.peer_cert.is_some()),
                 ("peer-key", options.peer_key.is_some()),
                 ("peer-ca", options.peer_ca.is_some()),
+                ("peer-listen", options.peer_listen.is_some()),
                 ("shards", options.shards.is_some()),
                 ("shard-lease", options.shard_lease.is_some()),
+                ("settle-delay", options.settle_delay.is_some()),
             ];
             return match given.into_iter().find(|(_, given)| *given) {
                 Some((name, _)) => bad(format!("--{name} is for --store redis://… and redis-cluster://…")),
@@ -182,6 +193,9 @@ impl StoreChoice {
         }
         if options.advertise.is_some() && options.node.is_none() {
             return bad("--advertise needs --node: nodes are told apart by their names".into());
+        }
+        if options.peer_listen.is_some() && options.advertise.is_none() {
+            return bad("--peer-listen needs --advertise: others must know where to reach this node".into());
         }
         if let Some(n) = options.shards.filter(|n| !(1..=MAX_SHARDS).contains(n)) {
             return bad(format!("--shards {n}: must be from 1 to {MAX_SHARDS}"));
@@ -222,13 +236,16 @@ impl StoreChoice {
             prefix,
             wait: options.redis_wait.unwrap_or(0),
             create: options.redis_create.unwrap_or_default(),
+            start_timeout: options.redis_start_timeout.map_or(DEFAULT_START_TIMEOUT, Duration::from),
             ca: options.redis_ca.clone(),
             client,
             node,
             advertise: options.advertise.clone(),
             peer,
+            peer_listen: options.peer_listen.clone(),
             shards: options.shards,
             lease,
+            settle_delay: options.settle_delay.map_or(duewheel::DEFAULT_SETTLE_DELAY, Duration::from),
         })))
     }
 
@@ -244,6 +261,7 @@ impl StoreChoice {
                 redis_prefix: Some(redis.prefix),
                 redis_wait: Some(redis.wait),
                 redis_create: Some(redis.create),
+                redis_start_timeout: Some(span(redis.start_timeout)),
                 redis_ca: redis.ca,
                 redis_cert: redis.client.as_ref().map(|files| files.cert.clone()),
                 redis_key: redis.client.map(|files| files.key),
@@ -252,7 +270,9 @@ impl StoreChoice {
                 peer_cert: redis.peer.as_ref().map(|files| files.own.cert.clone()),
                 peer_key: redis.peer.as_ref().map(|files| files.own.key.clone()),
                 peer_ca: redis.peer.map(|files| files.ca),
+                peer_listen: redis.peer_listen,
                 shard_lease: Some(span(redis.lease)),
+                settle_delay: Some(span(redis.settle_delay)),
                 ..Options::default()
             },
         }
@@ -290,6 +310,9 @@ mod tests {
             ("redis_password = 'x'", "--redis-password is for"),
             ("redis_prefix = 'x'", "--redis-prefix is for"),
             ("redis_create = 'never'", "--redis-create is for"),
+            ("redis_start_timeout = '1s'", "--redis-start-timeout is for"),
+            ("peer_listen = 'h:1'", "--peer-listen is for"),
+            ("settle_delay = '1s'", "--settle-delay is for"),
             ("redis_cert = 'x'", "--redis-cert is for"),
             ("redis_key = 'x'", "--redis-key is for"),
             ("peer_ca = 'x'", "--peer-ca is for"),
@@ -314,6 +337,7 @@ mod tests {
         let base = "store = 'redis://127.0.0.1:6379'\n";
         for (toml, says) in [
             ("advertise = 'h:1'", "--advertise needs --node"),
+            ("peer_listen = 'h:1'", "--peer-listen needs --advertise"),
             ("node = 'a b'", "--node \"a b\""),
             ("shards = 0", "--shards 0"),
             ("shards = 1025", "--shards 1025"),

@@ -76,7 +76,10 @@ fn what_a_route_is_about_is_what_stands_in_its_path() {
         assert_eq!(about, (queue, id), "{} {}", route.method, route.path);
     }
     let open = routes::table().into_iter().filter(|route| route.access == Access::Open);
-    assert_eq!(open.map(|route| route.path).collect::<Vec<_>>(), ["/healthz", "/openapi.json", "/"]);
+    assert_eq!(
+        open.map(|route| route.path).collect::<Vec<_>>(),
+        ["/healthz", "/livez", "/readyz", "/openapi.json", "/"]
+    );
 }
 
 #[test]

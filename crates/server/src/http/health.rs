@@ -1,10 +1,12 @@
-//! `GET /healthz`: whether the driver still turns.
+//! Three questions. `GET /livez`: would a restart of the process help? `GET /readyz`: should it be sent requests? `GET /healthz`: is all
+//! well, the store and the cluster included? The first two are for whoever restarts processes and shares out requests, and say nothing else.
 
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
 use duewheel::testing;
 
+use super::App;
 use super::call::Call;
 use super::{Answer, object};
 use crate::auth::Caller;
@@ -12,6 +14,64 @@ use crate::auth::Caller;
 /// The driver comes round at least every second; five of them without it are a fault.
 const MAX_TICK_AGE_MS: u64 = 5_000;
 
+/// A thread that has not come round for so long never will. Longer than any call of a store over the network takes until it gives up, as
+/// a restart gives back no store; and `/healthz` has been red for long.
+const MAX_STALL_MS: u64 = 120_000;
+
+/// What the probes are answered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Signs {
+    /// Whether there was a bug of ours.
+    failing: bool,
+    /// Whether it was told to stop.
+    leaves: bool,
+    tick_age_ms: u64,
+}
+
+impl Signs {
+    fn of(app: &App) -> Signs {
+        Signs {
+            failing: app.failing.get().is_some(),
+            leaves: app.leaving.load(Ordering::Relaxed) || app.draining.load(Ordering::Relaxed),
+            tick_age_ms: app.client.health().tick_age_ms,
+        }
+    }
+
+    /// Why only a restart helps, if it is so.
+    fn dead(self) -> Option<&'static str> {
+        match self {
+            Signs { failing: true, .. } => Some("failing"),
+            Signs { tick_age_ms, .. } if tick_age_ms > MAX_STALL_MS => Some("stalled"),
+            Signs { .. } => None,
+        }
+    }
+
+    /// Why it should be sent no requests, if it is so.
+    fn unready(self) -> Option<&'static str> {
+        self.dead().or(match self {
+            Signs { leaves: true, .. } => Some("draining"),
+            Signs { tick_age_ms, .. } if tick_age_ms > MAX_TICK_AGE_MS => Some("stalled"),
+            Signs { .. } => None,
+        })
+    }
+}
+
+/// `GET /livez`.
+pub(crate) async fn live(call: Call) -> Answer {
+    probe(Signs::of(&call.app).dead())
+}
+
+/// `GET /readyz`. The troubles of a store that all nodes share make none of them unready: if all were taken away, nobody would hear of it.
+pub(crate) async fn ready(call: Call) -> Answer {
+    probe(Signs::of(&call.app).unready())
+}
+
+fn probe(trouble: Option<&'static str>) -> Answer {
+    let status = trouble.map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
+    Ok(object(status, |out| out.plain("status", trouble.unwrap_or("ok"))))
+}
+
+/// `GET /healthz`.
 pub(crate) async fn health(call: Call) -> Answer {
     testing::place("http request");
     let health = call.app.client.health();
@@ -28,6 +88,10 @@ pub(crate) async fn health(call: Call) -> Answer {
         out.number("tick_age_ms", health.tick_age_ms);
         out.plain("durability", call.app.client.level().as_str());
         out.truth("drain_mode", call.app.refuses_new());
+        if let Some(view) = call.app.wheel.cluster() {
+            let lost = view.shards.iter().filter(|shard| shard.owner.is_none()).count();
+            out.number("shards_without_owner", lost as u64);
+        }
         // It may name files; a stranger learns that there is trouble, and no more.
         if let Some(trouble) = trouble
             && !matches!(call.caller, Caller::Stranger(_))
@@ -35,4 +99,32 @@ pub(crate) async fn health(call: Call) -> Answer {
             out.text("trouble", trouble);
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_takes_requests_away_soon_and_the_process_late() {
+        for (tick_age_ms, unready, dead) in [
+            (0, None, None),
+            (5_000, None, None),
+            (5_001, Some("stalled"), None),
+            (120_000, Some("stalled"), None),
+            (120_001, Some("stalled"), Some("stalled")),
+        ] {
+            let signs = Signs { failing: false, leaves: false, tick_age_ms };
+            assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
+            // A server that drains is not killed for it.
+            let leaves = Signs { leaves: true, ..signs };
+            assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some("draining")), dead), "{leaves:?}");
+            let failing = Signs { failing: true, ..leaves };
+            assert_eq!(
+                (failing.unready(), failing.dead()),
+                (Some("failing"), Some("failing")),
+                "{failing:?}"
+            );
+        }
+    }
 }

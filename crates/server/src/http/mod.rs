@@ -74,6 +74,8 @@ pub struct Shared {
     hosts: Hosts,
     reading: Arc<call::Reading>,
     rooms: room::Rooms,
+    /// Told to stop, and about to drain.
+    leaving: AtomicBool,
     draining: AtomicBool,
     /// Why nothing is trusted any more.
     failing: OnceLock<String>,
@@ -145,6 +147,7 @@ impl App {
             hosts,
             reading,
             rooms,
+            leaving: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             failing: OnceLock::new(),
             drain,
@@ -180,7 +183,12 @@ impl App {
         Ok(answers.into_iter().map(|answer| answer.map_err(Problem::from)).collect())
     }
 
-    /// From now on `/healthz` says that the server drains.
+    /// From now on `/readyz` says that the server is about to stop, so that it is sent nothing new; it serves all the same.
+    pub fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on `/healthz` and `/readyz` say that the server drains.
     pub fn set_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }

@@ -106,6 +106,8 @@ pub(crate) fn table() -> Vec<Route> {
         post("/v1/backup", NO, server(Admin), backup::backup),
 
         get("/healthz", NO, Access::Open, health::health),
+        get("/livez", NO, Access::Open, health::live),
+        get("/readyz", NO, Access::Open, health::ready),
         get("/metrics", NO, server(Metrics), metrics::metrics),
         get("/openapi.json", NO, Access::Open, home::openapi),
         get("/", NO, Access::Open, home::home),

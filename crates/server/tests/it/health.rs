@@ -47,6 +47,9 @@ async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
     let request = r#"{"body": "a", "delay": "1h"}"#;
     let (stuck, said) = tokio::join!(server.call("POST", "/v1/queues/q/messages", request), async {
         let said = until(&server, 503, "stalled").await;
+        // Requests had better go elsewhere; a restart would stand before the same disk.
+        let (ready, live) = (server.call("GET", "/readyz", "").await, server.call("GET", "/livez", "").await);
+        assert_eq!((ready.status, &ready.json()["status"], live.status), (503, &"stalled".into(), 200));
         disk.gate.open();
         said
     });
@@ -69,6 +72,9 @@ async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
     assert_eq!((answer.status, &answer.json()["code"]), (503, &"storage_unavailable".into()));
     let said = until(&server, 503, "failing").await;
     assert!(said["trouble"].as_str().is_some_and(|why| why.contains("os error 5")), "{said}");
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(server.call("GET", path, "").await.status, 200, "{path}");
+    }
     disk.gate.open();
     until(&server, 200, "ok").await;
     assert_eq!(server.call("POST", "/v1/queues/q/messages", request).await.status, 201);

@@ -80,6 +80,8 @@ impl DuewheelCluster {
         command.args(["--node", &member.name, "--advertise", &member.peers.to_string()]);
         command.args(["--shards", &self.shards.to_string()]);
         command.args(["--shard-lease", &format!("{}ms", self.shard_lease.as_millis())]);
+        // Shards are to move often, so that the faults meet them on their way.
+        command.args(["--settle-delay", "500ms"]);
         if self.wait > 0 {
             command.args(["--redis-wait", &self.wait.to_string()]);
         }

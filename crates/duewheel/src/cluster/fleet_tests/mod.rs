@@ -3,6 +3,7 @@
 
 mod basics;
 mod faults;
+mod flaps;
 mod load;
 mod talk;
 mod waits;
@@ -38,6 +39,7 @@ fn options(name: &str) -> FleetOptions {
         certificates: None,
         speaks: Speaks::default(),
         shards_if_new: 8,
+        settle_delay: Duration::ZERO,
         seed: Some(1),
         quotas: Default::default(),
     }

@@ -29,6 +29,7 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
         certificates: None,
         speaks: Default::default(),
         shards_if_new: joined.shards,
+        settle_delay: Duration::ZERO,
         seed: Some(1),
         quotas: Default::default(),
     };

@@ -1,14 +1,15 @@
-//! No listener beyond loopback unless clients are asked who they are and nobody can listen in, or `--insecure` is spelled out: every
+//! No listener beyond loopback unless clients are asked who they are and nobody can listen in, or it is named by `--insecure`: every
 //! combination, with the real binary.
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
 use super::tls::Authority;
-use super::{new_token, request, say};
+use super::{new_token, request, say, until};
 use crate::process::{BINARY, Process, run, serve, text};
 
 struct Secrets {
@@ -22,6 +23,7 @@ impl Secrets {
         let dir = TempDir::new().expect("dir");
         let authority = Authority::new();
         authority.write(dir.path());
+        std::fs::write(dir.path().join("ca.pem"), authority.pem()).expect("authority");
         let token = new_token(&dir.path().join("tokens.toml"), &["--name", "n", "--scope", "metrics"]);
         Secrets { dir, authority, token }
     }
@@ -30,7 +32,7 @@ impl Secrets {
         self.dir.path()
     }
 
-    fn command(&self, data: &str, tokens: bool, tls: bool, insecure: bool) -> Command {
+    fn command(&self, data: &str, tokens: bool, tls: bool, insecure: &str) -> Command {
         let mut command = serve();
         command.current_dir(self.path()).args(["--durability", "memory", "--data", data]);
         if tokens {
@@ -39,36 +41,43 @@ impl Secrets {
         if tls {
             command.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
         }
-        if insecure {
-            command.arg("--insecure");
+        if !insecure.is_empty() {
+            command.args(["--insecure", insecure]);
         }
         command
     }
 }
 
 const BOTH: [bool; 2] = [false, true];
+/// What may be said, the listener itself and the others.
+const WORDS: [&str; 4] = ["", "http", "beanstalk", "peer"];
+
+fn refused(command: &mut Command, at: &str) -> String {
+    let output = run(command);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{at}: {stderr}");
+    assert!(output.stdout.is_empty(), "{at}: said that it is ready");
+    assert!(stderr.contains("other machines reach this address"), "{at}: {stderr}");
+    stderr
+}
 
 #[test]
-fn http_beyond_loopback_needs_tokens_and_tls_or_the_word() {
+fn http_beyond_loopback_needs_tokens_and_tls_or_its_name() {
     let secrets = Secrets::new();
-    let mut refused = 0;
+    let mut seen = 0;
     for host in ["127.0.0.1", "0.0.0.0"] {
         for (tokens, tls, insecure) in
-            BOTH.into_iter().flat_map(|a| BOTH.into_iter().flat_map(move |b| BOTH.map(|c| (a, b, c))))
+            BOTH.into_iter().flat_map(|a| BOTH.into_iter().flat_map(move |b| WORDS.map(|c| (a, b, c))))
         {
             let at = format!("{host}, tokens {tokens}, TLS {tls}, insecure {insecure}");
             let mut command = secrets.command(&at.replace([',', ' '], ""), tokens, tls, insecure);
             command.args(["--http", &format!("{host}:0")]);
-            if host == "0.0.0.0" && !insecure && !(tokens && tls) {
-                let output = run(&mut command);
-                let stderr = text(&output.stderr);
-                assert_eq!(output.status.code(), Some(1), "{at}: {stderr}");
-                assert!(output.stdout.is_empty(), "{at}: said that it is ready");
-                assert!(stderr.contains("other machines reach this address"), "{at}: {stderr}");
-                assert!(stderr.contains("--insecure"), "{at}: {stderr}");
+            if host == "0.0.0.0" && insecure != "http" && !(tokens && tls) {
+                let stderr = refused(&mut command, &at);
+                assert!(stderr.contains("--insecure http "), "{at}: {stderr}");
                 assert_eq!(stderr.contains("--tokens"), !tokens, "{at}: {stderr}");
                 assert_eq!(stderr.contains("--tls-cert"), !tls, "{at}: {stderr}");
-                refused += 1;
+                seen += 1;
                 continue;
             }
             let server = Process::spawn(command);
@@ -86,36 +95,136 @@ fn http_beyond_loopback_needs_tokens_and_tls_or_the_word() {
             assert_eq!(ask(&super::bearer(&secrets.token)).status, 200, "{at}");
         }
     }
-    assert_eq!(refused, 3);
+    assert_eq!(seen, 9, "without both, and three other words");
 }
 
-/// The protocol has no word for a token, so nothing but the word helps.
+/// The protocol has no word for a token, so tokens and the certificate of the server do not help.
 #[test]
-fn beanstalkds_protocol_beyond_loopback_needs_the_word_whatever_else_there_is() {
+fn beanstalkds_protocol_beyond_loopback_needs_its_name_or_certificates_of_clients() {
     let secrets = Secrets::new();
     for (tokens, tls, insecure) in
-        BOTH.into_iter().flat_map(|a| BOTH.into_iter().flat_map(move |b| BOTH.map(|c| (a, b, c))))
+        BOTH.into_iter().flat_map(|a| BOTH.into_iter().flat_map(move |b| WORDS.map(|c| (a, b, c))))
     {
         let at = format!("tokens {tokens}, TLS {tls}, insecure {insecure}");
         let mut command = secrets.command(&at.replace([',', ' '], ""), tokens, tls, insecure);
         command.args(["--http", "127.0.0.1:0", "--beanstalk", "0.0.0.0:0"]);
-        if insecure {
+        if insecure == "beanstalk" {
             let mut server = Process::spawn(command);
             assert!(server.beanstalk().starts_with("0.0.0.0:"), "{at}");
             continue;
         }
-        let output = run(&mut command);
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{at}: {stderr}");
-        assert!(output.stdout.is_empty(), "{at}: said that it is ready");
-        assert!(stderr.contains("--beanstalk 0.0.0.0:0") && stderr.contains("--insecure"), "{at}: {stderr}");
+        let stderr = refused(&mut command, &at);
+        assert!(
+            stderr.contains("--beanstalk 0.0.0.0:0") && stderr.contains("--insecure beanstalk "),
+            "{at}: {stderr}"
+        );
     }
-    // A socket in the file system is governed by the rights of its file: with the usual umask its owner may connect, and nobody else.
-    let mut command = Command::new("sh");
-    let line = r#"umask 022; exec "$0" serve --http 127.0.0.1:0 --beanstalk unix:socket --data unix"#;
-    command.current_dir(secrets.path()).args(["-c", line]).arg(BINARY).env("DUEWHEEL_BEANSTALK", "off");
+    let mut command = secrets.command("clients", true, true, "");
+    command.args(["--http", "127.0.0.1:0", "--beanstalk", "0.0.0.0:0", "--beanstalk-client-ca", "ca.pem"]);
+    assert!(Process::spawn(command).beanstalk().starts_with("0.0.0.0:"));
+}
+
+/// Nothing listens for other nodes before Redis is there, so the refusal is all there is to see.
+#[test]
+fn the_nodes_port_beyond_loopback_needs_its_name() {
+    let secrets = Secrets::new();
+    let redis = ["--store", "redis://127.0.0.1:1", "--redis-start-timeout", "0s", "--node", "a"];
+    let start = |insecure: &str, more: &[&str]| {
+        let mut command = secrets.command("peers", true, true, insecure);
+        // Of the log store alone.
+        let mut args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let at = args.iter().position(|arg| arg == "--durability").expect("durability");
+        args.drain(at..at + 2);
+        command = Command::new(BINARY);
+        command.current_dir(secrets.path()).args(args).args(["--http", "127.0.0.1:0"]).args(redis).args(more);
+        command
+    };
+    for (option, more) in [
+        ("--advertise 0.0.0.0:7800", &["--advertise", "0.0.0.0:7800"][..]),
+        ("--peer-listen 0.0.0.0:7800", &["--advertise", "127.0.0.1:7800", "--peer-listen", "0.0.0.0:7800"]),
+    ] {
+        for insecure in ["", "http", "beanstalk"] {
+            let stderr = refused(&mut start(insecure, more), option);
+            assert!(stderr.contains(option) && stderr.contains("--insecure peer "), "{stderr}");
+        }
+        let output = run(&mut start("peer", more));
+        let stderr = text(&output.stderr);
+        assert!(
+            stderr.contains("cannot open the store in Redis") && !stderr.contains("--insecure"),
+            "{stderr}"
+        );
+    }
+}
+
+#[test]
+fn with_tokens_beanstalkds_protocol_is_off_unless_it_is_named() {
+    let secrets = Secrets::new();
+    for (tokens, named, listens) in [(false, false, true), (true, false, false), (true, true, true)] {
+        let mut command = secrets.command("x", tokens, false, "");
+        // Whether it listens at the usual port cannot be tried beside other tests: the settings say it.
+        command.arg("--print-config").env_remove("DUEWHEEL_BEANSTALK");
+        if named {
+            command.args(["--beanstalk", "127.0.0.1:11300"]);
+        }
+        let settings: toml::Table = text(&run(&mut command).stdout).parse().expect("toml");
+        let at = if listens { "127.0.0.1:11300" } else { "off" };
+        assert_eq!(settings["beanstalk"].as_str(), Some(at), "tokens {tokens}, named {named}");
+    }
+    // A running one says where it listens, and nothing of this.
+    let mut command = secrets.command("running", true, false, "");
+    command.args(["--http", "127.0.0.1:0", "--beanstalk", "unix:socket"]);
     let mut server = Process::spawn(command);
     assert_eq!(server.line(), "listening on beanstalk+unix:socket");
-    let meta = std::fs::metadata(secrets.path().join("socket")).expect("socket");
-    assert_eq!(meta.permissions().mode() & 0o777, 0o755);
+}
+
+/// A socket in the file system is governed by the rights of its file, whatever the umask is.
+#[test]
+fn a_socket_is_its_owners_alone_unless_a_mode_is_given() {
+    let secrets = Secrets::new();
+    for (n, (umask, option, mode)) in
+        [("022", "", 0o600), ("000", "", 0o600), ("077", "--beanstalk-socket-mode 660", 0o660)]
+            .into_iter()
+            .enumerate()
+    {
+        let mut command = Command::new("sh");
+        let line = format!(
+            r#"umask {umask}; exec "$0" serve --tokens tokens.toml --http 127.0.0.1:0 --beanstalk unix:s{n} {option} --data d{n} --durability memory"#
+        );
+        command.current_dir(secrets.path()).args(["-c", &line]).arg(BINARY).env("DUEWHEEL_BEANSTALK", "off");
+        let mut server = Process::spawn(command);
+        assert_eq!(server.line(), format!("listening on beanstalk+unix:s{n}"));
+        let meta = std::fs::metadata(secrets.path().join(format!("s{n}"))).expect("socket");
+        assert_eq!(meta.permissions().mode() & 0o777, mode, "umask {umask} {option}");
+    }
+}
+
+#[test]
+fn over_tls_beanstalkds_protocol_is_for_clients_with_a_certificate_alone() {
+    let (secrets, strangers) = (Secrets::new(), Authority::new());
+    let log = std::fs::File::create(secrets.path().join("log")).expect("log");
+    let mut command = secrets.command("data", true, true, "");
+    command.args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--beanstalk-client-ca", "ca.pem"]);
+    let mut server = Process::spawn_logged(command, Stdio::from(log));
+    let address = server.beanstalk();
+    let hear = |signer: Option<&Authority>| {
+        let mut stream = secrets.authority.connect_as(&address, signer)?;
+        stream.write_all(b"put 0 0 60 1\r\na\r\n")?;
+        let mut reply = [0; 10];
+        stream.read_exact(&mut reply).map(|()| text(&reply))
+    };
+    assert_eq!(hear(Some(&secrets.authority)).expect("a reply"), "INSERTED 1");
+    assert!(hear(Some(&strangers)).is_err() && hear(None).is_err());
+    // In the clear there is no answer, either.
+    let mut stream = super::connect(&address);
+    stream.write_all(b"stats\r\n").expect("write");
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    assert!(!text(&heard).contains("OK"), "{heard:?}");
+    // An authority that is exchanged counts for those who come.
+    std::fs::write(secrets.path().join("ca.pem"), strangers.pem()).expect("authority");
+    server.signal("-HUP");
+    until("the new authority", || hear(Some(&strangers)).is_ok());
+    assert!(hear(Some(&secrets.authority)).is_err());
+    let log = std::fs::read_to_string(secrets.path().join("log")).expect("log");
+    assert!(!log.contains("asks for no token"), "{log}");
 }

@@ -8,6 +8,7 @@ mod hostile;
 mod ids;
 mod logs;
 mod memory;
+mod mounted;
 mod smuggling;
 mod tls;
 mod tokens;

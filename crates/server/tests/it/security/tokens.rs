@@ -8,7 +8,6 @@ use std::sync::Arc;
 use duewheel::Policy;
 use duewheel_server::auth::Guard;
 use duewheel_server::http::Limits;
-use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Told, bearer, new_token, request, say, until, write_private};
@@ -60,7 +59,6 @@ fn tokens_come_and_go_without_a_restart() {
     assert_eq!(guarded.status(&first), 200);
 
     let second = new_token(&file, &["--name", "second", "--scope", "metrics", "--scope", "enqueue"]);
-    assert_eq!(guarded.status(&second), 401, "not before SIGHUP");
     guarded.hang_up("the tokens were read again");
     assert_eq!((guarded.status(&first), guarded.status(&second)), (200, 200));
     let enqueue =
@@ -214,7 +212,7 @@ fn a_file_of_tokens_is_its_owners_alone_and_never_half_written_over() {
     assert!(text(&output.stderr).contains("another token has it") && output.stdout.is_empty());
     assert_eq!(std::fs::read_to_string(&file).expect("file"), before);
 
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).expect("chmod");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).expect("chmod");
     let output = again("two");
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -228,7 +226,7 @@ fn a_file_of_tokens_is_its_owners_alone_and_never_half_written_over() {
     let output = start(&file);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(
-        text(&output.stderr).contains("mode 640") && output.stdout.is_empty(),
+        text(&output.stderr).contains("mode 644") && output.stdout.is_empty(),
         "{}",
         text(&output.stderr)
     );
@@ -240,14 +238,4 @@ fn a_file_of_tokens_is_its_owners_alone_and_never_half_written_over() {
     let output = start(&file);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("line 1: missing field `hash`"), "{}", text(&output.stderr));
-}
-
-/// Without tokens and TLS nothing is there to be read again, and the end of a terminal is the end of the server in it.
-#[test]
-fn sighup_ends_a_server_that_has_nothing_to_read_again() {
-    let dir = TempDir::new().expect("dir");
-    let mut server = Process::start(&dir.path().join("data"), &["--durability", "memory"]);
-    assert_eq!(server.call("GET", "/healthz", "").1["status"], json!("ok"));
-    server.signal("-HUP");
-    assert_eq!(server.wait().code(), None, "by the signal");
 }

@@ -1,0 +1,111 @@
+//! Which of the nodes that take part count when shards are shared out.
+//!
+//! A node that comes and goes (a process that crashes again and again, a bad cable) would take its share along each time, and each move
+//! costs its shard a pause. When a node goes, its shards must go to others; when it comes, nothing hurries. So a node that is new counts
+//! only once it has stayed for a while. Until then it takes requests for all shards, as every node does, and owns none.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use duewheel_core::store::{Node, Owner};
+
+/// How long a node that comes must stay before others give shards up to it, if nothing else is said.
+pub const DEFAULT_SETTLE_DELAY: Duration = Duration::from_secs(10);
+
+/// Since when each node has been there without a break, as one node sees it.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    delay: Duration,
+    /// By the number of the node: one that starts again has another.
+    since: BTreeMap<u32, Duration>,
+}
+
+impl Presence {
+    /// Nobody was there yet.
+    pub(crate) fn new(delay: Duration) -> Self {
+        Presence { delay, since: BTreeMap::new() }
+    }
+
+    /// These are there, and no others. `now` is time since any fixed moment.
+    pub(crate) fn saw(&mut self, now: Duration, nodes: &[Node]) {
+        self.since.retain(|number, _| nodes.iter().any(|node| node.number == *number));
+        self.saw_some(now, nodes);
+    }
+
+    /// These are there; of the others nothing is known, as just after what the nodes agree by was away from all of them.
+    pub(crate) fn saw_some(&mut self, now: Duration, nodes: &[Node]) {
+        for node in nodes {
+            self.since.entry(node.number).or_insert(now);
+        }
+    }
+
+    /// Those of `nodes` among which shards are shared out: who has stayed long enough, and who owns one. While nobody has stayed long
+    /// enough, as far as is known here, the cluster or this node is new, and all count.
+    pub(crate) fn settled<'a>(
+        &self,
+        now: Duration,
+        nodes: &'a [Node],
+        owners: &[Option<Owner>],
+    ) -> Vec<&'a Node> {
+        let stayed = |node: &&Node| {
+            self.since.get(&node.number).is_some_and(|since| now.saturating_sub(*since) >= self.delay)
+        };
+        if !nodes.iter().any(|node| stayed(&node)) {
+            return nodes.iter().collect();
+        }
+        let owns = |node: &&Node| owners.iter().flatten().any(|owner| owner.node.number == node.number);
+        nodes.iter().filter(|node| stayed(node) || owns(node)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::id::Epoch;
+
+    use super::*;
+
+    fn node(number: u32) -> Node {
+        Node { number, name: format!("n{number}").into(), advertise: "h:1".into() }
+    }
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn numbers(nodes: &[&Node]) -> Vec<u32> {
+        nodes.iter().map(|node| node.number).collect()
+    }
+
+    #[test]
+    fn a_new_cluster_shares_out_at_once_and_one_that_comes_later_waits() {
+        let mut presence = Presence::new(s(10));
+        let (a, b, c) = (node(1), node(2), node(3));
+        let first = [a.clone(), b.clone()];
+        presence.saw(s(100), &first);
+        assert_eq!(numbers(&presence.settled(s(100), &first, &[])), [1, 2]);
+        let all = [a, b, c];
+        presence.saw(s(111), &all);
+        assert_eq!(numbers(&presence.settled(s(111), &all, &[])), [1, 2]);
+        presence.saw(s(120), &all);
+        assert_eq!(numbers(&presence.settled(s(120), &all, &[])), [1, 2]);
+        presence.saw(s(121), &all);
+        assert_eq!(numbers(&presence.settled(s(121), &all, &[])), [1, 2, 3]);
+    }
+
+    #[test]
+    fn one_that_goes_and_comes_begins_anew_unless_it_still_owns_something() {
+        let mut presence = Presence::new(s(10));
+        let both = [node(1), node(2)];
+        presence.saw(s(0), &both);
+        for flap in 0..5 {
+            let now = s(20 + flap * 8);
+            presence.saw(now, &both[..1]);
+            assert_eq!(numbers(&presence.settled(now, &both[..1], &[])), [1]);
+            presence.saw(now + s(2), &both);
+            presence.saw(now + s(7), &both);
+            assert_eq!(numbers(&presence.settled(now + s(7), &both, &[None])), [1], "flap {flap}");
+            let owner = Owner { node: node(2), epoch: Epoch(1) };
+            assert_eq!(numbers(&presence.settled(now + s(7), &both, &[None, Some(owner)])), [1, 2]);
+        }
+    }
+}

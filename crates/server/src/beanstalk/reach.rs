@@ -1,0 +1,152 @@
+//! What a session may touch at a listener that is limited to some queues. What is out of reach is as good as not there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duewheel::core::engine::Reply;
+use duewheel::core::{MessageId, QueueName};
+
+use super::batch::{Brings, brings, is_alone, sees_what_follows};
+use super::codec::{Command, Said};
+use super::replies::no_answer;
+use super::session::Answer;
+use crate::auth::Prefixes;
+use crate::error::ErrorCode;
+
+const NOT_FOUND: &str = "NOT_FOUND\r\n";
+
+/// The queues within reach, and what is known of the messages that commands name.
+#[derive(Debug)]
+pub(super) struct Reach {
+    /// `None`: all.
+    prefixes: Option<Arc<Prefixes>>,
+    /// Of the commands that come next. The queue of an id never changes, so what is said of it holds when the command is decided.
+    verdicts: BTreeMap<MessageId, Verdict>,
+}
+
+/// Whether a message is in a queue within reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Reached,
+    OutOfReach,
+    /// The engine could not say; what is answered then.
+    Unknown(&'static str),
+}
+
+impl Reach {
+    pub(super) fn new(prefixes: Option<Arc<Prefixes>>) -> Self {
+        Reach { prefixes, verdicts: BTreeMap::new() }
+    }
+
+    /// Whether this queue is within reach.
+    pub(super) fn has(&self, queue: &QueueName) -> bool {
+        self.prefixes.as_ref().is_none_or(|prefixes| prefixes.reach(queue))
+    }
+
+    /// The messages that the next batch of commands names, `most` of them but one at least, if something is to be learned of them. As
+    /// many commands are looked at as are handed to the engine together.
+    pub(super) fn unseen<'a>(
+        &self,
+        said: impl Iterator<Item = &'a Said>,
+        most: usize,
+    ) -> Option<Vec<MessageId>> {
+        self.prefixes.as_ref()?;
+        let (mut ids, mut batch) = (Vec::new(), Brings::Either);
+        for (at, said) in said.enumerate() {
+            let Ok(command) = &said.what else { continue };
+            let brings = brings(command);
+            let goes_along = brings == Brings::Either || batch == Brings::Either || brings == batch;
+            if at > 0 && (is_alone(command) || !goes_along) {
+                break;
+            }
+            if batch == Brings::Either {
+                batch = brings;
+            }
+            ids.extend(named(command));
+            if is_alone(command) || sees_what_follows(command) || ids.len() >= most {
+                break;
+            }
+        }
+        ids.iter().any(|id| !self.verdicts.contains_key(id)).then_some(ids)
+    }
+
+    /// Whether a command names a message of which nothing is known.
+    pub(super) fn is_unseen(&self, command: &Command) -> bool {
+        self.prefixes.is_some() && named(command).is_some_and(|id| !self.verdicts.contains_key(&id))
+    }
+
+    /// What the engine says of a message.
+    pub(super) fn learn(&mut self, id: MessageId, answer: Answer) {
+        let verdict = match answer {
+            Ok(Reply::View(Some(view))) if self.has(&view.message.queue) => Verdict::Reached,
+            Ok(Reply::View(_)) => Verdict::OutOfReach,
+            answer => Verdict::Unknown(no_answer(Some(answer))),
+        };
+        self.verdicts.insert(id, verdict);
+    }
+
+    /// The commands have been handed on: what comes behind them is looked at anew.
+    pub(super) fn forget(&mut self) {
+        self.verdicts.clear();
+    }
+
+    /// What a command gets that is about something out of reach: by its name, by its id, or because it is what is used.
+    pub(super) fn refusal(
+        &self,
+        command: &Command,
+        used: &QueueName,
+        watched: &[QueueName],
+    ) -> Option<&'static str> {
+        self.prefixes.as_ref()?;
+        let forbidden = ErrorCode::Forbidden.beanstalk();
+        let unless = |queue: &QueueName, refusal| (!self.has(queue)).then_some(refusal);
+        match command {
+            Command::Put(_) | Command::Kick(_) => unless(used, forbidden),
+            Command::PeekReady
+            | Command::PeekDelayed
+            | Command::PeekBuried
+            | Command::PeekKey(_)
+            | Command::DeleteKey(_) => unless(used, NOT_FOUND),
+            Command::Use(queue) => unless(queue, forbidden),
+            // The one that it begins with it may name again.
+            Command::Watch(queue) if watched.contains(queue) => None,
+            Command::Watch(queue) => unless(queue, forbidden),
+            Command::StatsTube(queue) | Command::PauseTube { queue, .. } => unless(queue, NOT_FOUND),
+            // Its figures are those of all queues together.
+            Command::Stats => Some(forbidden),
+            Command::Peek(id)
+            | Command::StatsJob(id)
+            | Command::Delete(id)
+            | Command::ReserveJob(id)
+            | Command::KickJob(id) => match self.verdicts.get(id) {
+                Some(Verdict::Reached) => None,
+                Some(Verdict::Unknown(text)) => Some(text),
+                Some(Verdict::OutOfReach) | None => Some(NOT_FOUND),
+            },
+            // These are about the session itself and its own leases, or leave out what is out of reach.
+            Command::Release { .. }
+            | Command::Bury { .. }
+            | Command::Touch(_)
+            | Command::Ignore(_)
+            | Command::Reserve(_)
+            | Command::ListTubes
+            | Command::ListTubeUsed
+            | Command::ListTubesWatched
+            | Command::BeginPut
+            | Command::MissPut
+            | Command::Quit => None,
+        }
+    }
+}
+
+/// The message that a command names, and that need not be leased to the session.
+fn named(command: &Command) -> Option<MessageId> {
+    match command {
+        Command::Peek(id)
+        | Command::StatsJob(id)
+        | Command::Delete(id)
+        | Command::ReserveJob(id)
+        | Command::KickJob(id) => Some(*id),
+        _ => None,
+    }
+}

@@ -1,0 +1,51 @@
+//! The settings of the listener for beanstalkd's protocol, which knows no tokens.
+
+use std::path::PathBuf;
+
+use super::{ConfigError, Listen, Options};
+use crate::auth::Prefixes;
+use crate::beanstalk::SocketMode;
+
+/// Who may do what over beanstalkd's protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BeanstalkSettings {
+    /// How the names of the queues begin that its clients may use; `None`: all.
+    pub queues: Option<Prefixes>,
+    /// The authority that certificates of clients must be from; with it there is TLS.
+    pub client_ca: Option<PathBuf>,
+    /// The rights of a socket in the file system.
+    pub socket_mode: SocketMode,
+}
+
+impl BeanstalkSettings {
+    /// Where to listen, and for whom. With tokens for HTTP this listener, which asks for none, is there only if it is asked for by name.
+    ///
+    /// # Errors
+    /// When an option is for another kind of listener.
+    pub(super) fn of(options: &mut Options) -> Result<(Listen, BeanstalkSettings), ConfigError> {
+        let listen = options.beanstalk.take().unwrap_or_else(|| match options.tokens {
+            Some(_) => Listen::Off,
+            None => Listen::At("127.0.0.1:11300".into()),
+        });
+        let (is_unix, is_tcp) = (matches!(listen, Listen::Unix(_)), matches!(listen, Listen::At(_)));
+        if options.beanstalk_client_ca.is_some() {
+            if options.tls_cert.is_none() {
+                let what = "--beanstalk-client-ca needs --tls-cert and --tls-key, too";
+                return Err(ConfigError::Value(what.into()));
+            }
+            if !is_tcp {
+                let what = "--beanstalk-client-ca is for --beanstalk HOST:PORT; TLS is not for sockets in the file system";
+                return Err(ConfigError::Value(what.into()));
+            }
+        }
+        if options.beanstalk_socket_mode.is_some() && !is_unix {
+            return Err(ConfigError::Value("--beanstalk-socket-mode is for --beanstalk unix:PATH".into()));
+        }
+        let settings = BeanstalkSettings {
+            queues: options.beanstalk_queues.take(),
+            client_ca: options.beanstalk_client_ca.take(),
+            socket_mode: options.beanstalk_socket_mode.take().unwrap_or_default(),
+        };
+        Ok((listen, settings))
+    }
+}

@@ -1,0 +1,114 @@
+//! Files that hold secrets: what their rights must be.
+//!
+//! The tokens and the keys of a server may come from its owner, or be mounted by whoever runs it: Kubernetes gives files that belong to
+//! root and may be read by a group of the process. So such a file belongs to root or to this user, is written by nobody else, and is read
+//! by nobody else but a group of this process. Its name may lead there over links; what counts is the file at their end.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::process::{getegid, geteuid, getgroups};
+
+/// Who this process is for the file system.
+struct Us {
+    user: u32,
+    groups: Vec<u32>,
+}
+
+impl Us {
+    fn now() -> Us {
+        // A process that does not know its groups has none besides its first.
+        let more = getgroups().unwrap_or_default();
+        let groups = std::iter::once(getegid()).chain(more).map(|group| group.as_raw()).collect();
+        Us { user: geteuid().as_raw(), groups }
+    }
+}
+
+/// Says what is wrong with the rights of a secret file, if something is.
+///
+/// # Errors
+/// A phrase that fits behind the name of the file.
+fn check(meta: &Metadata) -> Result<(), String> {
+    judge(&Us::now(), meta.uid(), meta.gid(), meta.mode() & 0o777)
+}
+
+/// The same from the view of the file's owner, for a command that writes to the file of a server that runs as another user.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn check_for_owner(meta: &Metadata) -> Result<(), String> {
+    let owner = Us { user: meta.uid(), groups: vec![meta.gid()] };
+    judge(&owner, meta.uid(), meta.gid(), meta.mode() & 0o777)
+}
+
+fn judge(us: &Us, owner: u32, group: u32, mode: u32) -> Result<(), String> {
+    if owner != 0 && owner != us.user {
+        return Err(format!(
+            "belongs to user {owner}; it must belong to root or to the server's user, {}",
+            us.user
+        ));
+    }
+    if mode & 0o022 != 0 {
+        return Err(format!("may be changed by others than its owner (mode {mode:03o}); chmod 600 it"));
+    }
+    if mode & 0o007 != 0 {
+        return Err(format!("may be read by others than its owner (mode {mode:03o}); chmod 600 it"));
+    }
+    if mode & 0o070 != 0 && !us.groups.contains(&group) {
+        return Err(format!(
+            "may be read by group {group}, which is none of the server's (mode {mode:03o}); chmod 600 it"
+        ));
+    }
+    Ok(())
+}
+
+/// Reads a secret file, of at most `most` bytes and one more. The rights are those of what was opened, whatever the name stands for by now.
+///
+/// # Errors
+/// When it cannot be read; the inner one says what is wrong with its rights.
+pub(crate) fn read(file: &Path, most: u64) -> io::Result<Result<Vec<u8>, String>> {
+    let opened = File::open(file)?;
+    if let Err(what) = check(&opened.metadata()?) {
+        return Ok(Err(what));
+    }
+    let mut bytes = Vec::new();
+    opened.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(Ok(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_roots_or_ours_read_by_a_group_of_ours_and_written_by_nobody_else() {
+        let us = Us { user: 1000, groups: vec![1000, 2000] };
+        for (owner, group, mode, says) in [
+            (1000, 1000, 0o600, None),
+            (1000, 1000, 0o400, None),
+            (1000, 9, 0o600, None),
+            (0, 0, 0o400, None),
+            // As Kubernetes mounts it, with `fsGroup: 2000` and `defaultMode: 0440`.
+            (0, 2000, 0o440, None),
+            (0, 1000, 0o640, None),
+            (1000, 2000, 0o640, None),
+            (0, 9, 0o440, Some("may be read by group 9")),
+            (1000, 9, 0o640, Some("may be read by group 9")),
+            (0, 2000, 0o460, Some("may be changed by others")),
+            (1000, 1000, 0o620, Some("may be changed by others")),
+            (1000, 1000, 0o602, Some("may be changed by others")),
+            (0, 2000, 0o444, Some("may be read by others")),
+            (1000, 1000, 0o604, Some("may be read by others")),
+            (1001, 2000, 0o440, Some("belongs to user 1001")),
+            (1001, 1001, 0o600, Some("belongs to user 1001")),
+        ] {
+            match (judge(&us, owner, group, mode), says) {
+                (Ok(()), None) => {}
+                (Err(what), Some(says)) => assert!(what.contains(says), "{owner}:{group} {mode:03o}: {what}"),
+                (got, says) => panic!("{owner}:{group} {mode:03o}: {got:?}, not {says:?}"),
+            }
+        }
+    }
+}

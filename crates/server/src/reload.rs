@@ -1,0 +1,189 @@
+//! What a running server reads again: the tokens, certificates with their keys, and the quotas of the configuration.
+//!
+//! It does so at SIGHUP, and when one of the files has changed. A secret that Kubernetes mounts changes by exchanging a link, and
+//! nobody can send a signal then; so the files are looked at by their names, through all links, and compared by their metadata.
+
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use duewheel::Duewheel;
+use duewheel::core::engine::{Quota, Resource};
+use tokio::sync::mpsc;
+
+use crate::auth::Guard;
+use crate::config::{ConfigError, Settings, read_quotas};
+use crate::tls::Tls;
+
+/// How often the files are looked at for changes.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What is read again.
+pub(crate) struct Reload {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) tls: Vec<Arc<Tls>>,
+    /// The configuration, of which only the quotas are read again.
+    pub(crate) file: Option<PathBuf>,
+    /// Where the quotas count; `None` until it is open.
+    wheel: Option<Duewheel>,
+    /// The quotas were to be read again before that.
+    missed: AtomicBool,
+}
+
+impl Reload {
+    pub(crate) fn new(guard: Arc<Guard>, tls: Vec<Arc<Tls>>, file: Option<PathBuf>) -> Self {
+        Reload { guard, tls, file, wheel: None, missed: AtomicBool::new(false) }
+    }
+
+    /// Reads everything again. What cannot be read stays as it was.
+    pub(crate) fn reload(&self) {
+        match self.guard.reload() {
+            Ok(Some(tokens)) => tracing::info!(tokens, "the tokens were read again"),
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "the tokens stay as they were"),
+        }
+        for tls in &self.tls {
+            match tls.reload() {
+                Ok(()) => tracing::info!("certificate and key were read again"),
+                Err(error) => tracing::error!(%error, "certificate and key stay as they were"),
+            }
+        }
+        self.reload_quotas();
+    }
+
+    /// Before the store is open there is nobody to tell: then it is done once it is ([`Reload::opened`]).
+    fn reload_quotas(&self) {
+        match (&self.file, &self.wheel) {
+            (Some(file), Some(wheel)) => match set_quotas(file, wheel) {
+                Ok(quotas) => tracing::info!(quotas, "the quotas were read again"),
+                Err(error) => tracing::error!(%error, "the quotas stay as they were"),
+            },
+            (Some(_), None) => self.missed.store(true, Relaxed),
+            (None, _) => {}
+        }
+    }
+
+    /// The store is open: what was asked for meanwhile is done.
+    pub(crate) fn opened(&mut self, wheel: Duewheel) {
+        self.wheel = Some(wheel);
+        if self.missed.swap(false, Relaxed) {
+            self.reload_quotas();
+        }
+    }
+}
+
+/// The files that are read again, and how they were when somebody looked last.
+pub(crate) struct Watched {
+    files: Vec<PathBuf>,
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// What changes with a file: device, inode, size, and the times of the last changes of content and metadata.
+type Stamp = (u64, u64, u64, [i64; 4]);
+
+impl Watched {
+    /// The files of these settings, as they are now: whatever is read afterwards is no older.
+    pub(crate) fn of(settings: &Settings) -> Self {
+        let tls = settings.tls.iter().flat_map(|files| [&files.cert, &files.key]);
+        let files =
+            settings.tokens.iter().chain(tls).chain(&settings.of_beanstalk.client_ca).chain(&settings.file);
+        let files: Vec<PathBuf> = files.cloned().collect();
+        let stamps = files.iter().map(|file| stamp(file)).collect();
+        Watched { files, stamps }
+    }
+
+    /// Whether one of them has changed since the last call.
+    fn have_changed(&mut self) -> bool {
+        let stamps: Vec<_> = self.files.iter().map(|file| stamp(file)).collect();
+        let changed = stamps != self.stamps;
+        self.stamps = stamps;
+        changed
+    }
+
+    /// Tells of each change, until nobody listens any more; of none if there is no file. A file system that hangs keeps only
+    /// this waiting.
+    pub(crate) fn changes(mut self) -> mpsc::Receiver<()> {
+        let (tell, changes) = mpsc::channel(1);
+        if self.files.is_empty() {
+            return changes;
+        }
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(LOOK_EVERY) => {}
+                    () = tell.closed() => return,
+                }
+                let looked = tokio::task::spawn_blocking(move || {
+                    let changed = self.have_changed();
+                    (self, changed)
+                });
+                let Ok((watched, changed)) = looked.await else { return };
+                self = watched;
+                if changed && tell.send(()).await.is_err() {
+                    return;
+                }
+            }
+        });
+        changes
+    }
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    let meta = metadata(file).ok()?;
+    let times = [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()];
+    Some((meta.dev(), meta.ino(), meta.size(), times))
+}
+
+/// Says which limits are too small to be shared: some shards then refuse everything of the tenant.
+pub(crate) fn warn_of_empty_shares(quotas: &[Quota], shards: u32) {
+    for quota in quotas {
+        for resource in [Resource::Messages, Resource::Bytes, Resource::Leases] {
+            if let Some(limit) = quota.limit(resource).filter(|limit| *limit < u64::from(shards)) {
+                tracing::warn!(
+                    quota = %quota.prefix,
+                    %resource,
+                    limit,
+                    shards,
+                    "this limit of a quota is smaller than the number of shards; some of them have no share of it"
+                );
+            }
+        }
+    }
+}
+
+/// Returns how many there are.
+fn set_quotas(file: &Path, wheel: &Duewheel) -> Result<usize, ConfigError> {
+    let quotas = read_quotas(file)?;
+    let n = quotas.len();
+    warn_of_empty_shares(&quotas, wheel.client().shards());
+    wheel.set_quotas(quotas).map_err(|bad| ConfigError::Value(bad.to_string()))?;
+    Ok(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_replaced_removed_or_linked_elsewhere_has_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second, link) = (dir.path().join("1"), dir.path().join("2"), dir.path().join("link"));
+        std::fs::write(&first, "a").unwrap();
+        std::fs::write(&second, "a").unwrap();
+        std::os::unix::fs::symlink(&first, &link).unwrap();
+        let mut watched = Watched { files: vec![link.clone()], stamps: vec![stamp(&link)] };
+        assert!(!watched.have_changed());
+        std::fs::write(&first, "bc").unwrap();
+        assert!(watched.have_changed() && !watched.have_changed());
+        // As Kubernetes does it: a new link takes the place of the old one.
+        let next = dir.path().join("next");
+        std::os::unix::fs::symlink(&second, &next).unwrap();
+        std::fs::rename(&next, &link).unwrap();
+        assert!(watched.have_changed() && !watched.have_changed());
+        std::fs::remove_file(&second).unwrap();
+        assert!(watched.have_changed() && !watched.have_changed());
+    }
+}

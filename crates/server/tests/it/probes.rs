@@ -1,0 +1,209 @@
+//! What those rely on who start, watch and stop servers: probes, the delay before a drain, files that change, and SIGHUP.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use duewheel::testing::MemoryCoordinator;
+use duewheel::{Duewheel, NodeOptions, Policy, VirtualClock};
+use duewheel_server::http::Limits;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture::{PATIENCE, Server};
+use crate::process::{Process, run, serve, text};
+
+const NOW: &str = r#"{"body": "a", "delay_ms": 0}"#;
+
+fn logged(dir: &Path, more: &[&str]) -> Process {
+    let log = std::fs::File::create(dir.join("log")).expect("log");
+    let mut command = serve();
+    command
+        .args(["--http", "127.0.0.1:0", "--durability", "memory", "--data"])
+        .arg(dir.join("data"))
+        .args(more);
+    Process::spawn_logged(command, Stdio::from(log))
+}
+
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn log(dir: &Path) -> String {
+    std::fs::read_to_string(dir.join("log")).expect("log")
+}
+
+/// Story: a server without tokens, TLS and configuration was ended by the signal that others take for "read your files again".
+#[test]
+fn sighup_ends_no_server_whatever_it_has_to_read_again() {
+    let dir = TempDir::new().expect("dir");
+    let mut server = logged(dir.path(), &[]);
+    for _ in 0..3 {
+        server.signal("-HUP");
+        assert_eq!(server.call("POST", "/v1/queues/q/messages", NOW).0, 201);
+    }
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+/// A server that waits for its store at the start has handlers already, and is stopped by the other signal.
+#[test]
+fn sighup_ends_no_server_that_still_waits_for_its_store() {
+    let dir = TempDir::new().expect("dir");
+    let log_file = std::fs::File::create(dir.path().join("log")).expect("log");
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--beanstalk", "off", "--store", "redis://127.0.0.1:1/0"]);
+    command.args(["--redis-start-timeout", "1h"]).stdout(Stdio::null()).stderr(log_file);
+    let mut child = command.spawn().expect("spawn");
+    until("it waits", || log(dir.path()).contains("trying again"));
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill");
+        assert!(sent.success());
+    };
+    signal("-HUP");
+    let tries = log(dir.path()).matches("trying again").count();
+    until("it waits on", || log(dir.path()).matches("trying again").count() > tries);
+    signal("-TERM");
+    assert_eq!(crate::process::wait(&mut child).code(), Some(0));
+}
+
+#[test]
+fn a_start_waits_for_redis_as_long_as_it_is_told_and_no_longer() {
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--beanstalk", "off", "--store", "redis://127.0.0.1:1/0"]);
+    let output = run(command.args(["--redis-start-timeout", "0s"]));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("cannot open the store in Redis") && !stderr.contains("trying again"),
+        "{stderr}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_are_open_and_say_one_word() {
+    let server = Server::start().await;
+    for path in ["/livez", "/readyz"] {
+        let answer = server.call("GET", path, "").await;
+        assert_eq!((answer.status, answer.json()), (200, json!({"status": "ok"})), "{path}");
+    }
+    // Told to stop, and serving: nobody is to send it anything new, and nobody is to kill it.
+    server.app.set_leaving();
+    let ready = server.call("GET", "/readyz", "").await;
+    assert_eq!((ready.status, ready.json()), (503, json!({"status": "draining"})));
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+    assert_eq!(server.call("GET", "/healthz", "").await.status, 200);
+    server.enqueue("q", NOW).await;
+    server.app.set_draining();
+    assert_eq!(server.call("GET", "/livez", "").await.status, 200);
+    // After a bug only a restart helps. What it was is said to those who may know.
+    server.app.set_failing("a bug in duewheel: a thread has panicked");
+    for path in ["/livez", "/readyz"] {
+        let answer = server.call("GET", path, "").await;
+        assert_eq!((answer.status, answer.json()), (503, json!({"status": "failing"})), "{path}");
+    }
+}
+
+/// The balancer in front needs a while to see that the server is not ready any more; until then it sends requests, and they are served.
+#[test]
+fn the_drain_begins_only_after_its_delay_and_a_second_signal_ends_the_delay() {
+    let dir = TempDir::new().expect("dir");
+    let mut server = logged(dir.path(), &["--drain-delay", "1h"]);
+    assert_eq!(server.call("GET", "/readyz", "").0, 200);
+    server.signal("-TERM");
+    server.until("/readyz", |said| said["status"] == "draining");
+    let (status, done) = server.call("POST", "/v1/queues/q/messages", NOW);
+    assert_eq!(status, 201, "{done}");
+    let (status, granted) = server.call("POST", "/v1/queues/q/reserve", "{}");
+    assert_eq!((status, &granted["messages"][0]["id"]), (200, &done["id"]));
+    assert_eq!(server.call("GET", "/livez", "").0, 200);
+    assert_eq!(server.call("GET", "/healthz", "").1["status"], "ok");
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn without_a_delay_the_drain_begins_at_once_and_after_a_short_one_by_itself() {
+    for delay in [None, Some("50ms")] {
+        let dir = TempDir::new().expect("dir");
+        let more: Vec<&str> = delay.iter().flat_map(|delay| ["--drain-delay", delay]).collect();
+        let mut server = logged(dir.path(), &more);
+        server.signal("-TERM");
+        assert_eq!(server.wait().code(), Some(0), "{delay:?}");
+        assert_eq!(log(dir.path()).contains("the drain begins later"), delay.is_some());
+    }
+}
+
+/// Quotas of a mounted configuration: Kubernetes exchanges a link, and nobody sends a signal.
+#[test]
+fn a_file_that_changes_is_read_again_without_a_signal() {
+    let dir = TempDir::new().expect("dir");
+    let write = |version: &str, limit: u32| {
+        let folder = dir.path().join(version);
+        std::fs::create_dir(&folder).expect("folder");
+        let quota = format!("[[quota]]\nprefix = 'a'\nmessages = {limit}\n");
+        std::fs::write(folder.join("duewheel.toml"), quota).expect("file");
+        let next = dir.path().join("next");
+        std::os::unix::fs::symlink(version, &next).expect("link");
+        std::fs::rename(next, dir.path().join("..data")).expect("rename");
+    };
+    write("..1", 5);
+    std::os::unix::fs::symlink("..data/duewheel.toml", dir.path().join("duewheel.toml")).expect("link");
+    let file = dir.path().join("duewheel.toml");
+    let server = logged(dir.path(), &["--config", file.to_str().expect("path")]);
+    let limit = |limit: u32| {
+        server.until("/v1/quotas", |shown| shown["quotas"][0]["messages"]["limit"] == json!(limit));
+    };
+    limit(5);
+    write("..2", 7);
+    limit(7);
+    write("..3", 3);
+    limit(3);
+}
+
+/// A restart gives back neither the store nor an owner for its shards, so nobody is to restart it for want of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_without_an_owner_and_a_store_that_is_away_are_told_by_health_and_kill_nobody() {
+    let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
+    coordinator.hold_open();
+    let options = NodeOptions::new("a").shards_if_new(4);
+    let open = Duewheel::builder().cluster(Arc::new(coordinator.for_a_node()), options).open();
+    let wheel = open.await.expect("wheel");
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let health = async |so: &dyn Fn(&Value) -> bool| {
+        let begun = Instant::now();
+        loop {
+            let answer = server.call("GET", "/healthz", "").await;
+            if so(&answer.json()) {
+                return answer;
+            }
+            assert!(begun.elapsed() < PATIENCE, "never: {answer:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let probes = async || {
+        for path in ["/livez", "/readyz"] {
+            let answer = server.call("GET", path, "").await;
+            assert_eq!((answer.status, answer.json()), (200, json!({"status": "ok"})), "{path}");
+        }
+    };
+    let said = health(&|said| said["status"] == "failing").await;
+    assert_eq!((said.status, &said.json()["shards_without_owner"]), (503, &json!(4)));
+    let trouble = said.json()["trouble"].as_str().unwrap_or_default().to_owned();
+    assert!(trouble.contains("shards have had no owner: 0, 1, 2, 3"), "{trouble}");
+    probes().await;
+    coordinator.let_open();
+    let said = health(&|said| said["status"] == "ok" && said["shards_without_owner"] == 0).await;
+    assert_eq!(said.status, 200);
+    coordinator.go_away();
+    let said = health(&|said| said["status"] == "failing").await;
+    assert!(said.json()["trouble"].as_str().is_some_and(|why| why.contains("is away")), "{said:?}");
+    probes().await;
+    coordinator.come_back();
+    health(&|said| said["status"] == "ok").await;
+}
