@@ -330,7 +330,8 @@ impl Client {
         SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What a durable reply means here.
+    /// What a durable reply means here now: the level that answers had last, over several shards of this node the weakest. Each
+    /// accepted enqueue says its own.
     pub fn level(&self) -> Level {
         self.shared.level()
     }

@@ -72,6 +72,10 @@ pub struct Driver<S> {
     pacing: Pacing,
     last_append: EngineMs,
     said: Vec<Notice>,
+    /// The weakest level that was told of and that no answer has had yet.
+    untold: Option<Level>,
+    /// The level that answers had last.
+    reached: Level,
 }
 
 /// An answer that waits for the store.
@@ -102,9 +106,11 @@ impl<S: Store> Driver<S> {
     ///
     /// # Errors
     /// When the policy asks for a ring that cannot be.
-    pub fn new(store: S, recovered: Recovered, config: Config, now: Now) -> Result<Self, GeometryError> {
+    pub fn new(mut store: S, recovered: Recovered, config: Config, now: Now) -> Result<Self, GeometryError> {
         let policy = config.policy.clone();
         let appended = Lsn(recovered.next_lsn.0 - 1);
+        // Before anything is appended: what one would reach now.
+        let reached = store.progress().map_or(store.level(), |progress| progress.level);
         let mut engine = Engine::new(config, recovered, now)?;
         let mut effects = Effects::new();
         engine.start(&mut effects);
@@ -133,6 +139,8 @@ impl<S: Store> Driver<S> {
             own: Vec::new(),
             last_append: now.engine,
             said: Vec::new(),
+            untold: None,
+            reached,
         })
     }
 
@@ -245,7 +253,7 @@ impl<S: Store> Driver<S> {
 
     /// Whether an error of a look-up concerns that look-up alone.
     fn is_passing(&mut self, error: &StoreError) -> bool {
-        error.kind() == ErrorKind::Unavailable && self.store.progress().is_ok()
+        error.kind() == ErrorKind::Unavailable && self.progress().is_ok()
     }
 
     fn look_up_together(&mut self) -> Result<usize, StoreError> {
@@ -330,9 +338,26 @@ impl<S: Store> Driver<S> {
     /// # Errors
     /// As [`Driver::step`].
     pub fn answer(&mut self) -> Result<(), StoreError> {
-        let progress = self.store.progress()?;
+        let progress = self.progress()?;
         self.release(progress);
         Ok(())
+    }
+
+    /// What the store has reached. Whoever does not let answers go by it keeps the level for those that go next.
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        let progress = self.store.progress()?;
+        Ok(self.note(progress))
+    }
+
+    fn note(&mut self, progress: Progress) -> Progress {
+        let level = self.untold.map_or(progress.level, |untold| untold.min(progress.level));
+        self.untold = Some(level);
+        Progress { level, ..progress }
+    }
+
+    /// The level that answers had last; before the first one, the one that the store hopes for.
+    pub fn reached(&self) -> Level {
+        self.reached
     }
 
     /// When to step again at the latest, if nothing comes in before.
@@ -382,9 +407,10 @@ impl<S: Store> Driver<S> {
         self.carry_out();
         let closed = self.append(now).and_then(|()| self.store.close(clock(now)));
         match closed {
-            Ok(()) => {
+            Ok(progress) => {
                 let all = self.appended;
-                self.release(Progress { written: all, durable: all });
+                let progress = self.note(progress);
+                self.release(Progress { written: all, durable: all, ..progress });
                 Ok(())
             }
             Err(error) => {
@@ -513,7 +539,8 @@ impl<S: Store> Driver<S> {
             return Ok(());
         }
         self.carry_out();
-        if self.records.len() >= self.policy.max_group_records || self.record_bytes >= most {
+        let records = self.policy.max_group_records.min(self.store.max_group_records());
+        if self.records.len() >= records || self.record_bytes >= most {
             self.append(now)?;
         }
         Ok(())
@@ -584,18 +611,24 @@ impl<S: Store> Driver<S> {
             _ if mutant::is(Mutant::AckBeforeSync) => progress.written,
             Level::Fsync | Level::Quorum | Level::BestEffortReplicated => progress.durable,
         };
+        self.untold = None;
+        self.reached = progress.level;
+        let say = |mut reply: Reply| {
+            reply.reached(progress.level);
+            Ok(reply)
+        };
         let holds = |after: After| after.durable <= durable && after.written <= progress.written;
         while self.held.front().is_some_and(|held| holds(held.after)) {
             if let Some(held) = self.held.pop_front() {
                 self.held_bytes -= held.reply.weight();
-                self.open.answer(held.to, Ok(held.reply), &mut self.own);
+                self.open.answer(held.to, say(held.reply), &mut self.own);
             }
         }
         let grants = mem::take(&mut self.held_grants);
         for held in grants {
             if holds(held.after) {
                 self.held_bytes -= held.reply.weight();
-                self.open.answer(held.to, Ok(held.reply), &mut self.own);
+                self.open.answer(held.to, say(held.reply), &mut self.own);
             } else {
                 self.held_grants.push(held);
             }

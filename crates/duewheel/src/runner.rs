@@ -245,7 +245,7 @@ impl Runner {
     /// For how many submissions to wait, and how long at most, before the next turn.
     pub fn crowd(&self) -> Option<(usize, Duration)> {
         let Phase::Serving(driver) = &self.phase else { return None };
-        let gathers = !driver.is_full() && self.crowd >= CROWD && self.shared.level() != Level::Memory;
+        let gathers = !driver.is_full() && self.crowd >= CROWD && driver.store().level() != Level::Memory;
         gathers.then_some((self.crowd, GATHER_CROWD))
     }
 
@@ -348,6 +348,7 @@ impl Runner {
             self.turns.give_back(&mut self.submissions);
             return self.failed(*driver, error);
         }
+        self.shared.set_level(driver.reached());
         testing::place("driver");
         if let Some(bug) = self.shared.bug() {
             driver.end_waits();

@@ -16,7 +16,8 @@ use crate::timekeeper::Timekeeper;
 /// What a driver shares with its clients.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    level: Level,
+    /// What is reached now; at first what the store hopes for.
+    level: Mutex<Level>,
     clock: Arc<dyn Clock>,
     /// `None` until the store was opened for the first time: before, there is no engine time.
     keeper: Mutex<Option<Timekeeper>>,
@@ -35,7 +36,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
         Shared {
-            level,
+            level: Mutex::new(level),
             keeper: Mutex::new(None),
             tick: Mutex::new(clock.running()),
             trouble: Mutex::new(None),
@@ -104,7 +105,11 @@ pub(crate) enum Wish {
 
 impl Shared {
     pub(crate) fn level(&self) -> Level {
-        self.level
+        *lock(&self.level)
+    }
+
+    pub(crate) fn set_level(&self, level: Level) {
+        *lock(&self.level) = level;
     }
 
     pub(crate) fn now(&self) -> Now {

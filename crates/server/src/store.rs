@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use duewheel::core::store::{Coordinator, ErrorKind};
-use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, Policy};
-use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset};
+use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
+use duewheel::{Duewheel, FleetError, NodeOptions, OpenError};
+use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, WaitFor, Weight};
 
-use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, Settings, StoreChoice};
+use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice};
 use crate::serve::ServeError;
 
 /// For so long a start waits for a Redis that is not there: after a power failure both may come up together, and whoever watches over the
@@ -16,9 +16,6 @@ use crate::serve::ServeError;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Most records of a group.
-const GROUP_RECORDS: usize = 4_000;
 
 /// Replicas have so much of the lease to take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
@@ -57,13 +54,20 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
     let since = Instant::now();
     loop {
-        let builder = Duewheel::builder().policy(policy_for_redis(settings.engine_policy()));
+        match inspect(&redis_itself).await {
+            Ok(()) => break,
+            Err(why) if is_away(&why) && since.elapsed() < PATIENCE => {
+                tracing::warn!(%why, "Redis is not there yet; trying again");
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
+        }
+    }
+    loop {
+        let builder = Duewheel::builder().policy(settings.engine_policy());
         let builder = builder.quotas(settings.quotas.clone());
         match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
-            Ok(wheel) => {
-                tokio::task::spawn_blocking(move || warn(&redis_itself));
-                return Ok(wheel);
-            }
+            Ok(wheel) => return Ok(wheel),
             Err(why) if is_away(&why) && since.elapsed() < PATIENCE => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
                 tokio::time::sleep(PAUSE).await;
@@ -83,17 +87,21 @@ pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
     done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
 }
 
-/// Says what an operator should change at Redis: a setting under which messages can be lost.
-fn warn(redis: &RedisCoordinator) {
-    match redis.warnings() {
-        Ok(warnings) => warnings.iter().for_each(|what| tracing::warn!("Redis: {what}")),
-        Err(error) => tracing::warn!(%error, "Redis could not be asked for its settings"),
+/// Says how safely Redis keeps what it is told, and refuses one that does not keep it as the options want.
+async fn inspect(redis: &Arc<RedisCoordinator>) -> Result<(), OpenError> {
+    let redis = Arc::clone(redis);
+    let inspected = tokio::task::spawn_blocking(move || redis.inspect()).await;
+    let late =
+        |_| StoreError::new(ErrorKind::Unavailable, "Redis was not asked for its settings: a task ended");
+    let findings =
+        inspected.map_err(late).flatten().map_err(|why| OpenError::Node(FleetError::Store(why)))?;
+    for finding in findings {
+        match finding.weight {
+            Weight::Note => tracing::info!("Redis {}", finding.what),
+            Weight::Danger => tracing::warn!("Redis {}", finding.what),
+        }
     }
-}
-
-/// Groups are smaller: Redis serves nobody else while it applies one, some 7 µs for each message (docs/redis.md).
-fn policy_for_redis(policy: Policy) -> Policy {
-    Policy { max_group_records: policy.max_group_records.min(GROUP_RECORDS), ..policy }
+    Ok(())
 }
 
 /// Whether the store may be there a little later.
@@ -115,8 +123,15 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     }
     options = options.prefix(&redis.prefix).map_err(named("redis-prefix"))?;
     options = options.lease(redis.lease).map_err(named("shard-lease"))?;
-    if redis.wait > 0 {
+    if redis.wait > 0 || redis.wait_for == RedisWaitFor::Synced {
         options = options.wait_replicas(redis.wait, redis.lease / WAIT_PART).map_err(named("redis-wait"))?;
+    }
+    options = options.wait_for(match redis.wait_for {
+        RedisWaitFor::Received => WaitFor::Received,
+        RedisWaitFor::Synced => WaitFor::Synced,
+    });
+    if redis.without_aof {
+        options = options.without_aof();
     }
     options = options.create(match redis.create {
         RedisCreate::Always => Create::Always,

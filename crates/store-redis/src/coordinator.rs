@@ -13,6 +13,7 @@ use duewheel_core::{Epoch, ShardId};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
+use crate::keeping::{Finding, Keeping};
 use crate::keys::Keys;
 use crate::options::{Create, Options};
 use crate::reign::{self, Claimant, Cluster, FIRST_EPOCH, FORMAT};
@@ -78,13 +79,14 @@ impl RedisCoordinator {
         &self.inner.servers.0
     }
 
-    /// What an operator should change at the servers, in sentences; nothing if all is well.
+    /// How safely the masters keep what they are told, in sentences for their operator. To be asked at the start.
     ///
     /// # Errors
-    /// When they cannot be asked.
-    pub fn warnings(&self) -> Result<Vec<String>, StoreError> {
+    /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not said, or cannot give
+    /// what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when one cannot be asked.
+    pub fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.bounded(async move { inner.warnings().await })
+        self.bounded(async move { inner.inspect().await })
     }
 
     /// Gives up what Redis has lost: makes the cluster's key and those shards that are not there, and keeps the others.
@@ -288,33 +290,18 @@ impl Inner {
         Err(StoreError::new(ErrorKind::Unavailable, what))
     }
 
-    async fn warnings(&self) -> Result<Vec<String>, StoreError> {
+    async fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let slots = self.slots().await?;
-        let mut warnings = Vec::new();
+        let mut findings = Vec::new();
         for master in slots.masters() {
-            let mut ask = Pipeline::new();
-            ask.cmd("INFO").arg("persistence");
-            ask.cmd("INFO").arg("memory");
-            let of = "INFO";
-            let mut replies = self.send(master, ask).await?.into_iter();
-            let mut next = || value::some(value::text(replies.next().unwrap_or_default(), of)?, of);
-            let (persistence, memory) = (next()?, next()?);
-            let (host, port) = master;
-            if value::info(&persistence, "aof_enabled") != Some("1") {
-                let what = "appendonly is off: what it was told since its last snapshot is lost with it";
-                warnings.push(format!("{host}:{port}: {what}"));
+            let keeping = Keeping::ask(&Wire::new(self.servers.connect(master).await?)).await?;
+            let name = format_args!("{}:{}", master.0, master.1);
+            if let Some(why) = keeping.refusal(&name, self.options()) {
+                return Err(StoreError::new(ErrorKind::Corrupt, why));
             }
-            let policy = value::info(&memory, "maxmemory_policy").unwrap_or("noeviction");
-            if value::info(&memory, "maxmemory").is_none_or(|max| max == "0") {
-                let what = "maxmemory is 0: messages are taken until its machine has no memory left; \
-                            set it, or --max-message-bytes";
-                warnings.push(format!("{host}:{port}: {what}"));
-            }
-            if policy.starts_with("allkeys") {
-                warnings.push(format!("{host}:{port}: maxmemory-policy {policy} may throw messages away"));
-            }
+            findings.extend(keeping.findings(&name, self.options()));
         }
-        Ok(warnings)
+        Ok(findings)
     }
 
     async fn shards(&self) -> Result<u32, StoreError> {

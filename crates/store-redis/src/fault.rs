@@ -44,8 +44,21 @@ pub(crate) fn moving(key: &str, why: &str) -> StoreError {
 
 /// Whether the server has refused a command before it was begun. What a script has met in its midst names the script.
 pub(crate) fn is_before(error: &ServerError) -> bool {
-    const BEFORE: [&str; 9] =
-        ["ASK", "TRYAGAIN", "MOVED", "CLUSTERDOWN", "OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS"];
+    const BEFORE: [&str; 13] = [
+        "ASK",
+        "TRYAGAIN",
+        "MOVED",
+        "CLUSTERDOWN",
+        "OOM",
+        "READONLY",
+        "LOADING",
+        "MISCONF",
+        "NOREPLICAS",
+        "MASTERDOWN",
+        "BUSY",
+        "NOPERM",
+        "NOAUTH",
+    ];
     BEFORE.contains(&error.code()) && !error.details().unwrap_or_default().contains("@user_script")
 }
 

@@ -13,6 +13,7 @@ use duewheel_core::{Lsn, QueueName, ShardId};
 use redis::Pipeline;
 
 use crate::books::{self, Heads};
+use crate::keeping::Keeping;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::options::Options;
@@ -53,6 +54,8 @@ pub(crate) async fn open(
     let landed = room.landed();
     let (used, max) = memory(&control).await?;
     room.note(used, max, landed);
+    let keeping = Keeping::ask(&control).await?;
+    room.note_keeping(&keeping);
     check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = Fence::new(asked, options.lease);
@@ -88,7 +91,7 @@ pub(crate) async fn open(
         ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared = Shared::new(servers, keys, (reign, fence), (wire, room), waker, applied, marks);
+    let shared = Shared::new(servers, keys, (reign, fence), (wire, room), &keeping, waker, applied, marks);
     Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
 }
 

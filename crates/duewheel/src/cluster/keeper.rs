@@ -388,6 +388,9 @@ impl Keeper {
         }
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
         self.core.shared.set_trouble(trouble);
+        if let Some(level) = self.owned.level() {
+            self.core.shared.set_level(level);
+        }
         if Instant::now() >= self.next_figures {
             self.next_figures = Instant::now() + Duration::from_secs(1);
             self.core.shared.set_figures(self.owned.figures());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use duewheel_core::engine::{BoundLeases, Config, GeometryError, Ids};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{Coordinator, ErrorKind, Node};
+use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
 
 use super::pause::Pause;
 use super::view::Stage;
@@ -268,6 +268,11 @@ impl Owned {
     /// Somebody else serves it, or is to.
     pub(crate) fn is_elsewhere(&mut self, shard: ShardId) {
         self.ill.remove(&shard);
+    }
+
+    /// The weakest level that answers of a shard here had last; `None` without one.
+    pub(crate) fn level(&self) -> Option<Level> {
+        self.here().map(|here| here.shared.level()).min()
     }
 
     /// The stores' own figures, added up.

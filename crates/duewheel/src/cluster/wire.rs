@@ -19,7 +19,7 @@ use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Patience};
 
 /// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards.
-pub(crate) const PROTOCOL: u32 = 2;
+pub(crate) const PROTOCOL: u32 = 3;
 
 /// Bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;

@@ -54,6 +54,17 @@ pub enum RedisCreate {
     Never,
 }
 
+/// What a change is waited for.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum RedisWaitFor {
+    /// That replicas have it.
+    #[default]
+    Received,
+    /// That Redis and replicas have synced it.
+    Synced,
+}
+
 /// Which store keeps the messages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChoice {
@@ -76,6 +87,10 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How many replicas must have a change before it is answered.
     pub wait: u32,
+    /// What is waited for.
+    pub wait_for: RedisWaitFor,
+    /// Whether a Redis without an append-only file is accepted.
+    pub without_aof: bool,
     /// Whether a cluster is made where none is.
     pub create: RedisCreate,
     /// The authority that the server's certificate is from, in PEM.
@@ -130,6 +145,8 @@ impl StoreChoice {
                 ("redis-password", options.redis_password.is_some()),
                 ("redis-prefix", options.redis_prefix.is_some()),
                 ("redis-wait", options.redis_wait.is_some()),
+                ("redis-wait-for", options.redis_wait_for.is_some()),
+                ("redis-without-aof", options.redis_without_aof.is_some()),
                 ("redis-create", options.redis_create.is_some()),
                 ("redis-ca", options.redis_ca.is_some()),
                 ("redis-cert", options.redis_cert.is_some()),
@@ -153,7 +170,7 @@ impl StoreChoice {
         }
         if options.durability.is_some() {
             return bad(
-                "--durability is for --store log; Redis gives best_effort_replicated, see --redis-wait"
+                "--durability is for --store log; with Redis each answer says what it has reached, see --redis-wait"
                     .into(),
             );
         }
@@ -188,6 +205,8 @@ impl StoreChoice {
             password: options.redis_password.clone(),
             prefix,
             wait: options.redis_wait.unwrap_or(0),
+            wait_for: options.redis_wait_for.unwrap_or_default(),
+            without_aof: options.redis_without_aof.unwrap_or(false),
             create: options.redis_create.unwrap_or_default(),
             ca: options.redis_ca.clone(),
             client,
@@ -209,6 +228,8 @@ impl StoreChoice {
                 redis_password: redis.password,
                 redis_prefix: Some(redis.prefix),
                 redis_wait: Some(redis.wait),
+                redis_wait_for: Some(redis.wait_for),
+                redis_without_aof: Some(redis.without_aof),
                 redis_create: Some(redis.create),
                 redis_ca: redis.ca,
                 redis_cert: redis.client.as_ref().map(|files| files.cert.clone()),
@@ -253,6 +274,8 @@ mod tests {
             ("redis_password = 'x'", "--redis-password is for"),
             ("redis_prefix = 'x'", "--redis-prefix is for"),
             ("redis_create = 'never'", "--redis-create is for"),
+            ("redis_wait_for = 'synced'", "--redis-wait-for is for"),
+            ("redis_without_aof = true", "--redis-without-aof is for"),
             ("redis_cert = 'x'", "--redis-cert is for"),
             ("redis_key = 'x'", "--redis-key is for"),
         ] {

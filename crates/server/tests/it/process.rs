@@ -251,6 +251,8 @@ fn m8_redis_by_flag_environment_and_file_with_defaults_and_without_its_password(
         ("redis_user", "\"f\"", "e", "a"),
         ("redis_prefix", "\"f\"", "e", "a"),
         ("redis_wait", "1", "2", "3"),
+        ("redis_wait_for", "\"synced\"", "received", "synced"),
+        ("redis_without_aof", "true", "false", "true"),
         ("redis_create", "\"never\"", "always", "never"),
         ("redis_ca", "\"f\"", "e", "a"),
         ("redis_cert", "\"f\"", "e", "a"),

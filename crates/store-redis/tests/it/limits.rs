@@ -72,7 +72,7 @@ fn a_purge_of_many_hides_at_once_and_is_swept_in_slices() {
     shard.append(vec![put(&mine, MANY + 2, Some("key-100"), Bytes::from_static(b"new"))]);
 
     // Killed in the middle of the sweep, the next owner goes on with it.
-    until("the sweep has begun", || shard.figure("swept") > 0);
+    until("the sweep has begun", || shard.figure("swept_total") > 0);
     shard.settle();
     drop(shard);
     let mut shard = Shard::open(&options);

@@ -47,7 +47,9 @@ fn serve_once(nodes: &RedisCoordinator, me: &Node) {
     let mut stores: Vec<_> = (0..SHARDS).map(|shard| take(nodes, me, shard).expect("open")).collect();
     assert!(nodes.owners().expect("owners").iter().all(Option::is_some));
     nodes.beat(me).expect("a beat");
-    stores.iter_mut().for_each(|store| store.close(ClockPair::default()).expect("close"));
+    for store in &mut stores {
+        store.close(ClockPair::default()).expect("close");
+    }
 }
 
 /// Story: FLUSHALL, or a Redis without an append-only file that was started anew. The node took its shards again at

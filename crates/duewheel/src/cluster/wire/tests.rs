@@ -184,7 +184,7 @@ fn the_bytes_are_those_of_this_protocol() {
         28, 1, b'q', // a purge
         33,   // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (2, expected));
+    assert_eq!((PROTOCOL, &*frame), (3, expected));
 }
 
 /// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it does with them is in
