@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 
 use crate::error::{CallError, Outcome};
 use crate::inbox::{self, Answers, Patience, Submission};
+use crate::local::Figures;
 use crate::pacing::Pacing;
 
 /// Log lines about queues in a process's life.
@@ -468,6 +469,12 @@ impl<S: Store> Driver<S> {
     /// The store, for figures and for tests.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Figures of the engine and of the store.
+    pub(crate) fn figures(&mut self, now: Now) -> Figures {
+        let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
+        Figures { stats: self.engine.stats(now), quotas, store: self.store.figures() }
     }
 
     /// The engine, for tests.

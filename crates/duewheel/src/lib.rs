@@ -44,6 +44,7 @@ mod error;
 mod failure;
 mod handler;
 mod inbox;
+mod local;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
@@ -84,6 +85,7 @@ pub use error::{CallError, Outcome};
 pub use failure::{DeadLetter, NotYet};
 pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
 pub use inbox::{Answers, Inbox, Patience, Submission};
+pub use local::{Counted, LocalShard, is_counter};
 pub use message::Message;
 #[cfg(feature = "cluster")]
 pub use node::NodeOptions;

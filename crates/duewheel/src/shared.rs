@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::client::Health;
 use crate::clock::Clock;
 use crate::inbox::Inbox;
+use crate::local::{Counted, Figures};
 use crate::timekeeper::Timekeeper;
 
 /// What a driver shares with its clients.
@@ -24,7 +25,8 @@ pub(crate) struct Shared {
     /// When the last turn ended, by [`Clock::running`].
     tick: Mutex<Duration>,
     trouble: Mutex<Option<String>>,
-    figures: Mutex<Vec<(&'static str, u64)>>,
+    /// Of the reign under way, and what earlier ones have counted.
+    figures: Mutex<(Figures, Counted)>,
     /// Somebody wants the figures of a moment from now on.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
@@ -40,7 +42,7 @@ impl Shared {
             keeper: Mutex::new(None),
             tick: Mutex::new(clock.running()),
             trouble: Mutex::new(None),
-            figures: Mutex::new(Vec::new()),
+            figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(Wish::Run as u64),
             bug: OnceLock::new(),
@@ -70,8 +72,23 @@ impl Shared {
         *lock(&self.trouble) = trouble;
     }
 
-    pub(crate) fn set_figures(&self, figures: Vec<(&'static str, u64)>) {
-        *lock(&self.figures) = figures;
+    pub(crate) fn set_figures(&self, figures: Figures) {
+        lock(&self.figures).0 = figures;
+    }
+
+    /// A reign is over, with these figures: what it has counted stays.
+    pub(crate) fn fold_figures(&self, last: &Figures) {
+        let mut figures = lock(&self.figures);
+        figures.1.add(&last.counted());
+        figures.0 = Figures::default();
+    }
+
+    /// What all reigns have counted.
+    pub(crate) fn counted(&self) -> Counted {
+        let figures = lock(&self.figures);
+        let mut counted = figures.1.clone();
+        counted.add(&figures.0.counted());
+        counted
     }
 
     /// Whether the figures have been wanted since the last call.
@@ -126,8 +143,8 @@ impl Shared {
         Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
     }
 
-    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
-        lock(&self.figures).clone()
+    pub(crate) fn figures(&self) -> Figures {
+        lock(&self.figures).0.clone()
     }
 
     pub(crate) fn want_figures(&self) {

@@ -114,7 +114,10 @@ impl Fence {
         if self.left() > 0 {
             return Ok(());
         }
-        Err(StoreError::new(ErrorKind::Fenced, "the lease has run out before it could be renewed"))
+        Err(StoreError::new(
+            ErrorKind::Fenced,
+            format_args!("{} before it could be renewed", fault::LEASE_OVER),
+        ))
     }
 }
 

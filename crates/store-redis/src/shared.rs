@@ -13,6 +13,7 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 use redis::{Cmd, Pipeline};
 use tokio::sync::Notify;
 
+use crate::fault::FenceReason;
 use crate::keeping::Keeping;
 use crate::keys::Keys;
 use crate::mark::Mark;
@@ -84,6 +85,8 @@ pub(crate) struct Counts {
     pub(crate) renewals: AtomicU64,
     /// Changes that were waited for in vain.
     pub(crate) wait_failures: AtomicU64,
+    /// Ends of the reign by their reasons.
+    pub(crate) fences: [AtomicU64; 4],
     pub(crate) checkpoints: AtomicU64,
     pub(crate) swept: AtomicU64,
     pub(crate) forgets: AtomicU64,
@@ -178,6 +181,9 @@ impl Shared {
             let mut over = locked(&self.over);
             if over.is_some() {
                 return;
+            }
+            if let Some(reason) = FenceReason::of(&error) {
+                self.counts.fences[reason as usize].fetch_add(1, SeqCst);
             }
             *over = Some(error);
             self.is_over.store(true, SeqCst);

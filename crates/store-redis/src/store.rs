@@ -17,6 +17,7 @@ use roaring::RoaringTreemap;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::fault::FenceReason;
 use crate::fold::fold;
 use crate::load::Request;
 use crate::mark::Mark;
@@ -431,6 +432,10 @@ impl Store for RedisStore {
             ("renewals_total", counts.renewals.load(SeqCst)),
             ("swept_total", counts.swept.load(SeqCst)),
             ("answers_forgotten_total", counts.forgets.load(SeqCst)),
+            ("fences_total.other_owner", counts.fences[FenceReason::Owner as usize].load(SeqCst)),
+            ("fences_total.lease_ran_out", counts.fences[FenceReason::Lease as usize].load(SeqCst)),
+            ("fences_total.other_master", counts.fences[FenceReason::Master as usize].load(SeqCst)),
+            ("fences_total.lost_changes", counts.fences[FenceReason::Gap as usize].load(SeqCst)),
             ("wait_failures_total", counts.wait_failures.load(SeqCst)),
             ("clock_disagreements_total", self.shared.disagreements.load(SeqCst)),
             ("list_places", counts.list_places.load(SeqCst)),

@@ -131,7 +131,8 @@ pub trait Store: Send {
     /// What [`Progress::durable`] means here when all is as the options hope; [`Progress::level`] says what was reached.
     fn level(&self) -> Level;
 
-    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix.
+    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. What only grows ends with `_total`,
+    /// and a word behind a dot is a reason: `fences_total.gap`.
     fn figures(&self) -> Vec<(&'static str, u64)>;
 }
 
