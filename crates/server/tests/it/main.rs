@@ -13,6 +13,7 @@ mod health;
 mod import;
 mod limits;
 mod long_poll;
+mod metrics;
 mod operations;
 mod peer;
 mod process;
