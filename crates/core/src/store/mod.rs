@@ -25,7 +25,7 @@ mod table;
 #[doc = include_str!("../../../../docs/stores.md")]
 struct OwnStore;
 
-pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner, PLACEMENT};
+pub use coordinator::{Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, PLACEMENT};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use duewheel::core::store::MAX_SHARDS;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Options};
@@ -14,7 +15,6 @@ const DEFAULT_PREFIX: &str = "duewheel";
 const DEFAULT_NODE: &str = "duewheel";
 /// With one node all messages can be in one shard, with ids 1, 2, 3, ...; several nodes need some to share out.
 const DEFAULT_SHARDS: [u32; 2] = [1, 16];
-const MAX_SHARDS: u32 = 1024;
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 /// Shorter, a busy server would lose its shards; longer, a dead one would keep them.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
