@@ -315,6 +315,7 @@ impl Runner {
             config.bound = BoundLeases::Keep;
             config.holds = self.holds.clone();
         }
+        config.policy.max_body = config.policy.max_body.min(store.max_body_bytes());
         self.quotas_seen = 0;
         Driver::new(store, recovered, config, now).map_err(StartError::Policy)
     }

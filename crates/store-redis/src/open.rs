@@ -35,6 +35,8 @@ pub(crate) struct Opened {
     pub(crate) ledger: Ledger,
     /// Bytes of the list.
     pub(crate) tail: usize,
+    /// The largest body that the master takes.
+    pub(crate) max_body_bytes: usize,
 }
 
 /// Takes a shard and reads what its owner needs.
@@ -92,7 +94,7 @@ pub(crate) async fn open(
     }
     let applied = ledger.applied();
     let shared = Shared::new(servers, keys, (reign, fence), (wire, room), &keeping, waker, applied, marks);
-    Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
+    Ok(Opened { shared: Arc::new(shared), control, ledger, tail, max_body_bytes: keeping.max_body_bytes() })
 }
 
 /// A key that somebody uses for something else would let a group fail half-way.

@@ -73,6 +73,7 @@ pub struct RedisStore {
     dirty: BTreeSet<QueueName>,
     /// Bytes of what has happened to the books since they were written.
     tail: usize,
+    max_body_bytes: usize,
     /// As noted in Redis last.
     noted: ClockPair,
     /// Ids below this one are set aside.
@@ -114,7 +115,7 @@ impl RedisStore {
         waker: Waker,
     ) -> Result<Self, StoreError> {
         wire::wait_for(async move {
-            let Opened { shared, control, ledger, tail } =
+            let Opened { shared, control, ledger, tail, max_body_bytes } =
                 open::open(servers, shard, claimant, waker).await?;
             let (loads, asked) = mpsc::unbounded_channel();
             let tasks = crate::tasks::start(&shared, control, asked);
@@ -142,6 +143,7 @@ impl RedisStore {
                 unkeyed,
                 dirty,
                 tail,
+                max_body_bytes,
                 noted,
                 aside,
                 recovered,
@@ -382,6 +384,10 @@ impl Store for RedisStore {
         let applied = self.ledger.applied();
         let call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
         self.post(call, 0, applied.next(), applied, 0)
+    }
+
+    fn max_body_bytes(&self) -> usize {
+        self.max_body_bytes
     }
 
     fn max_group_records(&self) -> usize {

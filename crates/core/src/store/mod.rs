@@ -81,6 +81,11 @@ pub trait Store: Send {
     /// Whether there is room for the next group.
     fn room(&mut self) -> Room;
 
+    /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy allows.
+    fn max_body_bytes(&self) -> usize {
+        usize::MAX
+    }
+
     /// Most records of a group. A larger one takes longer than others of the same server should wait.
     fn max_group_records(&self) -> usize {
         usize::MAX
@@ -154,6 +159,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn room(&mut self) -> Room {
         (**self).room()
+    }
+    fn max_body_bytes(&self) -> usize {
+        (**self).max_body_bytes()
     }
     fn max_group_records(&self) -> usize {
         (**self).max_group_records()

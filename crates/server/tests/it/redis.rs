@@ -134,3 +134,20 @@ fn the_limit_on_bytes_holds_where_redis_has_none() {
     assert_eq!(server.call("POST", "/v1/queues/q/purge", "").0, 200);
     assert_eq!(server.call("POST", "/v1/queues/q/messages", &body).0, 201);
 }
+
+/// Story: a body larger than a word of a command may be made Redis end the connection, and the outcome was unknown each time it was tried.
+#[test]
+fn the_largest_body_is_what_redis_takes() {
+    let extra = ["--proto-max-bulk-len", "1mb"].map(str::to_owned).to_vec();
+    let redis = Redis::start(Settings { extra, ..Settings::default() }).expect("a redis-server");
+    let server = Process::spawn(serve(&redis, &["--max-body", "4000000"]));
+    let send = |bytes: usize| {
+        let body = format!(r#"{{"body": "{}", "delay": "1h"}}"#, "x".repeat(bytes));
+        server.call("POST", "/v1/queues/q/messages", &body)
+    };
+    assert_eq!(send(900_000).0, 201);
+    let (status, said) = send(2_000_000);
+    assert_eq!((status, said["code"].as_str()), (413, Some("body_too_large")), "{said}");
+    assert!(said["detail"].as_str().is_some_and(|detail| detail.contains("983040")), "{said}");
+    assert_eq!(send(900_000).0, 201);
+}
