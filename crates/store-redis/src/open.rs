@@ -35,6 +35,8 @@ pub(crate) struct Opened {
     pub(crate) ledger: Ledger,
     /// Bytes of the list.
     pub(crate) tail: usize,
+    /// Queues of the last checkpoint that are no more: the next one must delete them.
+    pub(crate) gone: Vec<QueueName>,
     /// The largest body that the master takes.
     pub(crate) max_body_bytes: usize,
 }
@@ -66,7 +68,7 @@ pub(crate) async fn open(
         // Much may have to be read.
         error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
     };
-    let Found { mut ledger, marks, tail } = match found {
+    let Found { mut ledger, marks, tail, gone } = match found {
         Ok(found) => found,
         Err(error) => {
             reign::ended(&reign.incarnation);
@@ -94,7 +96,14 @@ pub(crate) async fn open(
     }
     let applied = ledger.applied();
     let shared = Shared::new(servers, keys, (reign, fence), (wire, room), &keeping, waker, applied, marks);
-    Ok(Opened { shared: Arc::new(shared), control, ledger, tail, max_body_bytes: keeping.max_body_bytes() })
+    Ok(Opened {
+        shared: Arc::new(shared),
+        control,
+        ledger,
+        tail,
+        gone,
+        max_body_bytes: keeping.max_body_bytes(),
+    })
 }
 
 /// A key that somebody uses for something else would let a group fail half-way.
@@ -187,6 +196,7 @@ struct Found {
     ledger: Ledger,
     marks: BTreeMap<QueueName, Mark>,
     tail: usize,
+    gone: Vec<QueueName>,
 }
 
 async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
@@ -213,9 +223,11 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
     };
     let mut ledger = Ledger::resume(Lsn(number(3)?.unwrap_or(0)), number(4)?.unwrap_or(1), None, due);
 
+    let mut gone = Vec::new();
     for (name, blob) in scan(wire, &keys.books).await? {
         let shown = String::from_utf8_lossy(&name).into_owned();
         let name = queue_name(&keys.books, &name)?;
+        gone.push(name.clone());
         let row = books::read_blob(name, blob);
         ledger.restore(row.map_err(|error| fault::undecodable(&keys.books, shown, error))?);
     }
@@ -252,7 +264,8 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
         let mark = Mark::read(&text).map_err(|what| fault::damaged(&keys.purges, &queue, what))?;
         marks.insert(queue, mark);
     }
-    Ok(Found { ledger, marks, tail })
+    gone.retain(|name| ledger.row(name).is_none());
+    Ok(Found { ledger, marks, tail, gone })
 }
 
 fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {

@@ -115,7 +115,7 @@ impl RedisStore {
         waker: Waker,
     ) -> Result<Self, StoreError> {
         wire::wait_for(async move {
-            let Opened { shared, control, ledger, tail, max_body_bytes } =
+            let Opened { shared, control, ledger, tail, gone, max_body_bytes } =
                 open::open(servers, shard, claimant, waker).await?;
             let (loads, asked) = mpsc::unbounded_channel();
             let tasks = crate::tasks::start(&shared, control, asked);
@@ -132,7 +132,13 @@ impl RedisStore {
                 queues: ledger.rows().collect(),
             };
             // The list names queues that the next checkpoint must write.
-            let dirty = recovered.queues.iter().map(|row| row.name.clone()).filter(|_| tail > 0).collect();
+            let dirty = recovered
+                .queues
+                .iter()
+                .map(|row| row.name.clone())
+                .filter(|_| tail > 0)
+                .chain(gone)
+                .collect();
             let aside = shared.reign.first_id.saturating_add(reign::IDS_ASIDE);
             let (unkeyed, state) = (RoaringTreemap::new(), State::Open);
             Ok(RedisStore {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use duewheel_core::record::Group;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError};
 use duewheel_core::{Lsn, ShardId};
 use duewheel_redis_rig::{Appendonly, Redis, RedisCluster, Settings, Value};
@@ -336,10 +337,12 @@ fn what_a_server_that_loads_refuses_was_not_applied() {
 /// The error of one more change, and the change's position.
 fn refused(shard: &mut Shard) -> (StoreError, Lsn) {
     let first = shard.next;
-    shard.append(vec![put(&queue("q"), first.0, None, Bytes::new())]);
-    let mut error = None;
+    let records = vec![put(&queue("q"), first.0, None, Bytes::new())];
+    let group = Group { first, clock: shard.clock, records };
+    // What the store does beside may have met the refusal before.
+    let mut error = shard.store.append(&group).err();
     until("it is refused", || {
-        error = shard.store.progress().err();
+        error = error.take().or_else(|| shard.store.progress().err());
         error.is_some()
     });
     (error.expect("an error"), first)
