@@ -549,21 +549,30 @@ fn an_answer_says_the_level_that_was_reached() {
         assert_eq!(levels(answers.try_recv().unwrap()), [level; 2]);
         assert_eq!(rig.driver.reached(), level);
     }
+    // So far away that the next driver does not load it.
+    rig.submit(vec![put(30 * 86_400_000)]);
+    rig.submit(vec![put(60_000); 8]);
+    let far = MessageId(9);
+    let policy =
+        Policy { near_messages: 4, ready_messages: 4, least_window: 4, load_rows: 4, ..Policy::default() };
+    let config = Config { policy, ..Config::default() };
     // It was durable at a lower level when nobody was answered.
     let falls = Falls::default();
     let mut store = MemoryStore::open(&rig.disk, Arc::new(|| {}));
     let recovered = store.recovered();
     let store = Falling { store, falls: falls.clone() };
-    let mut driver = Driver::new(store, recovered, Config::default(), rig.now).unwrap();
+    let mut driver = Driver::new(store, recovered, config, rig.now).unwrap();
     while !driver.is_open() {
         driver.step(rig.now, &mut Vec::new()).unwrap();
     }
     let (answer, mut answers) = oneshot::channel();
     // Asked for by the look-up that fails, and again when answers leave.
     falls.store(1, Relaxed);
-    let ops = vec![put(1), keyed()];
+    let ops = vec![put(1), Op::Get { target: Target::Id(far) }];
     driver.step(rig.now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
-    assert_eq!(levels(answers.try_recv().unwrap()), [Level::Memory; 2]);
+    let mut said = answers.try_recv().unwrap();
+    assert!(matches!(said.pop(), Some(Ok(Reply::View(Some(_))))));
+    assert_eq!((levels(said), falls.load(Relaxed)), (vec![Level::Memory], 0));
     assert_eq!(falls.load(Relaxed), 0, "it was asked for twice");
     driver.step(rig.now, &mut Vec::new()).unwrap();
     assert_eq!(driver.reached(), Level::BestEffortReplicated, "what was told is told once");

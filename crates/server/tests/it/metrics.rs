@@ -20,6 +20,7 @@ struct Page {
 impl Page {
     fn of(node: &Process) -> Page {
         let text = node.text("/metrics");
+        assert!(!text.contains("A figure of the store."), "each has a text of its own: {text}");
         let mut page = Page { lines: BTreeMap::new(), counters: Vec::new() };
         for line in text.lines() {
             if let Some(family) = line.strip_prefix("# TYPE ") {
