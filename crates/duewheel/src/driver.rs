@@ -26,6 +26,9 @@ use duewheel_core::store::{
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
+mod kinds;
+
+use self::kinds::{grows, is_in_one_group, weight};
 use crate::error::{CallError, Outcome};
 use crate::inbox::{self, Answers, Patience, Submission};
 use crate::local::Figures;
@@ -715,76 +718,10 @@ fn places(to: ReplyTo) -> Option<(usize, usize)> {
     Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
 }
 
-/// Whether an operation writes records that take room until a flush has written them, and gives none back.
-fn grows(op: &Op) -> bool {
-    match op {
-        Op::Reserve(_)
-        | Op::ReserveOne { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Extend { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. } => true,
-        // An enqueue has a refusal of its own.
-        Op::Enqueue(_)
-        | Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::Ack { .. }
-        | Op::Delete { .. }
-        | Op::Cancel { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Quotas
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Stats
-        | Op::Purge { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. }
-        | Op::SessionClosed { .. }
-        | Op::SessionDeadline { .. }
-        | Op::NextDue => false,
-    }
-}
-
 fn refused_for_room() -> CallError {
     let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
     let error = StoreError::new(ErrorKind::Unavailable, what);
     CallError::Store { error, outcome: Outcome::NotApplied }
-}
-
-/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a
-/// part may be applied.
-fn is_in_one_group(reply: &Reply) -> bool {
-    match reply {
-        Reply::Count(_) | Reply::Done => false,
-        Reply::Enqueue(_)
-        | Reply::Reserve(_)
-        | Reply::ReserveOne(_)
-        | Reply::Settle(_)
-        | Reply::Extend(_)
-        | Reply::Change(_)
-        | Reply::View(_)
-        | Reply::Page(_)
-        | Reply::Queues(_)
-        | Reply::Configure(_)
-        | Reply::Histogram(_)
-        | Reply::Wheel(_)
-        | Reply::Stats(_)
-        | Reply::Deadline(_)
-        | Reply::NextDue(_)
-        | Reply::Quotas(_) => true,
-    }
 }
 
 /// Undoes an answer that never reached anybody.
@@ -801,16 +738,4 @@ pub(crate) fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
 
 fn clock(now: Now) -> ClockPair {
     ClockPair::of(now)
-}
-
-/// About how many bytes a record takes; only to bound a group.
-fn weight(record: &Record) -> usize {
-    match record {
-        Record::Put { message, .. } => 64 + message.weight(),
-        Record::Changed { life, .. } => {
-            64 + life.history.iter().map(|past| 64 + past.note.len()).sum::<usize>()
-        }
-        Record::Purged { keep, .. } => 64 + 8 * keep.len(),
-        Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } | Record::Deduped(_) => 64,
-    }
 }

@@ -83,7 +83,7 @@ impl RedisCoordinator {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not said, or cannot give
-    /// what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when one cannot be asked.
+    /// what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when none can be asked; one of several that cannot is a finding.
     pub fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.inspect().await })
@@ -292,16 +292,33 @@ impl Inner {
 
     async fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let slots = self.slots().await?;
-        let mut findings = Vec::new();
-        for master in slots.masters() {
-            let keeping = Keeping::ask(&Wire::new(self.servers.connect(master).await?)).await?;
-            let name = format_args!("{}:{}", master.0, master.1);
-            if let Some(why) = keeping.refusal(&name, self.options()) {
-                return Err(StoreError::new(ErrorKind::Corrupt, why));
+        let asked = slots.masters().into_iter().map(|master| async move {
+            let late = |_| StoreError::new(ErrorKind::Unavailable, "it does not answer in time");
+            let asking = async { Keeping::ask(&Wire::new(self.servers.connect(master).await?)).await };
+            let keeping = tokio::time::timeout(self.patience(), asking).await.map_err(late).flatten();
+            (format!("{}:{}", master.0, master.1), keeping)
+        });
+        let (mut findings, mut known, mut away) = (Vec::new(), 0, None);
+        for (name, keeping) in futures_util::future::join_all(asked).await {
+            match keeping {
+                Ok(keeping) => {
+                    if let Some(why) = keeping.refusal(&name, self.options()) {
+                        return Err(StoreError::new(ErrorKind::Corrupt, why));
+                    }
+                    findings.extend(keeping.findings(&name, self.options()));
+                    known += 1;
+                }
+                // The shards of the others can be served meanwhile.
+                Err(error) => {
+                    findings.push(Finding::unknown(&name, &error));
+                    away = Some(error);
+                }
             }
-            findings.extend(keeping.findings(&name, self.options()));
         }
-        Ok(findings)
+        match away {
+            Some(error) if known == 0 => Err(error),
+            Some(_) | None => Ok(findings),
+        }
     }
 
     async fn shards(&self) -> Result<u32, StoreError> {

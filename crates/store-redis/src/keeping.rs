@@ -24,6 +24,14 @@ pub struct Finding {
     pub what: String,
 }
 
+impl Finding {
+    /// A master that cannot be asked.
+    pub(crate) fn unknown(master: &str, error: &StoreError) -> Self {
+        let what = format!("{master}: how it keeps what it is told is not known: {error}");
+        Finding { weight: Weight::Danger, what }
+    }
+}
+
 /// How much a [`Finding`] matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {

@@ -118,14 +118,15 @@ impl Nodes<'_> {
     /// Enqueues, cancels, grants and acks over all nodes.
     fn work(&self, truth: &mut Truth) {
         for n in 0..60 {
-            let key = format!("{}-{n}", truth.enqueued);
+            let key = format!("{}-{}", truth.name, truth.enqueued);
             let delay = if n % 3 == 0 { 3_600_000 } else { 0 };
-            self.call(
+            let said = self.call(
                 n,
                 "POST",
                 "/v1/queues/q/messages",
                 &json!({"body": "a", "key": key, "delay_ms": delay}),
             );
+            assert_eq!(said["durability"], "fsync", "whichever node owns the shard");
             if n % 6 == 0 {
                 self.call(n + 1, "DELETE", &format!("/v1/queues/q/keys/{key}"), &json!({}));
                 truth.cancelled += 1;
@@ -174,6 +175,8 @@ impl Nodes<'_> {
 
 #[derive(Default)]
 struct Truth {
+    /// How its keys begin.
+    name: &'static str,
     enqueued: usize,
     cancelled: usize,
     acked: usize,
@@ -212,7 +215,7 @@ fn what_nodes_count_adds_up_and_never_falls_when_shards_move() {
     third.signal("-TERM");
     assert!(third.wait().success());
     nodes.until_shared(6);
-    let mut rest = Truth::default();
+    let mut rest = Truth { name: "rest", ..Truth::default() };
     nodes.work(&mut rest);
     let enqueued: f64 = nodes.pages().iter().map(|page| page.sum("duewheel_enqueued_total")).sum();
     assert_eq!(enqueued + last.sum("duewheel_enqueued_total"), (truth.enqueued + rest.enqueued) as f64);
