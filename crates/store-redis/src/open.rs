@@ -95,7 +95,8 @@ pub(crate) async fn open(
         ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared = Shared::new(servers, keys, (reign, fence), (wire, room), &keeping, waker, applied, marks);
+    let shared =
+        Shared::new(servers, keys, (reign, fence), (wire, room, keeping.replicas), waker, applied, marks);
     Ok(Opened {
         shared: Arc::new(shared),
         control,

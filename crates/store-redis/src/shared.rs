@@ -14,7 +14,6 @@ use redis::{Cmd, Pipeline};
 use tokio::sync::Notify;
 
 use crate::fault::FenceReason;
-use crate::keeping::Keeping;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::memory::Memory;
@@ -111,8 +110,7 @@ impl Shared {
         servers: Servers,
         keys: Keys,
         (reign, fence): (Reign, Fence),
-        (wire, memory): (Wire, Arc<Memory>),
-        keeping: &Keeping,
+        (wire, memory, replicas): (Wire, Arc<Memory>, u64),
         waker: Waker,
         applied: Lsn,
         marks: BTreeMap<QueueName, Mark>,
@@ -133,7 +131,7 @@ impl Shared {
             is_over: AtomicBool::new(false),
             acked: AtomicU64::new(applied.0),
             reached: Mutex::new(Reached {
-                level: Reach::following(keeping.replicas).level(keeping.level()),
+                level: Reach::following(replicas).level(memory.alone()),
                 told: applied,
             }),
             under_way: Mutex::new(0),

@@ -15,7 +15,7 @@ use crate::place::{PATIENCE, of_cluster, open, options, server, until};
 use crate::shard::{Shard, ask, put, queue};
 
 fn long(redis: &Redis) -> Options {
-    options(redis).lease(Duration::from_secs(3)).unwrap()
+    options(redis).lease(Duration::from_secs(3)).expect("good options")
 }
 
 /// The level of one more change.
@@ -126,21 +126,21 @@ fn what_replicas_must_have_synced_is_waited_for() {
 
 /// On servers with `WAITAOF`.
 fn synced(redis: &Redis, copy: &Redis) {
-    let base = long(redis).lease(Duration::from_secs(60)).unwrap().wait_for(WaitFor::Synced);
-    RedisCoordinator::new(base.clone()).inspect().unwrap();
+    let base = long(redis).lease(Duration::from_secs(60)).expect("good options").wait_for(WaitFor::Synced);
+    RedisCoordinator::new(base.clone()).inspect().expect("it is taken");
     // The master's own disk is waited for, whatever it does by itself.
     ask(redis, &["CONFIG", "SET", "appendfsync", "everysec"]);
-    let patient = base.clone().wait_replicas(0, PATIENCE).unwrap();
+    let patient = base.clone().wait_replicas(0, PATIENCE).expect("good options");
     let mut shard = Shard::open(&patient);
     assert_eq!(level(&mut shard), Level::Fsync);
     drop(shard);
     follow(redis, copy);
-    let mut shard = Shard::open(&base.clone().wait_replicas(1, PATIENCE).unwrap());
+    let mut shard = Shard::open(&base.clone().wait_replicas(1, PATIENCE).expect("good options"));
     assert_eq!(level(&mut shard), Level::BestEffortReplicated);
     drop(shard);
     // A replica without a file has it in memory alone.
     ask(copy, &["CONFIG", "SET", "appendonly", "no"]);
-    let mut shard = Shard::open(&base.wait_replicas(1, Duration::from_millis(300)).unwrap());
+    let mut shard = Shard::open(&base.wait_replicas(1, Duration::from_millis(300)).expect("good options"));
     let failed = |shard: &Shard| shard.figure("wait_failures_total");
     assert_eq!(failed(&shard), 0);
     let id = shard.next.0;
