@@ -19,6 +19,7 @@ use crate::cluster::list::{ListPlace, ListPlaces, Listing};
 use crate::cluster::room::Room;
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, Submission};
+use crate::local::{Counted, LocalShard};
 use crate::shared::{EndOnPanic, Shared};
 
 /// Takes operations to the engine. Cheap to clone; all clones talk to the same engine.
@@ -40,6 +41,12 @@ pub(crate) trait Route: Send + Sync + fmt::Debug {
 
     /// How many shards there are.
     fn shards(&self) -> u32;
+
+    /// How many reserves wait here and not at a shard; `None` when all of them wait at shards.
+    fn waiting(&self) -> Option<u64>;
+
+    /// As [`Client::local_shards`].
+    fn local_shards(&self) -> Vec<LocalShard>;
 
     /// As [`Client::list`].
     fn list(
@@ -330,7 +337,8 @@ impl Client {
         SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What a durable reply means here.
+    /// What a durable reply means here now: the level that answers had last, over several shards of this node the weakest. Each
+    /// accepted enqueue says its own.
     pub fn level(&self) -> Level {
         self.shared.level()
     }
@@ -345,15 +353,33 @@ impl Client {
         self.shared.health()
     }
 
-    /// Asks for new figures of the store: once a call that is made later is answered, [`Client::store_figures`] are of after this
-    /// call. Over several shards they are still up to two seconds old.
+    /// How many reserves wait for a message at this node.
+    pub fn waiting(&self) -> u64 {
+        let here =
+            || self.local_shards().iter().filter_map(LocalShard::stats).map(|stats| stats.waiters).sum();
+        self.route.as_ref().and_then(|route| route.waiting()).unwrap_or_else(here)
+    }
+
+    /// Asks for new figures: once a call that is made later is answered, [`Client::store_figures`] are of after this call.
     pub fn renew_store_figures(&self) {
         self.shared.want_figures();
     }
 
-    /// The store's own figures: of the last second, or of after the last [`Client::renew_store_figures`].
+    /// The store's own figures: of the last second, or of after the last [`Client::renew_store_figures`]. Over several shards there
+    /// are none of all together: see [`Client::local_shards`].
     pub fn store_figures(&self) -> Vec<(&'static str, u64)> {
-        self.shared.figures()
+        self.shared.figures().store
+    }
+
+    /// The shards that this node owns, or has owned since it started; one without a number where there is no cluster.
+    pub fn local_shards(&self) -> Vec<LocalShard> {
+        match &self.route {
+            Some(route) => route.local_shards(),
+            None => {
+                let reign = Some((self.inbox.clone(), self.shared.clone()));
+                vec![LocalShard { shard: None, past: Counted::default(), reign }]
+            }
+        }
     }
 
     /// For a task of ours: a panic in it closes the handle.

@@ -26,8 +26,12 @@ use duewheel_core::store::{
 use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::oneshot;
 
+mod kinds;
+
+use self::kinds::{grows, is_in_one_group, weight};
 use crate::error::{CallError, Outcome};
 use crate::inbox::{self, Answers, Patience, Submission};
+use crate::local::Figures;
 use crate::pacing::Pacing;
 
 /// Log lines about queues in a process's life.
@@ -72,6 +76,10 @@ pub struct Driver<S> {
     pacing: Pacing,
     last_append: EngineMs,
     said: Vec<Notice>,
+    /// The weakest level that was told of and that no answer has had yet.
+    untold: Option<Level>,
+    /// The level that answers had last.
+    reached: Level,
 }
 
 /// An answer that waits for the store.
@@ -102,9 +110,11 @@ impl<S: Store> Driver<S> {
     ///
     /// # Errors
     /// When the policy asks for a ring that cannot be.
-    pub fn new(store: S, recovered: Recovered, config: Config, now: Now) -> Result<Self, GeometryError> {
+    pub fn new(mut store: S, recovered: Recovered, config: Config, now: Now) -> Result<Self, GeometryError> {
         let policy = config.policy.clone();
         let appended = Lsn(recovered.next_lsn.0 - 1);
+        // Before anything is appended: what one would reach now.
+        let reached = store.progress().map_or(store.level(), |progress| progress.level);
         let mut engine = Engine::new(config, recovered, now)?;
         let mut effects = Effects::new();
         engine.start(&mut effects);
@@ -133,6 +143,8 @@ impl<S: Store> Driver<S> {
             own: Vec::new(),
             last_append: now.engine,
             said: Vec::new(),
+            untold: None,
+            reached,
         })
     }
 
@@ -245,7 +257,7 @@ impl<S: Store> Driver<S> {
 
     /// Whether an error of a look-up concerns that look-up alone.
     fn is_passing(&mut self, error: &StoreError) -> bool {
-        error.kind() == ErrorKind::Unavailable && self.store.progress().is_ok()
+        error.kind() == ErrorKind::Unavailable && self.progress().is_ok()
     }
 
     fn look_up_together(&mut self) -> Result<usize, StoreError> {
@@ -330,9 +342,26 @@ impl<S: Store> Driver<S> {
     /// # Errors
     /// As [`Driver::step`].
     pub fn answer(&mut self) -> Result<(), StoreError> {
-        let progress = self.store.progress()?;
+        let progress = self.progress()?;
         self.release(progress);
         Ok(())
+    }
+
+    /// What the store has reached. Whoever does not let answers go by it keeps the level for those that go next.
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        let progress = self.store.progress()?;
+        Ok(self.note(progress))
+    }
+
+    fn note(&mut self, progress: Progress) -> Progress {
+        let level = self.untold.map_or(progress.level, |untold| untold.min(progress.level));
+        self.untold = Some(level);
+        Progress { level, ..progress }
+    }
+
+    /// The level that answers had last; before the first one, the one that the store hopes for.
+    pub fn reached(&self) -> Level {
+        self.reached
     }
 
     /// When to step again at the latest, if nothing comes in before.
@@ -382,9 +411,10 @@ impl<S: Store> Driver<S> {
         self.carry_out();
         let closed = self.append(now).and_then(|()| self.store.close(clock(now)));
         match closed {
-            Ok(()) => {
+            Ok(progress) => {
                 let all = self.appended;
-                self.release(Progress { written: all, durable: all });
+                let progress = self.note(progress);
+                self.release(Progress { written: all, durable: all, ..progress });
                 Ok(())
             }
             Err(error) => {
@@ -442,6 +472,12 @@ impl<S: Store> Driver<S> {
     /// The store, for figures and for tests.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Figures of the engine and of the store.
+    pub(crate) fn figures(&mut self, now: Now) -> Figures {
+        let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
+        Figures { stats: self.engine.stats(now), quotas, store: self.store.figures() }
     }
 
     /// The engine, for tests.
@@ -513,7 +549,8 @@ impl<S: Store> Driver<S> {
             return Ok(());
         }
         self.carry_out();
-        if self.records.len() >= self.policy.max_group_records || self.record_bytes >= most {
+        let records = self.policy.max_group_records.min(self.store.max_group_records());
+        if self.records.len() >= records || self.record_bytes >= most {
             self.append(now)?;
         }
         Ok(())
@@ -584,18 +621,24 @@ impl<S: Store> Driver<S> {
             _ if mutant::is(Mutant::AckBeforeSync) => progress.written,
             Level::Fsync | Level::Quorum | Level::BestEffortReplicated => progress.durable,
         };
+        self.untold = None;
+        self.reached = progress.level;
+        let say = |mut reply: Reply| {
+            reply.reached(progress.level);
+            Ok(reply)
+        };
         let holds = |after: After| after.durable <= durable && after.written <= progress.written;
         while self.held.front().is_some_and(|held| holds(held.after)) {
             if let Some(held) = self.held.pop_front() {
                 self.held_bytes -= held.reply.weight();
-                self.open.answer(held.to, Ok(held.reply), &mut self.own);
+                self.open.answer(held.to, say(held.reply), &mut self.own);
             }
         }
         let grants = mem::take(&mut self.held_grants);
         for held in grants {
             if holds(held.after) {
                 self.held_bytes -= held.reply.weight();
-                self.open.answer(held.to, Ok(held.reply), &mut self.own);
+                self.open.answer(held.to, say(held.reply), &mut self.own);
             } else {
                 self.held_grants.push(held);
             }
@@ -675,76 +718,10 @@ fn places(to: ReplyTo) -> Option<(usize, usize)> {
     Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
 }
 
-/// Whether an operation writes records that take room until a flush has written them, and gives none back.
-fn grows(op: &Op) -> bool {
-    match op {
-        Op::Reserve(_)
-        | Op::ReserveOne { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Extend { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. } => true,
-        // An enqueue has a refusal of its own.
-        Op::Enqueue(_)
-        | Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::Ack { .. }
-        | Op::Delete { .. }
-        | Op::Cancel { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Quotas
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Stats
-        | Op::Purge { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. }
-        | Op::SessionClosed { .. }
-        | Op::SessionDeadline { .. }
-        | Op::NextDue => false,
-    }
-}
-
 fn refused_for_room() -> CallError {
     let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
     let error = StoreError::new(ErrorKind::Unavailable, what);
     CallError::Store { error, outcome: Outcome::NotApplied }
-}
-
-/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a
-/// part may be applied.
-fn is_in_one_group(reply: &Reply) -> bool {
-    match reply {
-        Reply::Count(_) | Reply::Done => false,
-        Reply::Enqueue(_)
-        | Reply::Reserve(_)
-        | Reply::ReserveOne(_)
-        | Reply::Settle(_)
-        | Reply::Extend(_)
-        | Reply::Change(_)
-        | Reply::View(_)
-        | Reply::Page(_)
-        | Reply::Queues(_)
-        | Reply::Configure(_)
-        | Reply::Histogram(_)
-        | Reply::Wheel(_)
-        | Reply::Stats(_)
-        | Reply::Deadline(_)
-        | Reply::NextDue(_)
-        | Reply::Quotas(_) => true,
-    }
 }
 
 /// Undoes an answer that never reached anybody.
@@ -761,16 +738,4 @@ pub(crate) fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
 
 fn clock(now: Now) -> ClockPair {
     ClockPair::of(now)
-}
-
-/// About how many bytes a record takes; only to bound a group.
-fn weight(record: &Record) -> usize {
-    match record {
-        Record::Put { message, .. } => 64 + message.weight(),
-        Record::Changed { life, .. } => {
-            64 + life.history.iter().map(|past| 64 + past.note.len()).sum::<usize>()
-        }
-        Record::Purged { keep, .. } => 64 + 8 * keep.len(),
-        Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } | Record::Deduped(_) => 64,
-    }
 }

@@ -11,6 +11,7 @@ use duewheel_core::message::{MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::Created;
+use duewheel_core::store::Level;
 use duewheel_core::time::{WallMs, ceil_ms};
 
 use crate::Client;
@@ -40,6 +41,8 @@ pub struct Receipt {
     pub generation: u32,
     /// Whether it is new, in place of another, or was kept.
     pub created: Created,
+    /// How safe it is: what the store has really reached.
+    pub level: Level,
 }
 
 /// Why nothing was scheduled.
@@ -236,6 +239,12 @@ impl Draft {
 
 impl From<Enqueued> for Receipt {
     fn from(e: Enqueued) -> Self {
-        Receipt { id: e.id, due_at: e.due_at.to_system_time(), generation: e.generation, created: e.created }
+        Receipt {
+            id: e.id,
+            due_at: e.due_at.to_system_time(),
+            generation: e.generation,
+            created: e.created,
+            level: e.level,
+        }
     }
 }

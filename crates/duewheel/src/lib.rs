@@ -44,6 +44,7 @@ mod error;
 mod failure;
 mod handler;
 mod inbox;
+mod local;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
@@ -71,7 +72,8 @@ pub use clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
 pub use cluster::{
-    BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates, ShardView, Stage,
+    BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates,
+    ShardView, Stage,
 };
 pub use driver::Driver;
 pub use duewheel_core as core;
@@ -86,6 +88,7 @@ pub use error::{CallError, Outcome};
 pub use failure::{DeadLetter, NotYet};
 pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
 pub use inbox::{Answers, Inbox, Patience, Submission};
+pub use local::{Counted, LocalShard, is_counter};
 pub use message::Message;
 #[cfg(feature = "cluster")]
 pub use node::NodeOptions;

@@ -98,7 +98,11 @@ impl Membership {
         self.fleet.view()
     }
 
-    pub(crate) fn figures(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn forwards(&self) -> Vec<(Box<str>, u64)> {
+        self.fleet.forwards()
+    }
+
+    pub(crate) fn figures(&self) -> [(&'static str, u64); 4] {
         self.fleet.figures()
     }
 }
@@ -135,8 +139,13 @@ impl Duewheel {
         self.membership().map(Membership::view)
     }
 
+    /// Submissions that this node has sent to each other node since it started, by that node's name.
+    pub fn cluster_forwards(&self) -> Vec<(Box<str>, u64)> {
+        self.membership().map(Membership::forwards).unwrap_or_default()
+    }
+
     /// Figures of the node for `/metrics`; names without prefix.
-    pub fn cluster_figures(&self) -> Option<[(&'static str, u64); 5]> {
+    pub fn cluster_figures(&self) -> Option<[(&'static str, u64); 4]> {
         self.membership().map(Membership::figures)
     }
 }

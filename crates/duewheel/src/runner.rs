@@ -245,7 +245,7 @@ impl Runner {
     /// For how many submissions to wait, and how long at most, before the next turn.
     pub fn crowd(&self) -> Option<(usize, Duration)> {
         let Phase::Serving(driver) = &self.phase else { return None };
-        let gathers = !driver.is_full() && self.crowd >= CROWD && self.shared.level() != Level::Memory;
+        let gathers = !driver.is_full() && self.crowd >= CROWD && driver.store().level() != Level::Memory;
         gathers.then_some((self.crowd, GATHER_CROWD))
     }
 
@@ -315,6 +315,7 @@ impl Runner {
             config.bound = BoundLeases::Keep;
             config.holds = self.holds.clone();
         }
+        config.policy.max_body = config.policy.max_body.min(store.max_body_bytes());
         self.quotas_seen = 0;
         Driver::new(store, recovered, config, now).map_err(StartError::Policy)
     }
@@ -332,7 +333,7 @@ impl Runner {
             self.quotas_seen = version;
             driver.set_quotas(now, quotas);
         }
-        self.refresh_figures(&driver);
+        self.refresh_figures(&mut driver);
         // Every round: a reserve may have come in before the door was closed.
         let waits_ended = self.shared.wished(Wish::EndWaits);
         if waits_ended {
@@ -348,37 +349,40 @@ impl Runner {
             self.turns.give_back(&mut self.submissions);
             return self.failed(*driver, error);
         }
+        self.shared.set_level(driver.reached());
         testing::place("driver");
         if let Some(bug) = self.shared.bug() {
             driver.end_waits();
             // What was accepted becomes durable if it can; the bug is the news in any case.
+            self.shared.fold_figures(&driver.figures(now));
             let _ = driver.close(now);
             return Turn::Ended(End::Failed(bug.clone()));
         }
         let done = self.submissions.is_empty() && !driver.is_waiting_for_store();
         if waits_ended && self.shared.wished(Wish::Stop) && done {
             driver.end_waits();
+            self.shared.fold_figures(&driver.figures(now));
             return Turn::Ended(match driver.close(now) {
                 Ok(()) => End::Stopped,
                 Err(error) => End::Failed(error.to_string()),
             });
         }
-        let turn = self.nap(&driver);
+        let turn = self.nap(&mut driver);
         self.phase = Phase::Serving(driver);
         turn
     }
 
     /// Tells the store's figures when somebody wants them, and once a second however busy the driver is. This is done before a step, so
     /// that whoever asks for them and then for anything else has both from after the asking.
-    fn refresh_figures(&mut self, driver: &ShardDriver) {
+    fn refresh_figures(&mut self, driver: &mut ShardDriver) {
         let running = self.shared.clock().running();
         if self.shared.take_figures_wanted() || running >= self.figures_due {
             self.figures_due = running.saturating_add(FIGURES);
-            self.shared.set_figures(driver.store().figures());
+            self.shared.set_figures(driver.figures(self.shared.now()));
         }
     }
 
-    fn nap(&self, driver: &ShardDriver) -> Turn {
+    fn nap(&self, driver: &mut ShardDriver) -> Turn {
         let most =
             if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
         let longest = Duration::from_millis(most).min(self.waiting.nap());
@@ -397,7 +401,7 @@ impl Runner {
         };
         if wanted == longest {
             // At leisure, so that the figures of a driver that sleeps are of its last step.
-            self.shared.set_figures(driver.store().figures());
+            self.shared.set_figures(driver.figures(now));
         }
         Turn::Sleep(if driver.is_full() {
             Nap { until: NapFor::Wake, at_most: wanted }
@@ -411,9 +415,10 @@ impl Runner {
     }
 
     /// The store failed. What was under way is unknown; then it is opened again, under a new epoch.
-    fn failed(&mut self, driver: ShardDriver, error: StoreError) -> Turn {
+    fn failed(&mut self, mut driver: ShardDriver, error: StoreError) -> Turn {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         self.holds = driver.engine().holds();
+        self.shared.fold_figures(&driver.figures(self.shared.now()));
         driver.fail(&error);
         let refusal = not_applied(&error);
         refuse(&mut self.submissions, &refusal);

@@ -11,19 +11,22 @@ use tokio::sync::watch;
 use crate::client::Health;
 use crate::clock::Clock;
 use crate::inbox::Inbox;
+use crate::local::{Counted, Figures};
 use crate::timekeeper::Timekeeper;
 
 /// What a driver shares with its clients.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    level: Level,
+    /// What is reached now; at first what the store hopes for.
+    level: Mutex<Level>,
     clock: Arc<dyn Clock>,
     /// `None` until the store was opened for the first time: before, there is no engine time.
     keeper: Mutex<Option<Timekeeper>>,
     /// When the last turn ended, by [`Clock::running`].
     tick: Mutex<Duration>,
     trouble: Mutex<Option<String>>,
-    figures: Mutex<Vec<(&'static str, u64)>>,
+    /// Of the reign under way, and what earlier ones have counted.
+    figures: Mutex<(Figures, Counted)>,
     /// Somebody wants the figures of a moment from now on.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
@@ -35,11 +38,11 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
         Shared {
-            level,
+            level: Mutex::new(level),
             keeper: Mutex::new(None),
             tick: Mutex::new(clock.running()),
             trouble: Mutex::new(None),
-            figures: Mutex::new(Vec::new()),
+            figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(Wish::Run as u64),
             bug: OnceLock::new(),
@@ -69,8 +72,23 @@ impl Shared {
         *lock(&self.trouble) = trouble;
     }
 
-    pub(crate) fn set_figures(&self, figures: Vec<(&'static str, u64)>) {
-        *lock(&self.figures) = figures;
+    pub(crate) fn set_figures(&self, figures: Figures) {
+        lock(&self.figures).0 = figures;
+    }
+
+    /// A reign is over, with these figures: what it has counted stays.
+    pub(crate) fn fold_figures(&self, last: &Figures) {
+        let mut figures = lock(&self.figures);
+        figures.1.add(&last.counted());
+        figures.0 = Figures::default();
+    }
+
+    /// What all reigns have counted.
+    pub(crate) fn counted(&self) -> Counted {
+        let figures = lock(&self.figures);
+        let mut counted = figures.1.clone();
+        counted.add(&figures.0.counted());
+        counted
     }
 
     /// Whether the figures have been wanted since the last call.
@@ -104,7 +122,11 @@ pub(crate) enum Wish {
 
 impl Shared {
     pub(crate) fn level(&self) -> Level {
-        self.level
+        *lock(&self.level)
+    }
+
+    pub(crate) fn set_level(&self, level: Level) {
+        *lock(&self.level) = level;
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -121,8 +143,8 @@ impl Shared {
         Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
     }
 
-    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
-        lock(&self.figures).clone()
+    pub(crate) fn figures(&self) -> Figures {
+        lock(&self.figures).0.clone()
     }
 
     pub(crate) fn want_figures(&self) {

@@ -66,6 +66,8 @@ pub struct Settings {
     pub maxmemory: Option<u64>,
     /// More arguments of the command line, after all others: `--hz`, `100`.
     pub extra: Vec<String>,
+    /// Another binary than that of [`program`].
+    pub program: Option<OsString>,
 }
 
 /// What a node of a cluster is told beyond that.
@@ -94,7 +96,7 @@ impl Settings {
         fs::create_dir_all(folder)?;
         let file = folder.join("redis.conf");
         fs::write(&file, self.lines(port, clustered))?;
-        let mut command = Command::new(program());
+        let mut command = Command::new(self.program.clone().unwrap_or_else(program));
         // It moves there first, so that no path needs quotes.
         command.current_dir(folder).arg(file).args(&self.extra);
         Ok(command)

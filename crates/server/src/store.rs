@@ -6,19 +6,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use duewheel::core::store::{Coordinator, ErrorKind};
-use duewheel::{CertificatePart, Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates, Policy};
-use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation};
+use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
+use duewheel::{CertificatePart, Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
+use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
-use crate::config::{ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, Settings, StoreChoice};
+use crate::config::{
+    ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice,
+};
+use crate::private;
 use crate::serve::ServeError;
 use crate::tls;
 
+/// Bytes of a private key that are read; no key is as long.
+const MAX_KEY: u64 = 64 * 1024;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Most records of a group.
-const GROUP_RECORDS: usize = 4_000;
 
 /// Replicas have so much of the lease to take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
@@ -61,13 +63,20 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
     let since = Instant::now();
     loop {
-        let builder = Duewheel::builder().policy(policy_for_redis(settings.engine_policy()));
+        match inspect(&redis_itself).await {
+            Ok(()) => break,
+            Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
+                tracing::warn!(%why, "Redis is not there yet; trying again");
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
+        }
+    }
+    loop {
+        let builder = Duewheel::builder().policy(settings.engine_policy());
         let builder = builder.quotas(settings.quotas.clone());
         match builder.cluster(Arc::clone(&coordinator), node.clone()).open().await {
-            Ok(wheel) => {
-                tokio::task::spawn_blocking(move || warn(&redis_itself));
-                return Ok(wheel);
-            }
+            Ok(wheel) => return Ok(wheel),
             Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
                 tokio::time::sleep(PAUSE).await;
@@ -84,12 +93,9 @@ fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
         ConfigError::Value(format!("--{option} {}: {why}", file.display()))
     };
     let read = |option, file: &Path| std::fs::read(file).map_err(|why| named(option, file, &why));
-    let mode = std::fs::metadata(key).map(|meta| meta.mode() & 0o777).unwrap_or(0);
-    if mode & 0o007 != 0 {
-        let what = format!("everybody may read or change this key (mode {mode:03o}); chmod 600 it");
-        return Err(named("peer-key", key, &what));
-    }
-    let pem = (read("peer-cert", cert)?, read("peer-key", key)?, read("peer-ca", ca)?);
+    let secret = private::read(key, MAX_KEY).map_err(|why| named("peer-key", key, &why))?;
+    let secret = secret.map_err(|what| named("peer-key", key, &what))?;
+    let pem = (read("peer-cert", cert)?, secret, read("peer-ca", ca)?);
     PeerCertificates::from_pem(&pem.0, &pem.1, &pem.2).map_err(|why| match why.part {
         CertificatePart::Certificate => named("peer-cert", cert, &why),
         CertificatePart::Key => named("peer-key", key, &why),
@@ -123,17 +129,21 @@ pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
     done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
 }
 
-/// Says what an operator should change at Redis: a setting under which messages can be lost.
-fn warn(redis: &RedisCoordinator) {
-    match redis.warnings() {
-        Ok(warnings) => warnings.iter().for_each(|what| tracing::warn!("Redis: {what}")),
-        Err(error) => tracing::warn!(%error, "Redis could not be asked for its settings"),
+/// Says how safely Redis keeps what it is told, and refuses one that does not keep it as the options want.
+async fn inspect(redis: &Arc<RedisCoordinator>) -> Result<(), OpenError> {
+    let redis = Arc::clone(redis);
+    let inspected = tokio::task::spawn_blocking(move || redis.inspect()).await;
+    let late =
+        |_| StoreError::new(ErrorKind::Unavailable, "Redis was not asked for its settings: a task ended");
+    let findings =
+        inspected.map_err(late).flatten().map_err(|why| OpenError::Node(FleetError::Store(why)))?;
+    for finding in findings {
+        match finding.weight {
+            Weight::Note => tracing::info!("Redis {}", finding.what),
+            Weight::Danger => tracing::warn!("Redis {}", finding.what),
+        }
     }
-}
-
-/// Groups are smaller: Redis serves nobody else while it applies one, some 7 µs for each message (docs/redis.md).
-fn policy_for_redis(policy: Policy) -> Policy {
-    Policy { max_group_records: policy.max_group_records.min(GROUP_RECORDS), ..policy }
+    Ok(())
 }
 
 /// Whether the store may be there a little later.
@@ -155,8 +165,15 @@ fn options_of(redis: &RedisSettings) -> Result<Options, ConfigError> {
     }
     options = options.prefix(&redis.prefix).map_err(named("redis-prefix"))?;
     options = options.lease(redis.lease).map_err(named("shard-lease"))?;
-    if redis.wait > 0 {
+    if redis.wait > 0 || redis.wait_for == RedisWaitFor::Synced {
         options = options.wait_replicas(redis.wait, redis.lease / WAIT_PART).map_err(named("redis-wait"))?;
+    }
+    options = options.wait_for(match redis.wait_for {
+        RedisWaitFor::Received => WaitFor::Received,
+        RedisWaitFor::Synced => WaitFor::Synced,
+    });
+    if redis.without_aof {
+        options = options.without_aof();
     }
     options = options.create(match redis.create {
         RedisCreate::Always => Create::Always,

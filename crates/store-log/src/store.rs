@@ -488,7 +488,7 @@ impl Store for LogStore {
             SyncMode::Fsync => self.shared.syncer.synced(),
             SyncMode::Buffered => written,
         };
-        Ok(Progress { written, durable })
+        Ok(Progress { written, durable, level: self.level() })
     }
 
     fn room(&mut self) -> Room {
@@ -585,12 +585,13 @@ impl Store for LogStore {
         self.or_poison(anchored)
     }
 
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
         let closed = self.writer.close(clock);
         let closed = self.or_poison(closed);
+        let written = self.writer.written();
         self.end();
-        closed
+        closed.map(|()| Progress { written, durable: written, level: self.level() })
     }
 
     fn level(&self) -> Level {

@@ -14,6 +14,7 @@ use duewheel_core::{Epoch, ShardId};
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
 
+use crate::keeping::{Finding, Keeping};
 use crate::keys::Keys;
 use crate::options::{Create, Options};
 use crate::reign::{self, Claimant, Cluster, FIRST_EPOCH, FORMAT};
@@ -80,13 +81,14 @@ impl RedisCoordinator {
         &self.inner.servers.0
     }
 
-    /// What an operator should change at the servers, in sentences; nothing if all is well.
+    /// How safely the masters keep what they are told, in sentences for their operator. To be asked at the start.
     ///
     /// # Errors
-    /// When they cannot be asked.
-    pub fn warnings(&self) -> Result<Vec<String>, StoreError> {
+    /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not said, or cannot give
+    /// what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when none can be asked; one of several that cannot is a finding.
+    pub fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.bounded(async move { inner.warnings().await })
+        self.bounded(async move { inner.inspect().await })
     }
 
     /// Gives up what Redis has lost: makes the cluster's key and those shards that are not there, and keeps the others.
@@ -332,33 +334,35 @@ impl Inner {
         Err(StoreError::new(ErrorKind::Unavailable, what))
     }
 
-    async fn warnings(&self) -> Result<Vec<String>, StoreError> {
+    async fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let slots = self.slots().await?;
-        let mut warnings = Vec::new();
-        for master in slots.masters() {
-            let mut ask = Pipeline::new();
-            ask.cmd("INFO").arg("persistence");
-            ask.cmd("INFO").arg("memory");
-            let of = "INFO";
-            let mut replies = self.send(master, ask).await?.into_iter();
-            let mut next = || value::some(value::text(replies.next().unwrap_or_default(), of)?, of);
-            let (persistence, memory) = (next()?, next()?);
-            let (host, port) = master;
-            if value::info(&persistence, "aof_enabled") != Some("1") {
-                let what = "appendonly is off: what it was told since its last snapshot is lost with it";
-                warnings.push(format!("{host}:{port}: {what}"));
-            }
-            let policy = value::info(&memory, "maxmemory_policy").unwrap_or("noeviction");
-            if value::info(&memory, "maxmemory").is_none_or(|max| max == "0") {
-                let what = "maxmemory is 0: messages are taken until its machine has no memory left; \
-                            set it, or --max-message-bytes";
-                warnings.push(format!("{host}:{port}: {what}"));
-            }
-            if policy.starts_with("allkeys") {
-                warnings.push(format!("{host}:{port}: maxmemory-policy {policy} may throw messages away"));
+        let asked = slots.masters().into_iter().map(|master| async move {
+            let late = |_| StoreError::new(ErrorKind::Unavailable, "it does not answer in time");
+            let asking = async { Keeping::ask(&Wire::new(self.servers.connect(master).await?)).await };
+            let keeping = tokio::time::timeout(self.patience(), asking).await.map_err(late).flatten();
+            (format!("{}:{}", master.0, master.1), keeping)
+        });
+        let (mut findings, mut known, mut away) = (Vec::new(), 0, None);
+        for (name, keeping) in futures_util::future::join_all(asked).await {
+            match keeping {
+                Ok(keeping) => {
+                    if let Some(why) = keeping.refusal(&name, self.options()) {
+                        return Err(StoreError::new(ErrorKind::Corrupt, why));
+                    }
+                    findings.extend(keeping.findings(&name, self.options()));
+                    known += 1;
+                }
+                // The shards of the others can be served meanwhile.
+                Err(error) => {
+                    findings.push(Finding::unknown(&name, &error));
+                    away = Some(error);
+                }
             }
         }
-        Ok(warnings)
+        match away {
+            Some(error) if known == 0 => Err(error),
+            Some(_) | None => Ok(findings),
+        }
     }
 
     async fn shards(&self) -> Result<u32, StoreError> {

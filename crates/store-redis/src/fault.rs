@@ -44,8 +44,21 @@ pub(crate) fn moving(key: &str, why: &str) -> StoreError {
 
 /// Whether the server has refused a command before it was begun. What a script has met in its midst names the script.
 pub(crate) fn is_before(error: &ServerError) -> bool {
-    const BEFORE: [&str; 9] =
-        ["ASK", "TRYAGAIN", "MOVED", "CLUSTERDOWN", "OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS"];
+    const BEFORE: [&str; 13] = [
+        "ASK",
+        "TRYAGAIN",
+        "MOVED",
+        "CLUSTERDOWN",
+        "OOM",
+        "READONLY",
+        "LOADING",
+        "MISCONF",
+        "NOREPLICAS",
+        "MASTERDOWN",
+        "BUSY",
+        "NOPERM",
+        "NOAUTH",
+    ];
     BEFORE.contains(&error.code()) && !error.details().unwrap_or_default().contains("@user_script")
 }
 
@@ -56,10 +69,45 @@ pub(crate) fn of_script(said: &str) -> StoreError {
         "FENCED" => StoreError::new(ErrorKind::Fenced, why),
         "MOVING" => StoreError::new(ErrorKind::Unavailable, why),
         // What is missing was lost by a failover, or the group before was refused.
-        "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("Redis has lost changes: {why}")),
+        "GAP" => StoreError::new(ErrorKind::Fenced, format_args!("{LOST_CHANGES}: {why}")),
         _ => StoreError::new(ErrorKind::Corrupt, format_args!("a script answers {said:?}")),
     }
 }
+
+/// Why a reign is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FenceReason {
+    /// Another owner has the shard.
+    Owner,
+    /// The lease ran out.
+    Lease,
+    /// The master was promoted, restarted or got its first replica.
+    Master,
+    /// What was appended before is not there.
+    Gap,
+}
+
+impl FenceReason {
+    /// Why, by the words of the scripts and of ourselves; `None`: the reign is not over, or it is not known.
+    pub(crate) fn of(error: &StoreError) -> Option<Self> {
+        if error.kind() != ErrorKind::Fenced {
+            return None;
+        }
+        let said = error.to_string();
+        let words = [
+            (OTHER_OWNER, FenceReason::Owner),
+            (LEASE_OVER, FenceReason::Lease),
+            (OTHER_MASTER, FenceReason::Master),
+            (LOST_CHANGES, FenceReason::Gap),
+        ];
+        words.into_iter().find(|(words, _)| said.starts_with(words)).map(|(_, reason)| reason)
+    }
+}
+
+const OTHER_OWNER: &str = "the shard has another owner";
+pub(crate) const LEASE_OVER: &str = "the lease has run out";
+const OTHER_MASTER: &str = "this master has been promoted";
+const LOST_CHANGES: &str = "Redis has lost changes";
 
 /// A reply has another shape than any server gives.
 pub(crate) fn odd(command: &str) -> StoreError {
@@ -79,4 +127,27 @@ pub(crate) fn undecodable(key: &str, field: impl std::fmt::Display, error: Decod
 /// Our own part has broken.
 pub(crate) fn bug(what: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format_args!("a bug: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fence_has_a_reason() {
+        for (script, words) in [
+            (include_str!("scripts/apply.lua"), [OTHER_OWNER, LEASE_OVER, OTHER_MASTER]),
+            (include_str!("scripts/renew.lua"), [OTHER_OWNER, LEASE_OVER, OTHER_MASTER]),
+        ] {
+            for words in words {
+                assert!(script.contains(&format!("'FENCED {words}")), "{words}");
+            }
+            let said = script.lines().filter_map(|line| line.trim().strip_prefix("return 'FENCED "));
+            for said in said {
+                let said = format!("FENCED {}", said.trim_end_matches('\''));
+                assert!(FenceReason::of(&of_script(&said)).is_some(), "{said}");
+            }
+        }
+        assert_eq!(FenceReason::of(&of_script("GAP the shard is at 3, not at 4")), Some(FenceReason::Gap));
+    }
 }

@@ -1,13 +1,19 @@
-//! The memory of a master, and the room in it for new messages.
+//! The memory of a master, and the room in it for new messages; and how safely it keeps what it is told.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 
-use duewheel_core::store::Room;
+use duewheel_core::store::{Level, Room};
+
+use crate::keeping::Keeping;
+use crate::reign::boot_ms;
 
 /// Room for groups that are under way when memory runs short, in bytes; a small server keeps a tenth of its memory.
 const MARGIN: u64 = 64 * 1024 * 1024;
 /// A new message takes about so many times its own bytes.
 const WEIGHS: u64 = 4;
+/// How often a master is asked at most how safely it keeps things, in ms.
+const KEEPING_MS: u64 = 1_000;
 
 /// What a master says of its memory, and what all shards of this process have put there since. Several shards on one master count
 /// together: each alone would stay within the margin that all have overrun.
@@ -22,6 +28,10 @@ pub(crate) struct Memory {
     /// What had landed when `used` was asked for: it counts there.
     counted: AtomicU64,
     full: AtomicBool,
+    /// How safe a change is that the master alone has, as it was said last.
+    alone: Mutex<Level>,
+    /// When that was asked for last, by [`boot_ms`].
+    asked: AtomicU64,
 }
 
 impl Memory {
@@ -35,6 +45,22 @@ impl Memory {
         self.counted.fetch_max(landed, SeqCst);
         self.used.store(used, SeqCst);
         self.max.store(max, SeqCst);
+    }
+
+    /// What the master says now of how it keeps things.
+    pub(crate) fn note_keeping(&self, keeping: &Keeping) {
+        *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = keeping.level();
+    }
+
+    /// The level of a change that the master alone has.
+    pub(crate) fn alone(&self) -> Level {
+        *self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is this caller's turn to ask: one shard asks for all.
+    pub(crate) fn is_keeping_due(&self) -> bool {
+        let (now, asked) = (boot_ms(), self.asked.load(SeqCst));
+        now >= asked + KEEPING_MS && self.asked.compare_exchange(asked, now, SeqCst, SeqCst).is_ok()
     }
 
     pub(crate) fn goes(&self, bytes: u64) {

@@ -13,6 +13,7 @@ use duewheel_core::{Lsn, QueueName, ShardId};
 use redis::Pipeline;
 
 use crate::books::{self, Heads};
+use crate::keeping::Keeping;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::options::Options;
@@ -34,6 +35,10 @@ pub(crate) struct Opened {
     pub(crate) ledger: Ledger,
     /// Bytes of the list.
     pub(crate) tail: usize,
+    /// Queues of the last checkpoint that are no more: the next one must delete them.
+    pub(crate) gone: Vec<QueueName>,
+    /// The largest body that the master takes.
+    pub(crate) max_body_bytes: usize,
 }
 
 /// Takes a shard and reads what its owner needs.
@@ -53,6 +58,8 @@ pub(crate) async fn open(
     let landed = room.landed();
     let (used, max) = memory(&control).await?;
     room.note(used, max, landed);
+    let keeping = Keeping::ask(&control).await?;
+    room.note_keeping(&keeping);
     check_types(&control, &keys).await?;
     let (reign, asked) = reign::acquire(&control, &keys, &claimant, &options).await?;
     let fence = Fence::new(asked, options.lease);
@@ -61,7 +68,7 @@ pub(crate) async fn open(
         // Much may have to be read.
         error = keep(&control, &keys, &reign, &fence, options.lease) => Err(error),
     };
-    let Found { mut ledger, marks, tail } = match found {
+    let Found { mut ledger, marks, tail, gone } = match found {
         Ok(found) => found,
         Err(error) => {
             reign::ended(&reign.incarnation);
@@ -88,8 +95,16 @@ pub(crate) async fn open(
         ledger.note_clock(clock);
     }
     let applied = ledger.applied();
-    let shared = Shared::new(servers, keys, (reign, fence), (wire, room), waker, applied, marks);
-    Ok(Opened { shared: Arc::new(shared), control, ledger, tail })
+    let shared =
+        Shared::new(servers, keys, (reign, fence), (wire, room, keeping.replicas), waker, applied, marks);
+    Ok(Opened {
+        shared: Arc::new(shared),
+        control,
+        ledger,
+        tail,
+        gone,
+        max_body_bytes: keeping.max_body_bytes(),
+    })
 }
 
 /// A key that somebody uses for something else would let a group fail half-way.
@@ -182,6 +197,7 @@ struct Found {
     ledger: Ledger,
     marks: BTreeMap<QueueName, Mark>,
     tail: usize,
+    gone: Vec<QueueName>,
 }
 
 async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
@@ -208,9 +224,11 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
     };
     let mut ledger = Ledger::resume(Lsn(number(3)?.unwrap_or(0)), number(4)?.unwrap_or(1), None, due);
 
+    let mut gone = Vec::new();
     for (name, blob) in scan(wire, &keys.books).await? {
         let shown = String::from_utf8_lossy(&name).into_owned();
         let name = queue_name(&keys.books, &name)?;
+        gone.push(name.clone());
         let row = books::read_blob(name, blob);
         ledger.restore(row.map_err(|error| fault::undecodable(&keys.books, shown, error))?);
     }
@@ -247,7 +265,8 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
         let mark = Mark::read(&text).map_err(|what| fault::damaged(&keys.purges, &queue, what))?;
         marks.insert(queue, mark);
     }
-    Ok(Found { ledger, marks, tail })
+    gone.retain(|name| ledger.row(name).is_none());
+    Ok(Found { ledger, marks, tail, gone })
 }
 
 fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {

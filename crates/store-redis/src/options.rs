@@ -47,6 +47,8 @@ pub struct Options {
     pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) wait: u32,
     pub(crate) wait_timeout: Duration,
+    pub(crate) wait_for: WaitFor,
+    pub(crate) without_aof: bool,
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) response_timeout: Duration,
@@ -65,6 +67,16 @@ pub enum Create {
     Always,
     /// It is refused: a Redis that has lost its data is not taken for a new one.
     Never,
+}
+
+/// What a change is waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WaitFor {
+    /// That replicas have it in memory (`WAIT`).
+    #[default]
+    Received,
+    /// That the master and replicas have synced it to their append-only files (`WAITAOF`, Redis 7.2 and later).
+    Synced,
 }
 
 /// One server or several.
@@ -180,6 +192,8 @@ impl Options {
             client: None,
             wait: 0,
             wait_timeout: Duration::from_secs(1),
+            wait_for: WaitFor::Received,
+            without_aof: false,
             lease: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(2),
             response_timeout: Duration::from_secs(10),
@@ -257,6 +271,22 @@ impl Options {
     pub fn wait_replicas(mut self, replicas: u32, timeout: Duration) -> Result<Self, BadOption> {
         (self.wait, self.wait_timeout) = (replicas, within("wait_replicas", timeout, TIMEOUTS)?);
         Ok(self)
+    }
+
+    /// What is waited for at each change, at the master and at as many replicas as [`Options::wait_replicas`] says;
+    /// [`WaitFor::Received`] if not said. When it is not reached in time, the outcome is unknown.
+    #[must_use]
+    pub fn wait_for(mut self, wait_for: WaitFor) -> Self {
+        self.wait_for = wait_for;
+        self
+    }
+
+    /// Accepts masters without an append-only file, which [`RedisCoordinator::inspect`](crate::RedisCoordinator::inspect)
+    /// refuses if this is not said: what such a master was told since its last snapshot is lost when it restarts.
+    #[must_use]
+    pub fn without_aof(mut self) -> Self {
+        self.without_aof = true;
+        self
     }
 
     /// How long a shard stays with an owner that is not heard of, 5 s if not said.
@@ -385,6 +415,7 @@ impl fmt::Debug for Options {
             .field("prefix", &self.prefix)
             .field("wait", &self.wait)
             .field("wait_timeout", &self.wait_timeout)
+            .field("wait_for", &self.wait_for)
             .field("create", &self.create)
             .field("lease", &self.lease)
             .field("connect_timeout", &self.connect_timeout)

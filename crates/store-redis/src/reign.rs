@@ -114,7 +114,10 @@ impl Fence {
         if self.left() > 0 {
             return Ok(());
         }
-        Err(StoreError::new(ErrorKind::Fenced, "the lease has run out before it could be renewed"))
+        Err(StoreError::new(
+            ErrorKind::Fenced,
+            format_args!("{} before it could be renewed", fault::LEASE_OVER),
+        ))
     }
 }
 
@@ -301,9 +304,18 @@ pub(crate) fn renewal(keys: &Keys, reign: &Reign, lease: Duration) -> redis::Cmd
 
 /// What a script that fences has said.
 pub(crate) fn judge(reply: Value) -> Result<(), StoreError> {
-    match value::text(reply, "a script")?.as_deref() {
-        Some("OK") => Ok(()),
-        Some(said) => Err(fault::of_script(said)),
-        None => Err(fault::odd("a script")),
+    judge_applied(reply).map(drop)
+}
+
+/// What the script that applies has said: how many replicas follow. Others say none.
+pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
+    let of = "a script";
+    match value::text(reply, of)?.as_deref() {
+        Some("OK") => Ok(0),
+        Some(said) => match said.strip_prefix("OK ") {
+            Some(replicas) => replicas.parse().map_err(|_| fault::odd(of)),
+            None => Err(fault::of_script(said)),
+        },
+        None => Err(fault::odd(of)),
     }
 }

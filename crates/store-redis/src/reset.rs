@@ -3,7 +3,7 @@
 use std::fmt;
 
 use duewheel_core::ShardId;
-use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
+use duewheel_core::store::{ErrorKind, MAX_SHARDS, PLACEMENT, StoreError};
 use redis::Pipeline;
 
 use crate::coordinator::Inner;
@@ -39,7 +39,8 @@ impl Inner {
         self.nobody_lives().await?;
         let stored = self.stored().await?;
         let shards = stored.as_ref().map_or(shards_if_new.max(1), |cluster| cluster.shards);
-        let heads = self.heads(shards).await?;
+        // Without the cluster's key nothing says how many shards there are but those that are left.
+        let heads = self.heads(if stored.is_some() { shards } else { MAX_SHARDS }).await?;
         let cluster = match stored {
             Some(cluster) => cluster,
             None => {
@@ -55,6 +56,15 @@ impl Inner {
             let what = format_args!(
                 "the shards that are left are of a cluster of {}: say --shards {0}",
                 cluster.shards
+            )
+            .to_string();
+            return Err(StoreError::new(ErrorKind::Corrupt, what));
+        }
+        if let Some(head) = heads.iter().rfind(|head| head.shard.0 >= shards) {
+            let what = format_args!(
+                "shard {} is there, so the cluster had more than {shards} shards: say --shards {}, or more if it had more",
+                head.shard,
+                head.shard.0 + 1
             )
             .to_string();
             return Err(StoreError::new(ErrorKind::Corrupt, what));

@@ -8,11 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use duewheel_core::record::ClockPair;
-use duewheel_core::store::{ErrorKind, Loaded, StoreError, Waker};
+use duewheel_core::store::{ErrorKind, Level, Loaded, Progress, StoreError, Waker};
 use duewheel_core::{Lsn, MessageId, QueueName};
 use redis::{Cmd, Pipeline};
 use tokio::sync::Notify;
 
+use crate::fault::FenceReason;
 use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::memory::Memory;
@@ -20,6 +21,7 @@ use crate::options::Options;
 use crate::reign::{self, Fence, Reign};
 use crate::remembered::ReignClock;
 use crate::script;
+use crate::waits::Reach;
 use crate::wire::{self, Reply, Servers, Wire};
 
 /// Groups may wait for their replies up to so many bytes; then the owner waits.
@@ -36,6 +38,7 @@ pub(crate) struct Shared {
     is_over: AtomicBool,
     /// The last group that the script has applied, and enough replicas have.
     acked: AtomicU64,
+    reached: Mutex<Reached>,
     under_way: Mutex<u64>,
     came: Condvar,
     pub(crate) pages: Mutex<VecDeque<Result<Loaded, StoreError>>>,
@@ -58,19 +61,44 @@ pub(crate) struct Shared {
     pub(crate) disagreements: Arc<AtomicU64>,
 }
 
+/// The level of what was acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    /// The weakest since it was told.
+    level: Level,
+    /// Up to here it was told.
+    told: Lsn,
+}
+
 /// Figures for people.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) groups: AtomicU64,
     pub(crate) group_bytes: AtomicU64,
+    pub(crate) records: AtomicU64,
+    /// Changes whose reply has come, and how long all of these took.
+    pub(crate) answered: AtomicU64,
+    pub(crate) append_micros: AtomicU64,
     pub(crate) finds: AtomicU64,
     pub(crate) pages: AtomicU64,
     pub(crate) renewals: AtomicU64,
+    /// Changes that were waited for in vain.
+    pub(crate) wait_failures: AtomicU64,
+    /// Ends of the reign by their reasons.
+    pub(crate) fences: [AtomicU64; 4],
     pub(crate) checkpoints: AtomicU64,
     pub(crate) swept: AtomicU64,
     pub(crate) forgets: AtomicU64,
     /// Places of lists that are kept between pages.
     pub(crate) list_places: AtomicU64,
+}
+
+impl Counts {
+    /// A change has its reply after so long.
+    pub(crate) fn took(&self, time: Duration) {
+        self.answered.fetch_add(1, SeqCst);
+        self.append_micros.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), SeqCst);
+    }
 }
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -82,7 +110,7 @@ impl Shared {
         servers: Servers,
         keys: Keys,
         (reign, fence): (Reign, Fence),
-        (wire, memory): (Wire, Arc<Memory>),
+        (wire, memory, replicas): (Wire, Arc<Memory>, u64),
         waker: Waker,
         applied: Lsn,
         marks: BTreeMap<QueueName, Mark>,
@@ -102,6 +130,10 @@ impl Shared {
             over: Mutex::new(None),
             is_over: AtomicBool::new(false),
             acked: AtomicU64::new(applied.0),
+            reached: Mutex::new(Reached {
+                level: Reach::following(replicas).level(memory.alone()),
+                told: applied,
+            }),
             under_way: Mutex::new(0),
             came: Condvar::new(),
             pages: Mutex::default(),
@@ -147,6 +179,9 @@ impl Shared {
             let mut over = locked(&self.over);
             if over.is_some() {
                 return;
+            }
+            if let Some(reason) = FenceReason::of(&error) {
+                self.counts.fences[reason as usize].fetch_add(1, SeqCst);
             }
             *over = Some(error);
             self.is_over.store(true, SeqCst);
@@ -227,10 +262,31 @@ impl Shared {
         self.memory.comes(bytes);
     }
 
-    /// A group has come.
-    pub(crate) fn comes(&self, last: Lsn, bytes: u64, result: Result<(), StoreError>) {
+    /// How far everything has come, and the weakest level that it has reached since this was asked last.
+    pub(crate) fn progress(&self) -> Progress {
+        let mut reached = locked(&self.reached);
+        let acked = self.acked();
+        reached.told = acked;
+        Progress { written: acked, durable: acked, level: reached.level }
+    }
+
+    /// The level of a change.
+    pub(crate) fn level(&self, reach: Reach) -> Level {
+        reach.level(self.memory.alone())
+    }
+
+    /// Bytes of changes that wait for their replies.
+    pub(crate) fn under_way(&self) -> u64 {
+        *locked(&self.under_way)
+    }
+
+    /// A group has come, and has reached a level.
+    pub(crate) fn comes(&self, last: Lsn, bytes: u64, result: Result<Level, StoreError>) {
         match result {
-            Ok(()) => {
+            Ok(level) => {
+                let mut reached = locked(&self.reached);
+                let is_told = reached.told == self.acked();
+                reached.level = if is_told { level } else { reached.level.min(level) };
                 self.acked.fetch_max(last.0, SeqCst);
             }
             Err(error) => self.end(error),

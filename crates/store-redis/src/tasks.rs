@@ -14,6 +14,7 @@ use roaring::RoaringTreemap;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::keeping::Keeping;
 use crate::load::{Order, Range, Request, Source};
 use crate::mark::Mark;
 use crate::plan::{Commands, List, Plan};
@@ -92,6 +93,9 @@ async fn renew(shared: &Shared, control: &mut Option<Wire>) -> Result<(), StoreE
     reign::judge(next()?)?;
     shared.fence.renewed(asked);
     shared.counts.renewals.fetch_add(1, SeqCst);
+    if shared.memory.is_keeping_due() {
+        shared.memory.note_keeping(&Keeping::ask(wire).await?);
+    }
     let room = shared.memory.room();
     let (used, max) = open::read_memory(next()?)?;
     shared.memory.note(used, max, landed);

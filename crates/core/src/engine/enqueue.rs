@@ -6,7 +6,7 @@ use crate::id::MessageId;
 use crate::message::{DeadReason, Life, Message, Row, Stage};
 use crate::mutant::{self, Mutant};
 use crate::record::{Created, DedupeRow, Gone, Record};
-use crate::store::Room;
+use crate::store::{Level, Room};
 use crate::time::{Due, Now};
 
 use super::Engine;
@@ -39,6 +39,7 @@ impl Engine {
                             due_at: first.due_at,
                             generation: first.generation,
                             created: first.created,
+                            level: Level::default(),
                         })
                     } else {
                         Err(Refusal::DedupeMismatch(first.id))
@@ -70,6 +71,7 @@ impl Engine {
                         due_at: now.wall_of(old.life.due),
                         generation: old.life.generation,
                         created: Created::Kept,
+                        level: Level::default(),
                     };
                     self.remember(now, &e, content, &answer, fx)?;
                     return Ok(answer);
@@ -97,7 +99,7 @@ impl Engine {
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);
-        let answer = Enqueued { id, due_at: now.wall_of(due), generation, created };
+        let answer = Enqueued { id, due_at: now.wall_of(due), generation, created, level: Level::default() };
         self.remember(now, &e, content, &answer, fx)?;
         self.accept(now, e, id, due, generation, fx);
         Ok(answer)

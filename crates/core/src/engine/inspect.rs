@@ -210,7 +210,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn stats(&self, now: Now) -> Stats {
+    /// How it is, and what it has counted, as [`super::Op::Stats`] answers.
+    pub fn stats(&self, now: Now) -> Stats {
         let waiting = self.kinds[Kind::Waiting as usize];
         let exact = self.ready_here == waiting || (self.is_caught_up(now) && !self.has_backlogs());
         let by_histogram = || self.due_counts.due_by(now).max(self.ready_here).min(waiting);

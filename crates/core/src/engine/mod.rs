@@ -430,6 +430,11 @@ impl Engine {
         self.respond(to, reply, fx);
     }
 
+    /// What tenants use of their quotas, as [`Op::Quotas`] answers.
+    pub fn quota_uses(&mut self, now: Now) -> Vec<QuotaUse> {
+        self.tenants.uses(now)
+    }
+
     /// Does what time asks for: ends leases, fires what is due, serves who waits, ends waits. Bounded in work; when more
     /// is left, [`Engine::next_wakeup`] says "at once".
     pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {

@@ -7,6 +7,7 @@ use crate::message::{DeadReason, Marks, Message, PastAttempt, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
+use crate::store::Level;
 use crate::time::WallMs;
 
 use super::input::ListCursor;
@@ -56,6 +57,13 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Says in an accepted enqueue what the store has reached.
+    pub fn reached(&mut self, level: Level) {
+        if let Reply::Enqueue(Ok(done)) = self {
+            done.level = level;
+        }
+    }
+
     /// Weight of the bodies, keys and headers in it, in bytes.
     pub fn weight(&self) -> usize {
         match self {
@@ -101,6 +109,8 @@ pub struct Enqueued {
     pub generation: u32,
     /// What was done.
     pub created: Created,
+    /// How safe it is. The engine does not know: its caller says it with [`Reply::reached`] when the answer leaves.
+    pub level: Level,
 }
 
 /// Why an enqueue was refused. Nothing was changed.

@@ -452,7 +452,13 @@ fn epochs_grow<F: Fixture>(fixture: &mut F, case: Case) {
                 opened.append(&group);
                 opened.wait_until_written(group.last());
             }
-            _ => case.ok(opened.store.close(history.tick()), "close"),
+            _ => {
+                let done = case.ok(opened.store.close(history.tick()), "close");
+                case.check(
+                    done.durable.next() == opened.recovered.next_lsn,
+                    "everything is durable in the end",
+                );
+            }
         }
         fixture.kill(opened.store);
     }

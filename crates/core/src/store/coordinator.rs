@@ -13,6 +13,9 @@ use crate::id::{Epoch, ShardId};
 /// find each other's messages, so whatever they agree by keeps it and refuses another.
 pub const PLACEMENT: u32 = 1;
 
+/// Most shards of a cluster.
+pub const MAX_SHARDS: u32 = 1024;
+
 /// A node that takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {

@@ -232,7 +232,7 @@ impl Store for MemoryStore {
         self.check()?;
         let written = self.table.applied();
         let durable = self.disk.as_ref().map_or(written, |d| d.disk().durable);
-        Ok(Progress { written, durable })
+        Ok(Progress { written, durable, level: self.level() })
     }
 
     fn room(&mut self) -> Room {
@@ -268,14 +268,15 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.idle(clock)?;
         if let Some(disk) = &self.disk {
             let mut disk = disk.disk();
             disk.durable = self.table.applied();
         }
         self.closed = true;
-        Ok(())
+        let last = self.table.applied();
+        Ok(Progress { written: last, durable: last, level: self.level() })
     }
 
     fn level(&self) -> Level {

@@ -25,7 +25,7 @@ mod table;
 #[doc = include_str!("../../../../docs/stores.md")]
 struct OwnStore;
 
-pub use coordinator::{Candidate, Coordinator, Joined, Node, Owner, PLACEMENT, Secrets};
+pub use coordinator::{Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, PLACEMENT, Secrets};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
@@ -81,6 +81,16 @@ pub trait Store: Send {
     /// Whether there is room for the next group.
     fn room(&mut self) -> Room;
 
+    /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy allows.
+    fn max_body_bytes(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Most records of a group. A larger one takes longer than others of the same server should wait.
+    fn max_group_records(&self) -> usize {
+        usize::MAX
+    }
+
     /// The agreed size of a group: so many encoded bytes of records. A larger one may fail for want of room.
     fn max_group_bytes(&self) -> usize {
         AGREED_GROUP_BYTES
@@ -120,13 +130,14 @@ pub trait Store: Send {
         Ok(())
     }
 
-    /// Makes everything durable and gives the place up. Later calls fail with [`ErrorKind::Closed`].
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError>;
+    /// Makes everything durable and gives the place up; tells how far everything has come. Later calls fail with [`ErrorKind::Closed`].
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError>;
 
-    /// What [`Progress::durable`] means here.
+    /// What [`Progress::durable`] means here when all is as the options hope; [`Progress::level`] says what was reached.
     fn level(&self) -> Level;
 
-    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix.
+    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. What only grows ends with `_total`,
+    /// and a word behind a dot is a reason: `fences_total.gap`.
     fn figures(&self) -> Vec<(&'static str, u64)>;
 }
 
@@ -149,6 +160,12 @@ impl<S: Store + ?Sized> Store for Box<S> {
     fn room(&mut self) -> Room {
         (**self).room()
     }
+    fn max_body_bytes(&self) -> usize {
+        (**self).max_body_bytes()
+    }
+    fn max_group_records(&self) -> usize {
+        (**self).max_group_records()
+    }
     fn max_group_bytes(&self) -> usize {
         (**self).max_group_bytes()
     }
@@ -167,7 +184,7 @@ impl<S: Store + ?Sized> Store for Box<S> {
     fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
         (**self).anchor(clock, anchor)
     }
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         (**self).close(clock)
     }
     fn level(&self) -> Level {
@@ -216,13 +233,16 @@ pub struct QueueRow {
     pub tally: Tally,
 }
 
-/// How far records have come.
+/// How far records have come, and how safe they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Handed to the operating system: survives kill -9.
     pub written: Lsn,
-    /// Safe as [`Store::level`] says.
+    /// Safe as `level` says.
     pub durable: Lsn,
+    /// The weakest level that a group has reached which became durable since this was told last; the level of the last
+    /// group if none has. It is [`Store::level`] where a store always reaches what it promises.
+    pub level: Level,
 }
 
 /// Whether a store can take more.
@@ -239,19 +259,21 @@ pub enum Room {
     RemoveOnly,
 }
 
-/// What "durable" means, as replies say it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What "durable" means, as replies say it; in order, the weakest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Level {
     /// In memory only.
+    #[default]
     Memory,
     /// Handed to the operating system; synced within 50 ms.
     Buffered,
     /// `fdatasync` has returned.
     Fsync,
+    /// On a server that keeps it on disk and that replicas follow: its failover may lose what was acknowledged.
+    BestEffortReplicated,
     /// On a majority of machines.
     Quorum,
-    /// On Redis and, as far as it knows, its replicas.
-    BestEffortReplicated,
 }
 
 impl Level {

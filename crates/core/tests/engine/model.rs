@@ -9,6 +9,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{DeadReason, MaxAttempts, Options, State};
 use duewheel_core::policy::Policy;
+use duewheel_core::store::Level;
 use duewheel_core::time::{Due, EngineMs, Now, WallMs};
 
 use crate::harness::*;
@@ -422,7 +423,10 @@ impl Case {
         }
         self.model.issued += 1;
         let id = MessageId(self.model.issued);
-        assert_eq!(reply, Ok(Enqueued { id, due_at: now.wall_of(due), generation, created }));
+        assert_eq!(
+            reply,
+            Ok(Enqueued { id, due_at: now.wall_of(due), generation, created, level: Level::default() })
+        );
         self.model.live.push(M {
             id,
             queue: q,

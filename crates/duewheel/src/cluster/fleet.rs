@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 
 use super::Shards;
 use super::keeper::{Keeper, Parts};
+use super::locals::Locals;
 use super::owned::{Owned, Recipe, share_of};
 use super::pause::jittered;
 use super::peer::{Host, PeerCertificates, Terms, Tls, listen};
@@ -26,6 +27,7 @@ use super::wire::dialect::Speaks;
 use crate::client::Pending;
 use crate::clock::Clock;
 use crate::inbox::{Inbox, Patience};
+use crate::local::LocalShard;
 use crate::quotas::QuotaSource;
 use crate::shared::{End, EndOnPanic, Shared, Wish};
 use crate::timekeeper::Timekeeper;
@@ -122,6 +124,7 @@ pub(crate) struct Core {
     /// Another node says that who takes part may have changed, too.
     pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
+    pub(crate) locals: Locals,
     pub(crate) view: Mutex<(ClusterView, Instant)>,
     /// For tests: the node is to end as if it had been killed.
     pub(crate) killed: AtomicBool,
@@ -134,6 +137,10 @@ impl fmt::Debug for Fleet {
 }
 
 impl Shards for Fleet {
+    fn local_shards(&self) -> Vec<LocalShard> {
+        self.core.locals.all()
+    }
+
     fn count(&self) -> u32 {
         self.core.shards
     }
@@ -250,15 +257,18 @@ impl Fleet {
     }
 
     /// Figures for people. Names are metric names without prefix: the first two are states, the others count since the start.
-    pub(crate) fn figures(&self) -> [(&'static str, u64); 5] {
-        let [forwarded, again] = self.core.ways.figures();
+    pub(crate) fn figures(&self) -> [(&'static str, u64); 4] {
         [
             ("shards_owned", self.core.ways.all_here().len() as u64),
             ("shards_without_owner", self.core.ways.lost() as u64),
             ("shard_moves_total", self.core.moves.load(Ordering::Relaxed)),
-            ("forwarded_total", forwarded),
-            ("forwarded_again_total", again),
+            ("forwarded_again_total", self.core.ways.sent_again()),
         ]
+    }
+
+    /// Submissions sent to each other node since the start, by its name.
+    pub(crate) fn forwards(&self) -> Vec<(Box<str>, u64)> {
+        self.core.ways.forwards()
     }
 
     #[cfg(test)]
@@ -388,6 +398,7 @@ pub(super) fn assemble(
         look,
         nudged: AtomicBool::new(false),
         moves: AtomicU64::new(0),
+        locals: Locals::default(),
         view: Mutex::new((view, Instant::now())),
         killed: AtomicBool::new(false),
     });
@@ -404,7 +415,7 @@ pub(super) fn assemble(
         clock: clock.clone(),
     };
     let runtime = tokio::runtime::Handle::current();
-    let owned = Owned::new(recipe, lease, &core.inbox, &ways, &runtime);
+    let owned = Owned::new(recipe, lease, &core.inbox, (&ways, &core.locals), &runtime);
     let presence = Presence::new(options.settle_delay);
     let parts = Parts { coordinator, owned, presence, clock, terms: terms.clone(), runtime };
     let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);

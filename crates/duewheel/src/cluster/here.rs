@@ -17,6 +17,7 @@ use crate::builder::OpenError;
 use crate::client::{Client, Pending};
 use crate::clock::Clock;
 use crate::inbox::Patience;
+use crate::local::{Counted, LocalShard};
 use crate::quotas::QuotaSource;
 use crate::shard::Shard;
 use crate::shared::Wish;
@@ -73,6 +74,15 @@ impl Shards for Here {
 
     fn here(&self) -> Vec<ShardId> {
         (0..self.count()).map(ShardId).collect()
+    }
+
+    fn local_shards(&self) -> Vec<LocalShard> {
+        let local = |(shard, client): (ShardId, &Client)| LocalShard {
+            shard: Some(shard),
+            past: Counted::default(),
+            reign: Some((client.inbox.clone(), client.shared.clone())),
+        };
+        self.here().into_iter().zip(&self.0).map(local).collect()
     }
 
     fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {

@@ -80,7 +80,8 @@ pub(crate) struct Keeper {
     ownerless: Option<Instant>,
     /// When it was read who owns what, if nobody has been shown that yet.
     looked: Option<Instant>,
-    next_figures: Instant,
+    /// Since when nobody owns a shard, as far as this node has seen it.
+    unowned: Vec<Option<Instant>>,
     began: watch::Sender<bool>,
 }
 
@@ -123,7 +124,7 @@ impl Keeper {
             trouble: None,
             ownerless: None,
             looked: None,
-            next_figures: now,
+            unowned: vec![None; shards],
             began: watch::Sender::new(false),
         }
     }
@@ -302,10 +303,18 @@ impl Keeper {
             let owner = self.owners[at].clone();
             let number = owner.as_ref().map(|owner| owner.node.number);
             if number.is_some() && number != self.last_owners[at] {
-                if self.last_owners[at].is_some() {
+                // The node that takes a shard counts it, and no other.
+                if self.last_owners[at].is_some() && number == Some(self.core.me.number) {
                     self.core.moves.fetch_add(1, Ordering::Relaxed);
                 }
                 self.last_owners[at] = number;
+            }
+            match (number, self.unowned[at].take()) {
+                (None, since) => self.unowned[at] = since.or_else(|| Some(Instant::now())),
+                (Some(number), Some(since)) if number == self.core.me.number => {
+                    self.core.locals.was_unowned(shard, since.elapsed());
+                }
+                (Some(_), _) => {}
             }
             if number.is_some_and(|number| number != self.core.me.number) {
                 self.given[at] = None;
@@ -437,9 +446,8 @@ impl Keeper {
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
         let trouble = trouble.or_else(|| self.without_owner());
         self.core.shared.set_trouble(trouble);
-        if Instant::now() >= self.next_figures {
-            self.next_figures = Instant::now() + Duration::from_secs(1);
-            self.core.shared.set_figures(self.owned.figures());
+        if let Some(level) = self.owned.level() {
+            self.core.shared.set_level(level);
         }
         if let Some(at) = self.looked.take() {
             let view = self.view();

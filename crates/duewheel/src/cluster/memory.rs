@@ -393,16 +393,16 @@ impl Store for LeasedStore {
         self.store.idle(clock)
     }
 
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
-        self.store.close(clock)?;
+        let done = self.store.close(clock)?;
         let mut state = self.world.state();
         if state.running(self.shard) == Some(&self.owner)
             && let Some(shard) = state.shards.get_mut(self.shard.0 as usize)
         {
             shard.lease = None;
         }
-        Ok(())
+        Ok(done)
     }
 
     fn level(&self) -> Level {

@@ -15,6 +15,8 @@ mod keeper;
 #[cfg(feature = "cluster")]
 mod line;
 pub(crate) mod list;
+#[cfg(feature = "cluster")]
+mod locals;
 #[cfg(all(feature = "cluster", any(test, feature = "testing")))]
 pub(crate) mod memory;
 #[cfg(feature = "cluster")]
@@ -64,6 +66,7 @@ use duewheel_core::id::ShardId;
 
 use crate::client::Pending;
 use crate::inbox::Patience;
+use crate::local::LocalShard;
 
 /// Takes operations to shards, wherever their owners are.
 pub(crate) trait Shards: Send + Sync + fmt::Debug {
@@ -79,4 +82,9 @@ pub(crate) trait Shards: Send + Sync + fmt::Debug {
     /// Waits a little for an owner where there is none. What certainly was not applied is tried again meanwhile; what may have been is
     /// answered with an error whose outcome is unknown. Grants whose answer nobody receives go back, and do not count as attempts.
     fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending;
+
+    /// Those that this node owns, or has owned since it started.
+    fn local_shards(&self) -> Vec<LocalShard> {
+        Vec::new()
+    }
 }

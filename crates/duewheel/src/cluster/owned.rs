@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use duewheel_core::engine::{BoundLeases, Config, GeometryError, Ids};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{Coordinator, ErrorKind, Node};
+use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
 
+use super::locals::Locals;
 use super::pause::Pause;
 use super::view::Stage;
 use super::ways::{Way, Ways};
@@ -50,6 +51,8 @@ pub(crate) struct Owned {
     opener: mpsc::Sender<Opened>,
     inbox: Arc<Inbox>,
     ways: Ways,
+    /// What is counted of them, for figures.
+    locals: Locals,
     runtime: tokio::runtime::Handle,
     pauses: [Duration; 2],
     /// Shards that this node should serve and whose store does not let it.
@@ -121,7 +124,7 @@ impl Owned {
         recipe: Recipe,
         lease: Duration,
         inbox: &Arc<Inbox>,
-        ways: &Ways,
+        (ways, locals): (&Ways, &Locals),
         runtime: &tokio::runtime::Handle,
     ) -> Self {
         let (opener, opened) = mpsc::channel();
@@ -136,6 +139,7 @@ impl Owned {
             opener,
             inbox: inbox.clone(),
             ways: ways.clone(),
+            locals: locals.clone(),
             runtime: runtime.clone(),
             pauses,
             ill: BTreeMap::new(),
@@ -165,6 +169,7 @@ impl Owned {
                 tracing::info!(%shard, "gave a shard up");
             }
             changes.moved += 1;
+            self.locals.fold(shard);
             self.states[at] = self.away(self.pauses[0]);
         }
         changes
@@ -270,16 +275,9 @@ impl Owned {
         self.ill.remove(&shard);
     }
 
-    /// The stores' own figures, added up.
-    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
-        let mut sums: Vec<(&'static str, u64)> = Vec::new();
-        for (name, figure) in self.here().flat_map(|here| here.shared.figures()) {
-            match sums.iter_mut().find(|(n, _)| *n == name) {
-                Some((_, sum)) => *sum = sum.saturating_add(figure),
-                None => sums.push((name, figure)),
-            }
-        }
-        sums
+    /// The weakest level that answers of a shard here had last; `None` without one.
+    pub(crate) fn level(&self) -> Option<Level> {
+        self.here().map(|here| here.shared.level()).min()
     }
 
     fn here(&self) -> impl Iterator<Item = &Here> {
@@ -298,6 +296,7 @@ impl Owned {
                 changes.moved += 1;
                 self.ill.remove(&shard);
                 self.watch(shard, &inbox, &shared);
+                self.locals.opened(shard, inbox.clone(), shared.clone());
                 self.states[shard.0 as usize] = State::Serving(Here { inbox: inbox.clone(), shared });
                 if unwanted {
                     self.close(shard);

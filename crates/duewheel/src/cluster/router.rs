@@ -36,6 +36,7 @@ use crate::client::{Pending, Route};
 use crate::clock::Clock;
 use crate::error::CallError;
 use crate::inbox::{Answers, Inbox, Patience, is_settling};
+use crate::local::LocalShard;
 use crate::quotas::QuotaSource;
 use crate::shared::{EndOnPanic, Shared};
 
@@ -477,6 +478,14 @@ impl Router {
 }
 
 impl Route for Router {
+    fn waiting(&self) -> Option<u64> {
+        (self.count() != 1).then(|| self.with_lines(|lines, _, _| lines.len() as u64))
+    }
+
+    fn local_shards(&self) -> Vec<LocalShard> {
+        self.shards.local_shards()
+    }
+
     fn offer(&self, mut ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
         if self.count() == 1 {
             return self.straight(ops, patience);

@@ -73,7 +73,8 @@ struct Inner {
     look: Box<dyn Fn() + Send + Sync>,
     /// What waits on behalf of this node ends, when this does.
     waits: watch::Sender<Waits>,
-    forwarded: AtomicU64,
+    /// Submissions sent to other nodes, by their names.
+    forwarded: Mutex<BTreeMap<Box<str>, u64>>,
     again: AtomicU64,
 }
 
@@ -145,7 +146,7 @@ impl Ways {
             inbox: inbox.clone(),
             look,
             waits: watch::Sender::new(Waits::Allowed),
-            forwarded: AtomicU64::new(0),
+            forwarded: Mutex::default(),
             again: AtomicU64::new(0),
         }))
     }
@@ -244,9 +245,23 @@ impl Ways {
         }
     }
 
-    /// Submissions sent to other nodes so far, and those sent again because their shard had moved or could not be reached.
-    pub(crate) fn figures(&self) -> [u64; 2] {
-        [&self.0.forwarded, &self.0.again].map(|n| n.load(Ordering::Relaxed))
+    /// Submissions sent to other nodes so far, by the names of these.
+    pub(crate) fn forwards(&self) -> Vec<(Box<str>, u64)> {
+        let forwarded = self.0.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
+        forwarded.iter().map(|(name, n)| (name.clone(), *n)).collect()
+    }
+
+    fn count_forward(&self, name: &str) {
+        let mut forwarded = self.0.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
+        match forwarded.get_mut(name) {
+            Some(n) => *n += 1,
+            None => drop(forwarded.insert(name.into(), 1)),
+        }
+    }
+
+    /// Submissions sent again because their shard had moved or could not be reached.
+    pub(crate) fn sent_again(&self) -> u64 {
+        self.0.again.load(Ordering::Relaxed)
     }
 
     fn slot(&self, shard: ShardId) -> Option<&Slot> {
@@ -326,7 +341,7 @@ impl Ways {
             }
             Way::There(peer) => match peer.ask(parcel.shard, parcel.patience, &parcel.ops) {
                 Ok(outcome) => {
-                    self.0.forwarded.fetch_add(1, Ordering::Relaxed);
+                    self.count_forward(&peer.node().name);
                     let ways = self.clone();
                     self.0.runtime.spawn(async move {
                         let _end = ways.end_on_panic();

@@ -21,7 +21,8 @@ use dialect::Dialect;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Answers, Patience};
 
-/// Raised with every change of these bytes, those of operations and answers included: a row of [`dialect::DIALECTS`].
+/// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards: a row of
+/// [`dialect::DIALECTS`].
 pub(crate) const PROTOCOL: u32 = 3;
 
 /// Bytes of the length before each frame.

@@ -394,7 +394,7 @@ impl Store for Unreadable {
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.store.idle(clock)
     }
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.store.close(clock)
     }
     fn level(&self) -> Level {
@@ -529,4 +529,106 @@ fn a_question_that_waits_for_a_page_is_waited_for() {
     rig.step();
     assert!(matches!(&page.try_recv().unwrap()[0], Ok(Reply::Page(page)) if page.views.len() == 1));
     assert!(!rig.driver.is_waiting_for_store());
+}
+
+/// A store that does not always reach what it hopes for: `durability` says what was reached, also when a caller who does not
+/// answer anybody has asked for the progress in between.
+#[test]
+fn an_answer_says_the_level_that_was_reached() {
+    let levels = |answers: Answers| -> Vec<Level> {
+        let level = |answer: Result<Reply, CallError>| match answer {
+            Ok(Reply::Enqueue(Ok(done))) => done.level,
+            other => panic!("{other:?}"),
+        };
+        answers.into_iter().map(level).collect()
+    };
+    let mut rig = Rig::new();
+    for level in [Level::Memory, Level::Fsync, Level::Buffered, Level::BestEffortReplicated] {
+        rig.disk.claim(level);
+        let mut answers = rig.submit(vec![put(1), put(2)]);
+        assert_eq!(levels(answers.try_recv().unwrap()), [level; 2]);
+        assert_eq!(rig.driver.reached(), level);
+    }
+    // So far away that the next driver does not load it.
+    rig.submit(vec![put(30 * 86_400_000)]);
+    rig.submit(vec![put(60_000); 8]);
+    let far = MessageId(9);
+    let policy =
+        Policy { near_messages: 4, ready_messages: 4, least_window: 4, load_rows: 4, ..Policy::default() };
+    let config = Config { policy, ..Config::default() };
+    // It was durable at a lower level when nobody was answered.
+    let falls = Falls::default();
+    let mut store = MemoryStore::open(&rig.disk, Arc::new(|| {}));
+    let recovered = store.recovered();
+    let store = Falling { store, falls: falls.clone() };
+    let mut driver = Driver::new(store, recovered, config, rig.now).unwrap();
+    while !driver.is_open() {
+        driver.step(rig.now, &mut Vec::new()).unwrap();
+    }
+    let (answer, mut answers) = oneshot::channel();
+    // Asked for by the look-up that fails, and again when answers leave.
+    falls.store(1, Relaxed);
+    let ops = vec![put(1), Op::Get { target: Target::Id(far) }];
+    driver.step(rig.now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+    let mut said = answers.try_recv().unwrap();
+    assert!(matches!(said.pop(), Some(Ok(Reply::View(Some(_))))));
+    assert_eq!((levels(said), falls.load(Relaxed)), (vec![Level::Memory], 0));
+    assert_eq!(falls.load(Relaxed), 0, "it was asked for twice");
+    driver.step(rig.now, &mut Vec::new()).unwrap();
+    assert_eq!(driver.reached(), Level::BestEffortReplicated, "what was told is told once");
+}
+
+type Falls = Arc<AtomicU64>;
+
+/// A store that tells of a lower level once, when a look-up has failed.
+struct Falling {
+    store: MemoryStore,
+    falls: Falls,
+}
+
+impl Store for Falling {
+    fn recovered(&mut self) -> Recovered {
+        self.store.recovered()
+    }
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.store.append(group)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        let progress = self.store.progress()?;
+        if self.falls.load(Relaxed) == 2 {
+            self.falls.store(0, Relaxed);
+            return Ok(Progress { level: Level::Memory, ..progress });
+        }
+        Ok(progress)
+    }
+    fn room(&mut self) -> Room {
+        self.store.room()
+    }
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        if self.falls.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
+            return Err(StoreError::new(ErrorKind::Unavailable, "for a moment"));
+        }
+        self.store.find_many(lookups, found)
+    }
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.store.load(load)
+    }
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        self.store.loaded()
+    }
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.store.idle(clock)
+    }
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
+        self.store.close(clock)
+    }
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.store.figures()
+    }
 }

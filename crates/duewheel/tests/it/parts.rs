@@ -54,7 +54,7 @@ impl Store for Weighed {
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.0.idle(clock)
     }
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.0.close(clock)
     }
     fn level(&self) -> Level {

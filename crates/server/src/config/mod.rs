@@ -31,7 +31,7 @@ mod store;
 pub use beanstalk_settings::BeanstalkSettings;
 pub use exposure::{Endpoint, Insecure};
 pub use quota::{QuotaTable, read_quotas};
-pub use store::{PeerFiles, RedisCreate, RedisSettings, Secret, StoreChoice};
+pub use store::{PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Secret, StoreChoice};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
@@ -86,6 +86,13 @@ pub struct Options {
     /// How many replicas of Redis must have a change before it is answered [default: 0]
     #[arg(long, env = "DUEWHEEL_REDIS_WAIT", value_name = "N")]
     pub redis_wait: Option<u32>,
+    /// What is waited for: that replicas have received a change, or that Redis and they have synced it to their append-only
+    /// files, which needs Redis 7.2 or later [default: received]
+    #[arg(long, env = "DUEWHEEL_REDIS_WAIT_FOR", value_name = "WHAT")]
+    pub redis_wait_for: Option<RedisWaitFor>,
+    /// Accept a Redis with `appendonly no`: what it was told since its last snapshot is lost when it restarts
+    #[arg(long, env = "DUEWHEEL_REDIS_WITHOUT_AOF", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub redis_without_aof: Option<bool>,
     /// Whether a cluster is made in a Redis where none is: always, or never, so that a Redis that has lost its data is
     /// not taken for a new one. `duewheel cluster reset` makes one then [default: always]
     #[arg(long, env = "DUEWHEEL_REDIS_CREATE", value_name = "WHEN")]
@@ -309,7 +316,7 @@ impl Options {
     /// These options where given, else those of a lower layer.
     pub fn over(self, lower: Options) -> Options {
         over!(self, lower: data, http, beanstalk, beanstalk_queues, beanstalk_client_ca, beanstalk_socket_mode, beanstalk_max_job_size, store, redis_user, redis_password,
-            redis_prefix, redis_wait, redis_create, redis_start_timeout, redis_ca, redis_cert, redis_key, node, advertise, peer_listen, peer_cert, peer_key, peer_ca, shards, shard_lease, settle_delay, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
+            redis_prefix, redis_wait, redis_wait_for, redis_without_aof, redis_create, redis_start_timeout, redis_ca, redis_cert, redis_key, node, advertise, peer_listen, peer_cert, peer_key, peer_ca, shards, shard_lease, settle_delay, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
             hosts, insecure, drain_delay, drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout, quota)
     }
@@ -670,7 +677,7 @@ mod tests {
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
             [[quota]]\nprefix = 'b'\n";
         let log = format!("{all}\nstore = 'log'\n{quotas}");
-        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
+        let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_wait_for = 'synced'\nredis_without_aof = true\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";
         let redis = format!("{}\n{redis}", all.replace("durability = 'memory'\n", ""));
         for all in [log, redis] {

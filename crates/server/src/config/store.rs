@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use duewheel::core::store::MAX_SHARDS;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Options};
@@ -14,7 +15,6 @@ const DEFAULT_PREFIX: &str = "duewheel";
 const DEFAULT_NODE: &str = "duewheel";
 /// With one node all messages can be in one shard, with ids 1, 2, 3, ...; several nodes need some to share out.
 const DEFAULT_SHARDS: [u32; 2] = [1, 16];
-const MAX_SHARDS: u32 = 1024;
 const DEFAULT_LEASE: Duration = Duration::from_secs(5);
 /// After a power failure both may come up together, and whoever watches over the process should hear of it in the end.
 const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -56,6 +56,17 @@ pub enum RedisCreate {
     Never,
 }
 
+/// What a change is waited for.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum RedisWaitFor {
+    /// That replicas have it.
+    #[default]
+    Received,
+    /// That Redis and replicas have synced it.
+    Synced,
+}
+
 /// Which store keeps the messages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChoice {
@@ -87,6 +98,10 @@ pub struct RedisSettings {
     pub prefix: String,
     /// How many replicas must have a change before it is answered.
     pub wait: u32,
+    /// What is waited for.
+    pub wait_for: RedisWaitFor,
+    /// Whether a Redis without an append-only file is accepted.
+    pub without_aof: bool,
     /// Whether a cluster is made where none is.
     pub create: RedisCreate,
     /// How long a start waits for a Redis that is not there.
@@ -149,6 +164,8 @@ impl StoreChoice {
                 ("redis-password", options.redis_password.is_some()),
                 ("redis-prefix", options.redis_prefix.is_some()),
                 ("redis-wait", options.redis_wait.is_some()),
+                ("redis-wait-for", options.redis_wait_for.is_some()),
+                ("redis-without-aof", options.redis_without_aof.is_some()),
                 ("redis-create", options.redis_create.is_some()),
                 ("redis-start-timeout", options.redis_start_timeout.is_some()),
                 ("redis-ca", options.redis_ca.is_some()),
@@ -178,7 +195,7 @@ impl StoreChoice {
         }
         if options.durability.is_some() {
             return bad(
-                "--durability is for --store log; Redis gives best_effort_replicated, see --redis-wait"
+                "--durability is for --store log; with Redis each answer says what it has reached, see --redis-wait"
                     .into(),
             );
         }
@@ -235,6 +252,8 @@ impl StoreChoice {
             password: options.redis_password.clone(),
             prefix,
             wait: options.redis_wait.unwrap_or(0),
+            wait_for: options.redis_wait_for.unwrap_or_default(),
+            without_aof: options.redis_without_aof.unwrap_or(false),
             create: options.redis_create.unwrap_or_default(),
             start_timeout: options.redis_start_timeout.map_or(DEFAULT_START_TIMEOUT, Duration::from),
             ca: options.redis_ca.clone(),
@@ -260,6 +279,8 @@ impl StoreChoice {
                 redis_password: redis.password,
                 redis_prefix: Some(redis.prefix),
                 redis_wait: Some(redis.wait),
+                redis_wait_for: Some(redis.wait_for),
+                redis_without_aof: Some(redis.without_aof),
                 redis_create: Some(redis.create),
                 redis_start_timeout: Some(span(redis.start_timeout)),
                 redis_ca: redis.ca,
@@ -313,6 +334,8 @@ mod tests {
             ("redis_start_timeout = '1s'", "--redis-start-timeout is for"),
             ("peer_listen = 'h:1'", "--peer-listen is for"),
             ("settle_delay = '1s'", "--settle-delay is for"),
+            ("redis_wait_for = 'synced'", "--redis-wait-for is for"),
+            ("redis_without_aof = true", "--redis-without-aof is for"),
             ("redis_cert = 'x'", "--redis-cert is for"),
             ("redis_key = 'x'", "--redis-key is for"),
             ("peer_ca = 'x'", "--peer-ca is for"),

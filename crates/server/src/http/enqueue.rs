@@ -3,7 +3,6 @@
 use axum::http::StatusCode;
 use duewheel::core::engine::{Enqueued, Op, Reply};
 use duewheel::core::record::Created;
-use duewheel::core::store::Level;
 use duewheel::core::{Key, QueueName};
 
 use super::call::{Call, Content};
@@ -25,7 +24,7 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
         Reply::Enqueue(Ok(done)) => {
             let mut out = Json::with_capacity(256);
             out.open();
-            write(&mut out, &done, &queue, key.as_ref(), call.app.client.level());
+            write(&mut out, &done, &queue, key.as_ref());
             out.close();
             Ok(json(status(&done), out))
         }
@@ -43,7 +42,7 @@ pub(crate) fn status(done: &Enqueued) -> StatusCode {
 }
 
 /// The members of an accepted enqueue's answer.
-pub(crate) fn write(out: &mut Json, done: &Enqueued, queue: &QueueName, key: Option<&Key>, level: Level) {
+pub(crate) fn write(out: &mut Json, done: &Enqueued, queue: &QueueName, key: Option<&Key>) {
     out.id("id", done.id);
     out.text("queue", queue.as_str());
     out.text_or_null("key", key.map(Key::as_str));
@@ -53,5 +52,5 @@ pub(crate) fn write(out: &mut Json, done: &Enqueued, queue: &QueueName, key: Opt
     if let Created::Replacing(old) = done.created {
         out.id("replaced", old);
     }
-    out.plain("durability", level.as_str());
+    out.plain("durability", done.level.as_str());
 }

@@ -30,10 +30,10 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 
 const UNNAMED: &str = "A figure of the store.";
 
-/// What grows from the opening of the store on. The store on Redis has names without `_total`.
-const COUNTERS: [(&str, &str); 30] = [
-    ("groups_total", "Groups of records appended to the journal."),
-    ("records_total", "Records appended to the journal."),
+/// What this process has counted, over all openings of the store.
+const COUNTERS: [(&str, &str); 34] = [
+    ("groups_total", "Groups of records appended."),
+    ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
     ("journal_written_bytes_total", "Bytes written to the journal."),
     ("syncs_total", "Syncs of the journal."),
@@ -54,17 +54,24 @@ const COUNTERS: [(&str, &str); 30] = [
     ("merge_failures_total", "Merges that failed; each is tried again."),
     ("merge_microseconds_total", "Time that merges have taken."),
     ("merge_written_bytes_total", "Bytes that merges have written to runs."),
-    ("groups", "Groups of records applied in Redis."),
-    ("group_bytes", "Bytes of the groups applied in Redis."),
-    ("finds", "Look-ups of messages in Redis."),
-    ("pages", "Pages of messages read from Redis."),
-    ("checkpoints", "Checkpoints written to Redis."),
-    ("renewals", "Renewals of the lease on the shard."),
-    ("swept", "Purged messages removed from Redis."),
-    ("answers_forgotten", "Answers to dedupe ids removed from Redis after their window."),
+    ("group_bytes_total", "Bytes of the groups appended to Redis."),
+    (
+        "append_microseconds_total",
+        "Time from sending a change to Redis until its answer, what it was waited for included.",
+    ),
+    ("appends_answered_total", "Changes that Redis has answered."),
+    ("finds_total", "Look-ups of messages in Redis."),
+    ("pages_total", "Pages of messages read from Redis."),
+    ("checkpoints_total", "Checkpoints written to Redis."),
+    ("renewals_total", "Renewals of the lease on the shard."),
+    ("swept_total", "Purged messages removed from Redis."),
+    ("answers_forgotten_total", "Answers to dedupe ids removed from Redis after their window."),
+    ("fences_total", "Reigns that ended because the shard was not this node's any more, by reason."),
+    ("wait_failures_total", "Changes that too few replicas had in time (--redis-wait)."),
+    ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 15] = [
+const GAUGES: [(&str, &str); 16] = [
     ("messages", "Unsettled messages in the store."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),
@@ -76,10 +83,14 @@ const GAUGES: [(&str, &str); 15] = [
     ("run_messages", "Messages in runs, settled ones that are not merged away yet included."),
     ("run_messages_live", "Unsettled messages in runs."),
     ("epoch", "The owner's epoch; each start and each new owner raises it."),
+    ("under_way_bytes", "Bytes of changes that Redis has not answered yet."),
     ("list_places", "Places in indexes of Redis that are kept in memory between two pages."),
     ("lease_left_ms", "Milliseconds until the lease on the shard ends."),
-    ("server_memory_bytes", "Memory that Redis uses."),
-    ("server_memory_max_bytes", "Memory that Redis may use (maxmemory)."),
+    ("server_memory_bytes", "Memory that the shard's Redis uses; shards of one server say the same."),
+    (
+        "server_memory_max_bytes",
+        "Memory that the shard's Redis may use (maxmemory); shards of one server say the same.",
+    ),
 ];
 
 #[cfg(test)]

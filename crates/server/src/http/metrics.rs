@@ -1,77 +1,118 @@
 //! `GET /metrics`: figures in Prometheus' text format.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::http::StatusCode;
-use duewheel::core::State;
-use duewheel::core::engine::{Counts, LATENESS_MS, Op, QueueView, QuotaUse, Reply, Resource, Stats};
+use duewheel::core::engine::{Counts, Op, Reply, Resource};
+use duewheel::core::{QueueName, State};
+use duewheel::{LocalShard, Pending, is_counter};
 
 use super::call::Call;
-use super::queue::{is_unused_default, totals};
+use super::queue::is_unused_default;
 use super::{Answer, App, figures, typed};
-use crate::error::Problem;
+
+mod engine;
 
 /// Queues that get figures of their own: what a scraper can bear.
 const MAX_QUEUES: usize = 1_000;
 /// Quotas that are shown.
 const MAX_QUOTAS: usize = 1_000;
+/// How long a shard has to tell new figures, and all of them their queues.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Queues that are asked for together.
 const PAGE: usize = 100;
 
 pub(crate) async fn metrics(call: Call) -> Answer {
-    // The store's figures are then of a later moment than this one, once the next question is answered.
-    call.app.client.renew_store_figures();
-    // Of many shards one may be away: then there are no figures of the whole rather than smaller ones.
-    let stats = match call.app.ask(Op::Stats).await {
-        Ok(Reply::Stats(stats)) => Some(stats),
-        Ok(_) => return Err(Problem::internal()),
-        Err(_) => None,
-    };
-    let queues = first_queues(&call.app).await?;
-    let mut page = Page(String::with_capacity(4_096 + queues.len() * 400));
-    write_process(&mut page, &call.app);
-    if let Some(stats) = stats {
-        write_engine(&mut page, &stats);
-    }
-    write_queues(&mut page, &queues, call.app.client.now().wall.0);
-    match call.app.ask(Op::Quotas).await {
-        Ok(Reply::Quotas(uses)) => write_quotas(&mut page, &uses),
-        Ok(_) => return Err(Problem::internal()),
-        Err(_) => {}
-    }
-    for (name, value) in call.app.wheel.cluster_figures().into_iter().flatten() {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
-    }
-    for (name, value) in call.app.client.store_figures() {
-        let (kind, help) = figures::of_store(name);
-        page.one(&format!("duewheel_store_{name}"), kind.as_str(), help, value);
-    }
+    let app = &call.app;
+    let shards = renewed(app).await;
+    let queues = first_queues(app, &shards).await;
+    let mut page = Page(String::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192));
+    write_process(&mut page, app);
+    let waiters = app.client.waiting();
+    page.one(
+        "duewheel_waiters",
+        "gauge",
+        "Reserves that wait for a message, of callers of this node.",
+        waiters,
+    );
+    engine::write(&mut page, &shards);
+    write_queues(&mut page, &queues, app.client.now().wall.0);
+    write_quotas(&mut page, &shards);
+    write_cluster(&mut page, app);
+    write_stores(&mut page, &shards);
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.0))
 }
 
-/// A few at a time, so that others have their turn in between.
-async fn first_queues(app: &App) -> Result<Vec<QueueView>, Problem> {
+/// The shards of this node with new figures. Each is asked by itself: one that hangs is shown as it was when it told its figures last,
+/// and hides nothing of the others.
+async fn renewed(app: &App) -> Vec<LocalShard> {
+    let shards = app.client.local_shards();
+    let asked: Vec<Pending> = shards
+        .iter()
+        .filter_map(|shard| {
+            shard.renew();
+            shard.ask(Op::Stats).ok()
+        })
+        .collect();
+    let all = async {
+        for one in asked {
+            let _ = one.await; // the figures count, not the answer
+        }
+    };
+    let _late = tokio::time::timeout(PATIENCE, all).await;
+    shards
+}
+
+/// What is shown of a queue: its part in the shards of this node.
+#[derive(Default)]
+struct QueueFigures {
+    counts: Counts,
+    oldest_ready: Option<u64>,
+}
+
+/// Those with the first names, a few of a shard at a time, so that others have their turn in between.
+async fn first_queues(app: &App, shards: &[LocalShard]) -> BTreeMap<QueueName, QueueFigures> {
     let limit = PAGE.min(app.policy.max_page);
-    let mut queues: Vec<QueueView> = Vec::new();
-    let mut last = None;
-    while queues.len() < MAX_QUEUES {
-        match app.ask(Op::Queues { after: last, limit }).await {
-            Ok(Reply::Queues(page)) => {
-                let is_last = page.len() < limit;
-                last = page.last().map(|queue| queue.name.clone());
-                queues.extend(page.into_iter().filter(|queue| !is_unused_default(queue)));
-                if is_last {
-                    break;
-                }
+    let mut queues: BTreeMap<QueueName, QueueFigures> = BTreeMap::new();
+    let until = tokio::time::Instant::now() + PATIENCE;
+    for shard in shards {
+        let (mut seen, mut last) = (0, None);
+        while seen < MAX_QUEUES {
+            let Ok(pending) = shard.ask(Op::Queues { after: last, limit }) else { break };
+            let Ok(answers) = tokio::time::timeout_at(until, pending).await else { break };
+            let Some(Ok(Reply::Queues(page))) = answers.into_iter().next() else { break };
+            let is_last = page.len() < limit;
+            seen += page.len();
+            last = page.last().map(|queue| queue.name.clone());
+            for view in page.into_iter().filter(|queue| !is_unused_default(queue)) {
+                let figures = queues.entry(view.name).or_default();
+                figures.counts = sum(&figures.counts, &view.counts);
+                let oldest = view.oldest_ready.map(|at| at.0);
+                figures.oldest_ready = [figures.oldest_ready, oldest].into_iter().flatten().min();
             }
-            Ok(_) => return Err(Problem::internal()),
-            // While draining only figures of the whole are to be had.
-            Err(_) => return Ok(Vec::new()),
+            // Names behind the first ones are shown of no shard.
+            if is_last || (queues.len() >= MAX_QUEUES && queues.keys().nth(MAX_QUEUES - 1) < last.as_ref()) {
+                break;
+            }
         }
     }
-    Ok(queues)
+    if let Some(first) = queues.keys().nth(MAX_QUEUES).cloned() {
+        queues.split_off(&first);
+    }
+    queues
+}
+
+fn sum(a: &Counts, b: &Counts) -> Counts {
+    Counts {
+        scheduled: a.scheduled + b.scheduled,
+        ready: a.ready + b.ready,
+        leased: a.leased + b.leased,
+        dead: a.dead + b.dead,
+        estimated: a.estimated || b.estimated,
+    }
 }
 
 fn write_process(page: &mut Page, app: &App) {
@@ -106,62 +147,16 @@ fn write_process(page: &mut Page, app: &App) {
     }
 }
 
-fn write_engine(page: &mut Page, stats: &Stats) {
-    page.head("duewheel_messages", "gauge", "Unsettled messages by state.");
-    for (state, count) in by_state(&stats.counts) {
-        page.line("duewheel_messages", &format!("state=\"{}\"", state.as_str()), count);
-    }
-    page.one("duewheel_message_bytes", "gauge", "Weight of all unsettled messages.", stats.bytes);
-    page.one("duewheel_resident_messages", "gauge", "Messages in memory.", stats.resident);
-    page.one("duewheel_resident_bytes", "gauge", "Weight of the messages in memory.", stats.resident_bytes);
-    page.one("duewheel_queues", "gauge", "Queues.", stats.queues);
-    page.one("duewheel_waiters", "gauge", "Reserves that wait for a message.", stats.waiters);
-    for (name, value) in totals(&stats.totals) {
-        page.one(&format!("duewheel_{name}_total"), "counter", "Messages since the start.", value);
-    }
-    page.one(
-        "duewheel_lease_expired_total",
-        "counter",
-        "Leases that ran out since the start.",
-        stats.lease_expired,
-    );
-    page.one(
-        "duewheel_lease_lost_total",
-        "counter",
-        "Settlements refused because of a stale token since the start.",
-        stats.lease_lost,
-    );
-    page.one(
-        "duewheel_reserve_held_back_total",
-        "counter",
-        "Reserves answered without a message because too many are leased, since the start.",
-        stats.held_back,
-    );
-    page.head(
-        "duewheel_lateness_seconds",
-        "histogram",
-        "granted_at - due_at of first attempts since the start.",
-    );
-    let mut sum = 0;
-    for (column, count) in stats.lateness.iter().enumerate() {
-        sum += count;
-        let edge = LATENESS_MS.get(column).map_or("+Inf".to_owned(), |ms| seconds(*ms));
-        page.line("duewheel_lateness_seconds_bucket", &format!("le=\"{edge}\""), sum);
-    }
-    let _ = writeln!(page.0, "duewheel_lateness_seconds_sum {}", seconds(stats.lateness_sum_ms));
-    let _ = writeln!(page.0, "duewheel_lateness_seconds_count {sum}");
-}
-
-fn write_queues(page: &mut Page, queues: &[QueueView], now_ms: u64) {
+fn write_queues(page: &mut Page, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
     page.head(
         "duewheel_queue_messages",
         "gauge",
-        "Unsettled messages by queue and state, of the first 1000 queues.",
+        "Unsettled messages by queue and state in the shards of this node, of the first 1000 queues.",
     );
-    for queue in queues {
+    for (name, queue) in queues {
         for (state, count) in by_state(&queue.counts) {
             // A queue's name holds neither quotes nor backslashes.
-            let labels = format!("queue=\"{}\",state=\"{}\"", queue.name, state.as_str());
+            let labels = format!("queue=\"{name}\",state=\"{}\"", state.as_str());
             page.line("duewheel_queue_messages", &labels, count);
         }
     }
@@ -170,43 +165,114 @@ fn write_queues(page: &mut Page, queues: &[QueueView], now_ms: u64) {
         "gauge",
         "How long the longest overdue ready message has been due, of the first 1000 queues.",
     );
-    for queue in queues {
-        let overdue = queue.oldest_ready.map_or(0, |t| now_ms.saturating_sub(t.0));
-        let _ = writeln!(
-            page.0,
-            "duewheel_queue_oldest_overdue_seconds{{queue=\"{}\"}} {}",
-            queue.name,
-            seconds(overdue)
-        );
+    for (name, queue) in queues {
+        let overdue = queue.oldest_ready.map_or(0, |at| now_ms.saturating_sub(at));
+        let labels = format!("queue=\"{name}\"");
+        page.text("duewheel_queue_oldest_overdue_seconds", &labels, &seconds(overdue));
     }
 }
 
-fn write_quotas(page: &mut Page, uses: &[QuotaUse]) {
-    if uses.is_empty() {
-        return;
-    }
-    let shown = || uses.iter().take(MAX_QUOTAS).flat_map(|one| Resource::ALL.map(|resource| (one, resource)));
-    let labels = |one: &QuotaUse, resource: Resource| {
-        // A prefix holds neither quotes nor backslashes, as a queue's name does not.
-        format!("quota=\"{}\",resource=\"{resource}\"", one.quota.prefix)
-    };
-    page.head("duewheel_quota_limit", "gauge", "What a quota allows, of the first 1000 quotas.");
-    for (one, resource) in shown() {
-        if let Some(limit) = one.quota.limit(resource) {
-            page.line("duewheel_quota_limit", &labels(one, resource), limit);
+/// Use and refusals of a quota in the shards of this node; the limit is the whole one.
+#[derive(Default)]
+struct QuotaFigures {
+    limits: [Option<u64>; 4],
+    used: [u64; 4],
+    refused: [u64; 4],
+}
+
+fn write_quotas(page: &mut Page, shards: &[LocalShard]) {
+    let mut quotas: BTreeMap<Box<str>, QuotaFigures> = BTreeMap::new();
+    for shard in shards {
+        for one in shard.quotas() {
+            let figures = quotas.entry(one.quota.prefix.clone()).or_default();
+            figures.limits = Resource::ALL.map(|resource| one.quota.limit(resource));
+            figures.used.iter_mut().zip(one.used).for_each(|(sum, n)| *sum += n);
+        }
+        for (prefix, refused) in shard.counted().quota_refused {
+            let figures = quotas.entry(prefix).or_default();
+            figures.refused.iter_mut().zip(refused).for_each(|(sum, n)| *sum += n);
         }
     }
-    page.head("duewheel_quota_used", "gauge", "What is used of it; of enqueues, how many of the burst.");
-    for (one, resource) in shown() {
-        page.line("duewheel_quota_used", &labels(one, resource), one.used[resource as usize]);
+    if quotas.is_empty() {
+        return;
+    }
+    let shown =
+        || quotas.iter().take(MAX_QUOTAS).flat_map(|one| Resource::ALL.map(|resource| (one, resource)));
+    let labels = |prefix: &str, resource: Resource| {
+        // A prefix holds neither quotes nor backslashes, as a queue's name does not.
+        format!("quota=\"{prefix}\",resource=\"{resource}\"")
+    };
+    page.head(
+        "duewheel_quota_limit",
+        "gauge",
+        "What a quota allows over all shards, of the first 1000 quotas.",
+    );
+    for ((prefix, one), resource) in shown() {
+        if let Some(limit) = one.limits[resource as usize] {
+            page.line("duewheel_quota_limit", &labels(prefix, resource), limit);
+        }
+    }
+    page.head(
+        "duewheel_quota_used",
+        "gauge",
+        "What is used of it in the shards of this node; of enqueues, how many of the burst.",
+    );
+    for ((prefix, one), resource) in shown() {
+        page.line("duewheel_quota_used", &labels(prefix, resource), one.used[resource as usize]);
     }
     page.head(
         "duewheel_quota_refused_total",
         "counter",
-        "Refusals since the start; of leases, reserves that were held back.",
+        "Refusals by this node since its start; of leases, reserves that were held back.",
     );
-    for (one, resource) in shown() {
-        page.line("duewheel_quota_refused_total", &labels(one, resource), one.refused[resource as usize]);
+    for ((prefix, one), resource) in shown() {
+        page.line("duewheel_quota_refused_total", &labels(prefix, resource), one.refused[resource as usize]);
+    }
+}
+
+fn write_cluster(page: &mut Page, app: &App) {
+    let Some(all) = app.wheel.cluster_figures() else { return };
+    for (name, value) in all {
+        let kind = if is_counter(name) { "counter" } else { "gauge" };
+        page.one(&format!("duewheel_cluster_{name}"), kind, "Of this node; see docs/cluster.md.", value);
+    }
+    let name = "duewheel_cluster_forwarded_total";
+    page.head(name, "counter", "Submissions that this node has sent to another one, by that node's name.");
+    for (peer, count) in app.wheel.cluster_forwards() {
+        // A node's name holds neither quotes nor backslashes.
+        page.line(name, &format!("peer=\"{peer}\""), count);
+    }
+}
+
+/// What the stores tell: counters of all reigns of this process, and states of the shards that it owns.
+fn write_stores(page: &mut Page, shards: &[LocalShard]) {
+    // By family, and within it by shard and reason.
+    let mut families: BTreeMap<&'static str, Vec<(String, u64)>> = BTreeMap::new();
+    for shard in shards {
+        for (name, value) in shard.counted().store.into_iter().chain(shard.states()) {
+            let (family, reason) = match name.split_once('.') {
+                Some((family, reason)) => (family, format!("reason=\"{reason}\"")),
+                None => (name, String::new()),
+            };
+            families.entry(family).or_default().push((labels(shard, &reason), value));
+        }
+    }
+    for (family, lines) in families {
+        let (kind, help) = figures::of_store(family);
+        let name = format!("duewheel_store_{family}");
+        page.head(&name, kind.as_str(), help);
+        for (labels, value) in lines {
+            page.line(&name, &labels, value);
+        }
+    }
+}
+
+/// The labels of a line about a shard; there is no label `shard` where there is no cluster.
+fn labels(shard: &LocalShard, more: &str) -> String {
+    match (shard.shard(), more) {
+        (None, more) => more.to_owned(),
+        (Some(shard), "") => format!("shard=\"{shard}\""),
+        (Some(shard), more) => format!("shard=\"{shard}\",{more}"),
     }
 }
 
@@ -233,7 +299,14 @@ impl Page {
     }
 
     fn line(&mut self, name: &str, labels: &str, value: u64) {
-        let _ = writeln!(self.0, "{name}{{{labels}}} {value}");
+        self.text(name, labels, &value.to_string());
+    }
+
+    fn text(&mut self, name: &str, labels: &str, value: &str) {
+        let _ = match labels {
+            "" => writeln!(self.0, "{name} {value}"),
+            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        };
     }
 
     fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
@@ -253,20 +326,5 @@ mod tests {
         {
             assert_eq!(seconds(ms), text);
         }
-    }
-
-    #[test]
-    fn the_histogram_counts_up() {
-        let mut page = Page(String::new());
-        let mut stats =
-            Stats { lateness: vec![0; LATENESS_MS.len() + 1], lateness_sum_ms: 1_234, ..Stats::default() };
-        stats.lateness[1] = 2;
-        stats.lateness[LATENESS_MS.len()] = 1;
-        write_engine(&mut page, &stats);
-        assert!(page.0.contains("duewheel_lateness_seconds_bucket{le=\"0\"} 0\n"));
-        assert!(page.0.contains("duewheel_lateness_seconds_bucket{le=\"0.001\"} 2\n"));
-        assert!(page.0.contains("duewheel_lateness_seconds_bucket{le=\"3600\"} 2\n"));
-        assert!(page.0.contains("duewheel_lateness_seconds_bucket{le=\"+Inf\"} 3\n"));
-        assert!(page.0.contains("duewheel_lateness_seconds_sum 1.234\n"));
     }
 }

@@ -16,7 +16,6 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use duewheel::core::engine::{Op, Reply};
-use duewheel::core::store::Level;
 use duewheel::core::{Key, QueueName};
 use duewheel::{Answers, CallError, Outcome, Patience, Pending};
 use hyper::body::Frame;
@@ -62,13 +61,12 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
         slices.push_back(slice);
     }
     drop(share);
-    let level = call.app.client.level();
     let body = match (slices.pop_front(), slices.is_empty()) {
         (None, _) => Body::empty(),
-        (Some(slice), true) => Body::from(slice.finish(&queue, level).await),
+        (Some(slice), true) => Body::from(slice.finish(&queue).await),
         (Some(first), false) => {
             slices.push_front(first);
-            Body::new(Results { slices, queue, level })
+            Body::new(Results { slices, queue })
         }
     };
     let mut response: Response = (StatusCode::OK, body).into_response();
@@ -186,12 +184,12 @@ impl Slice {
         }
     }
 
-    async fn finish(mut self, queue: &QueueName, level: Level) -> Bytes {
+    async fn finish(mut self, queue: &QueueName) -> Bytes {
         let answers = poll_fn(|cx| self.told.poll(cx)).await;
-        self.write(answers, queue, level)
+        self.write(answers, queue)
     }
 
-    fn write(self, answers: Answers, queue: &QueueName, level: Level) -> Bytes {
+    fn write(self, answers: Answers, queue: &QueueName) -> Bytes {
         let mut answers = answers.into_iter();
         let mut out = Json::with_capacity(self.outcomes.len() * RESULT_BYTES);
         for outcome in self.outcomes {
@@ -200,7 +198,7 @@ impl Slice {
                 Outcomes::Refused(problem) => problem.write_line(&mut out),
                 Outcomes::Submitted { key, time } => match answers.next() {
                     Some(Ok(Reply::Enqueue(Ok(done)))) => {
-                        enqueue::write(&mut out, &done, queue, key.as_ref(), level);
+                        enqueue::write(&mut out, &done, queue, key.as_ref());
                         out.number("status", u64::from(enqueue::status(&done).as_u16()));
                     }
                     Some(Ok(Reply::Enqueue(Err(refusal)))) => {
@@ -233,7 +231,6 @@ fn failed(error: CallError) -> Problem {
 struct Results {
     slices: VecDeque<Slice>,
     queue: QueueName,
-    level: Level,
 }
 
 impl HttpBody for Results {
@@ -247,7 +244,7 @@ impl HttpBody for Results {
         let Some(slice) = self.slices.front_mut() else { return Poll::Ready(None) };
         let answers = ready!(slice.told.poll(cx));
         let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
-        let bytes = slice.write(answers, &self.queue, self.level);
+        let bytes = slice.write(answers, &self.queue);
         Poll::Ready(Some(Ok(Frame::data(bytes))))
     }
 
@@ -290,20 +287,21 @@ mod tests {
             due_at: duewheel::core::WallMs(0),
             generation: 1,
             created: duewheel::core::record::Created::New,
+            level: duewheel::core::store::Level::Buffered,
         };
         let answers = vec![
             Ok(Reply::Enqueue(Ok(done))),
             Err(CallError::Lost("gone")),
             Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::TooFar(5)))),
         ];
-        let out = slice.write(answers, &queue, Level::Fsync);
+        let out = slice.write(answers, &queue);
         let results: Vec<serde_json::Value> =
             lines(&out).into_iter().map(|l| serde_json::from_slice(l).unwrap()).collect();
         assert_eq!(
             results[0],
             serde_json::json!({
                 "id": "7", "queue": "q", "key": "k", "due_at": "1970-01-01T00:00:00.000Z", "generation": 1,
-                "created": true, "durability": "fsync", "status": 201,
+                "created": true, "durability": "buffered", "status": 201,
             })
         );
         assert_eq!(results[1]["field"], "delay");

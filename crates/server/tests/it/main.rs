@@ -14,6 +14,7 @@ mod health;
 mod import;
 mod limits;
 mod long_poll;
+mod metrics;
 mod nodes;
 mod operations;
 mod peer;

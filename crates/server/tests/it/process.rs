@@ -91,6 +91,15 @@ impl Process {
         read(&mut stream)
     }
 
+    /// The body of an answer.
+    pub(crate) fn text(&self, path: &str) -> String {
+        let mut text = String::new();
+        self.send("GET", path, "").read_to_string(&mut text).expect("read");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a body");
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        body.to_owned()
+    }
+
     /// Enqueues a message a line; a result each.
     pub(crate) fn lines(&self, queue: &str, body: &str) -> Vec<Value> {
         let path = format!("/v1/queues/{queue}/messages");
@@ -252,6 +261,8 @@ fn m8_redis_by_flag_environment_and_file_with_defaults_and_without_its_password(
         ("redis_user", "\"f\"", "e", "a"),
         ("redis_prefix", "\"f\"", "e", "a"),
         ("redis_wait", "1", "2", "3"),
+        ("redis_wait_for", "\"synced\"", "received", "synced"),
+        ("redis_without_aof", "true", "false", "true"),
         ("redis_create", "\"never\"", "always", "never"),
         ("redis_start_timeout", "\"1s\"", "2s", "3m"),
         ("redis_ca", "\"f\"", "e", "a"),

@@ -1,12 +1,12 @@
-//! The real binary on a real Redis that asks its clients for a certificate.
+//! The real binary on a real Redis: what it asks of it, and what its answers say.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use duewheel_redis_rig::{Proxy, Redis, Settings, Transport, free_port};
+use std::collections::BTreeSet;
+
+use duewheel_redis_rig::{Appendonly, Proxy, Redis, Settings, Transport, free_port};
 use serde_json::Value;
 
 use crate::fixture::PATIENCE;
@@ -102,4 +102,117 @@ fn a_redis_that_hangs_for_longer_than_a_lease_leaves_its_nodes_alive_and_ready()
     redis.resume().expect("resume");
     until("all is well", || server.call("GET", "/healthz", "").1["shards_without_owner"] == 0);
     until("all is well", || server.call("GET", "/healthz", "").0 == 200);
+}
+
+/// A server on this Redis.
+fn serve(redis: &Redis, more: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--store", &redis.url(0)]).args(more);
+    command
+}
+
+const MESSAGE: &str = r#"{"body": "a", "delay": "1h"}"#;
+
+fn durability(server: &Process) -> Value {
+    let (status, said) = server.call("POST", "/v1/queues/q/messages", MESSAGE);
+    assert_eq!(status, 201, "{said}");
+    said["durability"].clone()
+}
+
+/// Story: with one Redis without a replica every answer said `best_effort_replicated`.
+#[test]
+fn each_answer_says_what_redis_has_reached() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let server = Process::spawn(serve(&redis, &["--shard-lease", "1s", "--shards", "3"]));
+    assert_eq!(durability(&server), "fsync");
+    let lines = server.lines("q", &format!("{MESSAGE}\n").repeat(5));
+    assert!(lines.iter().all(|line| line["durability"] == "fsync"), "{lines:?}");
+    redis.command(&["CONFIG", "SET", "appendfsync", "everysec"]).expect("a reply");
+    // As soon as the lease has been renewed.
+    let until = |level: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        while (0..6).any(|_| durability(&server) != level) {
+            assert!(Instant::now() < deadline, "no answer says {level}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    until("buffered");
+    redis.command(&["CONFIG", "SET", "appendonly", "no"]).expect("a reply");
+    until("memory");
+    let deadline = Instant::now() + PATIENCE;
+    while server.call("GET", "/healthz", "").1["durability"] != "memory" {
+        assert!(Instant::now() < deadline, "health says another level");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn redis_without_an_append_only_file_is_refused_unless_that_is_said() {
+    let redis = Redis::start(Settings { appendonly: Appendonly::Off, ..Settings::default() })
+        .expect("a redis-server");
+    let refused = serve(&redis, &[]).env("DUEWHEEL_BEANSTALK", "off").output().expect("output");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("--redis-without-aof"), "{said}");
+    let keys = redis.command(&["DBSIZE"]).expect("a reply");
+    assert_eq!(keys.number(), Some(0), "nothing was made there");
+    let log = tempfile::NamedTempFile::new().expect("file");
+    let server =
+        Process::spawn_logged(serve(&redis, &["--redis-without-aof"]), log.reopen().expect("file").into());
+    assert_eq!(durability(&server), "memory");
+    server.kill();
+    let said = std::fs::read_to_string(log.path()).expect("log");
+    assert!(said.contains("appendonly no") && said.contains("maxmemory 0"), "{said}");
+}
+
+/// Redis sets no limit of its own; the server's is in force, also after another node has taken the messages over.
+#[test]
+fn the_limit_on_bytes_holds_where_redis_has_none() {
+    const LIMIT: usize = 200_000;
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    assert_eq!(redis.command(&["CONFIG", "GET", "maxmemory"]).expect("a reply").list()[1].number(), Some(0));
+    let limit = LIMIT.to_string();
+    let options = ["--max-message-bytes", &limit, "--shards", "2", "--shard-lease", "1s"];
+    let body = format!(r#"{{"body": "{}", "delay": "1h"}}"#, "x".repeat(10_000));
+    let server = Process::spawn(serve(&redis, &options));
+    let mut taken = 0;
+    let fill = |server: &Process, taken: &mut usize| {
+        let mut refusals = 0;
+        // Each shard has its part.
+        while refusals < 20 {
+            match server.call("POST", "/v1/queues/q/messages", &body) {
+                (201, _) => (*taken, refusals) = (*taken + 1, 0),
+                (429, said) => {
+                    assert_eq!(said["code"], "overloaded", "{said}");
+                    refusals += 1;
+                }
+                (status, said) => panic!("{status} {said}"),
+            }
+            assert!(*taken <= LIMIT / 10_000, "{taken} messages of 10,000 bytes were taken");
+        }
+    };
+    fill(&server, &mut taken);
+    assert!(taken >= LIMIT / 10_000 - 4, "{taken} messages of 10,000 bytes fit");
+    server.kill();
+    let server = Process::spawn(serve(&redis, &options));
+    fill(&server, &mut taken);
+    // What is settled makes room.
+    assert_eq!(server.call("POST", "/v1/queues/q/purge", "").0, 200);
+    assert_eq!(server.call("POST", "/v1/queues/q/messages", &body).0, 201);
+}
+
+/// Story: a body larger than a word of a command may be made Redis end the connection, and the outcome was unknown each time it was tried.
+#[test]
+fn the_largest_body_is_what_redis_takes() {
+    let extra = ["--proto-max-bulk-len", "1mb"].map(str::to_owned).to_vec();
+    let redis = Redis::start(Settings { extra, ..Settings::default() }).expect("a redis-server");
+    let server = Process::spawn(serve(&redis, &["--max-body", "4000000"]));
+    let send = |bytes: usize| {
+        let body = format!(r#"{{"body": "{}", "delay": "1h"}}"#, "x".repeat(bytes));
+        server.call("POST", "/v1/queues/q/messages", &body)
+    };
+    assert_eq!(send(900_000).0, 201);
+    let (status, said) = send(2_000_000);
+    assert_eq!((status, said["code"].as_str()), (413, Some("body_too_large")), "{said}");
+    assert!(said["detail"].as_str().is_some_and(|detail| detail.contains("983040")), "{said}");
+    assert_eq!(send(900_000).0, 201);
 }

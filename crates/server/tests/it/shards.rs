@@ -87,7 +87,13 @@ async fn a_message_goes_its_way_whatever_its_shard() {
     assert_eq!(count(&queue), 0);
     let metrics = server.call("GET", "/metrics", "").await;
     let text = String::from_utf8(metrics.body).expect("text");
-    assert!(text.contains(&format!("duewheel_acked_total {left}\n")), "{text}");
+    let acked = text.lines().filter_map(|line| line.strip_prefix("duewheel_acked_total{shard=\""));
+    let acked: Vec<(&str, u64)> = acked
+        .filter_map(|line| line.split_once("\"} "))
+        .map(|(shard, n)| (shard, n.parse().expect("a number")))
+        .collect();
+    assert_eq!(acked.iter().map(|(shard, _)| *shard).collect::<String>(), "0123");
+    assert_eq!(acked.iter().map(|(_, n)| n).sum::<u64>(), left, "{text}");
 }
 
 /// More lines than one slice has: the slices go one after the other, and the last line of a key wins.

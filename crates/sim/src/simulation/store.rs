@@ -211,7 +211,7 @@ impl Store for Gated {
         self.store.anchor(clock, anchor)
     }
 
-    fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.store.close(clock)
     }
 

@@ -145,7 +145,7 @@ fn away(rounds: u64) {
             for node in 0..NODES {
                 let message = json!({"body": "after", "delay_ms": 0});
                 let (status, said) = stage.call(node, "POST", "/v1/queues/own/messages", &message)?;
-                if !(200..300).contains(&status) || said["durability"] != "best_effort_replicated" {
+                if !(200..300).contains(&status) || said["durability"] != "fsync" {
                     return Err(format!("with Redis back node {node} answers {status} {said}"));
                 }
             }

@@ -33,7 +33,7 @@ fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), Sto
         store.find_many(&Lookups::default(), &mut Found::default()),
         store.load(load),
         store.idle(history.tick()),
-        store.close(history.tick()),
+        store.close(history.tick()).map(drop),
     ]
 }
 

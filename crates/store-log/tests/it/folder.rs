@@ -85,7 +85,7 @@ fn the_epoch_grows_with_each_open_whatever_became_of_it() {
         match round % 4 {
             0 => {}
             1 => store.append(&history.group(3)).expect("append"),
-            2 => store.close(history.tick()).expect("close"),
+            2 => drop(store.close(history.tick()).expect("close")),
             _ => {
                 history.forget_after(Lsn(recovered.next_lsn.0 - 1));
                 while store.hands().prepare() == Worked::Done {}

@@ -550,7 +550,7 @@ fn write_shape(
     store.anchor(BEGINNING, BOOT).expect("anchor");
     let (groups, clock) = fill(&mut store, next);
     match left {
-        Left::Closed => store.close(clock).expect("close"),
+        Left::Closed => drop(store.close(clock).expect("close")),
         Left::Killed => {}
     }
     drop(store);

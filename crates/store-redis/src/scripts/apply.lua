@@ -1,4 +1,4 @@
--- Applies a group, if the caller still owns the shard.
+-- Applies a group, if the caller still owns the shard. Gives 'OK' and how many replicas follow closely, or why not.
 --
 -- KEYS: the shard's owner, its head.
 -- ARGV: epoch, incarnation, replication id of the master it was acquired on,
@@ -15,7 +15,8 @@ local time = redis.call('TIME')
 if tonumber(owner[3]) <= time[1] * 1000 + math.floor(time[2] / 1000) then
   return 'FENCED the lease has run out'
 end
-if string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') ~= ARGV[3] then
+local info = redis.call('INFO', 'replication')
+if string.match(info, 'master_replid:(%x+)') ~= ARGV[3] then
   return 'FENCED this master has been promoted, restarted or got its first replica since the shard was acquired'
 end
 -- While the slot moves, a key that is not there (any more) cannot be touched: an error in the midst of the commands
@@ -162,4 +163,10 @@ if ARGV[6] ~= '' then
   local at = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
   redis.call('HSET', KEYS[2], 'engine', ARGV[6], 'wall', ARGV[7], 'at', at)
 end
-return 'OK'
+local replicas = 0
+for lag in string.gmatch(info, 'state=online,offset=%d+,lag=(%d+)') do
+  if tonumber(lag) <= 2 then
+    replicas = replicas + 1
+  end
+end
+return 'OK ' .. replicas

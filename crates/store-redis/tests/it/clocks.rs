@@ -75,7 +75,7 @@ fn a_forward_step_of_the_servers_clock_ends_no_delay_of_the_next_owner() {
     let counts = counted(&mut next);
     assert!(counts <= passed(began), "{counts} ms were counted, {} have passed", passed(began));
     let figure = |store: &RedisStore| {
-        store.figures().into_iter().find(|(name, _)| *name == "clock_disagreements").map(|(_, n)| n)
+        store.figures().into_iter().find(|(name, _)| *name == "clock_disagreements_total").map(|(_, n)| n)
     };
     assert_eq!(figure(&next), Some(1));
 }

@@ -98,22 +98,6 @@ fn a_user_that_may_do_little() {
     nodes.leave(&joined.node).unwrap();
 }
 
-#[test]
-fn what_an_operator_should_change_is_said() {
-    let well = RedisCoordinator::new(options(&server()));
-    assert!(well.warnings().is_err(), "the server is gone");
-    let redis = server();
-    let nodes = RedisCoordinator::new(options(&redis));
-    let warnings = nodes.warnings().unwrap();
-    assert!(warnings.len() == 1 && warnings[0].contains("maxmemory is 0"), "{warnings:?}");
-    redis.command(&["CONFIG", "SET", "maxmemory", "1gb"]).unwrap();
-    assert_eq!(nodes.warnings().unwrap(), Vec::<String>::new());
-    redis.command(&["CONFIG", "SET", "appendonly", "no"]).unwrap();
-    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).unwrap();
-    let warnings = nodes.warnings().unwrap().join("; ");
-    assert!(warnings.contains("appendonly") && warnings.contains("allkeys-lru"), "{warnings}");
-}
-
 /// Whoever waits for a look-up is told as soon as the lease is not sure, not when the answer is overdue.
 #[test]
 fn a_look_up_waits_no_longer_than_the_lease() {

@@ -111,7 +111,7 @@ fn nodes_join_and_share_shards() {
 
     // The lease is kept for as long as the store lives, with nobody calling it.
     let renewals = |store: &dyn Store| {
-        store.figures().into_iter().find(|(name, _)| *name == "renewals").map_or(0, |(_, n)| n)
+        store.figures().into_iter().find(|(name, _)| *name == "renewals_total").map_or(0, |(_, n)| n)
     };
     until("the lease was renewed past its length", || renewals(&*second) > 4);
     assert!(second.progress().is_ok());

@@ -47,7 +47,9 @@ fn serve_once(nodes: &RedisCoordinator, me: &Node) {
     let mut stores: Vec<_> = (0..SHARDS).map(|shard| take(nodes, me, shard).expect("open")).collect();
     assert!(nodes.owners().expect("owners").iter().all(Option::is_some));
     nodes.beat(me).expect("a beat");
-    stores.iter_mut().for_each(|store| store.close(ClockPair::default()).expect("close"));
+    for store in &mut stores {
+        store.close(ClockPair::default()).expect("close");
+    }
 }
 
 /// Story: FLUSHALL, or a Redis without an append-only file that was started anew. The node took its shards again at
@@ -200,4 +202,23 @@ fn a_node_joins_when_as_many_replicas_know_as_the_options_say() {
     until("the replica follows", || waits.join(&candidate("a")).is_ok());
     let known = Options::parse(&copy.url(0)).is_ok() && ask(&copy, &["EXISTS", CLUSTER]).number() == Some(1);
     assert!(known, "the replica has it when the node is told");
+}
+
+/// Story: heads of an earlier version do not say how many shards there are, so `cluster reset` believed `--shards`: with too small a
+/// number the shards beyond it, and all that they hold, were out of everybody's sight.
+#[test]
+fn a_reset_leaves_no_shard_of_an_earlier_version_out() {
+    let redis = server();
+    // The cluster's own key is lost, and shards 2 and 6 with it.
+    for shard in [0, 1, 3, 4, 5, 7] {
+        ask(&redis, &["HSET", &format!("{{duewheel:{shard}}}:head"), "format", "2", "lsn", "0"]);
+    }
+    let nodes = process(&redis, Create::Never);
+    for shards in [1, 4, 7] {
+        let said = refusal(nodes.reset(shards));
+        assert!(said.contains("shard 7 is there") && said.contains("--shards 8"), "{said}");
+        assert_eq!(ask(&redis, &["EXISTS", CLUSTER]).number(), Some(0), "nothing was made");
+    }
+    let done = nodes.reset(8).unwrap();
+    assert_eq!((done.kept.len(), done.made), (6, vec![ShardId(2), ShardId(6)]));
 }

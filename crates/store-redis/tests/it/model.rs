@@ -102,7 +102,7 @@ fn run(redis: &Redis, seed: u64, steps: &[Step], prefix: &str) -> Result<(), Tes
                 }
                 continue;
             }
-            Step::Close => store.close(history.tick()).expect("close"),
+            Step::Close => drop(store.close(history.tick()).expect("close")),
             Step::Kill => written(&mut store, &history),
         }
         drop(store);

@@ -265,7 +265,7 @@ fn a_sweep_counts_what_is_there() {
     shard.append(vec![purged]);
     shard.settle();
     until("the sweep has ended", || number(&redis, &["HLEN", "{duewheel:3}:purges"]) == 0);
-    assert_eq!(shard.figure("swept"), 1_499);
+    assert_eq!(shard.figure("swept_total"), 1_499);
     assert_eq!(number(&redis, &["HLEN", "{duewheel:3}:messages"]), 1);
     assert_eq!(counted(&redis, "duewheel", "at", &q), 1);
     assert_eq!(ids(&shard.pages(all(Sequence::AllAt, Which::All))), [2_000]);

@@ -5,7 +5,7 @@ use duewheel_core::id::{MessageId, ShardId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, Policy};
 use duewheel_core::record::{Created, Gone, Record};
-use duewheel_core::store::Room;
+use duewheel_core::store::{Level, Room};
 use duewheel_core::time::{EngineMs, WallMs};
 
 use super::{durable, life, plain, rig, token, was};
@@ -25,7 +25,8 @@ fn enqueue_appends_the_message_and_answers_when_it_is_durable() {
                     id: MessageId(1),
                     due_at: WallMs(WALL + 5),
                     generation: 1,
-                    created: Created::New
+                    created: Created::New,
+                    level: Level::default(),
                 })),
                 after: durable(1),
             },
@@ -69,7 +70,8 @@ fn replace_is_one_group_of_removal_and_put_and_raises_the_generation() {
                     id: MessageId(2),
                     due_at: WallMs(WALL + 9),
                     generation: 2,
-                    created: Created::Replacing(MessageId(1))
+                    created: Created::Replacing(MessageId(1)),
+                    level: Level::default(),
                 })),
                 after: durable(3),
             },

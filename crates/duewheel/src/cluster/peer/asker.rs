@@ -104,7 +104,7 @@ impl Peer {
         Peer { node, terms, max_queued, state: Mutex::default(), wake: Notify::new() }
     }
 
-    #[cfg(test)]
+    /// Who it is.
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }

@@ -82,7 +82,7 @@ impl Side {
             Reply::Enqueue(Ok(done)) => {
                 self.ids.entry(tag).or_insert(done.id);
                 self.tags.entry(done.id).or_insert(tag);
-                let Enqueued { id, due_at, generation, created } = done;
+                let Enqueued { id, due_at, generation, created, level: _ } = done;
                 let created = match created {
                     Created::Replacing(id) => format!("replacing {}", self.tag(id)),
                     other => format!("{other:?}"),

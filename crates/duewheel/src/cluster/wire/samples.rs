@@ -10,7 +10,7 @@ use duewheel_core::message::{DeadReason, Ended, Marks, MaxAttempts, Message, Opt
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use duewheel_core::record::{Created, Pause, Totals};
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::time::{EngineMs, WallMs};
 use proptest::collection::vec;
 use proptest::option::of;
@@ -475,8 +475,17 @@ fn result<T: std::fmt::Debug, E: std::fmt::Debug>(
 /// Any answer: each kind is as likely.
 pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
-    let enqueued = (id(), wall(), any::<u32>(), created)
-        .prop_map(|(id, due_at, generation, created)| Enqueued { id, due_at, generation, created });
+    let level = prop_oneof![
+        Just(Level::Memory),
+        Just(Level::Buffered),
+        Just(Level::Fsync),
+        Just(Level::BestEffortReplicated),
+        Just(Level::Quorum),
+    ];
+    let enqueued =
+        (id(), wall(), any::<u32>(), created, level).prop_map(|(id, due_at, generation, created, level)| {
+            Enqueued { id, due_at, generation, created, level }
+        });
     let reserved = prop_oneof![
         vec(grant(), 0..4).prop_map(Reserved::Grants),
         Just(Reserved::HeldBack(HeldBack::Leases)),

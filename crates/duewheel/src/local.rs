@@ -1,0 +1,203 @@
+//! What a node tells of the shards that it has to do with: counters that never fall, and the states of those that it owns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duewheel_core::engine::{Op, QuotaUse, Stats};
+use duewheel_core::id::ShardId;
+use duewheel_core::record::Totals;
+use tokio::sync::oneshot;
+
+use crate::client::Pending;
+use crate::error::CallError;
+use crate::inbox::{Inbox, Patience, Submission};
+use crate::shared::Shared;
+
+/// What a store's figure that only grows ends with; a word behind a dot says of what kind.
+const COUNTER: &str = "_total";
+
+/// What this process has counted of a shard in all of its reigns. Over the nodes of a cluster these add up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// What has happened to messages.
+    pub totals: Totals,
+    /// Leases that ran out.
+    pub lease_expired: u64,
+    /// Settlements refused because of a stale token.
+    pub lease_lost: u64,
+    /// Reserves answered without a message because too many are leased.
+    pub held_back: u64,
+    /// Lateness of grants of first attempts: count per column of [`duewheel_core::engine::LATENESS_MS`].
+    pub lateness: Vec<u64>,
+    /// Sum of those latenesses, in ms.
+    pub lateness_sum_ms: u64,
+    /// Refusals by quota, in the order of [`duewheel_core::engine::Resource`].
+    pub quota_refused: BTreeMap<Box<str>, [u64; 4]>,
+    /// The store's own counters, by name.
+    pub store: BTreeMap<&'static str, u64>,
+    /// How long nobody owned the shard before this node took it, in ms, as far as this node has seen it.
+    pub unowned_ms: u64,
+}
+
+impl Counted {
+    /// Adds what another reign, or another process, has counted.
+    pub fn add(&mut self, other: &Counted) {
+        self.totals = sum(self.totals, other.totals);
+        self.lease_expired += other.lease_expired;
+        self.lease_lost += other.lease_lost;
+        self.held_back += other.held_back;
+        self.lateness.resize(self.lateness.len().max(other.lateness.len()), 0);
+        for (mine, theirs) in self.lateness.iter_mut().zip(&other.lateness) {
+            *mine += theirs;
+        }
+        self.lateness_sum_ms += other.lateness_sum_ms;
+        for (prefix, refused) in &other.quota_refused {
+            let mine = self.quota_refused.entry(prefix.clone()).or_default();
+            mine.iter_mut().zip(refused).for_each(|(mine, theirs)| *mine += theirs);
+        }
+        for (name, count) in &other.store {
+            *self.store.entry(name).or_default() += count;
+        }
+        self.unowned_ms += other.unowned_ms;
+    }
+}
+
+fn sum(a: Totals, b: Totals) -> Totals {
+    Totals {
+        enqueued: a.enqueued + b.enqueued,
+        granted: a.granted + b.granted,
+        acked: a.acked + b.acked,
+        cancelled: a.cancelled + b.cancelled,
+        replaced: a.replaced + b.replaced,
+        purged: a.purged + b.purged,
+        died: a.died + b.died,
+        expired: a.expired + b.expired,
+        paused: a.paused + b.paused,
+    }
+}
+
+/// The figures of a reign: those of its engine, and those of its store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figures {
+    pub(crate) stats: Stats,
+    pub(crate) quotas: Vec<QuotaUse>,
+    pub(crate) store: Vec<(&'static str, u64)>,
+}
+
+impl Figures {
+    /// Those that only grow.
+    pub(crate) fn counted(&self) -> Counted {
+        let stats = &self.stats;
+        let refused = self.quotas.iter().map(|one| ((&*one.quota.prefix).into(), one.refused));
+        Counted {
+            totals: stats.totals,
+            lease_expired: stats.lease_expired,
+            lease_lost: stats.lease_lost,
+            held_back: stats.held_back,
+            lateness: stats.lateness.clone(),
+            lateness_sum_ms: stats.lateness_sum_ms,
+            quota_refused: refused.collect(),
+            store: self.store.iter().filter(|(name, _)| is_counter(name)).copied().collect(),
+            unowned_ms: 0,
+        }
+    }
+}
+
+/// Whether a store's figure of this name only grows.
+pub fn is_counter(name: &str) -> bool {
+    name.split('.').next().is_some_and(|name| name.ends_with(COUNTER))
+}
+
+/// A shard that this node owns, or has owned.
+#[derive(Clone, Debug)]
+pub struct LocalShard {
+    pub(crate) shard: Option<ShardId>,
+    /// What earlier reigns of this process have counted.
+    pub(crate) past: Counted,
+    /// The reign under way.
+    pub(crate) reign: Option<(Arc<Inbox>, Arc<Shared>)>,
+}
+
+impl LocalShard {
+    /// Which; `None` where there is one, and no cluster.
+    pub fn shard(&self) -> Option<ShardId> {
+        self.shard
+    }
+
+    /// What this process has counted of it.
+    pub fn counted(&self) -> Counted {
+        let mut counted = self.past.clone();
+        if let Some((_, shared)) = &self.reign {
+            counted.add(&shared.counted());
+        }
+        counted
+    }
+
+    /// How it is, as its driver has told last: at most a second ago, or since [`LocalShard::renew`]. `None` when this node does not own it.
+    pub fn stats(&self) -> Option<Stats> {
+        self.reign.as_ref().map(|(_, shared)| shared.figures().stats)
+    }
+
+    /// What tenants use of their quotas in it.
+    pub fn quotas(&self) -> Vec<QuotaUse> {
+        self.reign.as_ref().map(|(_, shared)| shared.figures().quotas).unwrap_or_default()
+    }
+
+    /// The store's figures that are no counters.
+    pub fn states(&self) -> Vec<(&'static str, u64)> {
+        let store = self.reign.as_ref().map(|(_, shared)| shared.figures().store).unwrap_or_default();
+        store.into_iter().filter(|(name, _)| !is_counter(name)).collect()
+    }
+
+    /// Asks the shard itself, and no other node.
+    ///
+    /// # Errors
+    /// This node does not own it, or it takes nothing.
+    pub fn ask(&self, op: Op) -> Result<Pending, CallError> {
+        let Some((inbox, _)) = &self.reign else {
+            return Err(CallError::Closed("this node does not own the shard"));
+        };
+        let (answer, answers) = oneshot::channel();
+        match inbox.offer(Submission { ops: vec![op], answer, patience: Patience::None }) {
+            Ok(()) => Ok(Pending::new(answers, 1)),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    /// Asks for figures of a moment from now on: they are there once a question that is asked later is answered.
+    pub fn renew(&self) {
+        if let Some((_, shared)) = &self.reign {
+            shared.want_figures();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reigns_add_up() {
+        let one = Counted {
+            totals: Totals { enqueued: 3, acked: 1, ..Totals::default() },
+            lateness: vec![1, 2],
+            lateness_sum_ms: 7,
+            quota_refused: [("a".into(), [1, 0, 0, 2])].into(),
+            store: [("groups_total", 5)].into(),
+            ..Counted::default()
+        };
+        let mut sum = Counted::default();
+        sum.add(&one);
+        sum.add(&Counted { lateness: vec![1, 1, 1], store: [("finds_total", 1)].into(), ..one });
+        assert_eq!((sum.totals.enqueued, sum.totals.acked), (6, 2));
+        assert_eq!((sum.lateness, sum.lateness_sum_ms), (vec![2, 3, 1], 14));
+        assert_eq!(sum.quota_refused["a"], [2, 0, 0, 4]);
+        assert_eq!((sum.store["groups_total"], sum.store["finds_total"]), (5, 1));
+    }
+
+    #[test]
+    fn counters_are_known_by_their_names() {
+        assert!(is_counter("groups_total") && is_counter("fences_total.gap"));
+        assert!(!is_counter("epoch") && !is_counter("total_bytes"));
+    }
+}

@@ -1,0 +1,95 @@
+//! What a change is waited for beyond the master's memory, and what it has reached.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use duewheel_core::store::{ErrorKind, Level, StoreError};
+use redis::{Pipeline, Value};
+
+use crate::options::{Options, WaitFor};
+use crate::reign;
+use crate::value;
+use crate::wire::{Begun, Failure};
+
+/// What the options demand of each change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    replicas: u32,
+    wait_for: WaitFor,
+    timeout_ms: u64,
+}
+
+/// Who has a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// Replicas that have it, or that follow closely where none are waited for.
+    replicas: u64,
+    /// Whether the master itself has synced it for sure.
+    synced: bool,
+}
+
+impl Waits {
+    pub(crate) fn of(options: &Options) -> Self {
+        let timeout_ms = reign::millis(options.wait_timeout);
+        Waits { replicas: options.wait, wait_for: options.wait_for, timeout_ms }
+    }
+
+    /// Adds the waiting to a change.
+    pub(crate) fn ask(self, ask: &mut Pipeline) {
+        match self.wait_for {
+            WaitFor::Synced => {
+                ask.cmd("WAITAOF").arg(1).arg(self.replicas).arg(self.timeout_ms);
+            }
+            WaitFor::Received if self.replicas > 0 => {
+                ask.cmd("WAIT").arg(self.replicas).arg(self.timeout_ms);
+            }
+            WaitFor::Received => {}
+        }
+    }
+
+    /// Whether the script has applied, and who has the change. Waiting in vain is counted.
+    pub(crate) fn read(self, values: Vec<Value>, failures: &AtomicU64) -> Result<Reach, Failure> {
+        let mut values = values.into_iter();
+        let said = value::some(values.next(), "apply")?;
+        // The script says no before it changes anything.
+        let following = reign::judge_applied(said).map_err(|error| Failure { error, begun: Begun::No })?;
+        let waited = values.next();
+        let (synced, have) = match (self.wait_for, waited) {
+            (WaitFor::Received, None) => return Ok(Reach { replicas: following, synced: false }),
+            (WaitFor::Received, Some(have)) => (None, value::number(have, "WAIT")?.unwrap_or(0)),
+            (WaitFor::Synced, waited) => {
+                let mut both = value::list(value::some(waited, "WAITAOF")?, "WAITAOF")?.into_iter();
+                let mut next = || value::number(both.next().unwrap_or_default(), "WAITAOF");
+                (Some(next()?.unwrap_or(0) > 0), next()?.unwrap_or(0))
+            }
+        };
+        if synced == Some(false) || have < u64::from(self.replicas) {
+            failures.fetch_add(1, SeqCst);
+            let wanted = self.replicas;
+            let what = match synced {
+                None => format!("{have} of {wanted} replicas have the change; whether it stays is unknown"),
+                Some(synced) => format!(
+                    "{have} of {wanted} replicas have synced the change, and the master {}; whether it stays is unknown",
+                    if synced { "has" } else { "has not" }
+                ),
+            };
+            return Err(StoreError::new(ErrorKind::Unavailable, what).into());
+        }
+        // With none demanded, those that follow are as good as they are without waiting.
+        let replicas = if self.replicas == 0 { following } else { have };
+        Ok(Reach { replicas, synced: synced == Some(true) })
+    }
+}
+
+impl Reach {
+    /// The level of a change whose master alone would give `alone`. A master without an append-only file comes back empty,
+    /// and its replicas empty themselves after it.
+    pub(crate) fn level(self, alone: Level) -> Level {
+        let alone = if self.synced { alone.max(Level::Fsync) } else { alone };
+        if alone == Level::Memory || self.replicas == 0 { alone } else { Level::BestEffortReplicated }
+    }
+
+    /// Of replicas that follow, when nothing is waited for.
+    pub(crate) fn following(replicas: u64) -> Self {
+        Reach { replicas, synced: false }
+    }
+}
