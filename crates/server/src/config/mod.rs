@@ -122,6 +122,10 @@ pub struct Options {
     /// Listen on addresses that other machines reach, although nothing asks them who they are or hides what they say
     #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub insecure: Option<bool>,
+    /// The folder below which backups go: the server makes them there, and nowhere else. Without it a backup needs a folder
+    /// that its user has made for it
+    #[arg(long, env = "DUEWHEEL_BACKUP_ROOT", value_name = "DIR")]
+    pub backup_root: Option<PathBuf>,
     /// For running requests when told to stop [default: 10s]
     #[arg(long, env = "DUEWHEEL_DRAIN_TIMEOUT", value_name = "TIME")]
     pub drain_timeout: Option<Span>,
@@ -276,7 +280,7 @@ impl Options {
     pub fn over(self, lower: Options) -> Options {
         over!(self, lower: data, http, beanstalk, beanstalk_max_job_size, store, redis_user, redis_password,
             redis_prefix, redis_wait, redis_create, redis_ca, redis_cert, redis_key, node, advertise, shards, shard_lease, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
-            hosts, insecure,            drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
+            hosts, insecure, backup_root, drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout, quota)
     }
 
@@ -309,6 +313,7 @@ impl Options {
         set(&mut policy.max_messages, self.max_messages);
         set(&mut policy.max_message_bytes, self.max_message_bytes);
         set(&mut limits.max_connections, self.max_connections);
+        limits.backup_root.clone_from(&self.backup_root);
         set(&mut limits.header_timeout, self.header_timeout.map(Duration::from));
         set(&mut limits.body_timeout, self.body_timeout.map(Duration::from));
         for (name, zero) in [
@@ -495,6 +500,7 @@ impl Settings {
             tls_key: self.tls.as_ref().map(|files| files.key.clone()),
             hosts: Some(self.hosts.clone()),
             insecure: Some(self.exposure == Exposure::Insecure),
+            backup_root: self.limits.backup_root.clone(),
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
@@ -593,7 +599,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = true\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = true\nbackup_root = '/b'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
