@@ -184,7 +184,7 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
 pub(crate) fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
     let folder =
         EmptyFolder::for_data(dir).map_err(|problem| unusable(format_args!("{}", dir.display()), problem))?;
-    Ok(folder.into_disk().map_err(failed("make the folders of", ""))?)
+    folder.into_disk().map_err(failed("make the folders of", ""))
 }
 
 /// A folder that cannot be used, as the error of a store.
