@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use duewheel::core::engine::Quota;
+use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
@@ -32,8 +33,6 @@ const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
 /// Below, flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
-/// Bytes of a record besides the message's body and headers, at most: names, keys, numbers.
-const OF_RECORD: u64 = 4096;
 /// Bytes of a segment besides the largest group.
 const OF_SEGMENT: u64 = 2 * 4096;
 /// Fewer messages in memory are a page a time.
@@ -466,8 +465,7 @@ impl Settings {
             / u128::from(DEFAULT_JOURNAL_BYTES);
         // The driver cuts a group at a quarter of what the store agrees to; the message that is then decided comes on top.
         let policy = self.engine_policy();
-        let largest =
-            (policy.max_body as u64).saturating_add(policy.max_headers as u64).saturating_add(OF_RECORD);
+        let largest = policy.max_body.saturating_add(policy.max_headers).saturating_add(OF_RECORD) as u64;
         let group = largest.saturating_mul(2);
         LogOptions {
             max_group_bytes: default.max_group_bytes.max(group),

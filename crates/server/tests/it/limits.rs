@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use duewheel::core::policy::AGREED_GROUP_BYTES;
+use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::{Duewheel, Policy, VirtualClock};
 use duewheel_server::http::Limits;
 use serde_json::json;
@@ -172,6 +174,37 @@ async fn senders_wait_while_the_bodies_that_are_being_read_have_as_many_bytes_as
     }
     let queue = server.ok("GET", "/v1/queues/q", "").await;
     assert_eq!(queue["counts"]["ready"], 60);
+}
+
+/// Story: a body that was allowed, and larger than a store takes in a group, was handed to the store, which had never agreed to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_is_told() {
+    let policy = Policy { max_body: 100 << 20, ..Policy::default() };
+    let largest = policy.clone().fitting(AGREED_GROUP_BYTES).max_body;
+    let clock = VirtualClock::at_2026();
+    let store = |waker| Ok(Box::new(MemoryStore::open(&MemoryDisk::default(), waker)) as Box<dyn Store>);
+    let open = Duewheel::builder().store(store).clock(clock.clone()).policy(policy.clone()).seed(1);
+    let wheel = open.open().await.expect("wheel");
+    let server = Server::over(wheel, clock, policy, Limits::default()).await;
+    let message = |bytes: usize| json!({"body": "a".repeat(bytes), "delay": "1h"}).to_string();
+    let lines = [message(1), message(largest + 1), message(2)].join("\n");
+    let results = server.lines("q", &lines).await.results();
+    let statuses: Vec<&serde_json::Value> = results.iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, [201, 413, 201], "{results:?}");
+    let single = server.call("POST", "/v1/queues/q/messages", &message(largest + 1)).await;
+    let accepted = server.enqueue("q", &message(largest)).await;
+    let edit = json!({"body": "a".repeat(largest + 1)}).to_string();
+    let patched = server.call("PATCH", &format!("/v1/messages/{accepted}"), &edit).await;
+    for refused in [results[1].clone(), single.json(), patched.json()] {
+        assert_eq!(
+            (&refused["code"], &refused["field"]),
+            (&json!("body_too_large"), &json!("body")),
+            "{refused}"
+        );
+        let detail = refused["detail"].as_str().expect("detail");
+        assert!(detail.contains(&format!("at most {largest} bytes")), "{detail}");
+    }
+    assert_eq!(single.status, 413);
 }
 
 #[tokio::test(flavor = "multi_thread")]
