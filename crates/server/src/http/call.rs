@@ -6,22 +6,20 @@ use std::time::Duration;
 use axum::body::{Body, HttpBody};
 use axum::http::header;
 use axum::http::request::Parts;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use duewheel::core::engine::Target;
 use duewheel::core::{Key, MessageId, QueueName};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::reading::{ReadBody, Share};
+use super::reading::{Coming, ReadBody, Share};
 use super::routes::{About, Access};
 use super::strict;
 use super::{App, cancel};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem, request_too_large};
 
-/// Bytes that are set aside before any of the body has arrived.
-const FIRST_BYTES: usize = 64 * 1024;
 /// How much of a body that is too large is read beside its refusal, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
@@ -298,17 +296,16 @@ async fn collect(
     mut body: Body,
     (limit, max_body): (usize, usize),
     announced: Option<u64>,
-    (mut share, time): (Share, Duration),
+    (share, time): (Share, Duration),
 ) -> Result<ReadBody, Problem> {
     let mut until = Instant::now() + time;
     let mut turn = 0;
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
+    let mut coming = Coming::new(share, announced.unwrap_or(limit as u64).min(limit as u64));
     loop {
         let Ok(frame) = tokio::time::timeout_at(until, body.frame()).await else {
             return Err(Problem::new(ErrorCode::RequestTimeout, "the request's body did not arrive in time"));
         };
-        let Some(frame) = frame else { break };
+        let Some(frame) = frame else { return Ok(coming.whole()) };
         let frame = frame
             .map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -317,32 +314,18 @@ async fn collect(
             turn = 0;
             tokio::task::yield_now().await;
         }
-        let so_far = first.len() + all.len();
-        if so_far + data.len() > limit {
-            discard(body);
-            return Err(request_too_large(limit, max_body));
-        }
-        match share.grow(data.len()).await {
+        let added = match coming.len() + data.len() > limit {
+            true => Err(request_too_large(limit, max_body)),
+            false => coming.add(data).await,
+        };
+        match added {
             Ok(waited) => until += waited,
             Err(problem) => {
                 discard(body);
                 return Err(problem);
             }
         }
-        if so_far == 0 {
-            // Most bodies come in one piece, which is then not copied.
-            first = data;
-            continue;
-        }
-        if all.is_empty() {
-            let rest = announced.and_then(|n| usize::try_from(n).ok()).unwrap_or(0).min(limit);
-            all.reserve(rest.min(FIRST_BYTES.max(so_far * 2)));
-            all.extend_from_slice(&first);
-            first.clear();
-        }
-        all.extend_from_slice(&data);
     }
-    Ok(ReadBody::new(if all.is_empty() { first } else { all.freeze() }, share))
 }
 
 /// Reads on for a while and forgets it, beside the refusal: closing a connection with unread bytes would take the

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -124,6 +124,60 @@ impl Share {
     }
 }
 
+/// A body of which a part has come. What is set aside for it counts, and not only what has come.
+#[derive(Debug)]
+pub(super) struct Coming {
+    share: Share,
+    /// Most bodies come in one piece, which is then not copied.
+    first: Bytes,
+    all: BytesMut,
+    most: usize,
+}
+
+impl Coming {
+    /// Nothing has come yet, and no more than `most` bytes will.
+    pub(super) fn new(share: Share, most: u64) -> Coming {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Coming { share, first: Bytes::new(), all: BytesMut::new(), most }
+    }
+
+    /// Bytes that have come.
+    pub(super) fn len(&self) -> usize {
+        self.first.len() + self.all.len()
+    }
+
+    /// Adds a piece when there is room for it; says how long that took.
+    ///
+    /// # Errors
+    /// As [`Share::grow`].
+    pub(super) async fn add(&mut self, piece: Bytes) -> Result<Duration, Problem> {
+        let length = self.len() + piece.len();
+        if self.len() == 0 {
+            let waited = self.share.grow(length.saturating_sub(self.share.bytes)).await?;
+            self.first = piece;
+            return Ok(waited);
+        }
+        let mut waited = Duration::ZERO;
+        if length > self.all.capacity() {
+            // Twice as much each time, so that little is copied, but no more than comes.
+            let capacity = (2 * self.all.capacity()).min(self.most).max(length);
+            waited = self.share.grow(capacity.saturating_sub(self.share.bytes)).await?;
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&self.first);
+            larger.extend_from_slice(&self.all);
+            (self.first, self.all) = (Bytes::new(), larger);
+        }
+        self.all.extend_from_slice(&piece);
+        Ok(waited)
+    }
+
+    /// All of it has come.
+    pub(super) fn whole(self) -> ReadBody {
+        let bytes = if self.all.is_empty() { self.first } else { self.all.freeze() };
+        ReadBody { bytes, share: self.share }
+    }
+}
+
 /// The body of a request, and what it takes of the memory for bodies: one goes with the other.
 #[derive(Debug)]
 pub(crate) struct ReadBody {
@@ -194,6 +248,34 @@ mod tests {
         drop((third, fourth));
         assert_eq!(reading.free(), MAX * 3 / 4, "nothing is held for ever");
         assert_eq!(reading.lane.available_permits(), 1);
+    }
+
+    /// Story: a body that came in pieces took up to twice the memory that was counted for it.
+    #[tokio::test]
+    async fn what_is_set_aside_for_a_body_is_counted() {
+        const WHOLE: usize = 100_000;
+        let reading = Reading::new(1 << 20, 1 << 18, LONG);
+        for most in [WHOLE, 1 << 24] {
+            let pool = reading.free();
+            let mut coming = Coming::new(reading.share(), most as u64);
+            let (mut copied, mut text) = (0, Vec::new());
+            for n in 0..WHOLE / 1_000 {
+                let piece = vec![n as u8; 1_000];
+                text.extend_from_slice(&piece);
+                let before = coming.all.capacity();
+                coming.add(piece.into()).await.unwrap();
+                copied += usize::from(coming.all.capacity() != before);
+                assert!(pool - reading.free() >= coming.all.capacity().max(coming.len()));
+            }
+            assert!(copied < 10, "copied {copied} times");
+            if most == WHOLE {
+                assert_eq!(pool - reading.free(), WHOLE, "no more than comes");
+            }
+            let whole = coming.whole();
+            assert!(*whole == *text);
+            drop(whole);
+            assert_eq!(reading.free(), pool);
+        }
     }
 
     #[tokio::test]
