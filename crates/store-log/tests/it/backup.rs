@@ -124,6 +124,7 @@ fn only_sound_copies_are_restored_and_only_into_empty_folders() {
     }
     let full = dir.path().join("full");
     std::fs::create_dir(&full).expect("a folder");
+    std::fs::set_permissions(&full, PermissionsExt::from_mode(0o755)).expect("chmod");
     let error = store.backup_handle().copy_to(&full).expect_err("others may look into it");
     assert!(error.to_string().contains("chmod 700"), "{error}");
     std::fs::set_permissions(&full, PermissionsExt::from_mode(0o700)).expect("chmod");
