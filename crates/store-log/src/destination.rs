@@ -196,6 +196,9 @@ fn open_at(at: impl AsFd, path: &Path) -> Result<OwnedFd, FolderProblem> {
             Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Symlink => {
                 Err(FolderProblem::Link)
             }
+            Ok(_) | Err(_) if error == Errno::NOTDIR => {
+                Err(io::Error::from(io::ErrorKind::NotADirectory).into())
+            }
             Ok(_) | Err(_) => Err(error.into()),
         },
     }
