@@ -16,6 +16,9 @@ const DAY: u64 = 24 * HOUR;
 /// [`Policy::max_step`] records of a kind) is cut only afterwards.
 pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
+/// Bytes of a record besides the message's body and headers, at most: names, keys, numbers.
+pub const OF_RECORD: usize = 4 * KIB;
+
 /// Pages of backlogs that an engine has under way at a time.
 pub const PAGES_UNDER_WAY: usize = 16;
 
@@ -304,6 +307,26 @@ impl Default for Policy {
     }
 }
 
+impl Policy {
+    /// The least size of a store's groups that takes every message that this policy allows, in bytes.
+    pub fn least_group(&self) -> usize {
+        let largest = self.max_body.saturating_add(self.max_headers).saturating_add(OF_RECORD);
+        largest.saturating_mul(2).max(AGREED_GROUP_BYTES)
+    }
+
+    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes. The operation that is
+    /// decided last comes on top of what a driver has gathered before it cuts a group.
+    #[must_use]
+    pub fn fitting(mut self, group_bytes: usize) -> Policy {
+        let gathered = self.max_group_bytes.min(group_bytes / 4);
+        let most = group_bytes.saturating_sub(gathered).saturating_sub(OF_RECORD);
+        // Headers are small beside bodies, and not left without room by them.
+        self.max_headers = self.max_headers.min(most / 32);
+        self.max_body = self.max_body.min(most - self.max_headers);
+        self
+    }
+}
+
 impl Default for Defaults {
     fn default() -> Self {
         Defaults {
@@ -319,6 +342,21 @@ impl Default for Defaults {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_policy_fits_the_groups_of_its_store() {
+        let default = Policy::default();
+        assert_eq!(default.clone().fitting(AGREED_GROUP_BYTES), default, "every store takes the defaults");
+        let large = Policy { max_body: 100 * MIB, max_headers: MIB, ..Policy::default() };
+        let fitting = large.clone().fitting(AGREED_GROUP_BYTES);
+        let gathered = AGREED_GROUP_BYTES / 4;
+        assert_eq!(fitting.max_body + fitting.max_headers + OF_RECORD + gathered, AGREED_GROUP_BYTES);
+        assert!(fitting.max_headers > 16 * KIB && fitting.max_headers < MIB);
+        for policy in [default, large.clone()] {
+            assert_eq!(policy.clone().fitting(policy.least_group()), policy);
+        }
+        assert_eq!(large.fitting(100).max_body, 0);
+    }
 
     #[test]
     fn backoff_stays_between_its_bounds_and_grows() {

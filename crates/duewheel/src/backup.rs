@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_store_log::disk::{Disk, RealDisk};
-use duewheel_store_log::{Backup, BackupReport};
+use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
 
 use crate::shared::EndOnPanic;
 use crate::testing;
@@ -38,20 +37,6 @@ pub enum BackupError {
     /// A disk is full or fails, or the data is damaged: see [`StoreError::kind`].
     #[error("{0}")]
     Store(StoreError),
-}
-
-/// Why a folder cannot take a copy.
-#[derive(Debug, thiserror::Error)]
-pub enum FolderProblem {
-    /// It holds something.
-    #[error("the folder is not empty: there is {0}")]
-    NotEmpty(String),
-    /// It is the data folder, or in it.
-    #[error("the folder is inside of the data folder")]
-    Inside,
-    /// It cannot be made or read.
-    #[error("{0}")]
-    Unusable(#[from] io::Error),
 }
 
 /// The handle of the store that is open now. The opener has it, so it goes with the driver's thread.
@@ -103,7 +88,11 @@ impl Copier {
     }
 
     /// Copies; `end` is told if that panics.
-    pub(crate) async fn copy_to(&self, dir: PathBuf, end: EndOnPanic) -> Result<BackupReport, BackupError> {
+    pub(crate) async fn copy_to(
+        &self,
+        destination: Destination,
+        end: EndOnPanic,
+    ) -> Result<BackupReport, BackupError> {
         let Copier::Of { newest, data } = self else { return Err(BackupError::InMemory) };
         let turn = Turn::take(newest.upgrade().ok_or(BackupError::Closed)?)?;
         let data = data.clone();
@@ -111,43 +100,50 @@ impl Copier {
         let copying = tokio::task::spawn_blocking(move || {
             let _end = end;
             testing::place("backup");
-            copy(&turn.0, &data, &dir)
+            copy(&turn.0, &data, &destination)
         });
         copying.await.unwrap_or(Err(BackupError::Closed))
     }
 }
 
-fn copy(newest: &Newest, data: &Path, dir: &Path) -> Result<BackupReport, BackupError> {
+fn copy(newest: &Newest, data: &Path, destination: &Destination) -> Result<BackupReport, BackupError> {
     let Some(handle) = newest.handle() else {
         let what = "the store has failed and is not open again yet";
         return Err(BackupError::Store(StoreError::new(ErrorKind::Unavailable, what)));
     };
-    check(data, dir).map_err(|what| BackupError::Folder { folder: dir.to_owned(), what })?;
-    handle.copy_to(dir).map_err(|error| match error.kind() {
+    let dir = path_of(destination);
+    let failed = |kind, what: &dyn std::fmt::Display| match kind {
         ErrorKind::Closed => BackupError::Closed,
         ErrorKind::Fenced | ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Corrupt => {
-            BackupError::Store(error)
+            BackupError::Store(StoreError::new(kind, format_args!("backup to {}: {what}", dir.display())))
         }
-    })
+    };
+    let folder = open(data, destination).map_err(|what| match what {
+        FolderProblem::Unusable(error) if error.kind() == io::ErrorKind::StorageFull => {
+            failed(ErrorKind::Full, &error)
+        }
+        what => BackupError::Folder { folder: dir.clone(), what },
+    })?;
+    handle.copy_into(folder).map_err(|error| failed(error.kind(), &error))
 }
 
-/// What is wrong with the folder itself is said before anything is copied, and makes it if it is not there.
-fn check(data: &Path, dir: &Path) -> Result<(), FolderProblem> {
-    if real(dir)?.starts_with(data.canonicalize()?) {
+/// The folder for the copy: what is wrong with it is said before anything is copied, and nothing is made in the data folder.
+fn open(data: &Path, destination: &Destination) -> Result<EmptyFolder, FolderProblem> {
+    if real(&path_of(destination))?.starts_with(data.canonicalize()?) {
         return Err(FolderProblem::Inside);
     }
-    if dir.exists() && !dir.is_dir() {
-        return Err(io::Error::from(io::ErrorKind::NotADirectory).into());
+    let folder = EmptyFolder::open(destination)?;
+    // By then its name may have led elsewhere.
+    match folder.is_inside(data)? {
+        true => Err(FolderProblem::Inside),
+        false => Ok(folder),
     }
-    let disk = RealDisk::new(dir);
-    match disk.make_dir("") {
-        // That is the store's word, which says it in its own way.
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(()),
-        made => made?,
-    }
-    match disk.list("")?.into_iter().next() {
-        Some(name) => Err(FolderProblem::NotEmpty(name)),
-        None => Ok(()),
+}
+
+fn path_of(destination: &Destination) -> PathBuf {
+    match destination {
+        Destination::Prepared(dir) | Destination::Made(dir) => dir.clone(),
+        Destination::Below { root, name } => root.join(name),
     }
 }
 
@@ -197,16 +193,16 @@ mod tests {
         std::fs::create_dir(&data).unwrap();
         std::os::unix::fs::symlink(&data, dir.path().join("link")).unwrap();
         for inside in ["data", "data/copy", "link/copy/of", "new/../data/copy", "./data/."] {
-            let checked = check(&data, &dir.path().join(inside));
-            assert!(matches!(checked, Err(FolderProblem::Inside)), "{inside}: {checked:?}");
+            let opened = open(&data, &Destination::Made(dir.path().join(inside)));
+            assert!(matches!(opened, Err(FolderProblem::Inside)), "{inside}: {opened:?}");
         }
         assert!(!data.join("copy").exists(), "nothing was made");
         for beside in ["data2", "link2/copy", "data/../copy"] {
-            check(&data, &dir.path().join(beside)).unwrap();
+            open(&data, &Destination::Made(dir.path().join(beside))).unwrap();
         }
         std::fs::write(dir.path().join("file"), "x").unwrap();
         for bad in ["file", "file/copy", "."] {
-            assert!(check(&data, &dir.path().join(bad)).is_err(), "{bad}");
+            assert!(open(&data, &Destination::Made(dir.path().join(bad))).is_err(), "{bad}");
         }
     }
 }

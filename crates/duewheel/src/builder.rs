@@ -247,10 +247,12 @@ impl Builder {
         }
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
             (Some(Own(opener)), _) => (opener, Copier::None),
-            (None, Durability::Memory) => (
-                Box::new(|waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>)),
-                Copier::None,
-            ),
+            (None, Durability::Memory) => {
+                let bytes = self.policy.least_group();
+                let open =
+                    move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>);
+                (Box::new(open), Copier::None)
+            }
             (None, Durability::Fsync | Durability::Buffered) => {
                 let (data, disk, mut log) = (self.data, self.disk, self.log);
                 log.sync = match self.durability {

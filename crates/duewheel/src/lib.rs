@@ -65,7 +65,7 @@ mod wheel;
 
 use std::time::Duration;
 
-pub use backup::{BackupError, FolderProblem};
+pub use backup::BackupError;
 pub use builder::{Builder, Durability, OpenError};
 pub use client::{Client, Demand, Health, Pending};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
@@ -81,7 +81,7 @@ pub use duewheel_core::engine::{Attended, IfExists, Outline, QueueView, View};
 pub use duewheel_core::record::BootId;
 pub use duewheel_core::{MessageId, Policy};
 pub use duewheel_store_log as store_log;
-pub use duewheel_store_log::BackupReport;
+pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
 pub use edit::Change;
 pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use error::{CallError, Outcome};

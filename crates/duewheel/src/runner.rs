@@ -311,6 +311,15 @@ impl Runner {
             store.anchor(ClockPair::of(now), anchor).map_err(StartError::Store)?;
         }
         let mut config = self.config.clone();
+        config.policy = config.policy.fitting(store.max_group_bytes());
+        if config.policy.max_body < self.config.policy.max_body {
+            let (wanted, largest) = (self.config.policy.max_body, config.policy.max_body);
+            tracing::warn!(
+                wanted,
+                largest,
+                "the store takes no bodies as large as is wanted; larger ones are refused"
+            );
+        }
         if before.is_some() {
             config.bound = BoundLeases::Keep;
             config.holds = self.holds.clone();

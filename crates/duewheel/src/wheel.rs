@@ -8,7 +8,7 @@ use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
-use duewheel_store_log::BackupReport;
+use duewheel_store_log::{BackupReport, Destination};
 use tokio::sync::watch;
 
 use crate::backup::{BackupError, Copier};
@@ -205,8 +205,9 @@ impl Duewheel {
         }
     }
 
-    /// Copies the data folder into `dir` while everything goes on. `dir` is made if it is not there, must be empty otherwise,
-    /// and must not be inside of the data folder. A relative path counts from the working directory of this process.
+    /// Copies the data folder into `dir` while everything goes on. `dir` is made if it is not there; otherwise it must be
+    /// empty, this user's and closed to others (mode 0700), and no symbolic link. It must not be inside of the data folder. A
+    /// relative path counts from the working directory of this process.
     ///
     /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what comes
     /// meanwhile a part, up to one moment. Files that never change are linked where the file system can do that, and take
@@ -234,8 +235,20 @@ impl Duewheel {
     /// # Cancel safety
     /// When the future is dropped, copying goes on in the background, until it is done or the wheel is closed.
     pub async fn backup(&self, dir: impl Into<PathBuf>) -> Result<BackupReport, BackupError> {
+        self.backup_into(Destination::Made(dir.into())).await
+    }
+
+    /// As [`Duewheel::backup`], where somebody else says where the copy goes: what may be made for it is in the
+    /// [`Destination`].
+    ///
+    /// # Errors
+    /// As [`Duewheel::backup`].
+    ///
+    /// # Cancel safety
+    /// As [`Duewheel::backup`].
+    pub async fn backup_into(&self, destination: Destination) -> Result<BackupReport, BackupError> {
         let end = self.client().end_on_panic("a backup");
-        self.inner.copier.copy_to(dir.into(), end).await
+        self.inner.copier.copy_to(destination, end).await
     }
 
     /// Takes nothing new, lets running handlers finish up to `deadline`, and closes. Calling it again is harmless.

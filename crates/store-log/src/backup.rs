@@ -5,12 +5,15 @@
 //! made, nothing that the manifest listed at its beginning is removed or used again. The copy's own manifest is written
 //! last: a copy that was cut short is no data folder.
 
+use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
+use crate::destination::{Destination, EmptyFolder, FolderProblem};
 use crate::disk::{Access, Disk, Hold, RealDisk};
 use crate::fault::{Problem, Trouble, failed};
 use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
@@ -65,33 +68,42 @@ impl Drop for Pin<'_> {
 }
 
 impl Backup {
-    /// Copies the folder into `dir`, which is made if it is not there and must be empty otherwise. Everything that was
-    /// appended before the call is in the copy.
+    /// Copies the folder into `dir`, which is made if it is not there; otherwise it must be empty, ours and closed to others.
+    /// Everything that was appended before the call is in the copy.
     ///
     /// The copy is opened with [`restore`], which makes sure that no lease token of the original is given again.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] if the store was closed, before or while the copy was made, [`ErrorKind::Corrupt`] if a
-    /// segment is damaged, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` is not empty.
+    /// segment is damaged, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` cannot be used.
     /// What was copied until then stays, without a manifest.
     pub fn copy_to(&self, dir: impl AsRef<Path>) -> Result<BackupReport, StoreError> {
         let dir = dir.as_ref();
-        let named = |error: StoreError| {
+        let folder = EmptyFolder::open(&Destination::Made(dir.to_owned()))
+            .map_err(|problem| unusable(format_args!("backup to {}", dir.display()), problem))?;
+        self.copy_into(folder).map_err(|error| {
             StoreError::new(error.kind(), format_args!("backup to {}: {error}", dir.display()))
-        };
-        self.copy(dir).map_err(|trouble| named(trouble.into()))
+        })
     }
 
-    fn copy(&self, dir: &Path) -> Result<BackupReport, Trouble> {
+    /// As [`copy_to`](Backup::copy_to), into a folder that is open.
+    ///
+    /// # Errors
+    /// As [`copy_to`](Backup::copy_to).
+    pub fn copy_into(&self, folder: EmptyFolder) -> Result<BackupReport, StoreError> {
+        Ok(self.copy(folder)?)
+    }
+
+    fn copy(&self, folder: EmptyFolder) -> Result<BackupReport, Trouble> {
         let shared = &*self.0;
         still_open(shared)?;
-        let target = empty_folder(dir)?;
+        let target = folder.into_disk().map_err(failed("make the folders of", ""))?;
         shared.syncer.wait_until(shared.syncer.written(), shared)?;
         let _pin = Pin::new(shared);
         let mut manifest = shared.manifest();
         // Not before the manifest is known: its state may say more than was durable a moment ago.
         let last = shared.syncer.synced();
-        let mut copying = Copying { from: &*shared.disk, to: &target, dir, report: BackupReport::default() };
+        let mut copying = Copying { from: &*shared.disk, to: &target, report: BackupReport::default() };
         for run in &manifest.runs {
             still_open(shared)?;
             copying.link(&run.no.run())?;
@@ -160,7 +172,7 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
     let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
     manifest.epoch = Epoch(ahead);
     let to = empty_folder(dir)?;
-    let mut copying = Copying { from: &from, to: &to, dir, report: BackupReport::default() };
+    let mut copying = Copying { from: &from, to: &to, report: BackupReport::default() };
     for name in manifest.files() {
         copying.file(&name)?;
     }
@@ -168,20 +180,20 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
     Ok(report)
 }
 
-/// A folder that is empty, with the folders in it.
+/// A folder that is empty and becomes a data folder, with the folders in it.
 pub(crate) fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
-    let disk = RealDisk::new(dir);
-    disk.make_dir("").map_err(failed("make", ""))?;
-    if let Some(name) = disk.list("").map_err(failed("list", ""))?.first() {
-        return Err(StoreError::new(
-            ErrorKind::Unavailable,
-            format_args!("the folder is not empty: there is {name}"),
-        ));
-    }
-    for name in [JOURNAL, RUNS, STATE] {
-        disk.make_dir(name).map_err(failed("make", name))?;
-    }
-    Ok(disk)
+    let folder =
+        EmptyFolder::for_data(dir).map_err(|problem| unusable(format_args!("{}", dir.display()), problem))?;
+    folder.into_disk().map_err(failed("make the folders of", ""))
+}
+
+/// A folder that cannot be used, as the error of a store.
+fn unusable(what: fmt::Arguments<'_>, problem: FolderProblem) -> StoreError {
+    let kind = match &problem {
+        FolderProblem::Unusable(error) if error.kind() == io::ErrorKind::StorageFull => ErrorKind::Full,
+        _ => ErrorKind::Unavailable,
+    };
+    StoreError::new(kind, format_args!("{what}: {problem}"))
 }
 
 /// The segments that hold records up to `last`, and the first record of each.
@@ -200,14 +212,13 @@ fn used(disk: &dyn Disk, segments: &[SegmentEntry], last: Lsn) -> Result<Vec<(Se
 struct Copying<'a> {
     from: &'a dyn Disk,
     to: &'a RealDisk,
-    dir: &'a Path,
     report: BackupReport,
 }
 
 impl Copying<'_> {
     /// Links a file that never changes, or copies it.
     fn link(&mut self, name: &str) -> Result<(), Trouble> {
-        if self.from.link(name, &self.dir.join(name)).is_err() {
+        if self.from.link(name, self.to).is_err() {
             return self.file(name);
         }
         let file = self.to.open(name, Access::Read).map_err(failed("open", name))?;

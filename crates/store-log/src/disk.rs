@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 
 mod real;
@@ -41,11 +40,11 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file, which nobody will write to any more, a second name outside of the folder, if that is possible.
+    /// Gives a file, which nobody will write to any more, the same name in another folder, if that is possible.
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] by default; the file is copied then.
-    fn link(&self, name: &str, to: &Path) -> io::Result<()> {
+    fn link(&self, name: &str, to: &RealDisk) -> io::Result<()> {
         let _ = (name, to);
         Err(io::ErrorKind::Unsupported.into())
     }

@@ -16,6 +16,7 @@
 
 mod background;
 mod backup;
+mod destination;
 pub mod disk;
 mod fault;
 mod figures;
@@ -41,6 +42,7 @@ mod verify;
 mod view;
 
 pub use backup::{Backup, BackupReport, restore};
+pub use destination::{Destination, EmptyFolder, FolderProblem};
 pub use fault::Problem;
 pub use options::{Options, SyncMode, Workers};
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from};

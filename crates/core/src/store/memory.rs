@@ -9,6 +9,7 @@ use super::{
     Waker,
 };
 use crate::id::{Epoch, Lsn};
+use crate::policy::AGREED_GROUP_BYTES;
 use crate::record::{ClockPair, Group};
 
 /// What stays of memory stores when their owner is gone: lets a test "restart" one, and decide when a sync is done.
@@ -50,6 +51,7 @@ pub struct MemoryStore {
     pages: VecDeque<Loaded>,
     closed: bool,
     waker: Waker2,
+    group_bytes: usize,
 }
 
 /// A waker that has a `Debug`.
@@ -137,7 +139,14 @@ impl MemoryStore {
             pages: VecDeque::new(),
             closed: false,
             waker: Waker2(Arc::new(|| {})),
+            group_bytes: AGREED_GROUP_BYTES,
         }
+    }
+
+    /// The same, for groups of so many bytes.
+    #[must_use]
+    pub fn taking(self, group_bytes: usize) -> Self {
+        MemoryStore { group_bytes, ..self }
     }
 
     /// The same; `wake` is called when a page is loaded.
@@ -163,6 +172,7 @@ impl MemoryStore {
         let epoch = Epoch(inner.epoch);
         drop(inner);
         MemoryStore {
+            group_bytes: AGREED_GROUP_BYTES,
             table,
             epoch,
             disk: Some(disk.clone()),
@@ -233,6 +243,10 @@ impl Store for MemoryStore {
         let written = self.table.applied();
         let durable = self.disk.as_ref().map_or(written, |d| d.disk().durable);
         Ok(Progress { written, durable, level: self.level() })
+    }
+
+    fn max_group_bytes(&self) -> usize {
+        self.group_bytes
     }
 
     fn room(&mut self) -> Room {

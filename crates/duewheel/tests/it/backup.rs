@@ -1,5 +1,6 @@
 //! Copies of a folder in use, and back.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -79,6 +80,14 @@ async fn what_cannot_be_copied_or_restored_is_said() {
     let dir = dir.path();
     let wheel = open(&dir.join("data"), &VirtualClock::at_2026()).await;
     std::fs::write(dir.join("file"), "x").unwrap();
+    let set_mode = |mode| std::fs::set_permissions(dir, PermissionsExt::from_mode(mode)).unwrap();
+    set_mode(0o755);
+    let shared = wheel.backup(dir).await.unwrap_err();
+    assert!(
+        matches!(shared, BackupError::Folder { what: FolderProblem::Shared { mode: 0o755 }, .. }),
+        "{shared:?}"
+    );
+    set_mode(0o700);
     for (to, what) in
         [("", "not empty"), ("data/copy", "inside of the data folder"), ("file", "not a directory")]
     {

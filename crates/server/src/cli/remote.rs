@@ -46,6 +46,8 @@ pub(super) enum Trouble {
 pub(super) struct Refusal {
     pub(super) code: String,
     pub(super) detail: String,
+    /// Which part of the request is at fault.
+    pub(super) field: Option<String>,
     pub(super) existing_id: Option<String>,
 }
 
@@ -81,6 +83,7 @@ impl Refusal {
         Refusal {
             code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
             detail: text("detail").unwrap_or_default(),
+            field: text("field"),
             existing_id: text("existing_id"),
         }
     }

@@ -110,7 +110,14 @@ fn end(after: Span) -> Result<WallMs, Failure> {
 /// Writes behind what is there, so that the file stays its owner's, and a server that reads it meanwhile finds all of the others.
 fn append(file: &Path, block: &str) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::Failed(format!("{}: {why}", file.display()));
-    let opened = OpenOptions::new().read(true).append(true).create(true).mode(OWNER_ONLY).open(file);
+    let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);
+    let opened = match open(&mut OpenOptions::new()) {
+        // A new one is made under its own name, never through a link that leads nowhere yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            open(OpenOptions::new().create_new(true).mode(OWNER_ONLY))
+        }
+        opened => opened,
+    };
     let mut opened = opened.map_err(failed)?;
     let exposed = |what| Failure::Failed(format!("the tokens in {}: the file {what}", file.display()));
     private::check_for_owner(&opened.metadata().map_err(failed)?).map_err(exposed)?;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use duewheel::core::engine::Quota;
+use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
@@ -38,8 +39,6 @@ const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
 /// Below, flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
-/// Bytes of a record besides the message's body and headers, at most: names, keys, numbers.
-const OF_RECORD: u64 = 4096;
 /// Bytes of a segment besides the largest group.
 const OF_SEGMENT: u64 = 2 * 4096;
 /// Fewer messages in memory are a page a time.
@@ -165,6 +164,10 @@ pub struct Options {
     /// them who they are or hides what they say [default: none]
     #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "LISTENER,...", num_args = 0..=1, default_missing_value = "true")]
     pub insecure: Option<Insecure>,
+    /// The folder below which backups go: the server makes them there, and nowhere else. Without it a backup needs a folder
+    /// that its user has made for it
+    #[arg(long, env = "DUEWHEEL_BACKUP_ROOT", value_name = "DIR")]
+    pub backup_root: Option<PathBuf>,
     /// Between the signal to stop, from which on /readyz says no, and the drain [default: 0s]
     #[arg(long, env = "DUEWHEEL_DRAIN_DELAY", value_name = "TIME")]
     pub drain_delay: Option<Span>,
@@ -317,7 +320,7 @@ impl Options {
     pub fn over(self, lower: Options) -> Options {
         over!(self, lower: data, http, beanstalk, beanstalk_queues, beanstalk_client_ca, beanstalk_socket_mode, beanstalk_max_job_size, store, redis_user, redis_password,
             redis_prefix, redis_wait, redis_wait_for, redis_without_aof, redis_create, redis_start_timeout, redis_ca, redis_cert, redis_key, node, advertise, peer_listen, peer_cert, peer_key, peer_ca, shards, shard_lease, settle_delay, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
-            hosts, insecure, drain_delay, drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
+            hosts, insecure, backup_root, drain_delay, drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
             header_timeout, body_timeout, quota)
     }
 
@@ -351,6 +354,7 @@ impl Options {
         set(&mut policy.max_messages, self.max_messages);
         set(&mut policy.max_message_bytes, self.max_message_bytes);
         set(&mut limits.max_connections, self.max_connections);
+        limits.backup_root.clone_from(&self.backup_root);
         set(&mut limits.header_timeout, self.header_timeout.map(Duration::from));
         set(&mut limits.body_timeout, self.body_timeout.map(Duration::from));
         for (name, zero) in [
@@ -532,8 +536,7 @@ impl Settings {
             / u128::from(DEFAULT_JOURNAL_BYTES);
         // The driver cuts a group at a quarter of what the store agrees to; the message that is then decided comes on top.
         let policy = self.engine_policy();
-        let largest =
-            (policy.max_body as u64).saturating_add(policy.max_headers as u64).saturating_add(OF_RECORD);
+        let largest = policy.max_body.saturating_add(policy.max_headers).saturating_add(OF_RECORD) as u64;
         let group = largest.saturating_mul(2);
         LogOptions {
             max_group_bytes: default.max_group_bytes.max(group),
@@ -572,6 +575,7 @@ impl Settings {
             tls_key: self.tls.as_ref().map(|files| files.key.clone()),
             hosts: Some(self.hosts.clone()),
             insecure: Some(self.insecure.clone()),
+            backup_root: self.limits.backup_root.clone(),
             drain_delay: span(self.drain_delay),
             drain_timeout: span(self.drain_timeout),
             log: Some(self.log.clone()),
@@ -671,7 +675,7 @@ mod tests {
     #[test]
     fn every_option_passes_through_over_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_queues = ['shop/', 'b']\nbeanstalk_socket_mode = '660'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
-            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
+            journal_bytes = 1048576\nmemory_messages = 101\ntokens = '/t'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\

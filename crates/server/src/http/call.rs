@@ -1,31 +1,25 @@
 //! One request on its way to its handler: path, query and body, each checked before use.
 
 use std::borrow::Cow;
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::http::header;
 use axum::http::request::Parts;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use duewheel::core::engine::Target;
 use duewheel::core::{Key, MessageId, QueueName};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
+use super::reading::{Coming, ReadBody, Share};
 use super::routes::{About, Access};
 use super::strict;
 use super::{App, cancel};
 use crate::auth::Caller;
-use crate::error::{ErrorCode, Problem, overloaded, request_too_large};
+use crate::error::{ErrorCode, Problem, request_too_large};
 
-/// Bytes that are set aside before any of the body has arrived.
-const FIRST_BYTES: usize = 64 * 1024;
-/// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up by a few that
-/// are large and slow.
-const SMALL_BYTES: usize = 16 * 1024;
 /// How much of a body that is too large is read beside its refusal, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
@@ -56,7 +50,7 @@ impl Call {
         let mut call = Call { app, caller, parts, body };
         let checked = match call.check(query, access) {
             Ok(None) => Ok(()),
-            Ok(Some((id, about))) => within_reach(call.app.clone(), call.caller.clone(), id, about).await,
+            Ok(Some(id)) => within_reach(call.app.clone(), call.caller.clone(), id).await,
             Err(problem) => Err(problem),
         };
         if let Err(problem) = checked {
@@ -67,28 +61,23 @@ impl Call {
     }
 
     /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
-    fn check(
-        &self,
-        query: &'static [&'static str],
-        access: Access,
-    ) -> Result<Option<(MessageId, About)>, Problem> {
+    fn check(&self, query: &'static [&'static str], access: Access) -> Result<Option<MessageId>, Problem> {
         self.check_headers(access)?;
         let id = self.check_access(access)?;
         self.check_query(query)?;
         Ok(id)
     }
 
-    fn check_access(&self, access: Access) -> Result<Option<(MessageId, About)>, Problem> {
+    fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
         let Access::Needs(scope, about) = access else { return Ok(None) };
         self.caller.need(scope)?;
         match about {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
-            About::Message | About::Lease if self.caller.limits().is_some() => {
-                return Ok(Some((self.id()?, about)));
-            }
-            About::Message | About::Lease => {}
-            // The handler leaves out what is out of reach.
-            About::Several => {}
+            About::Message if self.caller.limits().is_some() => return Ok(Some(self.id()?)),
+            About::Message => {}
+            // The handler leaves out what is out of reach. To look at a lease's message here would tell by the answer to a
+            // malformed body which ids of others are pending: one under which nothing is found goes on to the handler.
+            About::Lease | About::Several => {}
             About::Server => self.caller.need_all_queues()?,
         }
         Ok(None)
@@ -214,7 +203,7 @@ impl Call {
     }
 
     /// Reads a body that is JSON, for a type that borrows from it.
-    pub(crate) async fn json_bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
+    pub(crate) async fn json_bytes(&mut self, limit: usize) -> Result<ReadBody, Problem> {
         if self.content() == Content::Other {
             return Err(Problem::new(
                 ErrorCode::UnsupportedMediaType,
@@ -240,13 +229,9 @@ impl Call {
         }
     }
 
-    /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come.
-    pub(crate) async fn bytes(&mut self, limit: usize) -> Result<Bytes, Problem> {
-        Ok(self.bytes_of_batch(limit).await?.0)
-    }
-
-    /// As [`Call::bytes`], for a body that is kept for a while: its bytes count as being read for as long as the share is there.
-    pub(crate) async fn bytes_of_batch(&mut self, limit: usize) -> Result<(Bytes, Share), Problem> {
+    /// Reads the body. More than `limit` bytes are refused before they are read, where the request says how many come. The
+    /// body counts as being read for as long as it is kept: a handler drops it before it waits.
+    pub(crate) async fn bytes(&mut self, limit: usize) -> Result<ReadBody, Problem> {
         // Unpacking would make much of little. What is packed is refused rather than taken for what it is not.
         let coded = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
         if coded.into_iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
@@ -260,11 +245,12 @@ impl Call {
             return Err(request_too_large(limit, self.app.policy.max_body));
         }
         let body = std::mem::take(&mut self.body);
+        let share = self.app.reading.share();
         if body.is_end_stream() {
-            return Ok((Bytes::new(), Share { of: self.app.reading.clone(), bytes: 0 }));
+            return Ok(ReadBody::new(Bytes::new(), share));
         }
-        let reading = collect(body, (limit, self.app.policy.max_body), announced, &self.app.reading);
-        within(self.app.limits.body_timeout, reading).await
+        let limits = (limit, self.app.policy.max_body);
+        collect(body, limits, announced, (share, self.app.limits.body_timeout)).await
     }
 
     /// How many bytes the request says that its body has.
@@ -285,12 +271,8 @@ impl Call {
 
 /// An id that is out of reach looks like one under which nothing is pending. A message never changes its queue and an id is never used
 /// again, so what is found out here holds for the operation that follows.
-async fn within_reach(app: App, caller: Caller, id: MessageId, about: About) -> Result<(), Problem> {
-    let reaches = |queue: Option<&QueueName>| match queue {
-        Some(queue) => caller.reaches(queue),
-        // It may have been acked: the handler finds out, and in which queue.
-        None => about == About::Lease,
-    };
+async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Problem> {
+    let reaches = |queue: Option<&QueueName>| queue.is_some_and(|queue| caller.reaches(queue));
     match cancel::within(&app, &[id], reaches).await?.pop() {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false)) | None => Err(Problem::message_not_found()),
@@ -309,56 +291,21 @@ pub(crate) enum Content {
     Other,
 }
 
-/// Bytes of bodies that are being read, all connections together.
-#[derive(Debug)]
-pub(crate) struct Reading {
-    bytes: AtomicUsize,
-    max: usize,
-}
-
-impl Reading {
-    pub(crate) fn new(max: usize) -> Self {
-        Reading { bytes: AtomicUsize::new(0), max }
-    }
-}
-
-/// What one request holds of [`Reading`].
-#[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<Reading>,
-    bytes: usize,
-}
-
-impl Share {
-    fn grow(&mut self, by: usize) -> Result<(), Problem> {
-        self.bytes += by;
-        let all = self.of.bytes.fetch_add(by, Ordering::Relaxed) + by;
-        if all > self.of.max && self.bytes > SMALL_BYTES.min(self.of.max / 64) {
-            return Err(overloaded(
-                "the requests that are being read have as many bytes together as is allowed; send less at a time, or a little later",
-            ));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.of.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
+/// Reads a body within `time`, which does not pass while there is no room.
 async fn collect(
     mut body: Body,
     (limit, max_body): (usize, usize),
     announced: Option<u64>,
-    reading: &Arc<Reading>,
-) -> Result<(Bytes, Share), Problem> {
-    let mut share = Share { of: reading.clone(), bytes: 0 };
+    (share, time): (Share, Duration),
+) -> Result<ReadBody, Problem> {
+    let mut until = Instant::now() + time;
     let mut turn = 0;
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let mut coming = Coming::new(share, announced.unwrap_or(limit as u64).min(limit as u64));
+    loop {
+        let Ok(frame) = tokio::time::timeout_at(until, body.frame()).await else {
+            return Err(Problem::new(ErrorCode::RequestTimeout, "the request's body did not arrive in time"));
+        };
+        let Some(frame) = frame else { return Ok(coming.whole()) };
         let frame = frame
             .map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };
@@ -367,26 +314,18 @@ async fn collect(
             turn = 0;
             tokio::task::yield_now().await;
         }
-        let so_far = first.len() + all.len();
-        if so_far + data.len() > limit {
-            discard(body);
-            return Err(request_too_large(limit, max_body));
+        let added = match coming.len() + data.len() > limit {
+            true => Err(request_too_large(limit, max_body)),
+            false => coming.add(data).await,
+        };
+        match added {
+            Ok(waited) => until += waited,
+            Err(problem) => {
+                discard(body);
+                return Err(problem);
+            }
         }
-        share.grow(data.len())?;
-        if so_far == 0 {
-            // Most bodies come in one piece, which is then not copied.
-            first = data;
-            continue;
-        }
-        if all.is_empty() {
-            let rest = announced.and_then(|n| usize::try_from(n).ok()).unwrap_or(0).min(limit);
-            all.reserve(rest.min(FIRST_BYTES.max(so_far * 2)));
-            all.extend_from_slice(&first);
-            first.clear();
-        }
-        all.extend_from_slice(&data);
     }
-    Ok((if all.is_empty() { first } else { all.freeze() }, share))
 }
 
 /// Reads on for a while and forgets it, beside the refusal: closing a connection with unread bytes would take the
@@ -408,13 +347,6 @@ fn discard(mut body: Body) {
         }
     };
     tokio::spawn(tokio::time::timeout(DISCARD_TIME, reading));
-}
-
-async fn within<T>(limit: Duration, reading: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
-    match tokio::time::timeout(limit, reading).await {
-        Ok(result) => result,
-        Err(_) => Err(Problem::new(ErrorCode::RequestTimeout, "the request's body did not arrive in time")),
-    }
 }
 
 fn pairs(query: &str) -> impl Iterator<Item = (&str, &str)> {

@@ -20,8 +20,8 @@ struct CancelMany<'a> {
 
 pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let (keys, ids) = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let asked: CancelMany<'_> = strict::parse(&bytes)?;
         if asked.keys.is_none() && asked.ids.is_none() {
             return Err(Problem::field("keys", "keys or ids must be given"));

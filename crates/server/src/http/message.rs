@@ -94,8 +94,8 @@ struct Postpone<'a> {
 }
 
 async fn postpone(mut call: Call, target: Target) -> Answer {
-    let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
     let (op, time) = {
+        let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         let asked: Postpone<'_> = strict::parse(&bytes)?;
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
         let edit = Box::new(Edit {

@@ -4,6 +4,7 @@
 //! buffer. Every path stands in one table, [`routes`].
 
 use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,6 +38,7 @@ mod metrics;
 mod ndjson;
 mod queue;
 mod quota;
+mod reading;
 mod reserve;
 mod room;
 mod routes;
@@ -50,6 +52,7 @@ mod wheel;
 mod write;
 
 pub use listener::Listener;
+use reading::Reading;
 pub(crate) use write::Json;
 
 use crate::auth::{Guard, Hosts};
@@ -72,7 +75,7 @@ pub struct Shared {
     limits: Limits,
     guard: Arc<Guard>,
     hosts: Hosts,
-    reading: Arc<call::Reading>,
+    reading: Arc<Reading>,
     rooms: room::Rooms,
     /// Told to stop, and about to drain.
     leaving: AtomicBool,
@@ -98,6 +101,8 @@ pub struct Limits {
     pub header_timeout: Duration,
     /// For the body of a request; and for a client that takes nothing of its answer.
     pub body_timeout: Duration,
+    /// The folder below which backups are made; without one each goes into a folder that is prepared for it.
+    pub backup_root: Option<PathBuf>,
 }
 
 impl Default for Limits {
@@ -109,6 +114,7 @@ impl Default for Limits {
             max_writing_bytes: 256 * 1024 * 1024,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
+            backup_root: None,
         }
     }
 }
@@ -136,7 +142,8 @@ impl App {
         guard: Arc<Guard>,
         hosts: Hosts,
     ) -> Self {
-        let reading = Arc::new(call::Reading::new(limits.max_reading_bytes));
+        let largest = max_single_bytes(&policy).max(policy.max_batch_bytes);
+        let reading = Reading::new(limits.max_reading_bytes, largest, reading::PATIENCE);
         let rooms = room::Rooms::new(limits.max_writing_bytes);
         App(Arc::new(Shared {
             client: wheel.client().clone(),
@@ -198,9 +205,9 @@ impl App {
         let _ = self.failing.set(why.to_owned()); // the first reason counts
     }
 
-    /// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.
+    /// Bytes of a request with one message.
     fn max_single_bytes(&self) -> usize {
-        (self.policy.max_body + self.policy.max_headers).saturating_mul(6).saturating_add(16 * 1024)
+        max_single_bytes(&self.policy)
     }
 
     fn count_response(&self, status: StatusCode) {
@@ -215,6 +222,11 @@ impl Deref for App {
     fn deref(&self) -> &Shared {
         &self.0
     }
+}
+
+/// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.
+fn max_single_bytes(policy: &Policy) -> usize {
+    policy.max_body.saturating_add(policy.max_headers).saturating_mul(6).saturating_add(16 * 1024)
 }
 
 /// What a handler gives: an answer or a problem.

@@ -23,44 +23,20 @@ use tokio::time::Instant;
 
 use super::call::Call;
 use super::line::{Line, TimeField};
+use super::reading::ReadBody;
 use super::{Answer, App, Json, check_batch, enqueue, strict};
 use crate::error::{ErrorCode, Problem};
 
 /// Lines that are submitted together and answered together.
 const SLICE: usize = 1_000;
-/// How long the lines of a request wait to be handed to the engine.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How often they are offered meanwhile.
 const LOOK: Duration = Duration::from_millis(5);
 /// About as many bytes has a result.
 const RESULT_BYTES: usize = 192;
 
 pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
-    let (bytes, share) = call.bytes_of_batch(call.app.policy.max_batch_bytes).await?;
-    let until = Instant::now() + PATIENCE;
-    let lines = lines(&bytes);
-    check_batch(lines.len(), &call.app.policy)?;
-    let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
-    for (n, chunk) in lines.chunks(SLICE).enumerate() {
-        if n > 0 {
-            // Parsing takes its time; others have a right to it too.
-            tokio::task::yield_now().await;
-        }
-        if call.app.client.is_routed()
-            && let Some(before) = slices.back_mut()
-        {
-            before.settle().await;
-        }
-        let mut slice = Slice::parse(chunk, &queue);
-        match slice.submit(&call.app, until).await {
-            Ok(()) => {}
-            // Nothing has been applied yet: the request as a whole is refused, and may be tried again as a whole.
-            Err(problem) if n == 0 => return Err(problem),
-            Err(problem) => slice.refuse(&problem),
-        }
-        slices.push_back(slice);
-    }
-    drop(share);
+    let body = call.bytes(call.app.policy.max_batch_bytes).await?;
+    let mut slices = submit(&call.app, body, &queue).await?;
     let body = match (slices.pop_front(), slices.is_empty()) {
         (None, _) => Body::empty(),
         (Some(slice), true) => Body::from(slice.finish(&queue).await),
@@ -72,6 +48,34 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
     let mut response: Response = (StatusCode::OK, body).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
+}
+
+/// Hands all lines to the engine. The body is gone when it has them, however long their answers take.
+async fn submit(app: &App, body: ReadBody, queue: &QueueName) -> Result<VecDeque<Slice>, Problem> {
+    let until = Instant::now() + body.patience();
+    let lines = lines(&body);
+    check_batch(lines.len(), &app.policy)?;
+    let mut slices: VecDeque<Slice> = VecDeque::with_capacity(lines.len().div_ceil(SLICE));
+    for (n, chunk) in lines.chunks(SLICE).enumerate() {
+        if n > 0 {
+            // Parsing takes its time; others have a right to it too.
+            tokio::task::yield_now().await;
+        }
+        if app.client.is_routed()
+            && let Some(before) = slices.back_mut()
+        {
+            before.settle().await;
+        }
+        let mut slice = Slice::parse(chunk, queue);
+        match slice.submit(app, until).await {
+            Ok(()) => {}
+            // Nothing has been applied yet: the request as a whole is refused, and may be tried again as a whole.
+            Err(problem) if n == 0 => return Err(problem),
+            Err(problem) => slice.refuse(&problem),
+        }
+        slices.push_back(slice);
+    }
+    Ok(slices)
 }
 
 /// The lines of a body. The last one may or may not end with a newline.
@@ -255,7 +259,14 @@ impl HttpBody for Results {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use duewheel::Policy;
+
+    use super::super::Limits;
     use super::*;
+    use crate::drain::Drain;
 
     #[test]
     fn a_body_is_cut_into_lines() {
@@ -268,6 +279,40 @@ mod tests {
         assert_eq!(cut("a\nb\n"), ["a", "b"]);
         assert_eq!(cut("a\r\n\r\nb"), ["a", "", "b"]);
         assert_eq!(cut("a\n\n"), ["a", ""], "an empty line is a line");
+    }
+
+    /// Bytes that tell when they are gone.
+    struct Watched(Arc<AtomicBool>);
+
+    impl AsRef<[u8]> for Watched {
+        fn as_ref(&self) -> &[u8] {
+            b"{\"body\": \"a\", \"delay_ms\": 0}\n{}"
+        }
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Story: the bytes of a batch stayed until the last of its lines was durable, while what they took of the memory for bodies
+    /// had been given back before: many senders together held more than is allowed.
+    #[tokio::test]
+    async fn the_body_is_gone_with_its_share_before_the_answers_come() {
+        let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
+        let limits = Limits { max_reading_bytes: 1_000, ..Limits::default() };
+        let app = App::new(wheel, Policy::default(), limits, Drain::default());
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let bytes = Bytes::from_owner(Watched(Arc::clone(&is_gone)));
+        let mut share = app.reading.share();
+        share.grow(500).await.unwrap();
+        assert_eq!(app.reading.free(), 0);
+        let queue = QueueName::new("q").unwrap();
+        let slices = submit(&app, ReadBody::new(bytes, share), &queue).await.unwrap();
+        assert!(slices.iter().any(|slice| matches!(slice.told, Told::Later(_))), "no answer was taken");
+        assert!(is_gone.load(Ordering::Relaxed));
+        assert_eq!(app.reading.free(), 500);
     }
 
     #[test]

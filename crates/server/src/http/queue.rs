@@ -66,8 +66,7 @@ enum OrderWord {
 
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let asked: Settings = strict::parse(&bytes)?;
+    let asked: Settings = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
     let settings = QueueSettings {
         lease_ms: asked.lease_ms.map(|n| n.0),
         max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
@@ -102,18 +101,20 @@ struct PauseFor<'a> {
 
 pub(crate) async fn pause(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let limit = call.app.policy.max_delay_ms;
-    let for_ms = match strict::parse_optional::<PauseFor<'_>>(&bytes)? {
-        PauseFor { for_ms: Some(_), r#for: Some(_) } => {
-            return Err(Problem::field("for", "only one of for_ms and for may be given"));
+    let for_ms = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+        match strict::parse_optional::<PauseFor<'_>>(&bytes)? {
+            PauseFor { for_ms: Some(_), r#for: Some(_) } => {
+                return Err(Problem::field("for", "only one of for_ms and for may be given"));
+            }
+            PauseFor { for_ms: Some(ms), r#for: None } => Some(at_most("for_ms", ms.0, limit)?),
+            PauseFor { for_ms: None, r#for: Some(text) } => {
+                let Span(ms) = text.0.parse().map_err(|what| Problem::field("for", what))?;
+                Some(at_most("for", ms, limit)?)
+            }
+            PauseFor { for_ms: None, r#for: None } => None,
         }
-        PauseFor { for_ms: Some(ms), r#for: None } => Some(at_most("for_ms", ms.0, limit)?),
-        PauseFor { for_ms: None, r#for: Some(text) } => {
-            let Span(ms) = text.0.parse().map_err(|what| Problem::field("for", what))?;
-            Some(at_most("for", ms, limit)?)
-        }
-        PauseFor { for_ms: None, r#for: None } => None,
     };
     if let Reply::Configure(refusal) = call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await? {
         return Err(Problem::from_settings(refusal));

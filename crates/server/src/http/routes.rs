@@ -43,7 +43,8 @@ pub(crate) enum About {
     Queue,
     /// The message whose id is in the path: out of reach, it is not found.
     Message,
-    /// The lease of the message whose id is in the path, which may have been acked: the handler looks at its queue.
+    /// The lease of the message whose id is in the path, which may have been acked: the handler looks at its queue, once it
+    /// knows that the request is a good one.
     Lease,
     /// Several queues or messages: the handler leaves out what is out of reach.
     Several,

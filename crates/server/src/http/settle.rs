@@ -24,8 +24,10 @@ struct Ack<'a> {
 
 pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let token = token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?;
+    let token = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+        token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?
+    };
     settled(acks(&call.app, &call.caller, &[(id, token)]).await?.pop().unwrap_or(Err(Problem::internal()))?)
 }
 
@@ -115,8 +117,10 @@ impl Nack<'_> {
 
 pub(crate) async fn nack(mut call: Call) -> Answer {
     let id = call.id()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let op = strict::parse::<Nack<'_>>(&bytes)?.into_op(id, call.app.policy.max_delay_ms)?;
+    let op = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+        strict::parse::<Nack<'_>>(&bytes)?.into_op(id, call.app.policy.max_delay_ms)?
+    };
     settled(call.app.ask(op).await?)
 }
 
@@ -130,8 +134,8 @@ struct Extend<'a> {
 
 pub(crate) async fn extend(mut call: Call) -> Answer {
     let id = call.id()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let op = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let asked: Extend<'_> = strict::parse(&bytes)?;
         let token = token(&asked.lease_token, || "lease_token".into())?;
         Op::Extend { id, proof: token.into(), lease_ms: asked.lease_ms.map(|n| n.0) }
@@ -162,8 +166,8 @@ struct Leased<'a> {
 }
 
 pub(crate) async fn ack_many(mut call: Call) -> Answer {
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
     let items: Vec<(MessageId, Result<LeaseToken, Problem>)> = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let asked: AckMany<'_> = strict::parse(&bytes)?;
         check_batch(asked.messages.len(), &call.app.policy)?;
         let one = |(n, Object(leased)): (usize, &Object<Leased<'_>>)| {
@@ -171,7 +175,6 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
         };
         asked.messages.iter().enumerate().map(one).collect()
     };
-    drop(bytes);
     let leases: Vec<(MessageId, LeaseToken)> =
         items.iter().filter_map(|(id, token)| Some((*id, *token.as_ref().ok()?))).collect();
     let mut done = acks(&call.app, &call.caller, &leases).await?.into_iter();

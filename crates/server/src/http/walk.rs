@@ -171,16 +171,17 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
         assert_eq!((status, code.as_str()), (403, "forbidden"), "{at}: {detail}");
         assert!(detail.ends_with(&format!("scope {scope}")), "{at}: {detail}");
 
-        if about == About::Several {
-            // What is out of reach is left out; see `queues_and_ids_out_of_reach` in the tests of the server.
+        if matches!(about, About::Several | About::Lease) {
+            // The handler looks, once it has read the body; see `an_id_out_of_reach_looks_like_one_that_never_was` in the tests
+            // of the server.
             continue;
         }
         let answer = server.call(&route, &[&elsewhere], Body::new(Never)).await;
         let (status, code, detail) = problem(answer).await;
         let (expected, says) = match about {
             About::Queue => ((403, "forbidden"), MINE),
-            About::Message | About::Lease => ((404, "message_not_found"), "nothing is pending"),
-            About::Server | About::Several => ((403, "forbidden"), "whole server"),
+            About::Message => ((404, "message_not_found"), "nothing is pending"),
+            About::Server | About::Several | About::Lease => ((403, "forbidden"), "whole server"),
         };
         assert_eq!((status, code.as_str()), expected, "{at}: {detail}");
         assert!(detail.contains(says), "{at}: {detail}");

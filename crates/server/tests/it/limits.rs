@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use duewheel::core::policy::AGREED_GROUP_BYTES;
+use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::{Duewheel, Policy, VirtualClock};
 use duewheel_server::http::Limits;
 use serde_json::json;
@@ -132,17 +134,77 @@ async fn connections_are_limited_and_the_surplus_is_told() {
     tokio::time::timeout(PATIENCE, again).await.expect("places become free");
 }
 
+/// Story: when the bodies that were being read had as many bytes as is allowed, a further sender got 429 at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_are_being_read_are_limited_over_all_connections() {
-    let limits = Limits { max_reading_bytes: 1_000, ..Limits::default() };
+async fn senders_wait_while_the_bodies_that_are_being_read_have_as_many_bytes_as_is_allowed() {
+    const PART: usize = 600_000;
+    let limits = Limits { max_reading_bytes: 1_000_000, ..Limits::default() };
     let server = Server::start_with(Policy::default(), limits).await;
-    let body = json!({"body": "a".repeat(2_000), "delay_ms": 0}).to_string();
-    let answer = server.call("POST", "/v1/queues/q/messages", &body).await;
-    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
-    assert_eq!(
-        server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay_ms": 0}"#).await.status,
-        201
+    let line = json!({"body": "a".repeat(100_000), "delay_ms": 0}).to_string() + "\n";
+    let lines = line.repeat(10);
+    let head = format!(
+        "POST /v1/queues/q/messages HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         content-type: application/x-ndjson\r\ncontent-length: {}\r\n\r\n",
+        lines.len()
     );
+    // More than fits is sent by six connections, none of which has sent all of it.
+    let (parts, rest) = lines.as_bytes().split_at(PART);
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        let mut stream = server.connect().await;
+        stream.write_all(head.as_bytes()).await.expect("write");
+        streams.push(stream);
+    }
+    // A sender that is not read from is stuck in its write.
+    let senders: Vec<_> = streams
+        .into_iter()
+        .map(|mut stream| {
+            let (part, rest) = (parts.to_vec(), rest.to_vec());
+            tokio::spawn(async move {
+                stream.write_all(&part).await.expect("write");
+                stream.write_all(&rest).await.expect("write");
+                read_answer(&mut stream).await
+            })
+        })
+        .collect();
+    for sender in senders {
+        let answer = tokio::time::timeout(3 * PATIENCE, sender).await.expect("in time").expect("no panic");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(answer.results().iter().all(|result| result["status"] == 201), "{answer:?}");
+    }
+    let queue = server.ok("GET", "/v1/queues/q", "").await;
+    assert_eq!(queue["counts"]["ready"], 60);
+}
+
+/// Story: a body that was allowed, and larger than a store takes in a group, was handed to the store, which had never agreed to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_is_told() {
+    let policy = Policy { max_body: 100 << 20, ..Policy::default() };
+    let largest = policy.clone().fitting(AGREED_GROUP_BYTES).max_body;
+    let clock = VirtualClock::at_2026();
+    let store = |waker| Ok(Box::new(MemoryStore::open(&MemoryDisk::default(), waker)) as Box<dyn Store>);
+    let open = Duewheel::builder().store(store).clock(clock.clone()).policy(policy.clone()).seed(1);
+    let wheel = open.open().await.expect("wheel");
+    let server = Server::over(wheel, clock, policy, Limits::default()).await;
+    let message = |bytes: usize| json!({"body": "a".repeat(bytes), "delay": "1h"}).to_string();
+    let lines = [message(1), message(largest + 1), message(2)].join("\n");
+    let results = server.lines("q", &lines).await.results();
+    let statuses: Vec<&serde_json::Value> = results.iter().map(|result| &result["status"]).collect();
+    assert_eq!(statuses, [201, 413, 201], "{results:?}");
+    let single = server.call("POST", "/v1/queues/q/messages", &message(largest + 1)).await;
+    let accepted = server.enqueue("q", &message(largest)).await;
+    let edit = json!({"body": "a".repeat(largest + 1)}).to_string();
+    let patched = server.call("PATCH", &format!("/v1/messages/{accepted}"), &edit).await;
+    for refused in [results[1].clone(), single.json(), patched.json()] {
+        assert_eq!(
+            (&refused["code"], &refused["field"]),
+            (&json!("body_too_large"), &json!("body")),
+            "{refused}"
+        );
+        let detail = refused["detail"].as_str().expect("detail");
+        assert!(detail.contains(&format!("at most {largest} bytes")), "{detail}");
+    }
+    assert_eq!(single.status, 413);
 }
 
 #[tokio::test(flavor = "multi_thread")]

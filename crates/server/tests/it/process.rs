@@ -28,11 +28,16 @@ impl Process {
     }
 
     /// kill -9, and a new one on the same folder and address.
-    pub(crate) fn killed_and_restarted(mut self, data: &Path, address: &str) -> Process {
+    pub(crate) fn killed_and_restarted(self, data: &Path, address: &str) -> Process {
+        self.killed_and_restarted_with(data, address, &[])
+    }
+
+    /// The same, with more options.
+    pub(crate) fn killed_and_restarted_with(mut self, data: &Path, address: &str, more: &[&str]) -> Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--http", address, "--data"]).arg(data);
+        command.args(["serve", "--http", address, "--data"]).arg(data).args(more);
         Process::spawn(command)
     }
 

@@ -21,11 +21,11 @@ use crate::stage::{Crew, PATIENCE, Play, SYSTEM, Stage, env, not_permitted, perf
 const CALLS: [&str; 11] = [
     "fdatasync",
     "pwrite64",
-    "rename",
+    "renameat",
     "fallocate",
     "openat",
     "fsync",
-    "unlink",
+    "unlinkat",
     "pread64",
     "statx",
     "statfs",
@@ -118,7 +118,7 @@ fn system_calls_may_fail() {
         for call in CALLS {
             let tally = tallies.get(call).copied().unwrap_or_default();
             // Room for a file is asked for when it is made, which is rare later on.
-            let is_rare = matches!(call, "fallocate" | "unlink" | "statfs" | "statx" | "getdents64");
+            let is_rare = matches!(call, "fallocate" | "unlinkat" | "statfs" | "statx" | "getdents64");
             let least = most.min(2); // a start makes few calls of a kind
             if tally.starts < least || (!is_rare && tally.injected < most) {
                 return Err(format!("too few failures of {call}: {tally:?}"));

@@ -1,27 +1,42 @@
 //! The file system of the machine.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Access, Disk, DiskFile, Held, Hold};
 
 const OWNER_ONLY: u32 = 0o700;
 const OWNER_ONLY_FILE: u32 = 0o600;
+/// How often a name is taken away again that somebody puts where a file is being made.
+const CREATE_TRIES: usize = 8;
 
-/// A folder of the machine's file system.
+/// A folder of the machine's file system. A name in it that is a symbolic link is not followed.
 #[derive(Debug)]
 pub struct RealDisk {
-    root: PathBuf,
+    root: Root,
     entropy: RandomState,
     given: AtomicU64,
+}
+
+/// How the folder is found.
+#[derive(Debug)]
+enum Root {
+    /// By its name, at each call.
+    Named(PathBuf),
+    /// It is open: whatever its name means by now.
+    Open(OwnedFd),
 }
 
 #[derive(Debug)]
@@ -38,45 +53,82 @@ impl Held for RealLock {}
 impl RealDisk {
     /// The disk whose names are relative to `root`.
     pub fn new(root: &Path) -> Self {
-        RealDisk { root: root.to_owned(), entropy: RandomState::new(), given: AtomicU64::new(0) }
+        RealDisk::of(Root::Named(root.to_owned()))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        if name.is_empty() { self.root.clone() } else { self.root.join(name) }
+    /// The disk whose names are relative to an open folder.
+    pub(crate) fn open_at(folder: OwnedFd) -> Self {
+        RealDisk::of(Root::Open(folder))
+    }
+
+    fn of(root: Root) -> Self {
+        RealDisk { root, entropy: RandomState::new(), given: AtomicU64::new(0) }
+    }
+
+    /// Where a name is.
+    fn at<'a>(&'a self, name: &'a str) -> (BorrowedFd<'a>, Cow<'a, Path>) {
+        match &self.root {
+            Root::Named(root) if name.is_empty() => (CWD, Cow::Borrowed(root)),
+            Root::Named(root) => (CWD, Cow::Owned(root.join(name))),
+            Root::Open(folder) if name.is_empty() => (folder.as_fd(), Cow::Borrowed(Path::new("."))),
+            Root::Open(folder) => (folder.as_fd(), Cow::Borrowed(Path::new(name))),
+        }
+    }
+
+    fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let (folder, path) = self.at(name);
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(folder, &*path, flags, Mode::from_raw_mode(OWNER_ONLY_FILE)) {
+            Ok(file) => Ok(file.into()),
+            Err(Errno::LOOP) => Err(io::Error::other("it is a symbolic link, which is not followed")),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A folder, to list it or to sync the names in it. The data folder's own name may be a link, which is its operator's matter.
+    fn open_dir(&self, dir: &str) -> io::Result<OwnedFd> {
+        let (folder, path) = self.at(dir);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(folder, &*path, flags, Mode::empty())?)
     }
 }
 
 impl Disk for RealDisk {
     fn make_dir(&self, dir: &str) -> io::Result<()> {
-        // The name of the data folder itself has been made durable before those of the folders in it.
-        let reach = if dir.is_empty() { usize::MAX } else { 1 };
-        make_durably(&self.path(dir), reach, &mut Machine)
+        let folder = match &self.root {
+            // The name of the data folder itself has been made durable before those of the folders in it.
+            Root::Named(_) => {
+                let reach = if dir.is_empty() { usize::MAX } else { 1 };
+                return make_durably(&self.at(dir).1, reach, &mut Machine);
+            }
+            Root::Open(_) if dir.is_empty() => return Ok(()),
+            Root::Open(folder) => folder,
+        };
+        match rustix::fs::mkdirat(folder, dir, Mode::from_raw_mode(OWNER_ONLY)) {
+            Ok(()) | Err(Errno::EXIST) => Ok(rustix::fs::fsync(folder)?),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(self.path(dir))? {
-            names.push(entry?.file_name().to_string_lossy().into_owned());
+        for entry in Dir::read_from(self.open_dir(dir)?)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsStr::from_bytes(name).to_string_lossy().into_owned());
+            }
         }
         names.sort_unstable();
         Ok(names)
     }
 
     fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>> {
-        let path = self.path(name);
-        let (file, operation) = match hold {
-            Hold::Exclusive => {
-                let file = OpenOptions::new()
-                    .read(true)
-                    .write(true)
-                    .create(true)
-                    .truncate(false)
-                    .mode(OWNER_ONLY_FILE)
-                    .open(path)?;
-                (file, FlockOperation::NonBlockingLockExclusive)
-            }
-            Hold::Shared => (File::open(path)?, FlockOperation::NonBlockingLockShared),
+        let (flags, operation) = match hold {
+            Hold::Exclusive => (OFlags::RDWR | OFlags::CREATE, FlockOperation::NonBlockingLockExclusive),
+            Hold::Shared => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         };
+        let file = self.open_file(name, flags)?;
         rustix::fs::flock(&file, operation)?;
         if hold == Hold::Exclusive {
             // For people who ask who has the folder; only the refusal of a second owner reads it, and a full disk must
@@ -87,39 +139,51 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(access == Access::Write).open(self.path(name))?;
-        Ok(Arc::new(RealFile(file)))
+        let flags = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::Write => OFlags::RDWR,
+        };
+        Ok(Arc::new(RealFile(self.open_file(name, flags)?)))
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(OWNER_ONLY_FILE)
-            .open(self.path(name))?;
-        Ok(Arc::new(RealFile(file)))
+        // What was there may have another name elsewhere, or be a link: it is let go of, and never written to.
+        for _ in 0..CREATE_TRIES {
+            match self.open_file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match self.remove(name) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    removed => removed?,
+                },
+                made => return Ok(Arc::new(RealFile(made?))),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.path(from), self.path(to))
+        let ((folder, from), (same, to)) = (self.at(from), self.at(to));
+        Ok(rustix::fs::renameat(folder, &*from, same, &*to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.path(name))
+        let (folder, path) = self.at(name);
+        Ok(rustix::fs::unlinkat(folder, &*path, AtFlags::empty())?)
     }
 
-    fn link(&self, name: &str, to: &Path) -> io::Result<()> {
-        std::fs::hard_link(self.path(name), to)
+    fn link(&self, name: &str, to: &RealDisk) -> io::Result<()> {
+        let ((from, old), (other, new)) = (self.at(name), to.at(name));
+        Ok(rustix::fs::linkat(from, &*old, other, &*new, AtFlags::empty())?)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        sync_dir(&self.path(dir))
+        Ok(rustix::fs::fsync(self.open_dir(dir)?)?)
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let figures = rustix::fs::statvfs(&self.root)?;
+        let figures = match &self.root {
+            Root::Named(root) => rustix::fs::statvfs(root)?,
+            Root::Open(folder) => rustix::fs::fstatvfs(folder)?,
+        };
         Ok(figures.f_bavail.saturating_mul(figures.f_frsize))
     }
 
@@ -292,6 +356,68 @@ mod tests {
         let mut disk = Recorded::with(&["/", "/srv"]);
         disk.foreign.insert("/srv".into());
         assert!(make_durably(Path::new("/srv/a/data"), usize::MAX, &mut disk).is_err());
+    }
+
+    /// Story: a file was made by opening its name with truncation. Who could put a link where the next file would be made had
+    /// another file of the same user emptied.
+    #[test]
+    fn what_is_under_the_name_of_a_new_file_is_not_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, victim) = (dir.path().join("data"), dir.path().join("victim"));
+        std::fs::write(&victim, "precious").unwrap();
+        let named = RealDisk::new(&data);
+        named.make_dir("").unwrap();
+        let open = RealDisk::open_at(File::open(&data).unwrap().into());
+        for disk in [named, open] {
+            let links: [fn(&Path, &Path) -> io::Result<()>; 2] =
+                [|to, link| std::os::unix::fs::symlink(to, link), |to, link| std::fs::hard_link(to, link)];
+            for link in links {
+                link(&victim, &data.join("file")).unwrap();
+                disk.create("file").unwrap().write_at(b"new", 0).unwrap();
+                assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+                assert_eq!(std::fs::read(data.join("file")).unwrap(), b"new");
+                disk.create("file").unwrap();
+                assert_eq!(std::fs::read(data.join("file")).unwrap(), b"", "what was there is gone");
+                disk.remove("file").unwrap();
+            }
+            std::os::unix::fs::symlink(&victim, data.join("LOCK")).unwrap();
+            for refused in [
+                disk.lock("LOCK", Hold::Exclusive).map(drop),
+                disk.open("LOCK", Access::Write).map(drop),
+                disk.open("LOCK", Access::Read).map(drop),
+            ] {
+                assert!(refused.unwrap_err().to_string().contains("symbolic link"));
+            }
+            assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+            disk.remove("LOCK").unwrap();
+        }
+    }
+
+    #[test]
+    fn an_open_folder_stays_the_same_whatever_its_name_means() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, other) = (dir.path().join("data"), dir.path().join("other"));
+        std::fs::create_dir(&data).unwrap();
+        let disk = RealDisk::open_at(File::open(&data).unwrap().into());
+        std::fs::rename(&data, dir.path().join("moved")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::os::unix::fs::symlink(&other, &data).unwrap();
+        disk.make_dir("runs").unwrap();
+        disk.make_dir("runs").unwrap();
+        disk.create("runs/a.tmp").unwrap().write_at(b"x", 0).unwrap();
+        disk.rename("runs/a.tmp", "runs/a").unwrap();
+        disk.sync_dir("runs").unwrap();
+        disk.sync_dir("").unwrap();
+        assert_eq!(
+            (disk.list("").unwrap(), disk.list("runs").unwrap()),
+            (vec!["runs".into()], vec!["a".into()])
+        );
+        assert!(disk.free_bytes().unwrap() > 0);
+        assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
+        let copy = RealDisk::new(&other);
+        copy.make_dir("runs").unwrap();
+        disk.link("runs/a", &copy).unwrap();
+        assert_eq!(std::fs::read(other.join("runs/a")).unwrap(), b"x");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Copies of a folder in use are consistent, complete up to a moment, and never give a token twice.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -123,6 +124,10 @@ fn only_sound_copies_are_restored_and_only_into_empty_folders() {
     }
     let full = dir.path().join("full");
     std::fs::create_dir(&full).expect("a folder");
+    std::fs::set_permissions(&full, PermissionsExt::from_mode(0o755)).expect("chmod");
+    let error = store.backup_handle().copy_to(&full).expect_err("others may look into it");
+    assert!(error.to_string().contains("chmod 700"), "{error}");
+    std::fs::set_permissions(&full, PermissionsExt::from_mode(0o700)).expect("chmod");
     std::fs::write(full.join("something"), "x").expect("a file");
     let error = store.backup_handle().copy_to(&full).expect_err("the folder is not empty");
     assert!(error.to_string().contains("not empty"), "{error}");

@@ -64,6 +64,8 @@ fn folders_are_0700_and_files_0600() {
     });
     check(Path::new(&data), 6);
     let copy = path("copy");
+    std::fs::create_dir(&copy).expect("folder");
+    std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o700)).expect("chmod");
     let (status, answer) = server.call("POST", "/v1/backup", &format!("{{\"dest\": \"{copy}\"}}"));
     assert_eq!(status, 200, "{answer}");
     check(Path::new(&copy), 4);

@@ -1,5 +1,6 @@
 //! What strangers, tenants, browsers and broken clients can do, and what they cannot. `SECURITY.md` says it for people.
 
+mod backups;
 mod browsers;
 mod client;
 mod exposure;

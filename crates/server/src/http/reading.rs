@@ -1,0 +1,296 @@
+//! Memory for bodies that are being read: bounded over all connections.
+//!
+//! A sender that is faster than the rest is made slower: what it sends stays in its socket until there is room, up to ten seconds long.
+//! One request at a time need not wait for the others: however many have sent a part of their bodies, one of them comes
+//! to its end, and makes room.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::error::{Problem, overloaded};
+
+/// How long a request waits altogether, for room to read its body and then for its lines to be taken.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up by a few that
+/// are large and slow.
+const SMALL_BYTES: usize = 16 * 1024;
+
+/// Bytes of bodies that are being read, all connections together.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// For all; in bytes.
+    pool: Arc<Semaphore>,
+    /// For the one that goes on without the pool.
+    lane: Arc<Semaphore>,
+    max: usize,
+    small: usize,
+    patience: Duration,
+}
+
+impl Reading {
+    /// `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that need not wait.
+    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<Reading> {
+        let pool = max.saturating_sub(largest).max(max / 2).min(Semaphore::MAX_PERMITS);
+        Arc::new(Reading {
+            pool: Arc::new(Semaphore::new(pool)),
+            lane: Arc::new(Semaphore::new(1)),
+            max,
+            small: SMALL_BYTES.min(max / 64),
+            patience,
+        })
+    }
+
+    /// Bytes for which nobody need wait.
+    #[cfg(test)]
+    pub(super) fn free(&self) -> usize {
+        self.pool.available_permits()
+    }
+
+    /// For a request of which nothing has been read.
+    pub(crate) fn share(self: &Arc<Self>) -> Share {
+        Share { of: Arc::clone(self), bytes: 0, held: None, lane: None, left: self.patience }
+    }
+}
+
+/// What one request holds of [`Reading`].
+#[derive(Debug)]
+pub(crate) struct Share {
+    of: Arc<Reading>,
+    bytes: usize,
+    held: Option<OwnedSemaphorePermit>,
+    lane: Option<OwnedSemaphorePermit>,
+    /// How much longer the request may wait.
+    left: Duration,
+}
+
+impl Share {
+    /// Waits until there is room for so many bytes more; says how long that took.
+    ///
+    /// # Errors
+    /// `overloaded` when there was none for as long as a request waits.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the share holds what it held before.
+    pub(super) async fn grow(&mut self, by: usize) -> Result<Duration, Problem> {
+        self.bytes += by;
+        if self.lane.is_some() || by == 0 {
+            return Ok(Duration::ZERO);
+        }
+        let units = u32::try_from(by).unwrap_or(u32::MAX);
+        if let Ok(permit) = Arc::clone(&self.of.pool).try_acquire_many_owned(units) {
+            self.hold(permit);
+            return Ok(Duration::ZERO);
+        }
+        if self.bytes <= self.of.small {
+            return Ok(Duration::ZERO);
+        }
+        let began = Instant::now();
+        let (pool, lane) = (Arc::clone(&self.of.pool), Arc::clone(&self.of.lane));
+        tokio::select! {
+            biased;
+            Ok(permit) = pool.acquire_many_owned(units) => self.hold(permit),
+            Ok(permit) = lane.acquire_owned() => self.lane = Some(permit),
+            () = tokio::time::sleep(self.left) => return Err(self.full()),
+        }
+        let waited = began.elapsed();
+        self.left = self.left.saturating_sub(waited);
+        Ok(waited)
+    }
+
+    fn hold(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.held {
+            Some(held) => held.merge(permit),
+            None => self.held = Some(permit),
+        }
+    }
+
+    fn full(&self) -> Problem {
+        let max = self.of.max;
+        overloaded(format!(
+            "the bodies of requests that are being read have {max} bytes together, as many as are allowed, and none came to its \
+             end for as long as a request waits; nothing of this one was applied: send it again, in smaller batches or over \
+             fewer connections at a time"
+        ))
+    }
+
+    /// How much longer the request may wait.
+    pub(super) fn patience(&self) -> Duration {
+        self.left
+    }
+}
+
+/// A body of which a part has come. What is set aside for it counts, and not only what has come.
+#[derive(Debug)]
+pub(super) struct Coming {
+    share: Share,
+    /// Most bodies come in one piece, which is then not copied.
+    first: Bytes,
+    all: BytesMut,
+    most: usize,
+}
+
+impl Coming {
+    /// Nothing has come yet, and no more than `most` bytes will.
+    pub(super) fn new(share: Share, most: u64) -> Coming {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        Coming { share, first: Bytes::new(), all: BytesMut::new(), most }
+    }
+
+    /// Bytes that have come.
+    pub(super) fn len(&self) -> usize {
+        self.first.len() + self.all.len()
+    }
+
+    /// Adds a piece when there is room for it; says how long that took.
+    ///
+    /// # Errors
+    /// As [`Share::grow`].
+    pub(super) async fn add(&mut self, piece: Bytes) -> Result<Duration, Problem> {
+        let length = self.len() + piece.len();
+        if self.len() == 0 {
+            let waited = self.share.grow(length.saturating_sub(self.share.bytes)).await?;
+            self.first = piece;
+            return Ok(waited);
+        }
+        let mut waited = Duration::ZERO;
+        if length > self.all.capacity() {
+            // Twice as much each time, so that little is copied, but no more than comes.
+            let capacity = (2 * self.all.capacity()).min(self.most).max(length);
+            waited = self.share.grow(capacity.saturating_sub(self.share.bytes)).await?;
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&self.first);
+            larger.extend_from_slice(&self.all);
+            (self.first, self.all) = (Bytes::new(), larger);
+        }
+        self.all.extend_from_slice(&piece);
+        Ok(waited)
+    }
+
+    /// All of it has come.
+    pub(super) fn whole(self) -> ReadBody {
+        let bytes = if self.all.is_empty() { self.first } else { self.all.freeze() };
+        ReadBody { bytes, share: self.share }
+    }
+}
+
+/// The body of a request, and what it takes of the memory for bodies: one goes with the other.
+#[derive(Debug)]
+pub(crate) struct ReadBody {
+    bytes: Bytes,
+    share: Share,
+}
+
+impl ReadBody {
+    pub(super) fn new(bytes: Bytes, share: Share) -> ReadBody {
+        ReadBody { bytes, share }
+    }
+
+    /// How much longer the request may wait.
+    pub(super) fn patience(&self) -> Duration {
+        self.share.patience()
+    }
+}
+
+impl Deref for ReadBody {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+    use crate::error::ErrorCode;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+    const MAX: usize = 64 * 1024;
+
+    fn is_waiting(future: std::pin::Pin<&mut impl Future>) -> bool {
+        matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Pending)
+    }
+
+    /// Story: when the bodies that were being read had as many bytes as is allowed, the next sender got 429 at once, although room was
+    /// there a moment later.
+    #[tokio::test]
+    async fn a_sender_waits_until_others_have_been_read() {
+        let reading = Reading::new(MAX, MAX / 4, LONG);
+        let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
+        first.grow(MAX * 3 / 4).await.unwrap();
+        // The one that need not wait: as much as it has.
+        second.grow(10_000).await.unwrap();
+        second.grow(MAX).await.unwrap();
+        {
+            let mut growing = pin!(third.grow(10_000));
+            assert!(is_waiting(growing.as_mut()));
+            drop(first);
+            growing.await.unwrap();
+        }
+        assert_eq!(third.held.as_ref().map(OwnedSemaphorePermit::num_permits), Some(10_000));
+        // Whoever waits is next when the one that need not wait has come to its end.
+        let mut fourth = reading.share();
+        {
+            let mut growing = pin!(fourth.grow(MAX));
+            assert!(is_waiting(growing.as_mut()));
+            drop(second);
+            growing.await.unwrap();
+        }
+        assert!(fourth.lane.is_some());
+        drop((third, fourth));
+        assert_eq!(reading.free(), MAX * 3 / 4, "nothing is held for ever");
+        assert_eq!(reading.lane.available_permits(), 1);
+    }
+
+    /// Story: a body that came in pieces took up to twice the memory that was counted for it.
+    #[tokio::test]
+    async fn what_is_set_aside_for_a_body_is_counted() {
+        const WHOLE: usize = 100_000;
+        let reading = Reading::new(1 << 20, 1 << 18, LONG);
+        for most in [WHOLE, 1 << 24] {
+            let pool = reading.free();
+            let mut coming = Coming::new(reading.share(), most as u64);
+            let (mut copied, mut text) = (0, Vec::new());
+            for n in 0..100_u8 {
+                let piece = vec![n; WHOLE / 100];
+                text.extend_from_slice(&piece);
+                let before = coming.all.capacity();
+                coming.add(piece.into()).await.unwrap();
+                copied += usize::from(coming.all.capacity() != before);
+                assert!(pool - reading.free() >= coming.all.capacity().max(coming.len()));
+            }
+            assert!(copied < 10, "copied {copied} times");
+            if most == WHOLE {
+                assert_eq!(pool - reading.free(), WHOLE, "no more than comes");
+            }
+            let whole = coming.whole();
+            assert!(*whole == *text);
+            drop(whole);
+            assert_eq!(reading.free(), pool);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_waited_in_vain_is_told_what_is_full() {
+        let reading = Reading::new(MAX, MAX / 4, Duration::from_millis(5));
+        let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
+        first.grow(MAX * 3 / 4).await.unwrap();
+        second.grow(10_000).await.unwrap();
+        // What is small is read even so.
+        third.grow(MAX / 64).await.unwrap();
+        let refused = third.grow(1).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Overloaded);
+        assert!(refused.detail.contains("65536 bytes") && refused.detail.contains("smaller batches"));
+        // Giving up leaves nothing behind.
+        drop((third, first));
+        assert_eq!(reading.free(), MAX * 3 / 4);
+    }
+}
