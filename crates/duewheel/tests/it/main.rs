@@ -8,6 +8,7 @@ mod bugs;
 mod cluster;
 mod delays;
 mod driver;
+mod groups;
 mod handlers;
 mod herd;
 mod lifecycle;
