@@ -225,7 +225,7 @@ impl<S: Store> Driver<S> {
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
             if self.room == Room::RemoveOnly && grows(&op) {
-                self.open.answer(to, Err(refused_for_room()), &mut self.own);
+                self.tell_given_up(GivenUp::Untouched(to), &no_room());
                 continue;
             }
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
@@ -248,10 +248,18 @@ impl<S: Store> Driver<S> {
         while self.room == Room::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
         {
-            match given_up {
-                GivenUp::Untouched(to) => self.open.answer(to, Err(refused_for_room()), &mut self.own),
-                GivenUp::Partly => {}
+            self.tell_given_up(given_up, &no_room());
+        }
+    }
+
+    /// Tells whoever has asked why nothing was done.
+    fn tell_given_up(&mut self, given_up: GivenUp, error: &StoreError) {
+        match given_up {
+            GivenUp::Untouched(to) => {
+                let refusal = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+                self.open.answer(to, Err(refusal), &mut self.own);
             }
+            GivenUp::Told => {}
         }
     }
 
@@ -309,9 +317,8 @@ impl<S: Store> Driver<S> {
         self.engine.look_up(None, &mut self.lookups);
         match self.find() {
             Err(error) if self.is_passing(&error) => {
-                if let Some(GivenUp::Untouched(to)) = self.engine.give_up_many(&mut self.effects) {
-                    let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
-                    self.open.answer(to, Err(refusal), &mut self.own);
+                if let Some(given_up) = self.engine.give_up_many(&mut self.effects) {
+                    self.tell_given_up(given_up, &error);
                 }
             }
             found => found?,
@@ -526,9 +533,15 @@ impl<S: Store> Driver<S> {
                         break;
                     }
                 }
-                // The store reads it again. What waits for it goes on waiting, and keeps its place among the questions that
-                // may be open at a time ([`Policy::max_gathers`]).
+                // A question that waits for it is told so. For anything else the store reads it again.
                 Err(error) if self.is_open() && self.is_passing(&error) => {
+                    if let Some(ticket) = error.page()
+                        && let Some(given_up) = self.engine.give_up_page(ticket, &mut self.effects)
+                    {
+                        self.store.forget(ticket);
+                        self.tell_given_up(given_up, &error);
+                        continue;
+                    }
                     tracing::warn!(%error, "a page of messages could not be read; it is read again");
                     self.page_failed = true;
                 }
@@ -760,10 +773,9 @@ fn grows(op: &Op) -> bool {
     }
 }
 
-fn refused_for_room() -> CallError {
+fn no_room() -> StoreError {
     let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
-    let error = StoreError::new(ErrorKind::Unavailable, what);
-    CallError::Store { error, outcome: Outcome::NotApplied }
+    StoreError::new(ErrorKind::Unavailable, what)
 }
 
 /// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a

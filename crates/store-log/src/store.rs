@@ -563,12 +563,17 @@ impl Store for LogStore {
         Some(match page {
             Outcome::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
             Outcome::Unread(load, error) => {
+                let error = error.of_page(load.ticket);
                 self.unread.push_back(load);
                 self.unread_at = Some(Instant::now());
                 Err(error)
             }
             Outcome::Ended(error) => Err(error),
         })
+    }
+
+    fn forget(&mut self, ticket: u64) {
+        self.unread.retain(|load| load.ticket != ticket);
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {

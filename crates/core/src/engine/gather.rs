@@ -59,13 +59,13 @@ pub(super) struct Found {
     key: Option<Key>,
 }
 
-/// What has become of a change of many messages that was given up.
+/// What has become of a question that was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// Nothing was changed; this one waits for an answer.
+    /// Nothing was changed, and this one is to be told why.
     Untouched(ReplyTo),
-    /// Some were changed, and the answer says how many.
-    Partly,
+    /// Nobody waits for an answer any more, or some messages were changed and the answer says how many.
+    Told,
 }
 
 /// How much of what was asked for is done.
@@ -349,13 +349,36 @@ impl Engine {
         self.own_looked_up = 0;
         let number = self.manys.pop_front()?;
         match self.gathers.remove(&number)? {
-            Gather::Many { to, many: Many { done: 0, .. }, .. } => Some(GivenUp::Untouched(to)),
-            Gather::Many { to, many, .. } => {
-                self.respond(to, Reply::Count(many.done as u64), fx);
-                Some(GivenUp::Partly)
-            }
+            Gather::Many { to, many, .. } => Some(self.give_up(to, many.done, fx)),
             Gather::Pages(_) => None,
         }
+    }
+
+    /// A page cannot be read. If a question waits for it, the question is given up, so that the next one has its place; a page that is needed
+    /// for anything else is still waited for.
+    pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
+        let number = self.forget_page(ticket)?;
+        let given_up = match self.gathers.remove(&number) {
+            None => GivenUp::Told, // with another page of the same question
+            Some(Gather::Many { to, many, .. }) => self.give_up(to, many.done, fx),
+            Some(Gather::Pages(pages)) => {
+                let done = match pages.want {
+                    Want::Change(_, many) => many.done,
+                    Want::Peek(_) | Want::List { .. } => 0,
+                };
+                self.give_up(pages.to, done, fx)
+            }
+        };
+        self.start_gathers(fx);
+        Some(given_up)
+    }
+
+    fn give_up(&mut self, to: ReplyTo, done: usize, fx: &mut Effects) -> GivenUp {
+        if done == 0 {
+            return GivenUp::Untouched(to);
+        }
+        self.respond(to, Reply::Count(done as u64), fx);
+        GivenUp::Told
     }
 
     /// Fires and redrives what was asked for, as far as everything that it needs has been looked up.

@@ -484,6 +484,14 @@ impl Engine {
         self.loading.forget();
     }
 
+    /// Forgets a page that a question waits for; which question.
+    pub(super) fn forget_page(&mut self, ticket: u64) -> Option<u64> {
+        let What::Gather(number) = self.loading.flights.get(&ticket)?.what else { return None };
+        self.loading.flights.remove(&ticket);
+        self.loading.forget();
+        Some(number)
+    }
+
     fn take_leased(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
         for row in loaded.rows {
             self.take_row(now, row, loaded.as_of, fx);

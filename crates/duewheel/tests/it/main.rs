@@ -12,6 +12,7 @@ mod groups;
 mod handlers;
 mod herd;
 mod lifecycle;
+mod pages;
 mod parts;
 mod quotas;
 mod races;
