@@ -658,6 +658,11 @@ impl Hands {
         self.guarded(load::step, "duewheel-load")
     }
 
+    /// Bytes that the store believes to be kept aside for the next state file.
+    pub fn reserved(&self) -> u64 {
+        self.0.reserved.load(Relaxed)
+    }
+
     /// As a thread of the store would: a panic ends the store before it goes on.
     fn guarded(&self, step: fn(&Shared) -> Worked, name: &str) -> Worked {
         let _guard = PoisonOnPanic(&self.0, name);
