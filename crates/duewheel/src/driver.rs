@@ -108,7 +108,10 @@ impl<S: Store> Driver<S> {
     pub fn new(store: S, recovered: Recovered, mut config: Config, now: Now) -> Result<Self, GeometryError> {
         // What a step of the engine decides goes into one group.
         let step = &mut config.policy.max_step_bytes;
-        *step = (*step).min(store.max_group_bytes() / 4);
+        *step = match mutant::is(Mutant::GroupTooLarge) {
+            true => usize::MAX,
+            false => (*step).min(store.max_group_bytes() / 4),
+        };
         let policy = config.policy.clone();
         let appended = Lsn(recovered.next_lsn.0 - 1);
         let mut engine = Engine::new(config, recovered, now)?;

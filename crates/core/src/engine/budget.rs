@@ -16,7 +16,7 @@ pub(super) struct Budget {
 impl Engine {
     pub(super) fn budget(&self) -> Budget {
         let bytes = (self.policy.max_step_bytes / SHARES).max(1) as u64;
-        Budget { rows: self.policy.max_step, until: self.decided + bytes }
+        Budget { rows: self.policy.max_step, until: self.decided.saturating_add(bytes) }
     }
 
     /// Takes so many rows of a budget, if anything is left of it. If not, the step is unfinished.

@@ -272,7 +272,7 @@ impl Engine {
         let mut batch = Batch::default();
         // An answer may be smaller than what was asked for: the next reserve has the rest.
         let most = waiter.max.min(self.policy.max_step.max(1));
-        let until = self.decided + self.policy.max_step_bytes as u64;
+        let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
         while batch.grants.len() < most && (batch.grants.is_empty() || self.decided < until) {
             let Some(slot) = self.best_ready(now, &mut heads, fx) else { break };
             let entry = self.rows.get(slot);
