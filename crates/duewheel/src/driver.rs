@@ -505,7 +505,12 @@ impl<S: Store> Driver<S> {
         }
     }
 
+    /// The same before a step. A batch that was taken is decided whole, over however many steps.
     fn look_at_room(&mut self, now: Now) {
+        if !self.undecided.is_empty() {
+            self.room_known = false;
+            return self.know_room(now);
+        }
         self.room_known = true;
         let room = self.store.room();
         self.take_room(now, room);

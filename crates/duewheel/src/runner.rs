@@ -329,9 +329,7 @@ impl Runner {
         let now = self.shared.now();
         let closed = driver.is_busy(now) && !self.shared.wished(Wish::EndWaits);
         let gate = if closed { Gate::Closed } else { Gate::Open };
-        if is_fresh || gate == Gate::Open {
-            self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
-        }
+        self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
         if let Some((version, quotas)) = self.quotas.newer(self.quotas_seen) {
             self.quotas_seen = version;
             driver.set_quotas(now, quotas);
