@@ -79,9 +79,12 @@ pub struct Policy {
     pub max_acked: usize,
     /// How long an ack is remembered, in ms.
     pub acked_ms: u64,
-    /// Messages fired, leases ended, purged messages swept, grants to those who waited, or waits, pauses and queues ended in one
+    /// Messages fired, leases ended, purged messages swept, messages put into another order, grants, or waits, pauses and queues ended in one
     /// step of the engine; of each of these.
     pub max_step: usize,
+    /// Bytes of the records that one step of the engine makes of what time asks for, about; a step that would make more goes on in the
+    /// next one. A driver decides no further operation of a batch either once they have made so many.
+    pub max_step_bytes: usize,
     /// Operations that are decided after one look-up in the store.
     pub max_batch_ops: usize,
     /// Records of one group; a step that decides more makes several.
@@ -276,6 +279,7 @@ impl Default for Policy {
             max_acked: 100_000,
             acked_ms: 5 * 60 * SECOND,
             max_step: 4_096,
+            max_step_bytes: MIB,
             max_batch_ops: 2_048,
             max_group_records: 50_000,
             max_group_bytes: 4 * MIB,
@@ -294,7 +298,7 @@ impl Default for Policy {
             max_leased_bytes: 512 * MIB,
             lease_part: 8,
             max_load_wait_ms: 2 * SECOND,
-            load_rows: 10_000,
+            load_rows: 4_096,
             load_bytes: 16 * MIB,
             found_bytes: 16 * MIB,
             max_gathers: 4,

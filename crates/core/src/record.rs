@@ -105,6 +105,26 @@ impl Record {
         }
     }
 
+    /// About how many bytes it takes when it is encoded, and not less: to bound groups without encoding them twice.
+    pub fn weight(&self) -> usize {
+        let name = self.queue().as_str().len();
+        OF_A_RECORD
+            + name
+            + match self {
+                Record::Put { message, life, was } => {
+                    let was = if was.is_some() { OF_A_RECORD + name } else { 0 };
+                    let headers = message.headers.len() * 2 * OF_A_NUMBER;
+                    message.weight() + headers + of_history(life) + was
+                }
+                Record::Changed { life, .. } => of_history(life),
+                Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } => 0,
+                Record::Purged { keep, .. } => OF_A_NUMBER * keep.len(),
+                Record::Deduped(row) => {
+                    row.dedupe_id.len() + row.key.as_ref().map_or(0, |key| key.as_str().len())
+                }
+            }
+    }
+
     /// The queue that it is about.
     pub fn queue(&self) -> &QueueName {
         match self {
@@ -117,6 +137,15 @@ impl Record {
             Record::Deduped(row) => &row.queue,
         }
     }
+}
+
+/// What a record takes at most besides names, bodies, headers and histories, in bytes.
+const OF_A_RECORD: usize = 192;
+/// What a number or a length takes at most, in bytes.
+const OF_A_NUMBER: usize = 10;
+
+fn of_history(life: &Life) -> usize {
+    life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()
 }
 
 /// Where a message stands, for those who count.

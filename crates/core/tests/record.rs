@@ -225,6 +225,14 @@ fn record() -> impl Strategy<Value = Record> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
+    /// Groups are bounded by it, and a store agrees to encoded bytes.
+    #[test]
+    fn a_record_is_never_longer_than_its_weight(record in record()) {
+        let mut writer = Writer::default();
+        writer.record(&record);
+        prop_assert!(writer.bytes.len() <= record.weight(), "{} > {}", writer.bytes.len(), record.weight());
+    }
+
     #[test]
     fn records_come_back(records in proptest::collection::vec(record(), 1..4)) {
         let mut writer = Writer::default();

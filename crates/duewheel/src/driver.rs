@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use std::mem;
 
 use duewheel_core::engine::{
-    After, Config, Effect, Effects, Engine, GeometryError, Input, Notice, Op, Quotas, Reply, Reserved,
+    After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Notice, Op, Quotas, Reply,
+    Reserved,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
@@ -28,7 +29,7 @@ use tokio::sync::oneshot;
 
 mod kinds;
 
-use self::kinds::{grows, is_in_one_group, weight};
+use self::kinds::{grows, is_in_one_group};
 use crate::error::{CallError, Outcome};
 use crate::inbox::{self, Answers, Patience, Submission};
 use crate::local::Figures;
@@ -36,6 +37,9 @@ use crate::pacing::Pacing;
 
 /// Log lines about queues in a process's life.
 const MAX_SAID: usize = 200;
+
+/// A step may make records of so many bytes even on a store that agrees to very small groups.
+const LEAST_STEP: usize = 64 * 1024;
 
 /// Drives one shard. Owned by one thread, or by a simulation.
 #[derive(Debug)]
@@ -51,6 +55,8 @@ pub struct Driver<S> {
     weighed: (usize, usize),
     /// Whether the store has said what room there is since the last append.
     room_known: bool,
+    /// The store has more pages than one step takes in.
+    more_pages: bool,
     /// The last page that the store has told of could not be read.
     page_failed: bool,
     /// Position before the first of `records`.
@@ -110,7 +116,18 @@ impl<S: Store> Driver<S> {
     ///
     /// # Errors
     /// When the policy asks for a ring that cannot be.
-    pub fn new(mut store: S, recovered: Recovered, config: Config, now: Now) -> Result<Self, GeometryError> {
+    pub fn new(
+        mut store: S,
+        recovered: Recovered,
+        mut config: Config,
+        now: Now,
+    ) -> Result<Self, GeometryError> {
+        // What a step of the engine decides goes into one group.
+        let step = &mut config.policy.max_step_bytes;
+        *step = match mutant::is(Mutant::GroupTooLarge) {
+            true => usize::MAX,
+            false => (*step).min((store.max_group_bytes() / 4).max(LEAST_STEP)),
+        };
         let policy = config.policy.clone();
         let appended = Lsn(recovered.next_lsn.0 - 1);
         // Before anything is appended: what one would reach now.
@@ -129,6 +146,7 @@ impl<S: Store> Driver<S> {
             record_bytes: 0,
             weighed: (0, 0),
             room_known: false,
+            more_pages: false,
             page_failed: false,
             appended,
             asked: appended,
@@ -175,7 +193,7 @@ impl<S: Store> Driver<S> {
         }
         self.pacing.plan(now, &mut self.engine);
         if self.asked < self.appended {
-            if alone { self.store.sync_here() } else { self.store.sync() }?;
+            if alone && self.undecided.is_empty() { self.store.sync_here() } else { self.store.sync() }?;
             self.asked = self.appended;
         } else if self.is_open() {
             self.store.idle(clock(now))?;
@@ -216,22 +234,56 @@ impl<S: Store> Driver<S> {
         }
         let looked_up = self.look_up()?;
         self.know_room(now);
+        self.give_up_many();
         self.engine.handle_timeout(now, &mut self.effects);
         self.flush_if_large(now)?;
-        for _ in 0..looked_up {
+        let before = (self.engine.last_lsn(), self.engine.decided_bytes());
+        for decided in 0..looked_up {
+            if decided > 0 && self.is_step_done(before) {
+                // Whoever waits for an answer has it first. The next ones are about as large.
+                self.looks = decided.max(FOUND_AHEAD) * 2;
+                break;
+            }
             let Some((to, op)) = self.undecided.pop_front() else { break };
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
             if self.room == Room::RemoveOnly && grows(&op) {
-                self.open.answer(to, Err(refused_for_room()), &mut self.own);
+                self.tell_given_up(GivenUp::Untouched(to), &no_room());
                 continue;
             }
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
             self.flush_if_large(now)?;
         }
         self.know_room(now);
+        self.give_up_many();
         self.engine.handle_timeout(now, &mut self.effects);
         self.append_batch(now)
+    }
+
+    /// Whether the operations of this step have made as many records as a step should, or as large ones.
+    fn is_step_done(&self, (lsn, bytes): (Lsn, u64)) -> bool {
+        self.engine.last_lsn().0 - lsn.0 >= self.policy.max_step as u64
+            || self.engine.decided_bytes() - bytes >= self.policy.max_step_bytes as u64
+    }
+
+    /// While the store takes removals alone, nothing is fired or redriven. Whoever has asked for that is told so, or how many it were so far.
+    fn give_up_many(&mut self) {
+        while self.room == Room::RemoveOnly
+            && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
+        {
+            self.tell_given_up(given_up, &no_room());
+        }
+    }
+
+    /// Tells whoever has asked why nothing was done.
+    fn tell_given_up(&mut self, given_up: GivenUp, error: &StoreError) {
+        match given_up {
+            GivenUp::Untouched(to) => {
+                let refusal = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+                self.open.answer(to, Err(refusal), &mut self.own);
+            }
+            GivenUp::Told => {}
+        }
     }
 
     /// Appends what was decided: before the next look-up, which must find it.
@@ -288,9 +340,8 @@ impl<S: Store> Driver<S> {
         self.engine.look_up(None, &mut self.lookups);
         match self.find() {
             Err(error) if self.is_passing(&error) => {
-                if let Some((to, done)) = self.engine.give_up_redrive() {
-                    let outcome = if done == 0 { Outcome::NotApplied } else { Outcome::Unknown };
-                    self.open.answer(to, Err(CallError::Store { error, outcome }), &mut self.own);
+                if let Some(given_up) = self.engine.give_up_many(&mut self.effects) {
+                    self.tell_given_up(given_up, &error);
                 }
             }
             found => found?,
@@ -366,7 +417,7 @@ impl<S: Store> Driver<S> {
 
     /// When to step again at the latest, if nothing comes in before.
     pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
-        if !self.own.is_empty() || !self.undecided.is_empty() {
+        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() {
             return Some(now.engine);
         }
         if !self.is_open() {
@@ -498,7 +549,12 @@ impl<S: Store> Driver<S> {
         }
     }
 
+    /// The same before a step. A batch that was taken is decided whole, over however many steps.
     fn look_at_room(&mut self, now: Now) {
+        if !self.undecided.is_empty() {
+            self.room_known = false;
+            return self.know_room(now);
+        }
         self.room_known = true;
         let room = self.store.room();
         self.take_room(now, room);
@@ -513,15 +569,31 @@ impl<S: Store> Driver<S> {
 
     fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
         self.look_at_room(now);
+        let mut rows = 0;
+        self.more_pages = false;
         while let Some(loaded) = self.store.loaded() {
             match loaded {
                 Ok(loaded) => {
                     self.page_failed = false;
+                    rows += loaded.rows.len();
+                    self.know_room(now);
                     self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);
+                    self.flush_if_large(now)?;
+                    // A page more may come in: each is as large as a step.
+                    if rows >= self.policy.max_step {
+                        self.more_pages = true;
+                        break;
+                    }
                 }
-                // The store reads it again. What waits for it goes on waiting, and keeps its place among the questions that
-                // may be open at a time ([`Policy::max_gathers`]).
+                // A question that waits for it is told so. For anything else the store reads it again.
                 Err(error) if self.is_open() && self.is_passing(&error) => {
+                    if let Some(ticket) = error.page()
+                        && let Some(given_up) = self.engine.give_up_page(ticket, &mut self.effects)
+                    {
+                        self.store.forget(ticket);
+                        self.tell_given_up(given_up, &error);
+                        continue;
+                    }
                     tracing::warn!(%error, "a page of messages could not be read; it is read again");
                     self.page_failed = true;
                 }
@@ -537,7 +609,7 @@ impl<S: Store> Driver<S> {
         let (seen, mut bytes) = self.weighed;
         for effect in &self.effects[seen..] {
             if let Effect::Append(record) = effect {
-                bytes += weight(record);
+                bytes += record.weight();
             }
         }
         self.weighed = (self.effects.len(), bytes);
@@ -563,7 +635,7 @@ impl<S: Store> Driver<S> {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Append(record) => {
-                    self.record_bytes += weight(&record);
+                    self.record_bytes += record.weight();
                     self.records.push(record);
                 }
                 Effect::Respond { to, reply, after } => {
@@ -718,10 +790,9 @@ fn places(to: ReplyTo) -> Option<(usize, usize)> {
     Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
 }
 
-fn refused_for_room() -> CallError {
+fn no_room() -> StoreError {
     let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
-    let error = StoreError::new(ErrorKind::Unavailable, what);
-    CallError::Store { error, outcome: Outcome::NotApplied }
+    StoreError::new(ErrorKind::Unavailable, what)
 }
 
 /// Undoes an answer that never reached anybody.

@@ -330,7 +330,9 @@ impl Runner {
     }
 
     fn serve(&mut self, mut driver: Box<ShardDriver>) -> Turn {
-        if !driver.is_full() && self.submissions.is_empty() {
+        // What the step before has left comes first, as it is.
+        let is_fresh = !driver.is_full() && self.submissions.is_empty();
+        if is_fresh {
             self.inbox.take(&mut self.submissions);
             self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
         }
@@ -347,15 +349,16 @@ impl Runner {
         let waits_ended = self.shared.wished(Wish::EndWaits);
         if waits_ended {
             driver.end_waits();
-            self.turns.give_back(&mut self.submissions);
-        } else if driver.engine().has_quotas() {
+        }
+        if waits_ended || !driver.engine().has_quotas() {
+            let before = if is_fresh { 0 } else { self.submissions.len() };
+            self.turns.give_back(before, &mut self.submissions);
+        } else if is_fresh {
             self.turns.sort(&mut self.submissions, |queue| driver.tenant_of(queue));
-        } else {
-            self.turns.give_back(&mut self.submissions);
         }
         if let Err(error) = driver.step(now, &mut self.submissions) {
             self.waiting.give_back(&mut self.submissions);
-            self.turns.give_back(&mut self.submissions);
+            self.turns.give_back(0, &mut self.submissions);
             return self.failed(*driver, error);
         }
         self.shared.set_level(driver.reached());

@@ -32,6 +32,8 @@ pub(crate) struct Turns {
     /// Whose turn was last.
     last: Tenant,
     max_turn: usize,
+    /// Reserves of one step.
+    max_ops: usize,
     max_reserve: usize,
 }
 
@@ -52,6 +54,7 @@ impl Turns {
             arrivals: 0,
             last: None,
             max_turn: policy.max_turn,
+            max_ops: policy.max_batch_ops.max(1),
             max_reserve: policy.max_reserve,
         }
     }
@@ -61,7 +64,8 @@ impl Turns {
         self.held.is_empty()
     }
 
-    /// Leaves as many reserves in `submissions` as a step should decide, in turns, and keeps the others.
+    /// Leaves as many reserves in `submissions`, which have just come, as a step should decide, in turns, and keeps the others. What a step
+    /// does not take of them is not sorted again: it has had its turn.
     pub(crate) fn sort(
         &mut self,
         submissions: &mut Vec<Submission>,
@@ -92,10 +96,10 @@ impl Turns {
         *submissions = stay;
     }
 
-    /// Puts all of them in front, in order.
-    pub(crate) fn give_back(&mut self, submissions: &mut Vec<Submission>) {
+    /// Puts all of them behind the first `before` submissions, in order.
+    pub(crate) fn give_back(&mut self, before: usize, submissions: &mut Vec<Submission>) {
         if !self.is_empty() {
-            submissions.splice(0..0, std::mem::take(&mut self.held).into_values());
+            submissions.splice(before..before, std::mem::take(&mut self.held).into_values());
             self.lines.clear();
             self.by_name.clear();
             self.by_session.clear();
@@ -112,8 +116,8 @@ impl Turns {
     }
 
     fn let_out(&mut self, out: &mut Vec<Submission>) {
-        let mut left = self.max_turn;
-        while left > 0 {
+        let (mut left, most) = (self.max_turn, out.len() + self.max_ops);
+        while left > 0 && out.len() < most {
             let behind = (std::ops::Bound::Excluded(self.last), std::ops::Bound::Unbounded);
             let next = self.lines.range(behind).chain(self.lines.iter()).next().map(|(tenant, _)| *tenant);
             let Some(tenant) = next else { return };
@@ -122,7 +126,7 @@ impl Turns {
             line.credit += QUANTUM;
             while let Some(&first) = line.arrivals.front() {
                 if let Some(cost) = self.held.get(&first).and_then(reserve_of).map(|r| self.cost(r)) {
-                    if cost > line.credit || left == 0 {
+                    if cost > line.credit || left == 0 || out.len() == most {
                         break;
                     }
                     line.credit -= cost;
@@ -284,7 +288,7 @@ mod tests {
 
         let mut again: Vec<_> = (0..100).map(|n| reserve("t1", n, 100)).collect();
         turns.sort(&mut again, tenant_of);
-        turns.give_back(&mut again);
+        turns.give_back(0, &mut again);
         assert_eq!((again.len(), turns.is_empty()), (100, true));
         again.clear();
         turns.sort(&mut again, tenant_of);
@@ -294,6 +298,56 @@ mod tests {
     fn is_answered(pending: &mut crate::Pending) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         std::pin::Pin::new(pending).poll(&mut context).is_ready()
+    }
+
+    /// A runner on a memory store, with quotas for these prefixes and so many messages in each queue of that name.
+    fn runner(policy: Policy, prefixes: &[&str], messages: usize) -> crate::Runner {
+        use duewheel_core::engine::{Config, Enqueue, Quota};
+        use duewheel_core::store::{MemoryStore, Store};
+
+        let config = Config { policy, ..Config::default() };
+        let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
+        let clock = std::sync::Arc::new(crate::VirtualClock::at_2026());
+        let source = crate::quotas::QuotaSource::default();
+        let quotas = prefixes.iter().map(|&prefix| Quota { prefix: prefix.into(), ..Quota::default() });
+        source.set(quotas.collect(), &config.policy).unwrap();
+        let mut runner = crate::Runner::start(Box::new(opener), config, clock).unwrap().with_quotas(source);
+        while runner.opening().unwrap().is_some() {}
+        let client = runner.client();
+        for prefix in prefixes {
+            let put = || Op::Enqueue(Box::new(Enqueue::new(QueueName::new(prefix).unwrap(), "x")));
+            drop(client.submit((0..messages).map(|_| put()).collect()).unwrap());
+        }
+        while matches!(runner.turn(), crate::Turn::Again) {}
+        runner
+    }
+
+    /// Story: what a step did not take of what was let out was sorted again, and came behind all that had come later.
+    #[test]
+    fn what_a_step_did_not_take_keeps_its_place() {
+        let policy = Policy { max_turn: 100, max_batch_ops: 10, ..Policy::default() };
+        let mut runner = runner(policy, &["flood"], 1_000);
+        let client = runner.client();
+        let ask = |waiter: u64| client.submit(reserve("flood", waiter, 1).ops).unwrap();
+        let mut flood: Vec<_> = (0..300).map(ask).collect();
+        let mut served = 0;
+        for _ in 0..60 {
+            runner.turn();
+            let answered: Vec<_> = flood[served..].iter_mut().map(is_answered).collect();
+            let more = answered.iter().take_while(|is| **is).count();
+            assert!(!answered[more..].contains(&true), "one is served before others that came earlier");
+            assert!(more <= 20, "{more} in a step");
+            served += more;
+        }
+        assert_eq!(served, 300);
+    }
+
+    #[test]
+    fn no_more_is_let_out_than_a_step_takes() {
+        let mut turns = Turns::new(&Policy { max_turn: 1_000, max_batch_ops: 50, ..Policy::default() });
+        let mut some: Vec<_> = (0..2_000).map(|n| reserve("t1", n, 1)).collect();
+        turns.sort(&mut some, tenant_of);
+        assert_eq!(names(&some), (0..50).collect::<Vec<_>>());
     }
 
     /// Counts what is decided before a consumer of another tenant is served, in steps of the real runner.

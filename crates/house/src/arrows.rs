@@ -31,7 +31,7 @@ pub(crate) fn loops(part: &Crate) -> Vec<Vec<String>> {
         }
         together.insert(from);
         seen.extend(together.iter().copied());
-        found.push(together.into_iter().map(|module| show(module)).collect());
+        found.push(together.into_iter().map(show).collect());
     }
     found
 }

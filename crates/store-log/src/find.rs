@@ -261,8 +261,13 @@ impl Finder<'_> {
         let mut count = 0;
         for (i, (queue, key)) in keys.iter().enumerate() {
             let hash = hash::key(queue, key);
-            for mem in self.newer() {
-                mem.find_key(hash, queue, key, &mut ids);
+            for (no, mem) in self.newer().enumerate() {
+                let newer = self.newer().take(no);
+                let says =
+                    |id| newer.clone().map(|mem| mem.says(id, queue)).find(|says| *says != Newer::Nothing);
+                let says = |id| says(id).unwrap_or(Newer::Nothing);
+                let behind = Behind { says: &says, revived: newer.clone().any(Mem::has_revived) };
+                mem.find_key(hash, (queue, key), &behind, &mut ids);
             }
             self.keep_wanted(queue, &mut ids);
             named.extend(ids.drain(..).map(|id| (i, id)));

@@ -222,13 +222,22 @@ impl Manifest {
         Ok(Some(Self::decode(&bytes)?))
     }
 
-    /// Puts this manifest in the place of the one before.
+    /// Puts this manifest in the place of the one before, in a folder in which nobody counts on the reserve yet.
     pub(crate) fn replace(&self, disk: &dyn Disk) -> Result<(), NotReplaced> {
+        self.replace_with(disk, || disk.remove(RESERVE).is_ok())
+    }
+
+    /// Puts this manifest in the place of the one before. `give_up` gives the reserve up; false if there is none.
+    pub(crate) fn replace_with(
+        &self,
+        disk: &dyn Disk,
+        give_up: impl FnOnce() -> bool,
+    ) -> Result<(), NotReplaced> {
         use duewheel_core::store::ErrorKind::Full;
         match self.write_temp(disk) {
             Ok(()) => {}
             // That little has been set aside.
-            Err(error) if error.kind() == Full && disk.remove(RESERVE).is_ok() => {
+            Err(error) if error.kind() == Full && give_up() => {
                 self.write_temp(disk).map_err(NotReplaced::Kept)?;
             }
             Err(error) => return Err(NotReplaced::Kept(error)),

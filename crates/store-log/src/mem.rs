@@ -27,32 +27,35 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::message::{Kind, Lease, Life, Row, Stage};
-use duewheel_core::record::{ClockPair, DecodeError, DedupeRow, Reader, Record, varint};
+use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use hashbrown::HashTable;
 
 use crate::le::{u32_at, u64_at};
-use crate::run::{Newer, hash};
+use crate::run::hash::{self, QueueHash};
+use crate::run::{Behind, Newer};
 
 mod arena;
+mod crowd;
 mod extent;
 mod ids;
+mod names;
 mod order;
 mod scan;
 
 use arena::{Arena, Place};
+use crowd::{CROWD, Crowds};
 pub(crate) use extent::Extent;
 use ids::Ids;
+use names::{names_answer, put_names, short, spread};
 use order::Order;
 pub(crate) use scan::{MemScan, Step};
 
 /// Bytes in front of each record.
 const HEAD: usize = 28;
-const PUT: u8 = 1;
 const GRANTED: u8 = 3;
-const DEDUPED: u8 = 7;
 
 /// The upper bits of a head's fourth field.
 const QUEUE_BITS: u32 = 27;
@@ -66,6 +69,8 @@ pub(crate) struct Mem {
     numbers: HashMap<QueueName, u32>,
     /// Records that put a message with a key, by a part of the key's hash.
     keys: HashTable<(u32, Place)>,
+    /// The messages of keys that many have.
+    crowds: Crowds,
     answers: HashTable<(u32, Place)>,
     /// By due time; both classes, any stage.
     due: [Order; 2],
@@ -185,6 +190,7 @@ impl Mem {
         self.names.clear();
         self.numbers.clear();
         self.keys.clear();
+        self.crowds.clear();
         self.answers.clear();
         for order in [&mut self.leased, &mut self.dead].into_iter().chain(&mut self.due) {
             order.clear();
@@ -277,7 +283,7 @@ impl Mem {
         let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
         let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
         let orders: usize = orders.into_iter().map(Order::memory).sum();
-        (self.arena.bytes() + self.ids.memory() + hashed + orders) as u64
+        (self.arena.bytes() + self.ids.memory() + hashed + self.crowds.memory() + orders) as u64
     }
 
     pub(crate) fn clock(&self) -> Option<ClockPair> {
@@ -299,7 +305,7 @@ impl Mem {
                 let stands = Stands::Is(life.stage.kind());
                 let node = self.add(&message.queue, Says::Put, stands, life.due, bytes, 0)?;
                 if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
-                    self.note_key(hash::key(&message.queue, key), node.place);
+                    self.note_key(hash::key(&message.queue, key), key, node);
                 }
                 self.turn(message.id, old, node);
                 self.place_stage(message.id, &life.stage);
@@ -336,6 +342,7 @@ impl Mem {
                 let node = self.add_other(queue, bytes)?;
                 self.keep_extents(node.queue, keep);
                 let purge = Purge { place: node.place, before: *before, keep: keep.as_slice().into() };
+                self.crowds.purge(node.queue, &purge);
                 self.purges.insert(node.queue, purge);
                 self.removals += 1;
                 self.purged = true;
@@ -427,10 +434,23 @@ impl Mem {
         self.ids.sorted().map(|(id, _)| id)
     }
 
-    /// The messages that were put here with this key, gone ones too.
-    pub(crate) fn find_key(&self, hash: u64, queue: &QueueName, key: &Key, ids: &mut Vec<MessageId>) {
-        let short = short(hash);
+    /// The messages that were put here with this key, gone ones too; of many that are dead the newest ones (see [`Crowds::find`]). How many
+    /// were looked at.
+    pub(crate) fn find_key(
+        &self,
+        hash: u64,
+        (queue, key): (&QueueName, &Key),
+        newer: &Behind<'_>,
+        ids: &mut Vec<MessageId>,
+    ) -> usize {
+        let (short, mut looks) = (short(hash), 0);
+        if !self.crowds.is_empty()
+            && let Some(no) = self.numbers.get(queue)
+        {
+            looks += self.crowds.find(hash, *no, key.as_str().as_bytes(), newer, ids);
+        }
         for (_, place) in self.keys.iter_hash(spread(short)).filter(|(known, _)| *known == short) {
+            looks += 1;
             if let Some((id, q, k)) = put_names(self.record(*place))
                 && q == queue.as_str().as_bytes()
                 && k == key.as_str().as_bytes()
@@ -438,6 +458,7 @@ impl Mem {
                 ids.push(id);
             }
         }
+        looks
     }
 
     /// The newest answer remembered here under this id.
@@ -525,6 +546,18 @@ impl Mem {
             self.extents[old.queue as usize].sub(extent);
         }
         self.ids.set(id.0, node.place);
+        let put = if node.put == 0 { old.map_or(0, |old| old.put) } else { node.put };
+        if !self.crowds.is_empty()
+            && put != 0
+            && let Some((_, _, key)) = put_names(record_at(&self.arena, put))
+        {
+            let hash = QueueHash::of(&self.names[node.queue as usize]).key(key);
+            let stands = match node.stands {
+                Stands::Is(kind) => Some(kind),
+                Stands::Gone => None,
+            };
+            self.crowds.turn(hash, node.queue, key, id, stands);
+        }
         if node.stands == Stands::Gone {
             return;
         }
@@ -566,8 +599,11 @@ impl Mem {
         self.extent.add(kept);
     }
 
-    fn note_key(&mut self, hash: u64, place: Place) {
+    fn note_key(&mut self, hash: u64, key: &Key, Node { place, queue, .. }: Node) {
         let short = short(hash);
+        if self.crowds.has(hash, queue, key.as_str().as_bytes()) {
+            return; // it is noted there with its stage
+        }
         // A key that is taken again and again must not leave a trail of gone messages.
         let arena = &self.arena;
         let (ids, purges) = (&self.ids, &self.purges);
@@ -581,12 +617,35 @@ impl Mem {
                         .is_some_and(|purge| purge.place > node.place && purge.takes(id))
             })
         };
+        let mut looks = 0;
         let known = self.keys.iter_hash_mut(spread(short)).filter(|(known, _)| *known == short);
-        if let Some(gone) = known.take(16).find(|(_, known)| is_gone(*known)) {
+        if let Some(gone) = known.take(CROWD).inspect(|_| looks += 1).find(|(_, known)| is_gone(*known)) {
             gone.1 = place;
             return;
         }
+        if looks == CROWD && self.crowds.begin(hash, queue, key.as_str().as_bytes()) {
+            return self.gather_crowd(hash, queue, key);
+        }
         self.keys.insert_unique(spread(short), (short, place), |(known, _)| spread(*known));
+    }
+
+    /// Takes the messages of a key that is crowded from now on together.
+    fn gather_crowd(&mut self, hash: u64, queue: u32, key: &Key) {
+        let (short, name, key) = (short(hash), self.names[queue as usize].as_str(), key.as_str());
+        let arena = &self.arena;
+        let named = |place: Place| {
+            let names = put_names(record_at(arena, place));
+            names.filter(|(_, q, k)| *q == name.as_bytes() && *k == key.as_bytes()).map(|(id, ..)| id)
+        };
+        let mut ids = Vec::new();
+        while let Ok(entry) = self.keys.find_entry(spread(short), |e| e.0 == short && named(e.1).is_some()) {
+            ids.extend(named(entry.remove().0.1));
+        }
+        for id in ids {
+            if let Some(Node { stands: Stands::Is(kind), .. }) = self.known(id) {
+                self.crowds.turn(hash, queue, key.as_bytes(), id, Some(kind));
+            }
+        }
     }
 
     fn note_answer(&mut self, row: &DedupeRow, place: Place) {
@@ -709,39 +768,6 @@ fn life_of(record: Record) -> Option<Life> {
         Record::Put { life, .. } | Record::Changed { life, .. } => Some(life),
         _ => None,
     }
-}
-
-/// Id, queue and key of a record that puts a message.
-fn put_names(bytes: &[u8]) -> Option<(MessageId, &[u8], &[u8])> {
-    let (kind, mut rest) = bytes.split_first()?;
-    if *kind != PUT {
-        return None;
-    }
-    let id = varint(&mut rest).ok()?;
-    let queue = blob(&mut rest).ok()?;
-    Some((MessageId(id), queue, blob(&mut rest).ok()?))
-}
-
-fn names_answer(bytes: &[u8], queue: &str, id: &str) -> bool {
-    let Some((&DEDUPED, mut rest)) = bytes.split_first() else { return false };
-    blob(&mut rest) == Ok(queue.as_bytes()) && blob(&mut rest) == Ok(id.as_bytes())
-}
-
-fn blob<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], DecodeError> {
-    let length = usize::try_from(varint(rest)?).map_err(|_| DecodeError::Short)?;
-    let (blob, behind) = rest.split_at_checked(length).ok_or(DecodeError::Short)?;
-    *rest = behind;
-    Ok(blob)
-}
-
-/// The part of a hash that is kept.
-#[allow(clippy::cast_possible_truncation)] // a part of it is enough
-fn short(hash: u64) -> u32 {
-    (hash >> 32) as u32
-}
-
-fn spread(short: u32) -> u64 {
-    u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 fn full() -> StoreError {

@@ -119,6 +119,7 @@ pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreE
         overlay,
         seen: RoaringTreemap::new(),
         missing: RoaringTreemap::new(),
+        stretches: Vec::new(),
         report,
     };
     salvage.journal(&frames)?;
@@ -136,6 +137,8 @@ struct Salvage<'a> {
     seen: RoaringTreemap,
     /// Ids whose newest row cannot be read.
     missing: RoaringTreemap,
+    /// Of each damaged run, some of these, and when they were due.
+    stretches: Vec<(RoaringTreemap, Vec<Loss>)>,
     report: SalvageReport,
 }
 
@@ -175,7 +178,9 @@ impl Salvage<'_> {
         })?;
         self.target.flush(&mut self.report)?;
         let lost = &pieces.unread(&read) - &self.seen;
-        self.missing.extend(lost.iter().filter(|id| !self.overlay.replaces(MessageId(*id))));
+        let lost: RoaringTreemap = lost.iter().filter(|id| !self.overlay.replaces(MessageId(*id))).collect();
+        self.missing.extend(&lost);
+        self.stretches.push((lost, pieces.unread_spans(&entry.no.run())));
         Ok(())
     }
 
@@ -202,6 +207,11 @@ impl Salvage<'_> {
             self.report.losses.push(Loss::Message { id, queue, due });
         }
         self.report.losses.extend(Loss::of_ids(&self.missing));
+        for (ids, stretches) in std::mem::take(&mut self.stretches) {
+            if !ids.is_disjoint(&self.missing) {
+                self.report.losses.extend(stretches);
+            }
+        }
         let written = self.target.close()?;
         (self.report.messages, self.report.answers) = (written.messages, written.answers);
         for (queue, should) in self.books.counts() {

@@ -24,6 +24,7 @@ use crate::manifest::{Manifest, NotReplaced, SegmentEntry};
 use crate::mem::Mem;
 use crate::options::Options;
 use crate::readers::Readers;
+use crate::reserve;
 use crate::view::{Part, View};
 
 pub(crate) struct Shared {
@@ -186,7 +187,7 @@ impl Shared {
         let changed = change(&mut next);
         next.next_file = FileNo(self.next_file.load(Ordering::Relaxed));
         next.proven = self.syncer.synced();
-        match next.replace(&*self.disk) {
+        match next.replace_with(&*self.disk, || reserve::give_up(self)) {
             Ok(()) => {
                 *manifest = next;
                 Ok(changed)

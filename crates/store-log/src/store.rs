@@ -563,12 +563,17 @@ impl Store for LogStore {
         Some(match page {
             Outcome::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
             Outcome::Unread(load, error) => {
+                let error = error.of_page(load.ticket);
                 self.unread.push_back(load);
                 self.unread_at = Some(Instant::now());
                 Err(error)
             }
             Outcome::Ended(error) => Err(error),
         })
+    }
+
+    fn forget(&mut self, ticket: u64) {
+        self.unread.retain(|load| load.ticket != ticket);
     }
 
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
@@ -652,6 +657,11 @@ impl Hands {
     /// Loads one page, if one was asked for. [`Store::loaded`] does so by itself.
     pub fn load(&self) -> Worked {
         self.guarded(load::step, "duewheel-load")
+    }
+
+    /// Bytes that the store believes to be kept aside for the next state file.
+    pub fn reserved(&self) -> u64 {
+        self.0.reserved.load(Relaxed)
     }
 
     /// As a thread of the store would: a panic ends the store before it goes on.

@@ -1,5 +1,6 @@
 //! What the owner of a queue sets: settings and pause. And what follows from them as time passes.
 
+use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
 use crate::policy::{Lasting, QueueSettings};
@@ -16,12 +17,13 @@ impl Engine {
     pub(super) fn configure(
         &mut self,
         now: Now,
+        to: ReplyTo,
         name: &QueueName,
         settings: QueueSettings,
         fx: &mut Effects,
-    ) -> Reply {
+    ) {
         if let Err(refusal) = self.check_settings(name, &settings) {
-            return Reply::Configure(refusal);
+            return self.respond(to, Reply::Configure(refusal), fx);
         }
         let idx = self.queues.find_or_make(name);
         let queue = self.queues.get_mut(idx);
@@ -29,20 +31,20 @@ impl Engine {
         let reordered = rank != (queue.settings.priority, queue.settings.order);
         queue.settings = settings;
         self.record_queue(idx, fx);
-        if reordered {
-            self.rank_again(now, idx, fx);
-        }
         if let Some(planned) = self.queues.get_mut(idx).dead_check.take() {
             self.dead_checks.remove(&(planned, idx));
         }
         self.plan_dead_check(now, idx, Died::default());
-        let view = self.view_of_queue(now, self.queues.get(idx));
+        let answer = Reply::Queues(vec![self.view_of_queue(now, self.queues.get(idx))]);
+        if reordered {
+            return self.rank_again(now, idx, to, answer, fx);
+        }
         self.release(idx);
-        Reply::Queues(vec![view])
+        self.respond(to, answer, fx);
     }
 
     /// Gives a new queue the order that whoever puts the first message into it is used to.
-    pub(super) fn choose_order(&mut self, now: Now, e: &Enqueue, fx: &mut Effects) {
+    pub(super) fn choose_order(&mut self, e: &Enqueue, fx: &mut Effects) {
         let Some(order) = e.order_if_new else { return };
         let idx = self.queues.find_or_make(&e.queue);
         let queue = self.queues.get_mut(idx);
@@ -52,9 +54,9 @@ impl Engine {
         if queue.settings == QueueSettings::default() {
             queue.settings.lasting = Lasting::WhileUsed;
         }
+        // Nothing is ready in it that would have to take another place.
         queue.settings.order = Some(order);
         self.record_queue(idx, fx);
-        self.rank_again(now, idx, fx);
     }
 
     pub(super) fn hold(&mut self, name: &QueueName, how: Hold) -> Reply {
@@ -98,8 +100,12 @@ impl Engine {
 
     /// Ends queues with settings that do not outlive them.
     pub(super) fn end_queues(&mut self, fx: &mut Effects) {
-        for _ in 0..self.policy.max_step {
-            let Some(idx) = self.leaving.pop_first() else { return };
+        let mut budget = self.budget();
+        while let Some(&idx) = self.leaving.first() {
+            if !self.spend(&mut budget, 1) {
+                return;
+            }
+            self.leaving.remove(&idx);
             if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
                 continue;
             }
@@ -114,17 +120,6 @@ impl Engine {
         let queue = self.queues.get(idx);
         let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
         self.append(Record::Queue { name, settings, pause }, fx);
-    }
-
-    /// Settings count at the moment of use: what is ready takes its place by the new ones.
-    fn rank_again(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
-        let ready: Vec<_> = self.queues.get(idx).ready.keys().map(|&(_, id)| id).collect();
-        for id in ready {
-            if let Some(slot) = self.live(id) {
-                self.take_out(slot);
-                self.put_in_place(now, slot, fx);
-            }
-        }
     }
 
     fn check_settings(&self, name: &QueueName, s: &QueueSettings) -> Result<(), SettingsRefusal> {
@@ -190,12 +185,13 @@ impl Engine {
 
     /// Ends timed pauses.
     pub(super) fn end_pauses(&mut self, now: Now, fx: &mut Effects) {
-        for _ in 0..self.policy.max_step {
-            let Some(&(_, idx)) = self.pauses.first().filter(|(t, _)| *t <= now.engine) else { return };
+        let mut budget = self.budget();
+        while let Some(&(_, idx)) = self.pauses.first().filter(|(t, _)| *t <= now.engine)
+            && self.spend(&mut budget, 1)
+        {
             self.set_pause(idx, Pause::Running, fx);
             self.release(idx);
         }
-        self.unfinished = true;
     }
 
     fn wake_queue(&mut self, idx: QueueIdx) {

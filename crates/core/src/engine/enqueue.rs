@@ -93,7 +93,7 @@ impl Engine {
         }
         room?;
         self.accept_by_quota(now, &e, holder)?;
-        self.choose_order(now, &e, fx);
+        self.choose_order(&e, fx);
         if let Some(slot) = holder {
             self.remove_from(slot, Gone::Replaced, fx);
         }

@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 use crate::id::{Lsn, MessageId, ReplyTo};
-use crate::message::{Kind, Row, State};
-use crate::name::QueueName;
+use crate::message::{Row, State};
+use crate::name::{Key, QueueName};
 use crate::record::Gone;
 use crate::store::{Cursor, Load, Loaded, Lookups, More, Room, Sequence, Which, place_in};
 use crate::time::{Class, Now};
@@ -17,15 +17,15 @@ use super::effect::Effects;
 use super::input::ListCursor;
 use super::load::now_of;
 use super::reply::{Page, Reply, View};
-use super::rows::state_of;
+use super::rows::{Slot, state_of};
 
 /// An answer that waits for pages.
 #[derive(Debug)]
 pub(super) enum Gather {
     /// Pages of one sequence or of two.
     Pages(Pages),
-    /// Dead messages that are to come back: they are looked up once more, together with their keys.
-    Redrive { to: ReplyTo, queue: QueueName, rows: VecDeque<Row>, many: Many, next: Vec<Load> },
+    /// Messages of pages that are to be fired or redriven: they are looked up once more.
+    Many { to: ReplyTo, queue: QueueName, rows: VecDeque<Found>, what: ToMany, many: Many, next: Vec<Load> },
 }
 
 #[derive(Debug)]
@@ -41,8 +41,31 @@ pub(super) struct Pages {
 enum Want {
     Peek(State),
     List { state: Option<State>, seen: ListCursor, limit: usize },
-    Fire(Many),
-    Redrive(Many),
+    Change(ToMany, Many),
+}
+
+/// What is done to many messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToMany {
+    Fire,
+    Redrive,
+}
+
+/// A message of a page that is to be changed. What else the page says of it may be old by then.
+#[derive(Debug)]
+pub(super) struct Found {
+    id: MessageId,
+    /// Of a dead message: it must be free when the message comes back.
+    key: Option<Key>,
+}
+
+/// What has become of a question that was given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Nothing was changed, and this one is to be told why.
+    Untouched(ReplyTo),
+    /// Nobody waits for an answer any more, or some messages were changed and the answer says how many.
+    Told,
 }
 
 /// How much of what was asked for is done.
@@ -145,7 +168,7 @@ impl Engine {
         let max = max.min(self.policy.max_step);
         let rows = max.max(PEEK_ROWS);
         let loads = if max == 0 { vec![] } else { self.pages_of_scheduled(now, queue, NOTHING_SEEN, rows) };
-        self.gather(now, to, queue, Want::Fire(Many { max, done: 0 }), loads, fx);
+        self.gather(now, to, queue, Want::Change(ToMany::Fire, Many { max, done: 0 }), loads, fx);
     }
 
     /// Makes dead messages of a queue ready again, in the order in which they died.
@@ -160,7 +183,7 @@ impl Engine {
         let max = max.min(self.policy.max_step);
         let dead = self.page(Sequence::Dead, Which::One(queue.clone()), None, max.max(PEEK_ROWS));
         let loads = if max == 0 { vec![] } else { vec![dead] };
-        self.gather(now, to, queue, Want::Redrive(Many { max, done: 0 }), loads, fx);
+        self.gather(now, to, queue, Want::Change(ToMany::Redrive, Many { max, done: 0 }), loads, fx);
     }
 
     /// Nothing that is due is Scheduled.
@@ -283,104 +306,131 @@ impl Engine {
                 }
                 self.respond(to, Reply::Page(page), fx);
             }
-            Want::Fire(mut many) => {
-                let mut rows: Vec<(Row, crate::Lsn)> = pages
-                    .into_iter()
-                    .flat_map(|p| p.rows.into_iter().map(move |row| (row, p.as_of)))
-                    .collect();
-                rows.sort_by_key(|(row, _)| (now.wall_of(row.life.due), row.message.id));
-                for (row, as_of) in rows {
-                    let slot = self.take_far(row, as_of);
-                    let slot = slot.filter(|&s| self.rows.get(s).state(now) == State::Scheduled);
-                    if let Some(slot) = slot.filter(|_| many.left() > 0) {
-                        self.fire_now(now, slot, fx);
-                        many.done += 1;
-                    }
+            Want::Change(what, many) => {
+                let mut rows: Vec<Row> = pages.into_iter().flat_map(|page| page.rows).collect();
+                if what == ToMany::Fire {
+                    rows.sort_by_key(|row| (now.wall_of(row.life.due), row.message.id));
                 }
-                if many.left() > 0 && !next.is_empty() {
-                    return self.gather(now, to, &queue, Want::Fire(many), next, fx);
-                }
-                self.respond(to, Reply::Count(many.done as u64), fx);
-            }
-            Want::Redrive(many) => {
-                let rows: VecDeque<Row> = pages.into_iter().flat_map(|p| p.rows).collect();
+                let found = |row: Row| Found {
+                    id: row.message.id,
+                    key: row.message.key.clone().filter(|_| what == ToMany::Redrive),
+                };
+                let rows: VecDeque<Found> = rows.into_iter().map(found).collect();
                 let number = self.next_gather;
                 self.next_gather += 1;
-                self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
-                self.redrives.push_back(number);
+                self.gathers.insert(number, Gather::Many { to, queue, rows, what, many, next });
+                self.manys.push_back(number);
+                self.unfinished = true;
             }
         }
     }
 
-    /// What the redrives under way need to know: of as many messages as one step brings back.
+    /// What changes of many messages under way need to know: of as many messages as one step changes.
     pub(super) fn look_up_own(&mut self, lookups: &mut Lookups) {
         self.own_looked_up = 0;
-        for number in &self.redrives {
-            let Some(Gather::Redrive { rows, .. }) = self.gathers.get(number) else { continue };
+        for number in &self.manys {
+            let Some(Gather::Many { queue, rows, .. }) = self.gathers.get(number) else { continue };
             for row in rows {
                 if self.own_looked_up == self.policy.max_step {
                     return;
                 }
                 self.own_looked_up += 1;
-                self.look_up_id(row.message.id, lookups);
-                if let Some(key) = &row.message.key {
-                    self.look_up_key(&row.message.queue, key, lookups);
+                self.look_up_id(row.id, lookups);
+                if let Some(key) = &row.key {
+                    self.look_up_key(queue, key, lookups);
                 }
             }
         }
     }
 
-    /// Gives up the redrive that is next, because what it needs cannot be read: whom to tell, and how many messages it has brought back.
-    pub fn give_up_redrive(&mut self) -> Option<(ReplyTo, usize)> {
+    /// Gives up the change of many messages that is next, because what it needs cannot be read or written. If it has changed none, this tells
+    /// whom to tell so; else the answer says how many.
+    pub fn give_up_many(&mut self, fx: &mut Effects) -> Option<GivenUp> {
         self.own_looked_up = 0;
-        let number = self.redrives.pop_front()?;
+        let number = self.manys.pop_front()?;
         match self.gathers.remove(&number)? {
-            Gather::Redrive { to, many, .. } => Some((to, many.done)),
+            Gather::Many { to, many, .. } => Some(self.give_up(to, many.done, fx)),
             Gather::Pages(_) => None,
         }
     }
 
-    /// Brings back what was asked for, as far as everything that it needs has been looked up.
-    pub(super) fn finish_redrives(&mut self, now: Now, fx: &mut Effects) {
-        while let Some(number) = self.redrives.pop_front() {
-            let Some(Gather::Redrive { to, queue, mut rows, mut many, next }) = self.gathers.remove(&number)
+    /// A page cannot be read. If a question waits for it, the question is given up, so that the next one has its place; a page that is needed
+    /// for anything else is still waited for.
+    pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
+        let number = self.forget_page(ticket)?;
+        let given_up = match self.gathers.remove(&number) {
+            None => GivenUp::Told, // with another page of the same question
+            Some(Gather::Many { to, many, .. }) => self.give_up(to, many.done, fx),
+            Some(Gather::Pages(pages)) => {
+                let done = match pages.want {
+                    Want::Change(_, many) => many.done,
+                    Want::Peek(_) | Want::List { .. } => 0,
+                };
+                self.give_up(pages.to, done, fx)
+            }
+        };
+        self.start_gathers(fx);
+        Some(given_up)
+    }
+
+    fn give_up(&mut self, to: ReplyTo, done: usize, fx: &mut Effects) -> GivenUp {
+        if done == 0 {
+            return GivenUp::Untouched(to);
+        }
+        self.respond(to, Reply::Count(done as u64), fx);
+        GivenUp::Told
+    }
+
+    /// Fires and redrives what was asked for, as far as everything that it needs has been looked up.
+    pub(super) fn finish_manys(&mut self, now: Now, fx: &mut Effects) {
+        if self.room == Room::RemoveOnly {
+            return; // it would write what the store has no room for now
+        }
+        let mut budget = self.budget();
+        while let Some(number) = self.manys.pop_front() {
+            let Some(Gather::Many { to, queue, mut rows, what, mut many, next }) =
+                self.gathers.remove(&number)
             else {
                 continue;
             };
-            if self.room == Room::RemoveOnly {
-                // It would write what the store has no room for now.
-                self.respond(to, Reply::Count(many.done as u64), fx);
-                continue;
-            }
             while many.left() > 0
                 && let Some(row) = rows.front()
             {
-                let id = row.message.id;
-                let key_unmade = |key| self.unmade.has_key(&row.message.queue, key);
-                let unmade = self.unmade.has_id(id) || row.message.key.as_ref().is_some_and(key_unmade);
-                if self.own_looked_up == 0 || unmade {
+                let key_unmade = |key| self.unmade.has_key(&queue, key);
+                let unmade = self.unmade.has_id(row.id) || row.key.as_ref().is_some_and(key_unmade);
+                if self.own_looked_up == 0 || unmade || !self.spend(&mut budget, 1) {
                     self.unfinished = true;
                     self.own_looked_up = 0;
-                    self.gathers.insert(number, Gather::Redrive { to, queue, rows, many, next });
-                    return self.redrives.push_front(number);
+                    self.gathers.insert(number, Gather::Many { to, queue, rows, what, many, next });
+                    return self.manys.push_front(number);
                 }
                 self.own_looked_up -= 1;
+                let slot = self.live(row.id);
                 rows.pop_front();
-                let dead = self.live(id).filter(|&s| self.rows.get(s).life.stage.kind() == Kind::Dead);
-                if let Some(slot) = dead.filter(|&s| self.key_taken(s).is_none()) {
-                    self.count_fire(slot);
-                    self.revive(now, slot, fx);
-                    many.done += 1;
-                }
+                many.done += usize::from(slot.is_some_and(|slot| self.change_one(now, slot, what, fx)));
             }
             // Those behind them that were looked up are not needed.
             self.own_looked_up -= rows.len().min(self.own_looked_up);
             if many.left() > 0 && !next.is_empty() {
-                self.gather(now, to, &queue, Want::Redrive(many), next, fx);
+                self.gather(now, to, &queue, Want::Change(what, many), next, fx);
             } else {
                 self.respond(to, Reply::Count(many.done as u64), fx);
             }
         }
+    }
+
+    /// Whether a message of a page is still such that it is changed.
+    fn change_one(&mut self, now: Now, slot: Slot, what: ToMany, fx: &mut Effects) -> bool {
+        let state = self.rows.get(slot).state(now);
+        match what {
+            ToMany::Fire if state == State::Scheduled => self.fire_now(now, slot, fx),
+            ToMany::Redrive if state == State::Dead && self.key_taken(slot).is_none() => {
+                self.count_fire(slot);
+                self.revive(now, slot, fx);
+            }
+            ToMany::Fire | ToMany::Redrive => return false,
+        }
+        true
     }
 
     /// Reads pages of one queue together, by the present offset of the clocks.
@@ -501,7 +551,7 @@ impl Engine {
     }
 
     /// Appends a removal without a settle; for what a queue's settings remove.
-    pub(super) fn expire_one(&mut self, slot: super::rows::Slot, fx: &mut Effects) {
+    pub(super) fn expire_one(&mut self, slot: Slot, fx: &mut Effects) {
         self.remove(slot, Gone::Expired, fx);
     }
 }

@@ -48,6 +48,9 @@ const REST_MS: u64 = 50;
 /// A queue with a backlog is left out of pages for the others from so many messages on.
 const WORTH_LEAVING_OUT: u64 = 64;
 
+/// About how many bytes the record of a removal takes.
+const OF_A_REMOVAL: usize = 256;
+
 const CLASSES: [Class; 2] = [Class::At, Class::After];
 
 /// What is under way, and what has changed meanwhile.
@@ -450,7 +453,9 @@ impl Engine {
 
     /// Asks for dead messages of a queue, to see whose time is over.
     pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
-        let load = self.page(Sequence::Dead, Which::One(name.clone()), after, self.policy.max_step);
+        // A step removes all of a page.
+        let rows = self.policy.max_step.min(self.policy.max_step_bytes / 2 / OF_A_REMOVAL).max(1);
+        let load = self.page(Sequence::Dead, Which::One(name.clone()), after, rows);
         self.loading.dead += 1;
         self.ask(What::Dead(name), self.last, load, fx);
     }
@@ -477,6 +482,14 @@ impl Engine {
             What::Gather(number) => self.take_gathered(now, number, flight.asked, loaded, fx),
         }
         self.loading.forget();
+    }
+
+    /// Forgets a page that a question waits for; which question.
+    pub(super) fn forget_page(&mut self, ticket: u64) -> Option<u64> {
+        let What::Gather(number) = self.loading.flights.get(&ticket)?.what else { return None };
+        self.loading.flights.remove(&ticket);
+        self.loading.forget();
+        Some(number)
     }
 
     fn take_leased(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {

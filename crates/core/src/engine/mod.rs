@@ -22,7 +22,9 @@
 mod acked;
 mod admin;
 mod batch;
+mod budget;
 mod change;
+mod closing;
 mod dedupe;
 mod effect;
 mod enqueue;
@@ -37,6 +39,7 @@ mod queue;
 mod quota;
 mod ready;
 mod reply;
+mod rerank;
 mod reserve;
 mod rows;
 mod schedule;
@@ -71,14 +74,17 @@ use crate::time::{EngineMs, Now};
 
 use acked::Acked;
 use batch::Unmade;
+use closing::Closing;
 use dedupe::Dedupe;
 use fresh::Fresh;
+pub use gather::GivenUp;
 use gather::{Gather, Pages};
 use load::Loading;
 use purge::Grave;
 use queue::{QueueIdx, Queues};
 use quota::Tenants;
 use ready::ReadyMemory;
+use rerank::Rerank;
 use rows::{Rows, Slot};
 use schedule::Schedule;
 use waiters::Waiters;
@@ -203,6 +209,11 @@ pub struct Engine {
     urgent: u64,
     /// Unsettled messages by kind, wherever they are.
     kinds: [u64; 3],
+    /// Bytes of all records decided, about.
+    decided: u64,
+    closing: Closing,
+    /// Queues whose ready messages are being put into another order.
+    reranks: BTreeMap<QueueIdx, Rerank>,
     /// Grants of this step to those who waited.
     granted: usize,
     /// See [`Engine::work`].
@@ -214,8 +225,8 @@ pub struct Engine {
     next_gather: u64,
     /// Answers that wait for their turn: pages of a few are under way at a time.
     gathers_waiting: VecDeque<(Pages, Vec<Load>)>,
-    /// Those of them that bring dead messages back, and can do so now.
-    redrives: VecDeque<u64>,
+    /// Those of them that change many messages, and can do so now.
+    manys: VecDeque<u64>,
     /// How many of their messages, from the first on, this batch has looked up.
     own_looked_up: usize,
     /// What this batch needs and has not looked up.
@@ -320,7 +331,10 @@ impl Engine {
             gathers: BTreeMap::new(),
             next_gather: 0,
             gathers_waiting: VecDeque::new(),
-            redrives: VecDeque::new(),
+            manys: VecDeque::new(),
+            decided: 0,
+            closing: Closing::default(),
+            reranks: BTreeMap::new(),
             own_looked_up: 0,
             unmade: Unmade::default(),
             parked: BTreeSet::new(),
@@ -407,7 +421,7 @@ impl Engine {
             }
             Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
             Op::Stats => Reply::Stats(Box::new(self.stats(now))),
-            Op::Configure { queue, settings } => self.configure(now, &queue, settings, fx),
+            Op::Configure { queue, settings } => return self.configure(now, to, &queue, settings, fx),
             Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
             Op::Resume { queue } => {
                 self.resume(&queue, fx);
@@ -419,10 +433,7 @@ impl Engine {
                 self.let_go(&queue, how);
                 Reply::Done
             }
-            Op::SessionClosed { session } => {
-                self.session_closed(now, session, fx);
-                Reply::Done
-            }
+            Op::SessionClosed { session } => return self.session_closed(now, to, session, fx),
             Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
             Op::NextDue => return self.next_due_asked.push(to),
             Op::Quotas => Reply::Quotas(self.tenants.uses(now)),
@@ -441,10 +452,12 @@ impl Engine {
         let now = self.advance(now);
         self.unfinished = false;
         self.expire_leases(now, fx);
+        self.close_sessions(now, fx);
         self.fire_due(now, fx);
         self.end_pauses(now, fx);
         self.expire_dead(now, fx);
-        self.finish_redrives(now, fx);
+        self.finish_manys(now, fx);
+        self.rank_on(now, fx);
         self.start_gathers(fx);
         self.sweep_graves();
         self.serve_dirty(now, fx);
@@ -490,9 +503,15 @@ impl Engine {
         self.last
     }
 
-    /// Whether a question waits for pages that are under way.
+    /// Bytes of the records decided so far, about ([`Record::weight`]).
+    pub fn decided_bytes(&self) -> u64 {
+        self.decided
+    }
+
+    /// Whether an answer waits for pages that are under way, or for work that goes on in the next step.
     pub fn has_questions(&self) -> bool {
-        !self.gathers.is_empty() || !self.gathers_waiting.is_empty() || !self.next_due_asked.is_empty()
+        let pages = !self.gathers.is_empty() || !self.gathers_waiting.is_empty();
+        pages || !self.next_due_asked.is_empty() || !self.closing.is_empty() || !self.reranks.is_empty()
     }
 
     /// Who holds which queue ([`Op::Hold`]), for [`Config::holds`] of the engine that takes this one's place.
@@ -550,6 +569,7 @@ impl Engine {
     fn append(&mut self, record: Record, fx: &mut Effects) -> Lsn {
         self.last = self.last.next();
         self.loading.touch(&record, self.last);
+        self.decided += record.weight() as u64;
         fx.push(Effect::Append(record));
         self.last
     }

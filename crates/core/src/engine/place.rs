@@ -145,6 +145,8 @@ impl Engine {
                 }
                 self.leased_weight -= weight;
                 let queue = self.queues.get_mut(idx);
+                let born = &mut self.rows.get_mut(slot).born;
+                *born = (*born).max(queue.purged);
                 queue.leased.remove(&id);
                 queue.leased_weight -= weight;
                 queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
@@ -341,7 +343,8 @@ impl Engine {
 
     pub(super) fn is_live(&self, slot: Slot) -> bool {
         let entry = self.rows.get(slot);
-        entry.born >= self.queues.get(entry.queue).purged
+        // A purge leaves what is leased; the row says so when the lease ends.
+        matches!(entry.place, Place::Leased(_)) || entry.born >= self.queues.get(entry.queue).purged
     }
 
     /// The message that holds a key: the unsettled one that is not dead. It must be in memory, or have been looked up.

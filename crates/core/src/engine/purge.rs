@@ -28,9 +28,9 @@ impl Engine {
         if purged == 0 {
             return 0;
         }
-        let keep: Vec<MessageId> = queue.leased.iter().copied().collect();
+        let (kept, keep) = (queue.leased.len() as u64, queue.leased.iter().copied().collect());
         let before = MessageId(self.next_id);
-        let record = Record::Purged { queue: name.clone(), keep: keep.clone(), before, purged };
+        let record = Record::Purged { queue: name.clone(), keep, before, purged };
         queue.totals.count(&record);
         self.totals.count(&record);
         let gone = queue.tally.purge();
@@ -50,15 +50,10 @@ impl Engine {
         self.urgent -= queue.urgent;
         queue.urgent = 0;
         queue.purged = lsn;
-        let gone = queue.resident - keep.len() as u64;
+        let gone = queue.resident - kept;
         queue.resident -= gone;
         queue.purged_here += gone;
         self.purged_here += gone;
-        for id in keep {
-            if let Some(slot) = self.rows.slot(id) {
-                self.rows.get_mut(slot).born = lsn;
-            }
-        }
         self.fresh.purge(name);
         self.uncount_ready(idx, ready.len(), weight);
         self.graves.push(Grave { queue: idx, ready });

@@ -190,24 +190,28 @@ impl Engine {
 
     /// Ends leases that have run out.
     pub(super) fn expire_leases(&mut self, now: Now, fx: &mut Effects) {
-        for _ in 0..self.policy.max_step {
+        let mut budget = self.budget();
+        while self.spend(&mut budget, 1) {
             let Some(slot) = self.schedule.pop_lease(now) else { return };
             self.lease_expired += 1;
             self.end_lease(now, slot, Ended::LeaseExpired, fx);
         }
-        self.unfinished = true;
     }
 
     /// Serves those who wait on queues where something became ready.
     pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
         self.granted = 0;
+        let mut budget = self.budget();
         while self.granted < self.policy.max_step
+            && !self.dirty.is_empty()
+            && self.spend(&mut budget, 1)
             && let Some(idx) = self.dirty.pop_first()
         {
             self.serve_queue(now, idx, fx);
         }
         // One after the other: each may take what the next would need.
         while self.granted < self.policy.max_step
+            && self.spend(&mut budget, 1)
             && let Some(idx) = self.next_starved()
         {
             self.note_hunger(idx);
@@ -266,7 +270,10 @@ impl Engine {
             return told;
         }
         let mut batch = Batch::default();
-        while batch.grants.len() < waiter.max {
+        // An answer may be smaller than what was asked for: the next reserve has the rest.
+        let most = waiter.max.min(self.policy.max_step.max(1));
+        let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
+        while batch.grants.len() < most && (batch.grants.is_empty() || self.decided < until) {
             let Some(slot) = self.best_ready(now, &mut heads, fx) else { break };
             let entry = self.rows.get(slot);
             let (idx, weight) = (entry.queue, entry.message.weight());
@@ -561,23 +568,6 @@ impl Engine {
         }
     }
 
-    /// A connection is gone.
-    pub(super) fn session_closed(&mut self, now: Now, session: SessionId, fx: &mut Effects) {
-        if session == SessionId::NONE {
-            return;
-        }
-        while let Some(waiter) = self.waiters.pop_of(session) {
-            self.leave_queues(now, &waiter);
-            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
-        }
-        while let Some((_, _, id)) = self.first_bound_entry(session) {
-            match self.rows.slot(id) {
-                Some(slot) => self.end_lease(now, slot, Ended::Released, fx),
-                None => break,
-            }
-        }
-    }
-
     pub(super) fn session_deadline(&self, now: Now, session: SessionId) -> Option<u64> {
         self.first_bound(session).map(|until| until.0.saturating_sub(now.engine_up().0))
     }
@@ -586,7 +576,7 @@ impl Engine {
         self.first_bound_entry(session).map(|(_, until, _)| until)
     }
 
-    fn first_bound_entry(&self, session: SessionId) -> Option<(SessionId, EngineMs, MessageId)> {
+    pub(super) fn first_bound_entry(&self, session: SessionId) -> Option<(SessionId, EngineMs, MessageId)> {
         let first = self.bound.range((session, EngineMs(0), MessageId(0))..).next()?;
         (first.0 == session && session != SessionId::NONE).then_some(*first)
     }
@@ -603,16 +593,6 @@ impl Engine {
     fn drop_empty_queues(&mut self, queues: &[QueueIdx]) {
         for &idx in queues {
             self.release(idx);
-        }
-    }
-
-    /// Leases of connections of an earlier reign: those connections are gone.
-    pub(super) fn release_bound(&mut self, now: Now, fx: &mut Effects) {
-        let ids: Vec<MessageId> = self.bound.iter().map(|&(_, _, id)| id).collect();
-        for id in ids {
-            if let Some(slot) = self.live(id) {
-                self.end_lease(now, slot, Ended::Released, fx);
-            }
         }
     }
 }

@@ -91,9 +91,9 @@ impl Waiters {
         if time > now { None } else { self.remove(arrival) }
     }
 
-    pub(super) fn pop_of(&mut self, session: SessionId) -> Option<Waiter> {
+    pub(super) fn first_of(&self, session: SessionId) -> Option<u64> {
         let &(of, arrival) = self.by_session.range((session, 0)..).next()?;
-        if of == session { self.remove(arrival) } else { None }
+        (of == session).then_some(arrival)
     }
 
     pub(super) fn pop_any(&mut self) -> Option<Waiter> {

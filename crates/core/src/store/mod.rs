@@ -110,10 +110,15 @@ pub trait Store: Send {
     /// A page that has been loaded, if any; the waker is called for each.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] may concern this page alone: as long as [`Store::progress`] succeeds, nothing is poisoned, and the
-    /// store reads the page again by itself after a pause, as of a later position. After any other error the store is poisoned
-    /// (obligation 6).
+    /// [`ErrorKind::Unavailable`] may concern this page alone, which [`StoreError::page`] names then: as long as [`Store::progress`] succeeds,
+    /// nothing is poisoned, and the store reads the page again by itself after a pause, as of a later position, unless it is told to
+    /// [`forget`](Store::forget) it. After any other error the store is poisoned (obligation 6).
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>>;
+
+    /// A page that could not be read is not wanted any more. The store may still give it.
+    fn forget(&mut self, ticket: u64) {
+        let _ = ticket;
+    }
 
     /// Tells the store the clocks while nothing is appended, so that it can note them and its durable position when it
     /// likes (the log does after 100 ms of rest).
@@ -177,6 +182,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
         (**self).loaded()
+    }
+    fn forget(&mut self, ticket: u64) {
+        (**self).forget(ticket)
     }
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         (**self).idle(clock)
@@ -457,12 +465,24 @@ pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
     nothing_from: Option<Lsn>,
+    page: Option<u64>,
 }
 
 impl StoreError {
     /// An error with a sentence for people, which names file and offset where there are any.
     pub fn new(kind: ErrorKind, detail: impl fmt::Display) -> Self {
-        StoreError { kind, detail: detail.to_string().into(), nothing_from: None }
+        StoreError { kind, detail: detail.to_string().into(), nothing_from: None, page: None }
+    }
+
+    /// The same of the page with this ticket ([`Load::ticket`]).
+    #[must_use]
+    pub fn of_page(self, ticket: u64) -> Self {
+        StoreError { page: Some(ticket), ..self }
+    }
+
+    /// The ticket of the page that could not be read; `None`: the error is about no page, or the store does not say about which.
+    pub fn page(&self) -> Option<u64> {
+        self.page
     }
 
     /// The same of a store that knows that no record from this position on was applied, and that none ever will be: a

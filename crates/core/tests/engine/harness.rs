@@ -68,11 +68,16 @@ impl Rig {
 
     /// The process is killed and started again: all that is left is the table. Time goes on.
     pub fn restart(&mut self) {
+        self.renew();
+        self.load();
+    }
+
+    fn renew(&mut self) {
+        self.pages.clear();
         self.epoch += 1;
         let recovered = self.table.recovered(Epoch(self.epoch));
         let config = Config { policy: self.policy.clone(), seed: 7, ids: self.ids, ..Config::default() };
         self.engine = Engine::new(config, recovered, self.now).unwrap();
-        self.load();
     }
 
     fn load(&mut self) {
@@ -87,12 +92,32 @@ impl Rig {
 
     /// Gives the engine a page that was read, if there is one.
     fn deliver(&mut self) -> bool {
+        self.deliver_noting(|_| {})
+    }
+
+    /// The same; `note` sees what the engine decides upon it.
+    pub fn deliver_noting(&mut self, note: impl FnOnce(&Effects)) -> bool {
         let Some(page) = self.pages.pop_front() else { return false };
         self.brought += page.rows.len() as u64;
         let mut fx = Effects::new();
         self.engine.handle(self.now, Input::Loaded(page), &mut fx);
+        note(&fx);
         self.absorb(fx);
         true
+    }
+
+    /// As [`Rig::restart`]; tells how many records each page has made the engine write.
+    pub fn restart_noting(&mut self) -> Vec<usize> {
+        self.renew();
+        let mut fx = Effects::new();
+        self.engine.start(&mut fx);
+        self.absorb(fx);
+        let mut records = Vec::new();
+        while !self.engine.is_open() {
+            let appends = |fx: &Effects| fx.iter().filter(|e| matches!(e, Effect::Append(_))).count();
+            self.deliver_noting(|fx| records.push(appends(fx)));
+        }
+        records
     }
 
     /// Looks up what an operation needs, as a driver does.

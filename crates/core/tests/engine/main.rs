@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 mod batches;
+mod bounds;
 mod harness;
 mod literal;
 mod loading;

@@ -14,131 +14,20 @@ use duewheel_core::time::{Due, EngineMs, Now, WallMs};
 
 use crate::harness::*;
 
+// By its path, because the fuzz targets take this file in by its own.
+#[path = "model/messages.rs"]
+mod messages;
+
+use messages::{M, Model, S};
+
 const QUEUES: [&str; 2] = ["a", "b"];
 const KEYS: [&str; 3] = ["x", "y", "z"];
 const LEASE: u64 = 40;
-
-#[derive(Clone, Debug)]
-struct M {
-    id: MessageId,
-    queue: usize,
-    key: Option<usize>,
-    due: Due,
-    priority: u32,
-    generation: u32,
-    attempt: u32,
-    forgiven: u32,
-    max: u32,
-    body: u8,
-    stage: S,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum S {
-    /// With the token that may still settle it.
-    Scheduled(Option<LeaseToken>),
-    /// With its rank, fixed when it became ready.
-    Ready(u64, Option<LeaseToken>),
-    Leased(LeaseToken, u64, SessionId),
-    Dead(u64),
-}
 
 /// Why a due time is none.
 enum BadWhen {
     InThePast,
     TooFar,
-}
-
-#[derive(Default)]
-struct Model {
-    live: Vec<M>,
-    issued: u64,
-    paused: [bool; 2],
-    last_token: Option<LeaseToken>,
-    granted: u64,
-    died: u64,
-}
-
-impl Model {
-    fn state(m: &M) -> State {
-        match m.stage {
-            S::Scheduled(_) => State::Scheduled,
-            S::Ready(..) => State::Ready,
-            S::Leased(..) => State::Leased,
-            S::Dead(_) => State::Dead,
-        }
-    }
-
-    /// Leases end, what is due becomes ready.
-    fn tick(&mut self, now: Now) {
-        let mut died = 0;
-        for m in &mut self.live {
-            if let S::Leased(token, until, _) = m.stage
-                && until <= now.engine.0
-            {
-                m.stage = if m.attempt - m.forgiven >= m.max {
-                    died += 1;
-                    S::Dead(now.wall.0)
-                } else if now.is_due(m.due) {
-                    S::Ready(now.wall_of(m.due).0, Some(token))
-                } else {
-                    S::Scheduled(Some(token)) // the wall clock went back meanwhile
-                };
-            }
-        }
-        self.died += died;
-        for m in &mut self.live {
-            if let S::Scheduled(token) = m.stage
-                && now.is_due(m.due)
-            {
-                m.stage = S::Ready(now.wall_of(m.due).0, token);
-            }
-        }
-    }
-
-    fn place(&mut self, at: usize, now: Now) {
-        let m = &mut self.live[at];
-        m.stage = if now.is_due(m.due) { S::Ready(now.wall_of(m.due).0, None) } else { S::Scheduled(None) };
-    }
-
-    fn by_id(&self, id: MessageId) -> Option<usize> {
-        self.live.iter().position(|m| m.id == id)
-    }
-
-    fn holder(&self, queue: usize, key: usize) -> Option<usize> {
-        let holds = |m: &M| m.queue == queue && m.key == Some(key) && !matches!(m.stage, S::Dead(_));
-        self.live.iter().position(holds)
-    }
-
-    fn resolve(&self, target: &Target) -> Option<usize> {
-        match target {
-            Target::Id(id) => self.by_id(*id),
-            Target::Key(q, k) => {
-                let queue = QUEUES.iter().position(|name| *name == q.as_str())?;
-                let key = KEYS.iter().position(|name| *name == k.as_str())?;
-                self.holder(queue, key).or_else(|| {
-                    let same = |m: &&M| m.queue == queue && m.key == Some(key);
-                    let last = self.live.iter().filter(same).max_by_key(|m| m.id)?;
-                    self.by_id(last.id)
-                })
-            }
-        }
-    }
-
-    /// Ids in the order in which a reserve gets them. A ready message whose instant is not here any more is not given.
-    fn ready(&self, queues: &[usize], now: Now) -> Vec<MessageId> {
-        let mut found: Vec<_> = self
-            .live
-            .iter()
-            .filter(|m| queues.contains(&m.queue) && !self.paused[m.queue] && now.is_due(m.due))
-            .filter_map(|m| match m.stage {
-                S::Ready(rank, _) => Some((m.priority, rank, m.id)),
-                _ => None,
-            })
-            .collect();
-        found.sort();
-        found.into_iter().map(|(_, _, id)| id).collect()
-    }
 }
 
 /// Delays around everything that has an edge: now, a tick, a turn of the tiny ring, many turns.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use duewheel_core::engine::*;
 use duewheel_core::policy::Policy;
+use duewheel_core::store::Room;
 use duewheel_core::store::{Load, Which};
 
 use crate::harness::*;
@@ -422,4 +423,54 @@ fn queues_of_a_tenant_at_its_leases_are_served_in_turn() {
         ack_all(&mut rig, &grants);
     }
     assert_eq!(counts.into_values().collect::<Vec<_>>(), [4, 4, 4]);
+}
+
+/// A queue of which nothing is in memory is loaded when what kept it from being served ends, although memory is full: what comes in is granted at
+/// once. (Story: it stood in line for what others leave over, and its consumer waited until somebody else's messages were taken.)
+#[test]
+fn a_queue_that_may_be_served_again_is_loaded_although_memory_is_full() {
+    let policy =
+        Policy { ready_messages: 4, least_window: 1, near_messages: 4, load_rows: 4, ..Policy::default() };
+    for barrier in [Room::RemoveOnly, Room::Enough] {
+        let policy = match barrier {
+            Room::RemoveOnly => policy.clone(),
+            _ => Policy { max_leased: 2, ..policy.clone() },
+        };
+        let mut rig = Rig::new(policy);
+        let held = (barrier == Room::Enough).then(|| {
+            for _ in 0..2 {
+                rig.put("q", 0, None);
+            }
+            rig.reserve("q", 1)
+        });
+        // Four queues in demand share the memory equally: none of them gives way.
+        for name in ["a", "b", "c", "d"] {
+            rig.put(name, 0, None);
+            let demand = Reserve { max: 0, ..rig.demand(&[name], 0, 0) };
+            rig.call(Op::Reserve(demand));
+        }
+        if held.is_none() {
+            rig.put("q", 0, None);
+        }
+        let mut fx = Effects::new();
+        rig.engine.handle(rig.now, Input::Room(barrier), &mut fx);
+        let demand = rig.demand(&["q"], 1, 3_600_000);
+        rig.settle();
+        let to = rig.step(Op::Reserve(demand));
+        rig.settle();
+        assert_eq!(rig.reply(to), None, "{barrier:?}: it waits");
+        match held {
+            None => rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx),
+            Some(grants) => {
+                for grant in grants {
+                    let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };
+                    assert!(matches!(rig.call(ack), Reply::Settle(Ok(_))));
+                }
+            }
+        }
+        rig.settle();
+        let reply = rig.reply(to);
+        let is_served = matches!(&reply, Some(Reply::Reserve(Reserved::Grants(grants))) if grants.len() == 1);
+        assert!(is_served, "{barrier:?}: {reply:?}");
+    }
 }

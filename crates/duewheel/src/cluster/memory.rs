@@ -388,6 +388,10 @@ impl Store for LeasedStore {
         self.store.loaded()
     }
 
+    fn forget(&mut self, ticket: u64) {
+        self.store.forget(ticket);
+    }
+
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.check()?;
         self.store.idle(clock)

@@ -1,7 +1,6 @@
 //! What the driver must know of the kinds of operations, answers and records.
 
 use duewheel_core::engine::{Op, Reply};
-use duewheel_core::record::Record;
 
 /// Whether an operation writes records that take room until a flush has written them, and gives none back.
 pub(super) fn grows(op: &Op) -> bool {
@@ -66,17 +65,5 @@ pub(super) fn is_in_one_group(reply: &Reply) -> bool {
         | Reply::Deadline(_)
         | Reply::NextDue(_)
         | Reply::Quotas(_) => true,
-    }
-}
-
-/// About how many bytes a record takes; only to bound a group.
-pub(super) fn weight(record: &Record) -> usize {
-    match record {
-        Record::Put { message, .. } => 64 + message.weight(),
-        Record::Changed { life, .. } => {
-            64 + life.history.iter().map(|past| 64 + past.note.len()).sum::<usize>()
-        }
-        Record::Purged { keep, .. } => 64 + 8 * keep.len(),
-        Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } | Record::Deduped(_) => 64,
     }
 }

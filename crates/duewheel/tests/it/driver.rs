@@ -18,29 +18,41 @@ use duewheel::core::time::Now;
 use duewheel::{Answers, CallError, Driver, MessageId, Outcome, Patience, Submission};
 use tokio::sync::oneshot;
 
-struct Rig {
-    disk: MemoryDisk,
-    driver: Driver<MemoryStore>,
-    now: Now,
+pub struct Rig {
+    pub disk: MemoryDisk,
+    pub driver: Driver<MemoryStore>,
+    pub now: Now,
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let disk = MemoryDisk::default();
         Rig { driver: open(&disk, Now::whole(0, 1_000)), disk, now: Now::whole(0, 1_000) }
     }
 
-    fn submit(&mut self, ops: Vec<Op>) -> oneshot::Receiver<Answers> {
+    pub fn submit(&mut self, ops: Vec<Op>) -> oneshot::Receiver<Answers> {
         let (answer, answers) = oneshot::channel();
         self.driver.step(self.now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
         answers
     }
 
-    fn step(&mut self) {
+    pub fn step(&mut self) {
         self.driver.step(self.now, &mut Vec::new()).unwrap();
     }
 
-    fn pass(&mut self, ms: u64) {
+    /// The answers of a batch that may take several steps.
+    pub fn answers(&mut self, ops: Vec<Op>) -> Answers {
+        let mut answers = self.submit(ops);
+        for _ in 0..1_000 {
+            if let Ok(answers) = answers.try_recv() {
+                return answers;
+            }
+            self.step();
+        }
+        panic!("no answer");
+    }
+
+    pub fn pass(&mut self, ms: u64) {
         self.now = Now::whole(self.now.engine.0 + ms, self.now.wall.0 + ms);
     }
 }
@@ -55,11 +67,11 @@ fn open(disk: &MemoryDisk, now: Now) -> Driver<MemoryStore> {
     driver
 }
 
-fn queue() -> QueueName {
+pub fn queue() -> QueueName {
     QueueName::new("q").unwrap()
 }
 
-fn put(delay: u64) -> Op {
+pub fn put(delay: u64) -> Op {
     Op::Enqueue(Box::new(Enqueue { when: When::After(delay), ..Enqueue::new(queue(), "b") }))
 }
 
@@ -68,7 +80,7 @@ fn keyed() -> Op {
     Op::Enqueue(Box::new(Enqueue { key, when: When::After(60_000), ..Enqueue::new(queue(), "b") }))
 }
 
-fn reserve(wait_ms: u64) -> Op {
+pub fn reserve(wait_ms: u64) -> Op {
     Op::Reserve(Reserve {
         waiter: WaiterId(1),
         queues: vec![queue()],
@@ -81,7 +93,7 @@ fn reserve(wait_ms: u64) -> Op {
     })
 }
 
-fn grants(answers: Answers) -> usize {
+pub fn grants(answers: Answers) -> usize {
     match &answers[0] {
         Ok(Reply::Reserve(Reserved::Grants(grants))) => grants.len(),
         other => panic!("{other:?}"),
@@ -258,7 +270,7 @@ fn room_is_asked_for_before_each_group() {
     let before = rig.disk.groups().len();
     rig.disk.full_after(Some(2));
     let ops = (0..200).map(|_| Op::Enqueue(Box::new(Enqueue::new(queue(), vec![7; 200_000]))));
-    let answers = rig.submit(ops.collect()).try_recv().unwrap();
+    let answers = rig.answers(ops.collect());
     let refused = |a: &&Result<Reply, CallError>| {
         matches!(a, Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::DiskFull))))
     };

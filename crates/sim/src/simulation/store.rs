@@ -203,6 +203,10 @@ impl Store for Gated {
         loaded
     }
 
+    fn forget(&mut self, ticket: u64) {
+        self.store.forget(ticket);
+    }
+
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.store.idle(clock)
     }

@@ -113,7 +113,7 @@ fn keys_and_answers_are_found() {
         let lookups = history.lookups();
         for (queue, key) in &lookups.keys {
             let mut ids = Vec::new();
-            mem.find_key(hash::key(queue, key), queue, key, &mut ids);
+            mem.find_key(hash::key(queue, key), (queue, key), &Behind::NOTHING, &mut ids);
             ids.retain(|id| matches!(mem.told(*id), Told::Row(_)));
             ids.sort_unstable();
             ids.dedup();
@@ -160,4 +160,92 @@ fn a_busy_key_takes_one_place() {
     }
     assert_eq!(mem.keys.len(), 1);
     assert_eq!(mem.extent(), Extent::default());
+}
+
+/// What happens to the messages of one key, and which of them a look-up names.
+struct OneKey {
+    mem: Mem,
+    queue: QueueName,
+    key: Key,
+}
+
+impl OneKey {
+    fn push(&mut self, record: Record) {
+        let mut writer = Writer::default();
+        writer.record(&record);
+        self.mem.push(&record, &writer.bytes).unwrap();
+    }
+
+    fn put(&mut self, id: u64, stage: Stage) {
+        let message = duewheel_core::Message {
+            id: MessageId(id),
+            queue: self.queue.clone(),
+            key: Some(self.key.clone()),
+            body: Bytes::new(),
+            headers: Vec::new(),
+            options: Default::default(),
+            enqueued_at: duewheel_core::WallMs(0),
+        };
+        let life = Life { stage, ..Life::new(Due::from_raw(Class::After, 1), None) };
+        self.push(Record::Put { message: Arc::new(message), life, was: None });
+    }
+
+    fn was(&self, kind: Kind) -> duewheel_core::record::Was {
+        let due = Due::from_raw(Class::After, 1);
+        duewheel_core::record::Was { queue: self.queue.clone(), kind, due, weight: 1 }
+    }
+
+    fn change(&mut self, id: u64, was: Kind, stage: Stage) {
+        let life = Life { stage, ..Life::new(Due::from_raw(Class::After, 1), None) };
+        self.push(Record::Changed { id: MessageId(id), life, was: self.was(was) });
+    }
+
+    fn remove(&mut self, id: u64, was: Kind) {
+        let (why, was) = (duewheel_core::record::Gone::Expired, self.was(was));
+        self.push(Record::Removed { id: MessageId(id), why, was });
+    }
+
+    /// The ids that a look-up names, ascending, and how many it has looked at.
+    fn find(&self) -> (Vec<u64>, usize) {
+        let mut ids = Vec::new();
+        let hash = hash::key(&self.queue, &self.key);
+        let looks = self.mem.find_key(hash, (&self.queue, &self.key), &Behind::NOTHING, &mut ids);
+        let mut ids: Vec<u64> = ids.into_iter().map(|id| id.0).collect();
+        ids.sort_unstable();
+        (ids, looks)
+    }
+}
+
+fn dead(at: u64) -> Stage {
+    let at = duewheel_core::message::Died::from_raw(at);
+    Stage::Dead { reason: duewheel_core::message::DeadReason::Buried, at }
+}
+
+/// Story: 10,000 dead messages of one constant key were compared and looked at one by one for each enqueue with that key.
+#[test]
+fn a_look_up_of_a_crowded_key_takes_few_steps() {
+    const MANY: u64 = 10_000;
+    let (queue, key) = (QueueName::new("q").unwrap(), Key::new("k").unwrap());
+    let mut one = OneKey { mem: Mem::new(Lsn(0), 1, None), queue, key };
+    for id in 1..=MANY {
+        one.put(id, Stage::Waiting { token: None });
+        let (ids, looks) = one.find();
+        assert!(ids.contains(&id) && looks <= 64, "{looks} steps at {id}");
+        one.change(id, Kind::Waiting, dead(id));
+    }
+    let newest: Vec<u64> = (MANY - 7..=MANY).collect();
+    assert_eq!(one.find().0, newest);
+    // One of the oldest comes back and has the key; the newest go.
+    one.change(3, Kind::Dead, Stage::Waiting { token: None });
+    for id in (100..=MANY).rev() {
+        one.remove(id, Kind::Dead);
+        let (_, looks) = one.find();
+        assert!(looks <= 64, "{looks} steps after {id} has gone");
+    }
+    assert_eq!(one.find().0, [&[3][..], &(92..100).collect::<Vec<_>>()].concat());
+    let (keep, before) = (vec![MessageId(3), MessageId(95)], MessageId(MANY + 1));
+    one.push(Record::Purged { queue: one.queue.clone(), keep, before, purged: 97 });
+    assert_eq!(one.find().0, [3, 95]);
+    one.put(MANY + 1, dead(1));
+    assert_eq!(one.find().0, [3, 95, MANY + 1]);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::tally::{DueCounts, Tally};
 use duewheel_core::{Lsn, MessageId, QueueName};
@@ -30,6 +30,7 @@ pub(super) struct Books {
     /// Whether the counts of queues are right.
     exact: bool,
     clock: Option<ClockPair>,
+    anchor: Option<BootAnchor>,
     applied: Lsn,
     next_id: u64,
 }
@@ -83,6 +84,7 @@ impl Books {
         let books = Books {
             known: ledger.rows().map(|row| row.name).collect(),
             clock: ledger.clock(),
+            anchor: None,
             next_id: ledger.next_id().0,
             ledger,
             lost: lost.into_iter().map(|lost| (lost.no, lost)).collect(),
@@ -124,7 +126,13 @@ impl Books {
     }
 
     /// Notes how far the journal goes, and the clocks there.
-    pub(super) fn note(&mut self, next: Lsn, clocks: impl IntoIterator<Item = ClockPair>) {
+    pub(super) fn note(
+        &mut self,
+        next: Lsn,
+        clocks: impl IntoIterator<Item = ClockPair>,
+        anchor: Option<BootAnchor>,
+    ) {
+        self.anchor = anchor;
         self.applied = self.applied.max(Lsn(next.0.saturating_sub(1)));
         self.clock = self.clock.into_iter().chain(clocks).max_by_key(|clock| clock.engine);
     }
@@ -132,6 +140,11 @@ impl Books {
     /// Records are missing: the counts of queues say nothing.
     pub(super) fn doubt(&mut self) {
         self.exact = false;
+    }
+
+    /// The anchor of the last owner's boot.
+    pub(super) fn anchor(&self) -> Option<BootAnchor> {
+        self.anchor
     }
 
     pub(super) fn clock(&self) -> Option<ClockPair> {

@@ -1,6 +1,6 @@
 //! The whole frames of the damaged journal, in order.
 
-use duewheel_core::record::{ClockPair, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
@@ -36,6 +36,8 @@ struct Segment {
 pub(super) struct Visited {
     pub(super) next: Lsn,
     pub(super) clocks: Vec<ClockPair>,
+    /// The anchor told last, if nothing is damaged behind it.
+    pub(super) anchor: Option<BootAnchor>,
 }
 
 impl<'a> Frames<'a> {
@@ -76,7 +78,7 @@ impl<'a> Frames<'a> {
         report: &mut SalvageReport,
         mut visit: impl FnMut(Lsn, Record) -> Result<(), StoreError>,
     ) -> Result<Visited, StoreError> {
-        let mut visited = Visited { next: self.cut.next(), clocks: Vec::new() };
+        let mut visited = Visited { next: self.cut.next(), clocks: Vec::new(), anchor: None };
         for (i, segment) in self.segments.iter().enumerate() {
             let file = segment.entry.no.segment();
             // What has no header counts where it goes on: it may be the beginning of an owner that was killed.
@@ -89,8 +91,9 @@ impl<'a> Frames<'a> {
             }
             self.lose(visited.next, Some(segment.first), report);
             visited.clocks.extend(segment.header.and_then(|header| header.clock));
+            visited.anchor = segment.header.and_then(|header| header.anchor).or(visited.anchor);
             let end = self.segments[i + 1..].iter().find(|next| next.header.is_some()).map(|next| next.first);
-            let next = self.segment(segment, end, report, &mut visited.clocks, &mut visit)?;
+            let next = self.segment(segment, end, report, &mut visited, &mut visit)?;
             visited.next = visited.next.max(next);
         }
         if self.proven >= visited.next && self.segments.is_empty() {
@@ -105,7 +108,7 @@ impl<'a> Frames<'a> {
         segment: &Segment,
         end: Option<Lsn>,
         report: &mut SalvageReport,
-        clocks: &mut Vec<ClockPair>,
+        visited: &mut Visited,
         visit: &mut impl FnMut(Lsn, Record) -> Result<(), StoreError>,
     ) -> Result<Lsn, StoreError> {
         let Some(mut reader) = note(SegmentReader::open(self.source, &segment.entry), report)? else {
@@ -117,7 +120,8 @@ impl<'a> Frames<'a> {
             let what = match found {
                 Ok(frame) if frame.head.first == next => {
                     proven = proven.max(frame.head.watermark);
-                    clocks.extend(Some(frame.head.clock));
+                    visited.clocks.extend(Some(frame.head.clock));
+                    visited.anchor = frame.anchor().or(visited.anchor);
                     self.records(&segment.entry, &frame, end, report, visit)?;
                     (at, next) = (frame.end, frame.next());
                     continue;
@@ -135,6 +139,7 @@ impl<'a> Frames<'a> {
                 proven = proven.max(evidence);
             }
             report.damage.push(reader.problem(at, what));
+            visited.anchor = None; // what is damaged may have told of another boot
             let mut from = at + 8;
             let further = loop {
                 match reader.find_frame(from)? {

@@ -32,6 +32,15 @@ pub enum Loss {
         /// The last one; all in between are lost, too.
         last: MessageId,
     },
+    /// Some of the lost messages were due in this stretch: [`Loss::Ids`] tells which.
+    Due {
+        /// The file that had them.
+        file: String,
+        /// The first due time of the stretch.
+        from: Due,
+        /// The last one, of the same clock; `None`: it has no end.
+        until: Option<Due>,
+    },
     /// Messages of a run of which not even the ids are known.
     Run {
         /// The file.
@@ -95,6 +104,7 @@ impl Loss {
             Loss::Records { .. } => "records",
             Loss::Message { .. } => "message",
             Loss::Ids { .. } => "ids",
+            Loss::Due { .. } => "due",
             Loss::Run { .. } => "run",
             Loss::Settled { .. } => "settled",
             Loss::Stale { .. } => "stale",
@@ -137,6 +147,12 @@ impl fmt::Display for Loss {
             }
             Loss::Ids { first, last } => {
                 write!(f, "the messages {} to {} are lost, unless a purge took them", first.0, last.0)
+            }
+            Loss::Due { file, from, until: Some(until) } => {
+                write!(f, "of the messages lost with {file} some were due from {from:?} to {until:?}")
+            }
+            Loss::Due { file, from, until: None } => {
+                write!(f, "of the messages lost with {file} some were due from {from:?} on")
             }
             Loss::Run { file, messages: Some(n) } => {
                 write!(f, "up to {n} messages of {file} are lost; their ids are not known")

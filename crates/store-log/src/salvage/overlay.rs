@@ -57,7 +57,7 @@ impl Overlay {
             }
             Ok(())
         })?;
-        books.note(visited.next, visited.clocks);
+        books.note(visited.next, visited.clocks, visited.anchor);
         if report.losses.iter().any(|loss| matches!(loss, Loss::Records { .. })) {
             books.doubt();
         }

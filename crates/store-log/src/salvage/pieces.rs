@@ -4,7 +4,8 @@ use bytes::Bytes;
 use duewheel_core::message::Row;
 use duewheel_core::record::{DedupeRow, Reader, varint};
 use duewheel_core::store::StoreError;
-use duewheel_core::{MessageId, QueueName};
+use duewheel_core::time::Class;
+use duewheel_core::{Due, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use super::blocks::{Block, Blocks};
@@ -13,6 +14,7 @@ use super::source::Source;
 use super::{Loss, SalvageReport};
 use crate::disk::{Access, Disk};
 use crate::fault::{Problem, failed};
+use crate::le::u64_at;
 use crate::manifest::RunEntry;
 use crate::run::Mask;
 use crate::run::block::{FOOTER, Footer, HEAD, Kind};
@@ -24,6 +26,9 @@ pub(super) struct Pieces {
     queues: Vec<QueueName>,
     /// Ids of its messages, if they can be read.
     ids: Option<RoaringTreemap>,
+    /// Where its spans start, and with which due time; by place.
+    spans: Vec<(u64, Due)>,
+    gaps: Vec<(u64, u64)>,
     removed: RoaringTreemap,
     masks: Vec<(u32, Mask)>,
 }
@@ -88,6 +93,7 @@ impl Pieces {
             let what = format!("there is no whole block up to byte {to}");
             report.damage.push(Problem::new(&*name, *from, what));
         }
+        pieces.gaps = blocks.gaps;
         let rows = met.footer.map(|footer| footer.rows).or(met.told);
         if pieces.ids.is_none() && (met.hole || rows.is_some_and(|rows| rows > met.rows)) {
             let messages = rows.map(|rows| rows.saturating_sub(met.rows));
@@ -109,6 +115,13 @@ impl Pieces {
                 if let Some((queues, rows)) = read_queues(&block.payload, block.entries) {
                     (self.queues, met.told) = (queues, Some(rows));
                 }
+            }
+            kind if kind == Kind::Spans as u8 => {
+                let spans = block.payload.chunks_exact(32).map(|span| {
+                    let class = if u64_at(span, 8) == Class::At as u64 { Class::At } else { Class::After };
+                    (u64_at(span, 0), Due::from_raw(class, u64_at(span, 16)))
+                });
+                self.spans = spans.collect();
             }
             kind if kind == Kind::Ids as u8 => {
                 self.ids = RoaringTreemap::deserialize_from(&block.payload[..]).ok();
@@ -142,6 +155,21 @@ impl Pieces {
             Some(ids) => &(ids - read) - &self.removed,
             None => RoaringTreemap::new(),
         }
+    }
+
+    /// The stretches of due times of which something cannot be read.
+    pub(super) fn unread_spans(&self, file: &str) -> Vec<Loss> {
+        let ends = self.spans.iter().skip(1).map(Some).chain([None]);
+        let stretches = self.spans.iter().zip(ends).filter(|((at, _), end)| {
+            let is_before_end = |from: u64| end.is_none_or(|(end, _)| from < *end);
+            self.gaps.iter().any(|(from, to)| to > at && is_before_end(*from))
+        });
+        let lost = stretches.map(|((_, from), end)| Loss::Due {
+            file: file.to_owned(),
+            from: *from,
+            until: end.map(|(_, until)| *until).filter(|until| until.class() == from.class()),
+        });
+        lost.collect()
     }
 
     /// Gives the messages and the answers that are in whole blocks.

@@ -75,6 +75,9 @@ impl Target {
         let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
         let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
         let next = store.recovered().next_lsn;
+        if let Some(anchor) = books.anchor() {
+            store.anchor(clock, anchor)?;
+        }
         let (rows, answers, written) = (Vec::new(), Vec::new(), Written::default());
         Ok(Target { store, clock, next, rows, bytes: 0, answers, written })
     }

@@ -268,7 +268,7 @@ fn a_read_error_of_one_page_does_not_end_the_store() {
         rig.store.load(load(1)).expect("asked");
         rig.store.load(load(2)).expect("asked");
         let error = rig.store.loaded().expect("an outcome").expect_err("a block cannot be read");
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!((error.kind(), error.page()), (ErrorKind::Unavailable, Some(1)), "{error}");
         disk.plan(Plan::Fine);
         rig.store.progress().expect("nothing is poisoned");
         let other = rig.store.loaded().expect("the other page").expect("is read");
@@ -279,6 +279,17 @@ fn a_read_error_of_one_page_does_not_end_the_store() {
         assert!(rig.store.loaded().is_none());
     }
     assert_eq!(figure(&rig.store, "page_failures_total"), reads);
+
+    // A page that is not wanted any more is not read again.
+    disk.plan(Plan::BlindAt(disk.looks() + 1));
+    rig.store.load(load(3)).expect("asked");
+    let error = rig.store.loaded().expect("an outcome").expect_err("a block cannot be read");
+    assert_eq!(error.page(), Some(3));
+    disk.plan(Plan::Fine);
+    rig.store.forget(3);
+    let before = disk.looks();
+    assert!((0..3).all(|_| rig.store.loaded().is_none()));
+    assert_eq!(disk.looks(), before);
     rig.append(9);
     rig.sync();
     rig.assert_reopens(&disk, by_hand());

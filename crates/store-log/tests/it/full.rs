@@ -393,3 +393,29 @@ fn memory_is_bounded_while_a_flush_finds_no_room() {
     disk.set_free(900_000);
     rig.assert_reopens(&disk, options);
 }
+
+/// Story: a manifest that found no room took the blocks that were kept aside, and the store went on counting on them: it said that there was room
+/// for a state file of which nobody kept any.
+#[test]
+fn what_a_manifest_has_taken_of_the_reserve_is_not_counted_on() {
+    let mut taken = 0;
+    for n in 1..60 {
+        let disk = SimDisk::new(n);
+        let mut rig = Rig::open(&disk, by_hand(), History::new(1));
+        let hands = rig.store.hands();
+        while hands.prepare() == Worked::Done {}
+        assert!(hands.reserved() > 0 && disk.names("").iter().any(|name| name == "RESERVE"));
+        while rig.store.figures().iter().all(|(name, n)| *name != "cuts_total" || *n == 0)
+            && rig.history.model().applied().0 < 400
+        {
+            rig.append(9);
+        }
+        rig.sync();
+        disk.plan(Plan::FullAt(disk.calls() + n));
+        let _ = hands.flush();
+        let is_there = disk.names("").iter().any(|name| name == "RESERVE");
+        assert!(is_there || hands.reserved() == 0, "{} bytes are counted on at call {n}", hands.reserved());
+        taken += u64::from(!is_there);
+    }
+    assert!(taken > 0, "no call of a flush took it");
+}

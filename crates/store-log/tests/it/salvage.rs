@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use duewheel_core::message::Row;
+use duewheel_core::record::{BootAnchor, BootId};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Recovered, Store};
 use duewheel_core::{Lsn, MessageId};
@@ -89,6 +90,23 @@ fn a_healthy_folder_comes_out_whole_with_nothing_on_the_list() {
     assert!(recovered.epoch.0 > 65_536, "no lease token of the old folder is given again");
 }
 
+/// Story: the anchor of the boot was left behind, so the new folder took its downtime from the wall clock even on the same boot.
+#[test]
+fn the_anchor_of_the_boot_is_kept() {
+    let disk = SimDisk::new(3);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(3));
+    let clock = rig.history.clock();
+    let anchor = BootAnchor { boot: BootId(7), engine: clock.engine, elapsed_ns: 5_000_000_000 };
+    rig.store.anchor(clock, anchor).expect("anchor");
+    for _ in 0..20 {
+        rig.append(9);
+    }
+    rig.store.close(rig.history.tick()).expect("close");
+    let (_, recovered, _) = salvaged(&disk);
+    let kept = recovered.anchor.expect("an anchor");
+    assert_eq!(kept.at(clock.engine), Some(anchor), "the same moment of the same boot");
+}
+
 fn flip(disk: &SimDisk, name: &str, at: usize) {
     let mut bytes = disk.read(name);
     bytes[at] ^= 0x40;
@@ -121,6 +139,19 @@ fn a_damaged_block_of_a_run_costs_its_own_messages_and_each_is_named() {
             _ => 0,
         });
         assert_eq!(counted.sum::<u64>(), missing.len() as u64, "{report:?}");
+        for row in all.iter().filter(|row| missing.contains(&row.message.id)) {
+            let due = row.life.due;
+            let is_in = |loss: &Loss| match loss {
+                Loss::Due { file, from, until } => {
+                    *file == name
+                        && due.class() == from.class()
+                        && due.raw() >= from.raw()
+                        && until.is_none_or(|until| due.raw() <= until.raw())
+                }
+                _ => false,
+            };
+            assert!(report.losses.iter().any(is_in), "{due:?} is in no stretch of {report:?}");
+        }
         for row in &rows {
             let stale = Loss::Stale { id: row.message.id, queue: row.message.queue.clone() };
             assert!(all.contains(row) || report.losses.contains(&stale), "{row:?}");

@@ -1,0 +1,88 @@
+//! Leases and waits of connections that are gone: they end a bounded number a step.
+
+use std::collections::VecDeque;
+
+use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
+use crate::message::Ended;
+use crate::time::Now;
+
+use super::Engine;
+use super::effect::Effects;
+use super::reply::{Reply, Reserved};
+
+/// What is still to be ended.
+#[derive(Debug, Default)]
+pub(super) struct Closing {
+    /// Sessions that were closed, and who is told when all of one has ended.
+    sessions: VecDeque<(SessionId, ReplyTo)>,
+    /// Leases of connections of the process before.
+    leases: VecDeque<(MessageId, LeaseToken)>,
+}
+
+impl Closing {
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.leases.is_empty()
+    }
+}
+
+impl Engine {
+    /// A connection is gone. The answer comes when its waits and leases have ended.
+    pub(super) fn session_closed(&mut self, now: Now, to: ReplyTo, session: SessionId, fx: &mut Effects) {
+        if session == SessionId::NONE {
+            return self.respond(to, Reply::Done, fx);
+        }
+        let is_first = self.closing.is_empty();
+        self.closing.sessions.push_back((session, to));
+        if is_first {
+            self.close_sessions(now, fx);
+        }
+    }
+
+    /// Leases of connections of an earlier reign: those connections are gone.
+    pub(super) fn release_bound(&mut self, now: Now, fx: &mut Effects) {
+        let tokens = self.bound.iter().filter_map(|&(_, _, id)| {
+            let lease = self.rows.get(self.live(id)?).life.lease()?;
+            Some((id, lease.token))
+        });
+        self.closing.leases = tokens.collect();
+        self.close_sessions(now, fx);
+    }
+
+    /// Ends what is left of connections that are gone.
+    pub(super) fn close_sessions(&mut self, now: Now, fx: &mut Effects) {
+        let mut budget = self.budget();
+        while let Some(&(id, token)) = self.closing.leases.front() {
+            if !self.spend(&mut budget, 1) {
+                return;
+            }
+            self.closing.leases.pop_front();
+            // It may have run out meanwhile, and been granted again.
+            let slot = self.live(id);
+            if let Some(slot) =
+                slot.filter(|&s| self.rows.get(s).life.lease().is_some_and(|l| l.token == token))
+            {
+                self.end_lease(now, slot, Ended::Released, fx);
+            }
+        }
+        while let Some(&(session, to)) = self.closing.sessions.front() {
+            while let Some(arrival) = self.waiters.first_of(session) {
+                let Some(waiter) = self.waiters.get(arrival) else { break };
+                if !self.spend(&mut budget, waiter.queues.len().max(1)) {
+                    return;
+                }
+                let Some(waiter) = self.waiters.remove(arrival) else { break };
+                self.leave_queues(now, &waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            }
+            while let Some((_, _, id)) = self.first_bound_entry(session) {
+                let Some(slot) = self.rows.slot(id) else { break };
+                if !self.spend(&mut budget, 1) {
+                    return;
+                }
+                self.end_lease(now, slot, Ended::Released, fx);
+            }
+            self.closing.sessions.pop_front();
+            self.respond(to, Reply::Done, fx);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A queue's settings count at the moment of use: what is ready takes its place by the new ones, a bounded number of messages a step. Until the
+//! change of the settings is answered, messages may be granted in the old order.
+
+use std::ops::Bound::{Excluded, Unbounded};
+
+use crate::id::{MessageId, ReplyTo};
+use crate::time::Now;
+
+use super::Engine;
+use super::effect::Effects;
+use super::queue::QueueIdx;
+use super::reply::Reply;
+use super::rows::Rank;
+
+/// How far the ready messages of a queue are in their new order.
+#[derive(Debug, Default)]
+pub(super) struct Rerank {
+    /// Everything up to here has been looked at. What takes its place behind it is looked at twice, and stays.
+    seen: Option<(Rank, MessageId)>,
+    answers: Vec<(ReplyTo, Reply)>,
+}
+
+impl Engine {
+    /// Puts what is ready in a queue into the order of its settings, and answers when that is done.
+    pub(super) fn rank_again(
+        &mut self,
+        now: Now,
+        idx: QueueIdx,
+        to: ReplyTo,
+        answer: Reply,
+        fx: &mut Effects,
+    ) {
+        let is_first = self.reranks.is_empty();
+        let rerank = self.reranks.entry(idx).or_default();
+        rerank.seen = None;
+        rerank.answers.push((to, answer));
+        if is_first {
+            self.rank_on(now, fx);
+        }
+    }
+
+    /// Goes on with queues that are being put into another order.
+    pub(super) fn rank_on(&mut self, now: Now, fx: &mut Effects) {
+        let mut budget = self.budget();
+        while let Some((idx, mut rerank)) = self.reranks.pop_first() {
+            while let Some((rank, id)) = self.next_ranked(idx, rerank.seen) {
+                if !self.spend(&mut budget, 1) {
+                    self.reranks.insert(idx, rerank);
+                    return;
+                }
+                self.worked(1);
+                rerank.seen = Some((rank, id));
+                if let Some(slot) = self.live(id).filter(|&slot| self.rank(now, slot) != rank) {
+                    self.take_out(slot);
+                    self.put_in_place(now, slot, fx);
+                }
+            }
+            for (to, answer) in rerank.answers {
+                self.respond(to, answer, fx);
+            }
+            if self.queues.contains(idx) {
+                self.release(idx);
+            }
+        }
+    }
+
+    fn next_ranked(&self, idx: QueueIdx, seen: Option<(Rank, MessageId)>) -> Option<(Rank, MessageId)> {
+        if !self.queues.contains(idx) {
+            return None;
+        }
+        let behind = (seen.map_or(Unbounded, Excluded), Unbounded);
+        self.queues.get(idx).ready.range(behind).next().map(|(&place, _)| place)
+    }
+}
