@@ -14,7 +14,6 @@ use std::mem;
 
 use duewheel_core::engine::{
     After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Notice, Op, Quotas, Reply,
-    Reserved,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
@@ -25,13 +24,15 @@ use duewheel_core::store::{
     ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
 };
 use duewheel_core::time::{EngineMs, Now};
-use tokio::sync::oneshot;
 
+mod calls;
 mod kinds;
 
+use self::calls::Calls;
+pub(crate) use self::calls::take_back;
 use self::kinds::{grows, is_in_one_group};
 use crate::error::{CallError, Outcome};
-use crate::inbox::{self, Answers, Patience, Submission};
+use crate::inbox::{self, Patience, Submission};
 use crate::local::Figures;
 use crate::pacing::Pacing;
 
@@ -94,20 +95,6 @@ struct Held {
     to: ReplyTo,
     reply: Reply,
     after: After,
-}
-
-/// Submissions whose answers have not all left.
-#[derive(Debug, Default)]
-struct Calls {
-    calls: Vec<Option<OpenCall>>,
-    free: Vec<u32>,
-}
-
-#[derive(Debug)]
-struct OpenCall {
-    answers: Vec<Option<Result<Reply, CallError>>>,
-    missing: usize,
-    to: Option<oneshot::Sender<Answers>>,
 }
 
 impl<S: Store> Driver<S> {
@@ -486,14 +473,7 @@ impl<S: Store> Driver<S> {
             self.open.refuse(to, &not_applied);
         }
         let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
-        for call in self.open.calls.iter_mut().filter_map(Option::take) {
-            let answers =
-                call.answers.into_iter().map(|a| a.unwrap_or_else(|| Err(unknown.clone()))).collect();
-            if let Some(to) = call.to {
-                // Nobody there any more: nothing to tell.
-                let _ = to.send(answers);
-            }
-        }
+        self.open.fail(&unknown);
     }
 
     /// From now on these quotas count.
@@ -718,93 +698,9 @@ impl<S: Store> Driver<S> {
     }
 }
 
-/// An answer's address: the call in the upper half, the operation in the lower.
-const CALL_SHIFT: u32 = 32;
-
-impl Calls {
-    /// Makes room for a call; returns the address of its first answer.
-    fn insert(&mut self, ops: usize, to: Option<oneshot::Sender<Answers>>) -> u64 {
-        if ops == 0 {
-            if let Some(to) = to {
-                let _ = to.send(Vec::new());
-            }
-            return 0;
-        }
-        let call = OpenCall { answers: (0..ops).map(|_| None).collect(), missing: ops, to };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.calls[index as usize] = Some(call);
-                index
-            }
-            None => {
-                self.calls.push(Some(call));
-                u32::try_from(self.calls.len() - 1).unwrap_or(u32::MAX)
-            }
-        };
-        u64::from(index) << CALL_SHIFT
-    }
-
-    /// Puts an error in the place of one answer; the call is sent with the others.
-    fn refuse(&mut self, to: ReplyTo, error: &CallError) {
-        let Some((index, part)) = places(to) else { return };
-        if let Some(Some(call)) = self.calls.get_mut(index)
-            && let Some(answer) = call.answers.get_mut(part)
-            && answer.is_none()
-        {
-            *answer = Some(Err(error.clone()));
-        }
-    }
-
-    /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
-    fn answer(&mut self, to: ReplyTo, reply: Result<Reply, CallError>, own: &mut Vec<Op>) {
-        let Some((index, part)) = places(to) else { return };
-        let Some(slot) = self.calls.get_mut(index) else { return };
-        let Some(call) = slot else { return };
-        if let Some(answer) = call.answers.get_mut(part)
-            && answer.is_none()
-        {
-            *answer = Some(reply);
-            call.missing -= 1;
-        }
-        if call.missing > 0 {
-            return;
-        }
-        let Some(call) = slot.take() else { return };
-        self.free.push(u32::try_from(index).unwrap_or(u32::MAX));
-        let answers = call.answers.into_iter().flatten().collect();
-        let unsent = match call.to {
-            Some(to) => to.send(answers).err(),
-            None => None,
-        };
-        for answer in unsent.into_iter().flatten() {
-            if let Some(op) = take_back(&answer) {
-                own.push(op);
-            }
-        }
-    }
-}
-
-/// The place of a call, and that of an answer in it.
-fn places(to: ReplyTo) -> Option<(usize, usize)> {
-    let index = usize::try_from(to.0 >> CALL_SHIFT).ok()?;
-    Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
-}
-
 fn no_room() -> StoreError {
     let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
     StoreError::new(ErrorKind::Unavailable, what)
-}
-
-/// Undoes an answer that never reached anybody.
-pub(crate) fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
-    let leases = match answer {
-        Ok(Reply::Reserve(Reserved::Grants(grants))) if !grants.is_empty() => {
-            grants.iter().map(|g| (g.message.id, g.token)).collect()
-        }
-        Ok(Reply::ReserveOne(Ok(grant))) => vec![(grant.message.id, grant.token)],
-        Ok(_) | Err(_) => return None,
-    };
-    Some(Op::Undelivered { leases })
 }
 
 fn clock(now: Now) -> ClockPair {
