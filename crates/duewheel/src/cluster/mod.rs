@@ -55,6 +55,7 @@ pub(crate) mod wire;
 pub use fleet::FleetError;
 #[cfg(feature = "cluster")]
 pub use peer::{BadCertificate, CertificatePart, PeerCertificates};
+#[cfg(feature = "cluster")]
 pub use presence::DEFAULT_SETTLE_DELAY;
 #[cfg(feature = "cluster")]
 pub use view::{ClusterView, ShardView, Stage};
