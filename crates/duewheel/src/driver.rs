@@ -39,9 +39,6 @@ use crate::pacing::Pacing;
 /// Log lines about queues in a process's life.
 const MAX_SAID: usize = 200;
 
-/// A step may make records of so many bytes even on a store that agrees to very small groups.
-const LEAST_STEP: usize = 64 * 1024;
-
 /// Drives one shard. Owned by one thread, or by a simulation.
 #[derive(Debug)]
 pub struct Driver<S> {
@@ -113,7 +110,7 @@ impl<S: Store> Driver<S> {
         let step = &mut config.policy.max_step_bytes;
         *step = match mutant::is(Mutant::GroupTooLarge) {
             true => usize::MAX,
-            false => (*step).min((store.max_group_bytes() / 4).max(LEAST_STEP)),
+            false => (*step).min(store.max_group_bytes() / 4),
         };
         let policy = config.policy.clone();
         let appended = Lsn(recovered.next_lsn.0 - 1);
