@@ -32,7 +32,7 @@ fn main() {
     let mut step = |now: Now, ops: Vec<Op>| -> Answers {
         let (answer, mut answers) = oneshot::channel();
         driver
-            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None }])
+            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
             .expect("memory does not fail");
         answers.try_recv().expect("answered at once")
     };

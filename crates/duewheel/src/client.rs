@@ -225,7 +225,7 @@ impl Client {
         }
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
-        match self.inbox.offer(Submission { ops, answer, patience }) {
+        match self.inbox.offer(Submission { ops, answer, patience, has_waited: false }) {
             Ok(()) => Ok(Pending::new(answers, n)),
             Err((error, Submission { ops, .. })) => Err((error, ops)),
         }
@@ -394,7 +394,8 @@ impl Client {
         }
         let (answer, _) = oneshot::channel();
         // Refused only when the driver is gone, and then there is nothing to put back.
-        let _ = self.inbox.put(Submission { ops: vec![op], answer, patience: Patience::None });
+        let _ =
+            self.inbox.put(Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false });
     }
 }
 

@@ -30,7 +30,7 @@ mod kinds;
 
 use self::calls::Calls;
 pub(crate) use self::calls::take_back;
-use self::kinds::{grows, is_in_one_group};
+use self::kinds::{grows, is_of_one_group};
 use crate::error::{CallError, Outcome};
 use crate::inbox::{self, Patience, Submission};
 use crate::local::Figures;
@@ -92,6 +92,8 @@ struct Held {
     to: ReplyTo,
     reply: Reply,
     after: After,
+    /// Whether a record was decided for it. If not, it may tell what an earlier operation did.
+    recorded: bool,
 }
 
 impl<S: Store> Driver<S> {
@@ -204,7 +206,7 @@ impl<S: Store> Driver<S> {
             if self.is_full() || (much && !self.undecided.is_empty()) {
                 break;
             }
-            let Some(Submission { ops, answer, patience }) = submissions.pop() else { break };
+            let Some(Submission { ops, answer, patience, .. }) = submissions.pop() else { break };
             let first = self.open.insert(ops.len(), Some(answer));
             let ops = (first..).map(ReplyTo).zip(ops);
             if !self.engine.has_rates() {
@@ -491,7 +493,7 @@ impl<S: Store> Driver<S> {
         let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
         for held in held {
             let last = held.after.durable.max(held.after.written);
-            if last >= first && is_in_one_group(&held.reply) {
+            if last >= first && is_of_one_group(&held.reply, held.recorded) {
                 self.open.refuse(held.to, &not_applied);
             }
         }
@@ -609,15 +611,17 @@ impl<S: Store> Driver<S> {
     fn carry_out(&mut self) {
         let mut effects = mem::take(&mut self.effects);
         self.weighed = (0, 0);
+        let mut recorded = false;
         for effect in effects.drain(..) {
             match effect {
                 Effect::Append(record) => {
+                    recorded = true;
                     self.record_bytes += record.weight();
                     self.records.push(record);
                 }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
-                    let held = Held { to, reply, after };
+                    let held = Held { to, reply, after, recorded: mem::take(&mut recorded) };
                     if after.written > Lsn(0) {
                         self.held_grants.push(held)
                     } else {

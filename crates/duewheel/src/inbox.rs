@@ -21,6 +21,8 @@ pub struct Submission {
     pub answer: oneshot::Sender<Answers>,
     /// What if the store is behind with its work.
     pub patience: Patience,
+    /// It has waited for the store for as long as it may.
+    pub has_waited: bool,
 }
 
 /// What becomes of new messages while the store is behind with its work.
@@ -43,7 +45,8 @@ impl Submission {
         let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
         let only =
             self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
-        (self.patience != Patience::None && brings && only).then(|| self.ops.iter().map(weight).sum())
+        (self.patience != Patience::None && !self.has_waited && brings && only)
+            .then(|| self.ops.iter().map(weight).sum())
     }
 }
 

@@ -158,7 +158,7 @@ impl LocalShard {
             return Err(CallError::Closed("this node does not own the shard"));
         };
         let (answer, answers) = oneshot::channel();
-        match inbox.offer(Submission { ops: vec![op], answer, patience: Patience::None }) {
+        match inbox.offer(Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false }) {
             Ok(()) => Ok(Pending::new(answers, 1)),
             Err((error, _)) => Err(error),
         }

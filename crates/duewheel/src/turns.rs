@@ -190,7 +190,12 @@ mod tests {
     use crate::inbox::Patience;
 
     fn submission(op: Op) -> Submission {
-        Submission { ops: vec![op], answer: oneshot::channel().0, patience: Patience::None }
+        Submission {
+            ops: vec![op],
+            answer: oneshot::channel().0,
+            patience: Patience::None,
+            has_waited: false,
+        }
     }
 
     fn reserve(queue: &str, waiter: u64, max: usize) -> Submission {

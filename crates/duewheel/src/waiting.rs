@@ -49,7 +49,8 @@ impl Waiting {
             && let Some((_, bytes, submission)) = self.line.pop_front()
         {
             self.bytes -= bytes;
-            stay.push(submission);
+            // It may be looked at again before its turn comes.
+            stay.push(Submission { has_waited: true, ..submission });
         }
         for submission in submissions.drain(..) {
             match submission.may_wait().filter(|bytes| self.bytes + bytes <= self.max_bytes) {
@@ -88,7 +89,7 @@ mod tests {
     use crate::inbox::Patience;
 
     fn submission(op: Op, patience: Patience) -> Submission {
-        Submission { ops: vec![op], answer: oneshot::channel().0, patience }
+        Submission { ops: vec![op], answer: oneshot::channel().0, patience, has_waited: false }
     }
 
     fn put(body: &'static str, patience: Patience) -> Submission {
@@ -108,6 +109,26 @@ mod tests {
             _ => "-".to_owned(),
         };
         submissions.iter().map(body).collect()
+    }
+
+    /// Story: one that had waited for its ten seconds, and did not get into the driver's step, was put behind all others and waited
+    /// again.
+    #[test]
+    fn who_has_waited_for_long_enough_does_not_wait_again() {
+        let mut waiting = Waiting::new(&Policy::default());
+        let mut some = vec![put("a", Patience::Some)];
+        waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
+        let mut some = vec![put("b", Patience::Paced)];
+        waiting.sort(&mut some, Gate::Closed, Duration::from_secs(1));
+        let mut left = Vec::new();
+        waiting.sort(&mut left, Gate::Closed, PATIENCE);
+        assert_eq!(bodies(&left), "a");
+        waiting.sort(&mut left, Gate::Closed, PATIENCE);
+        assert_eq!(bodies(&left), "a", "the step has left it, and it is the next one still");
+        waiting.sort(&mut left, Gate::Open, PATIENCE);
+        let mut order = bodies(&left).into_bytes();
+        order.sort_unstable();
+        assert_eq!(order, b"ab");
     }
 
     #[test]

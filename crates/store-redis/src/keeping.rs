@@ -144,6 +144,12 @@ impl Keeping {
                  Set appendonly yes, or say --redis-without-aof if messages may be lost"
             ));
         }
+        if self.aof == Some(false) && options.wait_for == WaitFor::Synced {
+            return Some(format!(
+                "{master}: --redis-wait-for synced waits for an append-only file, and appendonly is no. \
+                 Set appendonly yes, or wait for received"
+            ));
+        }
         match self.version {
             Some(version) if options.wait_for == WaitFor::Synced && version < WAITAOF_SINCE => {
                 let ((major, minor), (since, point)) = (version, WAITAOF_SINCE);

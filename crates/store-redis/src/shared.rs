@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     /// Of this reign, for a next one of this process.
     pub(crate) clock: Arc<ReignClock>,
     /// How often Redis' clock and this node's have disagreed about a time without an owner.
-    pub(crate) disagreements: Arc<AtomicU64>,
+    pub(crate) disagreements: u64,
 }
 
 /// The level of what was acknowledged.
@@ -117,7 +117,8 @@ impl Shared {
     ) -> Self {
         let remembered = &servers.0.remembered;
         let clock = remembered.begin(&keys, &reign.incarnation);
-        let disagreements = remembered.disagreements(&keys);
+        // Each is told by one reign: whoever reads the figures adds up those of all reigns.
+        let disagreements = remembered.disagreements(&keys).swap(0, SeqCst);
         Shared {
             clock,
             disagreements,

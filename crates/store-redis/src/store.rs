@@ -174,9 +174,16 @@ impl RedisStore {
         result
     }
 
-    /// Sends a call of a script whose reply counts for everything up to a position, and that brings what is from
-    /// `first` on.
-    fn post(&self, call: Cmd, bytes: u64, first: Lsn, last: Lsn, puts: u64) -> Result<(), StoreError> {
+    /// Sends a call of a script whose reply counts for everything up to a position. With `first` it brings what is from there on;
+    /// without, it moves no position, so that a group behind it may be applied although this call is refused.
+    fn post(
+        &self,
+        call: Cmd,
+        bytes: u64,
+        first: Option<Lsn>,
+        last: Lsn,
+        puts: u64,
+    ) -> Result<(), StoreError> {
         self.shared.goes(bytes)?;
         self.shared.puts(puts);
         let waits = Waits::of(self.shared.options());
@@ -189,10 +196,10 @@ impl RedisStore {
             shared.counts.took(sent.elapsed());
             let result = reply.and_then(|values| waits.read(values, &shared.counts.wait_failures));
             let result = result.map(|reach| shared.level(reach));
-            let result = result.map_err(|failure| match failure.begun {
+            let result = result.map_err(|failure| match (failure.begun, first) {
                 // Later groups follow this one, so they are refused, too; earlier ones have been answered.
-                Begun::No => failure.error.with_nothing_from(first),
-                Begun::Maybe => failure.error,
+                (Begun::No, Some(first)) => failure.error.with_nothing_from(first),
+                (Begun::No, None) | (Begun::Maybe, _) => failure.error,
             });
             shared.put(puts);
             shared.comes(last, bytes, result);
@@ -300,7 +307,7 @@ impl RedisStore {
         }
         self.tail = 0;
         self.shared.counts.checkpoints.fetch_add(1, SeqCst);
-        self.post(call, (bytes + due.bytes.len()) as u64, applied.next(), applied, 0)
+        self.post(call, (bytes + due.bytes.len()) as u64, None, applied, 0)
     }
 
     /// Ends all tasks and connections.
@@ -335,7 +342,7 @@ impl Store for RedisStore {
         self.shared.counts.groups.fetch_add(1, SeqCst);
         self.shared.counts.records.fetch_add(group.records.len() as u64, SeqCst);
         self.shared.counts.group_bytes.fetch_add(bytes, SeqCst);
-        self.post(call, bytes, group.first, group.last(), if puts { bytes } else { 0 })?;
+        self.post(call, bytes, Some(group.first), group.last(), if puts { bytes } else { 0 })?;
         self.tail += heads.len();
         self.take(group);
         if self.tail > self.shared.options().tail_bytes {
@@ -389,7 +396,7 @@ impl Store for RedisStore {
         self.note(clock);
         let applied = self.ledger.applied();
         let call = self.shared.fenced(script::settle(), Some(applied), None, Some(clock));
-        self.post(call, 0, applied.next(), applied, 0)
+        self.post(call, 0, None, applied, 0)
     }
 
     fn max_body_bytes(&self) -> usize {
@@ -449,7 +456,7 @@ impl Store for RedisStore {
             ("fences_total.other_master", counts.fences[FenceReason::Master as usize].load(SeqCst)),
             ("fences_total.lost_changes", counts.fences[FenceReason::Gap as usize].load(SeqCst)),
             ("wait_failures_total", counts.wait_failures.load(SeqCst)),
-            ("clock_disagreements_total", self.shared.disagreements.load(SeqCst)),
+            ("clock_disagreements_total", self.shared.disagreements),
             ("list_places", counts.list_places.load(SeqCst)),
             ("lease_left_ms", self.shared.fence.left()),
             ("server_memory_bytes", self.shared.memory.used()),

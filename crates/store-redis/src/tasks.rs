@@ -33,6 +33,8 @@ const FORGET: Duration = Duration::from_secs(1);
 const WINDOWS: Duration = Duration::from_secs(10);
 /// How often the server's memory is looked at when it is limited.
 const MEMORY: Duration = Duration::from_millis(500);
+/// How often it is looked at how the server keeps what it is told.
+const KEEPING: Duration = Duration::from_secs(1);
 
 /// Starts them all.
 pub(crate) fn start(
@@ -53,7 +55,9 @@ async fn keep_lease(shared: Arc<Shared>, control: Wire) {
     let lease = shared.options().lease;
     let mut control = Some(control);
     while !shared.is_over() {
-        let pause = if shared.memory.max() > 0 { (lease / 3).min(MEMORY) } else { lease / 3 };
+        // How Redis keeps what it is told is read with a renewal: an answer must not say a level for long that is no more.
+        let most = if shared.memory.max() > 0 { MEMORY } else { KEEPING };
+        let pause = (lease / 3).min(most);
         tokio::time::sleep(pause.min(Duration::from_millis(shared.fence.left()))).await;
         if shared.check().is_err() {
             return; // the lease has run out

@@ -15,8 +15,12 @@ pub(super) struct Budget {
 
 impl Engine {
     pub(super) fn budget(&self) -> Budget {
-        let bytes = (self.policy.max_step_bytes / SHARES).max(1) as u64;
-        Budget { rows: self.policy.max_step, until: self.decided.saturating_add(bytes) }
+        Budget { rows: self.policy.max_step, until: self.decided.saturating_add(self.share_of_step()) }
+    }
+
+    /// Bytes of records that one kind of work may decide in a step.
+    pub(super) fn share_of_step(&self) -> u64 {
+        (self.policy.max_step_bytes / SHARES).max(1) as u64
     }
 
     /// Takes so many rows of a budget, if anything is left of it. If not, the step is unfinished.

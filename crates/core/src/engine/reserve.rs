@@ -220,8 +220,10 @@ impl Engine {
         self.unfinished |= !self.dirty.is_empty() || self.granted >= self.policy.max_step;
     }
 
+    /// Serves those who wait on a queue, until a share of a step's bytes is decided; the rest has its turn in the next step.
     pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
         self.note_visit();
+        let until = self.decided.saturating_add(self.share_of_step());
         // It may have vanished since something became ready in it.
         while self.queues.contains(idx) {
             let queue = self.queues.get(idx);
@@ -245,8 +247,9 @@ impl Engine {
             };
             if self.serve(now, &waiter, fx) {
                 self.leave_queues(now, &waiter);
-                if self.granted >= self.policy.max_step {
+                if self.granted >= self.policy.max_step || self.decided >= until {
                     self.dirty.insert(idx);
+                    self.unfinished = true;
                     return;
                 }
             } else {

@@ -76,8 +76,6 @@ pub(crate) struct Keeper {
     calm_until: Instant,
     /// What is wrong with taking part; shards have troubles of their own.
     trouble: Option<String>,
-    /// Since when there have been shards without an owner.
-    ownerless: Option<Instant>,
     /// When it was read who owns what, if nobody has been shown that yet.
     looked: Option<Instant>,
     /// Since when nobody owns a shard, as far as this node has seen it.
@@ -122,7 +120,6 @@ impl Keeper {
             heard: now,
             calm_until: now,
             trouble: None,
-            ownerless: None,
             looked: None,
             unowned: vec![None; shards],
             began: watch::Sender::new(false),
@@ -295,8 +292,6 @@ impl Keeper {
         };
         self.owners = owners;
         self.owners.resize(self.core.shards as usize, None);
-        let since = self.ownerless.unwrap_or_else(Instant::now);
-        self.ownerless = self.owners.iter().any(Option::is_none).then_some(since);
         self.meet();
         for at in 0..self.owners.len() {
             let shard = shard(at);
@@ -465,15 +460,18 @@ impl Keeper {
 
     /// Says which shards nobody has taken for longer than a node's death explains.
     fn without_owner(&self) -> Option<String> {
-        let since = self.ownerless?.elapsed();
-        if since < self.core.lease + TAKEN_WITHIN {
-            return None;
-        }
-        let free = self.owners.iter().enumerate().filter(|(_, owner)| owner.is_none());
-        let free: Vec<String> = free.map(|(at, _)| at.to_string()).collect();
+        let most = self.core.lease + TAKEN_WITHIN;
+        let times = self.unowned.iter().map(|since| since.map_or(Duration::ZERO, |since| since.elapsed()));
+        let late: Vec<(usize, Duration)> = times.enumerate().filter(|(_, time)| *time >= most).collect();
+        let longest = late.iter().map(|(_, time)| *time).max()?;
+        let free: Vec<String> = late.iter().map(|(at, _)| at.to_string()).collect();
         let (shown, more) = free.split_at(free.len().min(MAX_NAMED));
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        Some(format!("for {} s shards have had no owner: {}{more}", since.as_secs(), shown.join(", ")))
+        Some(format!(
+            "for up to {} s shards have had no owner: {}{more}",
+            longest.as_secs(),
+            shown.join(", ")
+        ))
     }
 
     /// For who has stayed how long.

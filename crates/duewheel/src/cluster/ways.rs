@@ -313,7 +313,7 @@ impl Ways {
             Way::Here(inbox) => {
                 let (answer, answers) = oneshot::channel();
                 let ops = parcel.ops.clone();
-                match inbox.offer(Submission { ops, answer, patience: parcel.patience }) {
+                match inbox.offer(Submission { ops, answer, patience: parcel.patience, has_waited: false }) {
                     Ok(()) => {
                         let ways = self.clone();
                         let lost = CallError::Lost("the driver ended before it answered");

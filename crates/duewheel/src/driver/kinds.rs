@@ -44,21 +44,21 @@ pub(super) fn grows(op: &Op) -> bool {
     }
 }
 
-/// Whether all records of an operation with this answer are in one group. The others go on over several steps, and a
-/// part may be applied.
-pub(super) fn is_in_one_group(reply: &Reply) -> bool {
+/// Whether an operation with this answer was not applied, when no record from some position up to that of the answer was: all its
+/// records are in one group. Others go on over several steps, and a part may be applied. Without a record of its own an answer to an enqueue
+/// or a settlement tells what was done before, perhaps at an earlier try.
+pub(super) fn is_of_one_group(reply: &Reply, recorded: bool) -> bool {
     match reply {
-        Reply::Count(_) | Reply::Done => false,
-        Reply::Enqueue(_)
+        Reply::Enqueue(Ok(_)) | Reply::Settle(Ok(_)) => recorded,
+        Reply::Count(_) | Reply::Done | Reply::Queues(_) | Reply::Configure(_) => false,
+        Reply::Enqueue(Err(_))
         | Reply::Reserve(_)
         | Reply::ReserveOne(_)
-        | Reply::Settle(_)
+        | Reply::Settle(Err(_))
         | Reply::Extend(_)
         | Reply::Change(_)
         | Reply::View(_)
         | Reply::Page(_)
-        | Reply::Queues(_)
-        | Reply::Configure(_)
         | Reply::Histogram(_)
         | Reply::Wheel(_)
         | Reply::Stats(_)

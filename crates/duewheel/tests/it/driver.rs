@@ -32,7 +32,12 @@ impl Rig {
 
     pub fn submit(&mut self, ops: Vec<Op>) -> oneshot::Receiver<Answers> {
         let (answer, answers) = oneshot::channel();
-        self.driver.step(self.now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+        self.driver
+            .step(
+                self.now,
+                &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }],
+            )
+            .unwrap();
         answers
     }
 
@@ -182,7 +187,10 @@ fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
     let (answer, mut answers) = oneshot::channel();
     let error = rig
         .driver
-        .step(rig.now, &mut vec![Submission { ops: vec![put(0)], answer, patience: Patience::None }])
+        .step(
+            rig.now,
+            &mut vec![Submission { ops: vec![put(0)], answer, patience: Patience::None, has_waited: false }],
+        )
         .unwrap_err();
     let disk = rig.disk.clone();
     let failed = std::mem::replace(&mut rig.driver, open(&disk, rig.now));
@@ -437,7 +445,9 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
     }
     let call = |driver: &mut Driver<Unreadable>, ops| {
         let (answer, mut answers) = oneshot::channel();
-        driver.step(now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+        driver
+            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+            .unwrap();
         answers.try_recv().unwrap()
     };
     call(&mut driver, vec![put(FAR), put(FAR)]);
@@ -477,7 +487,12 @@ fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
     }
     let call = |driver: &mut Driver<Unreadable>, op| {
         let (answer, mut answers) = oneshot::channel();
-        driver.step(now, &mut vec![Submission { ops: vec![op], answer, patience: Patience::None }]).unwrap();
+        driver
+            .step(
+                now,
+                &mut vec![Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false }],
+            )
+            .unwrap();
         for _ in 0..20 {
             if let Ok(mut answers) = answers.try_recv() {
                 return answers.remove(0);
@@ -515,7 +530,9 @@ fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
     }
     let submit = |driver: &mut Driver<Unreadable>, ops| {
         let (answer, answers) = oneshot::channel();
-        driver.step(now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+        driver
+            .step(now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+            .unwrap();
         answers
     };
     submit(&mut driver, vec![put(60_000)]);
@@ -581,7 +598,9 @@ fn an_answer_says_the_level_that_was_reached() {
     // Asked for by the look-up that fails, and again when answers leave.
     falls.store(1, Relaxed);
     let ops = vec![put(1), Op::Get { target: Target::Id(far) }];
-    driver.step(rig.now, &mut vec![Submission { ops, answer, patience: Patience::None }]).unwrap();
+    driver
+        .step(rig.now, &mut vec![Submission { ops, answer, patience: Patience::None, has_waited: false }])
+        .unwrap();
     let mut said = answers.try_recv().unwrap();
     assert!(matches!(said.pop(), Some(Ok(Reply::View(Some(_))))));
     assert_eq!((levels(said), falls.load(Relaxed)), (vec![Level::Memory], 0));

@@ -104,7 +104,7 @@ impl Rig {
 
     fn submit(&mut self, op: Op) -> oneshot::Receiver<Answers> {
         let (answer, answers) = oneshot::channel();
-        let submission = Submission { ops: vec![op], answer, patience: Patience::None };
+        let submission = Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false };
         self.driver.step(now(), &mut vec![submission]).unwrap();
         answers
     }

@@ -98,7 +98,7 @@ impl Rig {
     /// The answers to operations that are submitted together, and the steps that it took.
     fn submit(&mut self, ops: Vec<Op>) -> (Answers, usize) {
         let (answer, mut answers) = oneshot::channel();
-        let mut submissions = vec![Submission { ops, answer, patience: Patience::None }];
+        let mut submissions = vec![Submission { ops, answer, patience: Patience::None, has_waited: false }];
         for steps in 1..10_000 {
             self.driver.step(self.now, &mut submissions).unwrap();
             if let Ok(answers) = answers.try_recv() {

@@ -42,7 +42,9 @@ impl Rig {
             Op::Enqueue(Box::new(Enqueue { key, ..Enqueue::new(QueueName::new(queue).unwrap(), "b") }))
         };
         let ops = (0..n).map(put).collect();
-        self.driver.step(self.now, &mut vec![Submission { ops, answer, patience }]).unwrap();
+        self.driver
+            .step(self.now, &mut vec![Submission { ops, answer, patience, has_waited: false }])
+            .unwrap();
         answers
     }
 

@@ -373,7 +373,7 @@ fn take_in(
         return overloaded();
     }
     let (answer, answers) = oneshot::channel();
-    match inbox.offer(Submission { ops, answer, patience }) {
+    match inbox.offer(Submission { ops, answer, patience, has_waited: false }) {
         Ok(()) => {}
         Err((CallError::Overloaded, _)) => return overloaded(),
         Err((error, _)) => return line.say(&not_mine(id, &error.to_string())),
@@ -450,7 +450,7 @@ fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
         let (answer, _) = oneshot::channel();
         let ops = vec![Op::CancelReserve { waiter }];
         // Refused only by a shard that ends, and its waits with it.
-        let _ = inbox.put(Submission { ops, answer, patience: Patience::None });
+        let _ = inbox.put(Submission { ops, answer, patience: Patience::None, has_waited: false });
     }
 }
 

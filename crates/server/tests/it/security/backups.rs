@@ -5,10 +5,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process, run, text};
 
 struct Place {
@@ -80,7 +82,18 @@ fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
     let place = Place::new();
     let server = place.serve(&[]);
     let data = place.at("data");
-    let before = all_files(&data);
+    // What is prepared in the background after a start is done.
+    let mut before = all_files(&data);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        std::thread::sleep(Duration::from_millis(300));
+        let now = all_files(&data);
+        if now == before {
+            break;
+        }
+        assert!(Instant::now() < deadline, "the folder never comes to rest");
+        before = now;
+    }
 
     refused(&server, &place.at("missing"), "mkdir -m 700");
     for mode in [0o755, 0o777, 0o1777, 0o750] {

@@ -85,7 +85,7 @@ fn key(n: usize) -> String {
 /// What a batch that names many messages may need: those that are decided on together, and those that are looked up meanwhile; with
 /// what the allocator has not given back of those before.
 fn of_a_batch() -> u64 {
-    4 * Policy::default().found_bytes as u64 + PROCESS
+    8 * Policy::default().found_bytes as u64 + PROCESS
 }
 
 /// Story: the answers of a batch cancel held the bodies, and so did its look-up: 10,000 keys of 250 kB each took 3.1 GB.
