@@ -226,6 +226,33 @@ fn a_store_that_knows_from_where_on_nothing_was_applied_leaves_less_unknown() {
     assert_eq!(outcomes, [Outcome::Unknown, Outcome::NotApplied, Outcome::Unknown]);
 }
 
+/// Story: an enqueue was tried again by its dedupe id while the first try was under way. What came between was refused for sure, and so the second
+/// try was called not applied, although its message may be there from the first.
+#[test]
+fn an_answer_that_tells_of_an_earlier_try_is_not_called_not_applied() {
+    let mut rig = Rig::new();
+    rig.disk.claim(Level::Fsync);
+    rig.disk.sync_by_hand();
+    let once = || {
+        let mut message = Enqueue::new(QueueName::new("q").unwrap(), "x");
+        message.dedupe_id = Some("order-42".into());
+        Op::Enqueue(Box::new(message))
+    };
+    let first = rig.submit(vec![once()]);
+    let last = rig.disk.groups().last().unwrap().last();
+    let between = rig.submit(vec![put(60_000)]);
+    let again = rig.submit(vec![once()]);
+    rig.disk.fail(StoreError::new(ErrorKind::Full, "no memory").with_nothing_from(last.next()));
+    let error = rig.driver.step(rig.now, &mut Vec::new()).unwrap_err();
+    let disk = rig.disk.clone();
+    std::mem::replace(&mut rig.driver, open(&disk, rig.now)).fail(&error);
+    let outcomes = [first, between, again].map(|mut answers| match answers.try_recv().unwrap().remove(0) {
+        Err(CallError::Store { outcome, .. }) => outcome,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(outcomes, [Outcome::Unknown, Outcome::NotApplied, Outcome::Unknown]);
+}
+
 #[test]
 fn a_full_disk_is_known_before_the_engine_decides() {
     let mut rig = Rig::new();
