@@ -283,6 +283,25 @@ fn what_redis_refuses_before_it_begins_was_not_applied() {
     }
 }
 
+/// Story: what moves no position was told as a group is when Redis refused it, as if nothing behind it could be applied. A group behind it may
+/// be, when the refusal passes in between.
+#[test]
+fn a_refused_note_of_the_clock_says_nothing_of_the_groups_behind_it() {
+    let redis = server();
+    let mut shard = Shard::open(&options(&redis).lease(Duration::from_secs(600)).unwrap());
+    level(&mut shard);
+    ask(&redis, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let mut error = None;
+    until("it is refused", || {
+        shard.clock.engine.0 += 10_000;
+        error = shard.store.idle(shard.clock).err().or_else(|| shard.store.progress().err());
+        error.is_some()
+    });
+    let error = error.expect("an error");
+    assert!(error.to_string().contains("NOREPLICAS"), "{error}");
+    assert_eq!(error.nothing_from(), None, "{error}");
+}
+
 /// A cluster that has lost a master's slots refuses everything.
 #[test]
 fn what_a_cluster_that_is_down_refuses_was_not_applied() {
