@@ -29,6 +29,7 @@ mod calls;
 mod kinds;
 
 use self::calls::Calls;
+#[cfg(feature = "cluster")]
 pub(crate) use self::calls::take_back;
 use self::kinds::{grows, is_of_one_group};
 use crate::error::{CallError, Outcome};

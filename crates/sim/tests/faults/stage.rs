@@ -219,7 +219,7 @@ impl Stage<'_> {
         self.fault(Fault::Started);
         self.address = Some(address);
         if self.reign == 1 {
-            self.run.set_address(Some((address, self.reign)));
+            // Before the clients hear of it: what they did before would have other leases than the history says.
             QUEUES.iter().try_for_each(|queue| SYSTEM.prepare(address, queue))?;
         }
         self.run.set_address(Some((address, self.reign)));

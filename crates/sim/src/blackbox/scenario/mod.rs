@@ -7,6 +7,7 @@ mod race;
 mod restart;
 mod stale;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -128,9 +129,11 @@ impl<'a> Host<'a> {
 
     /// The first start, and what the queues are set to.
     fn begin(&mut self, queues: &[&str]) -> Result<(), String> {
-        self.start()?;
-        let Some((address, _)) = self.run.address_for(0) else { return Err("it does not listen".to_owned()) };
-        queues.iter().try_for_each(|queue| self.run.system.prepare(address, queue))
+        let address = self.launch()?;
+        // Before the clients hear of it: what they did before would have other leases than the history says.
+        queues.iter().try_for_each(|queue| self.run.system.prepare(address, queue))?;
+        self.run.set_address(Some((address, self.reign)));
+        Ok(())
     }
 
     fn spawn(&mut self) -> Result<Server, String> {
@@ -139,6 +142,13 @@ impl<'a> Host<'a> {
     }
 
     fn start(&mut self) -> Result<(), String> {
+        let address = self.launch()?;
+        self.run.set_address(Some((address, self.reign)));
+        Ok(())
+    }
+
+    /// Starts it; nobody is told where it is.
+    fn launch(&mut self) -> Result<SocketAddr, String> {
         for more in (0..3).rev() {
             let mut server = self.spawn()?;
             match server.address(START) {
@@ -146,8 +156,7 @@ impl<'a> Host<'a> {
                     self.start_up = server.age();
                     self.server = Some(server);
                     self.run.fault(Fault::Started);
-                    self.run.set_address(Some((address, self.reign)));
-                    return Ok(());
+                    return Ok(address);
                 }
                 // Somebody else may have taken the port that it was told.
                 Err(_) if more > 0 && matches!(server.listens(), Listens::Answers(..)) => {}
