@@ -2,18 +2,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use duewheel_core::store::{Level, Room};
 
 use crate::keeping::Keeping;
-use crate::reign::boot_ms;
+use crate::reign::{boot_ms, millis};
 
 /// Room for groups that are under way when memory runs short, in bytes; a small server keeps a tenth of its memory.
 const MARGIN: u64 = 64 * 1024 * 1024;
 /// A new message takes about so many times its own bytes.
 const WEIGHS: u64 = 4;
-/// How often a master is asked at most how safely it keeps things, in ms.
-const KEEPING_MS: u64 = 1_000;
+/// How often a master is asked at most how safely it keeps things.
+pub(crate) const KEEPING: Duration = Duration::from_secs(1);
 
 /// What a master says of its memory, and what all shards of this process have put there since. Several shards on one master count
 /// together: each alone would stay within the margin that all have overrun.
@@ -60,7 +61,7 @@ impl Memory {
     /// Whether it is this caller's turn to ask: one shard asks for all.
     pub(crate) fn is_keeping_due(&self) -> bool {
         let (now, asked) = (boot_ms(), self.asked.load(SeqCst));
-        now >= asked + KEEPING_MS && self.asked.compare_exchange(asked, now, SeqCst, SeqCst).is_ok()
+        now >= asked + millis(KEEPING) && self.asked.compare_exchange(asked, now, SeqCst, SeqCst).is_ok()
     }
 
     pub(crate) fn goes(&self, bytes: u64) {

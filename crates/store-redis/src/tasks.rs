@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use crate::keeping::Keeping;
 use crate::load::{Order, Range, Request, Source};
 use crate::mark::Mark;
+use crate::memory::KEEPING;
 use crate::plan::{Commands, List, Plan};
 use crate::shared::Shared;
 use crate::span::Windows;
@@ -33,8 +34,6 @@ const FORGET: Duration = Duration::from_secs(1);
 const WINDOWS: Duration = Duration::from_secs(10);
 /// How often the server's memory is looked at when it is limited.
 const MEMORY: Duration = Duration::from_millis(500);
-/// How often it is looked at how the server keeps what it is told.
-const KEEPING: Duration = Duration::from_secs(1);
 
 /// Starts them all.
 pub(crate) fn start(
