@@ -13,7 +13,7 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{After, Effect, Effects};
-use super::input::{Reserve, WaiterId};
+use super::input::{Named, Op, Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
@@ -193,6 +193,26 @@ impl Engine {
         let mut budget = self.budget();
         while self.spend(&mut budget, 1) {
             let Some(slot) = self.schedule.pop_lease(now) else { return };
+            self.lease_expired += 1;
+            self.end_lease(now, slot, Ended::LeaseExpired, fx);
+        }
+    }
+
+    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than
+    /// one step. Whoever proves to have had that lease still settles the message itself.
+    pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
+        if matches!(op, Op::Ack { .. } | Op::Nack { .. } | Op::Bury { .. } | Op::Extend { .. }) {
+            return;
+        }
+        let slot = match op.names() {
+            Named::Nothing => None,
+            Named::Id(id) => self.live(id),
+            Named::Key(queue, key) => self.queues.find(queue).and_then(|queue| self.holder(queue, key)),
+        };
+        let Some(slot) = slot else { return };
+        let Some(lease) = self.rows.get(slot).life.lease() else { return };
+        let is_own = matches!(op, Op::Delete { session, .. } if lease.is_of(*session));
+        if lease.until <= now.engine && !is_own {
             self.lease_expired += 1;
             self.end_lease(now, slot, Ended::LeaseExpired, fx);
         }

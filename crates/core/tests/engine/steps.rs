@@ -1,8 +1,10 @@
 //! How much a step does, counted in rows, queues and pages; and limits that hold for whatever makes a queue.
 
 use duewheel_core::engine::*;
+use duewheel_core::id::SessionId;
 use duewheel_core::message::State;
 use duewheel_core::policy::{Policy, QueueSettings};
+use duewheel_core::record::Created;
 
 use crate::harness::*;
 
@@ -196,4 +198,57 @@ fn nothing_makes_a_queue_beyond_the_limit() {
     assert_eq!(rig.call(Op::Hold { queue: queue("queue-0001"), how: Hold::Use }), Reply::Done);
     let demand = rig.demand(&["queue-0002"], 1, 60_000);
     assert!(matches!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::Grants(g)) if g.len() == 1));
+}
+
+/// Story (simulation, seed 1673): leases that ran out together end over several steps, and a key whose lease had run out was refused as leased for
+/// as long as its turn had not come.
+#[test]
+fn a_lease_that_has_run_out_stands_in_nobodys_way() {
+    let mut rig = Rig::new(Policy { max_step: 2, ..Policy::default() });
+    let keys: Vec<String> = (0..30).map(|n| format!("order-{n}")).collect();
+    for key in &keys {
+        rig.put("q", 0, Some(key));
+    }
+    rig.settle();
+    let mut grants = Vec::new();
+    while grants.len() < keys.len() {
+        let some = rig.reserve("q", keys.len() - grants.len());
+        assert!(!some.is_empty());
+        grants.extend(some);
+    }
+    rig.pass(Policy::default().defaults.lease_ms + 1);
+    let target = |n: usize| Target::Key(queue("q"), key(&keys[n]));
+
+    let mut op = message("q", 60_000);
+    op.key = Some(key(&keys[29]));
+    op.if_exists = IfExists::Replace;
+    let (to, _) = rig.raw(Op::Enqueue(Box::new(op)));
+    let replaced = Created::Replacing(grants[29].message.id);
+    assert!(matches!(rig.reply(to), Some(Reply::Enqueue(Ok(e))) if e.created == replaced));
+
+    let (to, _) = rig.raw(Op::Cancel { target: target(28) });
+    assert!(matches!(rig.reply(to), Some(Reply::Change(Ok(_)))));
+    let (to, _) = rig.raw(Op::Fire { target: target(27) });
+    assert!(matches!(rig.reply(to), Some(Reply::Change(Ok(_)))));
+    let (to, _) = rig.raw(Op::Get { target: target(26) });
+    assert!(
+        matches!(rig.reply(to), Some(Reply::View(Some(view))) if view.state == State::Ready),
+        "{:?}",
+        rig.replies
+    );
+    let id = grants[25].message.id;
+    let (to, _) = rig.raw(Op::Delete { id, session: SessionId(9) });
+    assert!(matches!(rig.reply(to), Some(Reply::Settle(Ok(_)))));
+
+    // Whoever had the lease settles by its proof, as long as nobody else has the message.
+    let grant = &grants[24];
+    let (to, _) = rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    assert_eq!(rig.reply(to), Some(Reply::Settle(Ok(Settled::Acked))));
+    let (to, _) =
+        rig.raw(Op::Extend { id: grants[23].message.id, proof: grants[23].token.into(), lease_ms: None });
+    assert_eq!(rig.reply(to), Some(Reply::Extend(Err(SettleRefusal::LeaseLost))));
+
+    rig.settle();
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!(stats.lease_expired, 29, "each but the one that was acked");
 }
