@@ -6,10 +6,10 @@ use bytes::Bytes;
 use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
+use duewheel_shard::client::Client;
+use duewheel_shard::error::CallError;
 use serde::Serialize;
 
-use crate::Client;
-use crate::error::CallError;
 use crate::queue::QueueError;
 
 /// A change of a message that waits; made by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by

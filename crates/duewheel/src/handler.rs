@@ -12,17 +12,18 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, Reply, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::{BadName, QueueName};
+use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::error::CallError;
+use duewheel_shard::lifecycle::Lifecycle;
+use duewheel_shard::testing;
+use duewheel_shard::thread::panic_text;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::client::{Client, Demand};
-use crate::error::CallError;
 use crate::failure::Failure;
 use crate::message::Message;
 use crate::queue::Queue;
-use crate::shard::panic_text;
-use crate::testing;
 
 /// What a handler returns: `Ok(())` acks, an error makes the attempt fail. A [`crate::DeadLetter`] makes the message dead, a
 /// [`crate::NotYet`] has it come again without counting the attempt.
@@ -124,6 +125,7 @@ impl HandlerBuilder {
         let wheel = self.queue.wheel.clone();
         let worker = Worker {
             client: wheel.client().clone(),
+            life: wheel.lifecycle().clone(),
             queue: name.clone(),
             session: wheel.session(),
             concurrency: self.concurrency.get(),
@@ -198,6 +200,7 @@ impl Drop for Running {
 
 struct Worker<F> {
     client: Client,
+    life: Lifecycle,
     queue: QueueName,
     session: SessionId,
     concurrency: usize,
@@ -221,7 +224,7 @@ where
 {
     async fn work(self) {
         let this = Arc::new(self);
-        let _end = this.client.end_on_panic("the loop of a queue's handler");
+        let _end = this.life.end_on_panic("the loop of a queue's handler");
         let mut stop = this.stop.clone();
         let mut pause = Duration::from_millis(10);
         loop {
@@ -254,7 +257,7 @@ where
                         let (this, message) = (this.clone(), Message::new(grant));
                         tokio::spawn(async move {
                             let _running = Running(this.activity.clone());
-                            let _end = this.client.end_on_panic("the task around a handler's run");
+                            let _end = this.life.end_on_panic("the task around a handler's run");
                             this.run_one(message).await;
                             drop(hand);
                         });
@@ -266,7 +269,7 @@ where
                     | Reserved::TooManyQueues
                     | Reserved::HeldBack(_),
                 ) => tokio::time::sleep(pause).await,
-                Err(_) if this.client.shared.has_ended() => return,
+                Err(_) if this.life.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");
                     tokio::time::sleep(pause).await;
@@ -335,9 +338,9 @@ where
                 }
                 () = tokio::time::sleep(between) => {
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
-                    let (client, queue) = (self.client.clone(), self.queue.clone());
+                    let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
-                        let _end = client.end_on_panic("the task that extends a lease");
+                        let _end = life.end_on_panic("the task that extends a lease");
                         let extend = Op::Extend { id, proof: token.into(), lease_ms: None };
                         if let Ok(Reply::Extend(Err(_))) = client.call(extend).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");

@@ -10,13 +10,13 @@ use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
 use duewheel_core::time::{WallMs, ceil_ms};
+use duewheel_shard::client::Demand;
+use duewheel_shard::error::CallError;
 use serde::Serialize;
 
 use crate::Duewheel;
-use crate::client::Demand;
 use crate::edit::Change;
 use crate::enqueue::Draft;
-use crate::error::CallError;
 use crate::handler::{HandlerBuilder, HandlerError, HandlerResult};
 use crate::message::Message;
 
