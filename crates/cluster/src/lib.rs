@@ -18,7 +18,8 @@ mod shards;
 pub mod testing;
 mod transport;
 
-pub use ownership::member::{Fleet, FleetError, FleetOptions, Started};
+pub use ownership::error::FleetError;
+pub use ownership::member::{Fleet, FleetOptions, Started};
 pub use ownership::presence::DEFAULT_SETTLE_DELAY;
 pub use ownership::view::{ClusterView, ShardView, Stage};
 pub use routing::router::Router;

@@ -124,6 +124,21 @@ impl From<StartError> for OpenError {
     }
 }
 
+impl Duewheel {
+    /// Opens the data folder (made if it is not there) with durability `fsync`; [`Duewheel::builder`] for everything else.
+    ///
+    /// # Errors
+    /// Another process has the folder, damage, an unknown format, no permission: see [`OpenError`].
+    pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
+        Builder::default().data(data).open().await
+    }
+
+    /// Opens with settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
 impl Default for Builder {
     fn default() -> Self {
         Builder {

@@ -29,7 +29,32 @@
 //!
 //! # Time in tests
 //!
-//! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds.
+//! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds:
+//!
+//! ```
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! use duewheel::{Duewheel, Message, VirtualClock};
+//! use std::time::Duration;
+//! use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+//!
+//! let clock = VirtualClock::at_2026();
+//! let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await?;
+//! let closed = Arc::new(AtomicUsize::new(0));
+//! let seen = closed.clone();
+//! wheel.queue("close-review").handler(move |_: Message| {
+//!     let seen = seen.clone();
+//!     async move { seen.fetch_add(1, Ordering::SeqCst); Ok(()) }
+//! })?;
+//! wheel.queue("close-review").message(&"order-42").delay(Duration::from_secs(48 * 3600)).enqueue().await?;
+//!
+//! clock.advance(Duration::from_secs(48 * 3600 - 1));
+//! wheel.idle().await?;
+//! assert_eq!(closed.load(Ordering::SeqCst), 0, "never early");
+//! clock.advance(Duration::from_secs(1));
+//! wheel.idle().await?;
+//! assert_eq!(closed.load(Ordering::SeqCst), 1);
+//! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
 
 mod backup;
 mod builder;
@@ -42,6 +67,7 @@ mod message;
 mod node;
 mod queue;
 mod quotas;
+mod registered;
 mod restore;
 mod salvage;
 #[doc(hidden)]
@@ -75,11 +101,12 @@ pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
 pub use edit::Change;
 pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use failure::{DeadLetter, NotYet};
-pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
+pub use handler::{HandlerBuilder, HandlerResult, Isolation};
 pub use message::Message;
 #[cfg(feature = "cluster")]
 pub use node::NodeOptions;
 pub use queue::{Cancel, Queue, QueueError};
+pub use registered::HandlerError;
 pub use restore::{Restored, restore};
 pub use salvage::{Salvaged, salvage};
 pub use wheel::{Duewheel, ShutdownError};

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 
 use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
 use duewheel_core::id::SessionId;
-use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::CallError;
@@ -18,9 +17,7 @@ use duewheel_store_log::{BackupReport, Destination};
 use tokio::sync::watch;
 
 use crate::backup::{BackupError, Copier};
-use crate::builder::{Builder, OpenError};
-use crate::handler::{HandlerError, Registered};
-use crate::queue::Queue;
+use crate::registered::{HandlerError, Registered};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones are the same.
 ///
@@ -93,27 +90,9 @@ impl Duewheel {
         }
     }
 
-    /// Opens the data folder (made if it is not there) with durability `fsync`; [`Duewheel::builder`] for everything else.
-    ///
-    /// # Errors
-    /// Another process has the folder, damage, an unknown format, no permission: see [`OpenError`].
-    pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
-        Builder::default().data(data).open().await
-    }
-
-    /// Opens with settings.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     /// Where the quotas stand, and the limits that count for them.
     pub(crate) fn quota_source(&self) -> (&QuotaSource, &Policy) {
         (&self.inner.quotas, &self.inner.policy)
-    }
-
-    /// A queue by its name.
-    pub fn queue(&self, name: &str) -> Queue {
-        Queue { wheel: self.clone(), name: QueueName::new(name) }
     }
 
     /// The way in for front ends: any operation, many at a time.

@@ -91,33 +91,6 @@ fn ns(id: ClockId) -> u64 {
 }
 
 /// A clock that stands still until it is moved. Clones are the same clock, and each other one is another boot.
-///
-/// A test of a 48-hour timeout takes milliseconds:
-///
-/// ```
-/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-/// use duewheel::{Duewheel, Message, VirtualClock};
-/// use std::time::Duration;
-/// use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
-///
-/// let clock = VirtualClock::at_2026();
-/// let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await?;
-/// let closed = Arc::new(AtomicUsize::new(0));
-/// let seen = closed.clone();
-/// wheel.queue("close-review").handler(move |_: Message| {
-///     let seen = seen.clone();
-///     async move { seen.fetch_add(1, Ordering::SeqCst); Ok(()) }
-/// })?;
-/// wheel.queue("close-review").message(&"order-42").delay(Duration::from_secs(48 * 3600)).enqueue().await?;
-///
-/// clock.advance(Duration::from_secs(48 * 3600 - 1));
-/// wheel.idle().await?;
-/// assert_eq!(closed.load(Ordering::SeqCst), 0, "never early");
-/// clock.advance(Duration::from_secs(1));
-/// wheel.idle().await?;
-/// assert_eq!(closed.load(Ordering::SeqCst), 1);
-/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
-/// ```
 #[derive(Clone, Debug)]
 pub struct VirtualClock(Arc<Mutex<Virtual>>);
 

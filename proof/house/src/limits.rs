@@ -15,7 +15,6 @@ pub(crate) fn loops(name: &str) -> usize {
         "core" => 23,
         "store-log" => 20,
         "store-redis" => 15,
-        "duewheel" => 20,
         "server" => 49,
         _ => 0,
     }

@@ -1,27 +1,28 @@
 //! A node of a cluster: it takes part, owns some shards, and knows the way to the others.
 
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Node, Secrets, StoreError};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
 use duewheel_shard::backoff::jittered;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::inbox::{Inbox, Patience};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::shared::{End, EndOnPanic, Shared, Wish};
+use duewheel_shard::shared::{End, Shared, Wish};
 use duewheel_shard::timekeeper::Timekeeper;
 use tokio::net::TcpListener;
 
 use crate::forwarding::routes::Ways;
+use crate::ownership::core::Core;
+use crate::ownership::error::{FleetError, MAX_NAME, stranger};
 use crate::ownership::locals::Locals;
 use crate::ownership::owned::{Owned, Recipe, share_of};
 use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
@@ -31,9 +32,6 @@ use crate::shards::Shards;
 use crate::transport::wire::Limits;
 use crate::transport::wire::dialect::Speaks;
 use crate::transport::{Host, PeerCertificates, Terms, Tls, listen};
-
-/// Longest name of a node, and longest address, in bytes: a greeting has room for them.
-const MAX_NAME: usize = 200;
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -75,41 +73,6 @@ impl FleetOptions {
     }
 }
 
-/// Why a node cannot take part. It does not.
-#[derive(Debug, thiserror::Error)]
-pub enum FleetError {
-    /// What the nodes agree by refuses, or cannot be reached.
-    #[error("{0}")]
-    Store(#[from] StoreError),
-    /// Another living node has the name, or one that died has it until its lease is over.
-    #[error("another living node has the name {0:?}; each node needs its own")]
-    NameTaken(String),
-    /// Without an address no other node can reach it, and there are some.
-    #[error("this node has no address for other nodes (--advertise), but others take part: {0}")]
-    NotAlone(String),
-    /// Another node runs without an address, and owns everything.
-    #[error("node {0} takes part without an address for other nodes (--advertise), and owns everything")]
-    OtherIsAlone(String),
-    /// Its name or address cannot be one.
-    #[error("a node's name and address have 1 to {MAX_NAME} bytes each")]
-    BadName,
-    /// It cannot listen there.
-    #[error("cannot listen for other nodes at {0}: {1}")]
-    Listen(String, io::Error),
-    /// It cannot speak TLS with other nodes.
-    #[error("cannot speak TLS with other nodes: {0}")]
-    Tls(io::Error),
-    /// No thread could be started.
-    #[error("no thread could be started: {0}")]
-    Thread(io::Error),
-    /// It ended while it started.
-    #[error("it ended while it started: {0}")]
-    Ended(String),
-    /// The async runtime was shut down meanwhile.
-    #[error("the async runtime was shut down while starting")]
-    Runtime,
-}
-
 /// A node that takes part, for whoever puts a client on top.
 #[derive(Debug)]
 pub struct Started {
@@ -126,25 +89,6 @@ pub struct Started {
 /// A node of a cluster. It ends by [`Wish::Stop`]; see [`Started`].
 pub struct Fleet {
     core: Arc<Core>,
-}
-
-/// What the parts of a fleet share.
-pub(crate) struct Core {
-    pub(crate) me: Node,
-    pub(crate) shards: u32,
-    pub(crate) lease: Duration,
-    pub(crate) ways: Ways,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) inbox: Arc<Inbox>,
-    /// Somebody should look who owns what.
-    pub(crate) look: Arc<AtomicBool>,
-    /// Another node says that who takes part may have changed, too.
-    pub(crate) nudged: AtomicBool,
-    pub(crate) moves: AtomicU64,
-    pub(crate) locals: Locals,
-    pub(crate) view: Mutex<(ClusterView, Instant)>,
-    /// For tests: the node is to end as if it had been killed.
-    pub(crate) killed: AtomicBool,
 }
 
 impl fmt::Debug for Fleet {
@@ -168,37 +112,6 @@ impl Shards for Fleet {
 
     fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
         self.core.ways.submit(shard, ops, patience)
-    }
-}
-
-impl Host for Core {
-    fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>> {
-        self.ways.here(shard).ok_or_else(|| format!("node {} does not own it", self.me.name).into())
-    }
-
-    fn put_back(&self, shard: ShardId, op: Op) {
-        self.ways.put_back(shard, op);
-    }
-
-    fn nudged(&self) {
-        self.nudged.store(true, Ordering::SeqCst);
-        self.look();
-    }
-
-    fn end_on_panic(&self) -> EndOnPanic {
-        EndOnPanic::new(&self.shared, &self.inbox, "the way between nodes")
-    }
-}
-
-impl Core {
-    /// Has the fleet's thread look who owns what, soon.
-    pub(crate) fn look(&self) {
-        self.look.store(true, Ordering::SeqCst);
-        self.inbox.wake();
-    }
-
-    pub(crate) fn view(&self) -> MutexGuard<'_, (ClusterView, Instant)> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -363,17 +276,6 @@ fn join(
         }
         pause();
     }
-}
-
-/// If these nodes cannot share: why.
-pub(crate) fn stranger(me: &Node, nodes: &[Node]) -> Option<FleetError> {
-    let mut others = nodes.iter().filter(|node| node.number != me.number);
-    if me.advertise.is_empty() {
-        let names: Vec<&str> = others.map(|node| &*node.name).collect();
-        return (!names.is_empty()).then(|| FleetError::NotAlone(names.join(", ")));
-    }
-    let alone = others.find(|node| node.advertise.is_empty())?;
-    Some(FleetError::OtherIsAlone(alone.name.to_string()))
 }
 
 /// The parts of a node that has joined.

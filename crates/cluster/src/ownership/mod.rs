@@ -1,6 +1,8 @@
 //! A node's life: it takes part, opens the shards that it should own, and gives up those that it should not.
 
 mod assignment;
+mod core;
+pub(crate) mod error;
 mod locals;
 pub(crate) mod member;
 mod owned;

@@ -22,7 +22,8 @@ use tokio::task::AbortHandle;
 
 use crate::forwarding::routes::Way;
 use crate::ownership::assignment::assign;
-use crate::ownership::member::{Core, stranger};
+use crate::ownership::core::Core;
+use crate::ownership::error::stranger;
 use crate::ownership::owned::{Fatal, Owned};
 use crate::ownership::presence::Presence;
 use crate::ownership::view::{ClusterView, ShardView, Stage};

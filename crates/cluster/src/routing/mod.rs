@@ -10,3 +10,4 @@ pub(crate) mod router;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod used_up;

@@ -36,9 +36,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::routing::demand::{Action, Lines};
-use crate::routing::moving::UsedUp;
 use crate::routing::partition::{Leases, Way, by_shard, way};
 use crate::routing::sessions::{Sessions, Watch};
+use crate::routing::used_up::UsedUp;
 use crate::shards::Shards;
 
 /// Messages without a key go to one shard so many at a time.

@@ -280,8 +280,7 @@ pub(crate) fn read(bytes: &[u8], limits: Limits, dialect: &Dialect) -> Result<Fr
         Head::Nudge => (Frame::Nudge, rest),
         Head::Bye => (Frame::Bye, rest),
     };
-    dialect.check_end(rest)?;
-    Ok(frame)
+    if dialect.ends(rest) { Ok(frame) } else { Err(WireError::Damaged) }
 }
 
 /// A part of a greeting, with its length.

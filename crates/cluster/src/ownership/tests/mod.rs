@@ -22,7 +22,8 @@ use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Door, Patience};
 use duewheel_shard::shared::{End, Wish};
 
-use crate::ownership::member::{Fleet, FleetError, FleetOptions, Started};
+use crate::ownership::error::FleetError;
+use crate::ownership::member::{Fleet, FleetOptions, Started};
 use crate::ownership::view::Stage;
 use crate::shards::Shards;
 use crate::testing::MemoryCoordinator;

@@ -9,8 +9,6 @@
 //! operations and answers go behind the existing ones. What no row can express (the placement of messages, the
 //! assignment of shards) must not differ between two versions that are in use together.
 
-use super::WireError;
-
 /// A version of the nodes' protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
@@ -61,9 +59,9 @@ impl Dialect {
         frame
     }
 
-    /// Checks the end of a frame.
-    pub(super) fn check_end(&self, rest: &[u8]) -> Result<(), WireError> {
-        if rest == self.tail { Ok(()) } else { Err(WireError::Damaged) }
+    /// Whether a frame ends like this.
+    pub(super) fn ends(&self, rest: &[u8]) -> bool {
+        rest == self.tail
     }
 
     /// Whether an operation, as it stands in a frame, is of a kind that this version knows.
