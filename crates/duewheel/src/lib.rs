@@ -45,6 +45,7 @@ mod failure;
 mod handler;
 mod inbox;
 mod local;
+mod marked;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
@@ -67,7 +68,7 @@ use std::time::Duration;
 
 pub use backup::BackupError;
 pub use builder::{Builder, Durability, OpenError};
-pub use client::{Client, Demand, Health, Pending};
+pub use client::{Client, Demand, Health, Pending, ThreadIn};
 pub use clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
@@ -77,8 +78,9 @@ pub use cluster::{
 };
 pub use driver::Driver;
 pub use duewheel_core as core;
-pub use duewheel_core::engine::{Attended, IfExists, Outline, QueueView, View};
+pub use duewheel_core::engine::{Applied, Attended, IfExists, Outline, QueueView, View};
 pub use duewheel_core::record::BootId;
+pub use duewheel_core::store::Level;
 pub use duewheel_core::{MessageId, Policy};
 pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};

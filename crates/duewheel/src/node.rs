@@ -12,6 +12,7 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::cluster::fleet::{Fleet, FleetOptions};
 use crate::cluster::router::Router;
+use crate::cluster::wire::dialect::Speaks;
 use crate::cluster::{ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates};
 use crate::quotas::QuotaSource;
 
@@ -34,7 +35,7 @@ impl NodeOptions {
             advertise: None,
             bind: None,
             certificates: None,
-            speaks: Default::default(),
+            speaks: Speaks::of_this_process(),
             shards_if_new: 1,
             settle_delay: DEFAULT_SETTLE_DELAY,
             seed: None,
@@ -74,7 +75,8 @@ impl NodeOptions {
     }
 
     /// How long a node that comes must stay before this one gives shards up to it; [`DEFAULT_SETTLE_DELAY`] if nothing else is said. So
-    /// one that comes and goes again and again moves no shards each time. The same at all nodes, best.
+    /// one that comes and goes again and again moves no shards each time. The same at all nodes: one
+    /// that has another is refused while others take part.
     #[must_use]
     pub fn settle_delay(mut self, delay: Duration) -> Self {
         self.fleet.settle_delay = delay;

@@ -318,6 +318,7 @@ fn join(
         name: options.name.as_str().into(),
         advertise: advertise.into(),
         shards_if_new: options.shards_if_new.max(1),
+        settle_delay: options.settle_delay,
     };
     let lease = coordinator.lease();
     let until = Instant::now() + lease + lease / 4;

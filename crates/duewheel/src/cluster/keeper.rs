@@ -22,6 +22,7 @@ use super::peer::{Host, Peer, Terms};
 use super::presence::Presence;
 use super::view::{ClusterView, ShardView, Stage};
 use super::ways::Way;
+use crate::client::ThreadIn;
 use crate::clock::Clock;
 use crate::error::CallError;
 use crate::inbox::Door;
@@ -435,8 +436,10 @@ impl Keeper {
 
     /// For those who look at the node.
     fn tell(&mut self) {
-        if !self.owned.hangs() {
-            self.core.shared.tick();
+        match self.owned.hangs() {
+            None => self.core.shared.tick(),
+            Some(ThreadIn::Store) => self.core.shared.waits_for_store(),
+            Some(ThreadIn::Ours) => {}
         }
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
         let trouble = trouble.or_else(|| self.without_owner());
