@@ -13,6 +13,7 @@ use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, 
 use crate::config::{
     ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice,
 };
+use crate::http::Waits;
 use crate::private;
 use crate::serve::ServeError;
 use crate::tls;
@@ -25,11 +26,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Replicas have so much of the lease to take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
 
-/// Opens it.
-pub(crate) async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
+/// Opens it, and says meanwhile what is waited for.
+pub(crate) async fn open(
+    settings: &Settings,
+    certificates: Option<PeerCertificates>,
+    waits: &Waits,
+) -> Result<Duewheel, ServeError> {
     match &settings.store {
-        StoreChoice::Log => open_log(settings).await,
-        StoreChoice::Redis(redis) => open_redis(settings, redis).await,
+        StoreChoice::Log => {
+            waits.send_replace(format!("reading the data folder {}", settings.data.display()));
+            open_log(settings).await
+        }
+        StoreChoice::Redis(redis) => open_redis(settings, redis, certificates, waits).await,
     }
 }
 
@@ -49,15 +57,22 @@ async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
     opened.map_err(|why| ServeError::Open { what: settings.data.display().to_string(), why })
 }
 
-async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewheel, ServeError> {
+async fn open_redis(
+    settings: &Settings,
+    redis: &RedisSettings,
+    certificates: Option<PeerCertificates>,
+    waits: &Waits,
+) -> Result<Duewheel, ServeError> {
     let options = options_of(redis)?;
+    let servers = options.servers();
+    waits.send_replace(format!("opening the store in Redis at {servers}"));
     let mut node = NodeOptions::new(&redis.node).shards_if_new(redis.shards_if_new());
     node = node.settle_delay(redis.settle_delay);
     if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
         node = node.advertise(advertise).bind(bind.to_string());
     }
-    if let Some(files) = &redis.peer {
-        node = node.certificates(certificates(files)?);
+    if let Some(certificates) = certificates {
+        node = node.certificates(certificates);
     }
     let redis_itself = Arc::new(RedisCoordinator::new(options));
     let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
@@ -67,6 +82,7 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
             Ok(()) => break,
             Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
+                waits.send_replace(format!("waiting for Redis at {servers}: {why}"));
                 tokio::time::sleep(PAUSE).await;
             }
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
@@ -79,6 +95,7 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
             Ok(wheel) => return Ok(wheel),
             Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
+                waits.send_replace(format!("waiting for Redis at {servers}: {why}"));
                 tokio::time::sleep(PAUSE).await;
             }
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
@@ -86,8 +103,19 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
     }
 }
 
+/// What this node shows to others, if it has certificates.
+///
+/// # Errors
+/// A file cannot be read, or is not what it should be; the error names the option and the file.
+pub(crate) fn peer_certificates(settings: &Settings) -> Result<Option<PeerCertificates>, ConfigError> {
+    match &settings.store {
+        StoreChoice::Redis(redis) => redis.peer.as_ref().map(certificates).transpose(),
+        StoreChoice::Log => Ok(None),
+    }
+}
+
 /// What nodes show each other.
-fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
+pub(crate) fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
     let PeerFiles { own: tls::Files { cert, key }, ca } = files;
     let named = |option: &str, file: &Path, why: &dyn Display| {
         ConfigError::Value(format!("--{option} {}: {why}", file.display()))

@@ -243,7 +243,7 @@ fn a_lease_that_has_run_out_stands_in_nobodys_way() {
     // Whoever had the lease settles by its proof, as long as nobody else has the message.
     let grant = &grants[24];
     let (to, _) = rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
-    assert_eq!(rig.reply(to), Some(Reply::Settle(Ok(Settled::Acked))));
+    assert_eq!(rig.reply(to), Some(Reply::Settle(Ok(Settled::Acked.into()))));
     let (to, _) =
         rig.raw(Op::Extend { id: grants[23].message.id, proof: grants[23].token.into(), lease_ms: None });
     assert_eq!(rig.reply(to), Some(Reply::Extend(Err(SettleRefusal::LeaseLost))));
