@@ -44,6 +44,7 @@ mod reserve;
 mod rows;
 mod schedule;
 mod settle;
+mod shrink;
 mod waiters;
 
 use std::cell::Cell;
@@ -455,9 +456,11 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
         let now = self.advance(now);
         self.unfinished = false;
-        self.expire_leases(now, fx);
+        // A run that is put in order is looked at whole: the other half of the rows is for that.
+        let mut looks = (self.policy.max_step / 2).max(1);
+        self.expire_leases(now, &mut looks, fx);
         self.close_sessions(now, fx);
-        self.fire_due(now, fx);
+        self.fire_due(now, &mut looks, fx);
         self.end_pauses(now, fx);
         self.expire_dead(now, fx);
         self.finish_manys(now, fx);
