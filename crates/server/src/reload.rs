@@ -16,8 +16,8 @@ use duewheel::{Duewheel, PeerCertificates};
 use tokio::sync::mpsc;
 
 use crate::auth::Guard;
-use crate::config::{ConfigError, PeerFiles, Settings, StoreChoice, read_quotas};
-use crate::store::certificates;
+use crate::config::{ConfigError, PeerFiles, Settings, read_quotas};
+use crate::peer_files::certificates;
 use crate::tls::Tls;
 
 /// How often the files are looked at for changes.
@@ -45,12 +45,9 @@ impl Reload {
         tls: Vec<Arc<Tls>>,
         peers: Option<PeerCertificates>,
     ) -> Self {
-        let files = match &settings.store {
-            StoreChoice::Redis(redis) => redis.peer.clone(),
-            StoreChoice::Log => None,
-        };
         let (wheel, missed) = (OnceLock::new(), AtomicBool::new(false));
-        Reload { guard, tls, peers: files.zip(peers), file: settings.file.clone(), wheel, missed }
+        let peers = settings.store.peer_files().cloned().zip(peers);
+        Reload { guard, tls, peers, file: settings.file.clone(), wheel, missed }
     }
 
     /// Reads everything again. What cannot be read stays as it was. A file system that hangs keeps this waiting.
@@ -149,10 +146,7 @@ impl Watched {
     /// The files of these settings, as they are now: whatever is read afterwards is no older.
     pub(crate) fn of(settings: &Settings) -> Self {
         let tls = settings.tls.iter().flat_map(|files| [&files.cert, &files.key]);
-        let peers = match &settings.store {
-            StoreChoice::Redis(redis) => redis.peer.as_ref(),
-            StoreChoice::Log => None,
-        };
+        let peers = settings.store.peer_files();
         let peers = peers.into_iter().flat_map(|files| [&files.own.cert, &files.own.key, &files.ca]);
         let files = settings.tokens.iter().chain(tls).chain(&settings.of_beanstalk.client_ca).chain(peers);
         let files: Vec<PathBuf> = files.chain(&settings.file).cloned().collect();

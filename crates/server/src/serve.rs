@@ -19,7 +19,8 @@ use crate::bug::Bugs;
 use crate::claim::Claim;
 use crate::config::{ConfigError, Settings};
 use crate::drain::Drain;
-use crate::http::{App, Listener, Starting, Told, Waits};
+use crate::http::{App, Audience, Listener, StartWords, Starting};
+use crate::peer_files;
 use crate::reload::{Reload, Watched, warn_of_empty_shares};
 use crate::signals::Signals;
 use crate::store;
@@ -92,7 +93,7 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     };
     // Before anything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
-    let peers = store::peer_certificates(&settings)?;
+    let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
     let mut stop = Signals::new(reload, watched)?;
     let drain = Drain::default();
@@ -103,9 +104,9 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         Some(beanstalk::Address::Unix(_)) | None => None,
     };
     // From now on whoever asks hears that the server starts, and why it does not serve yet.
-    let waits = Waits::new("the store is being opened".to_owned());
-    let told = if guard.is_open() { Told::Everybody } else { Told::Nobody };
-    let start = |(address, claim)| match Starting::on(claim, tls.clone(), &waits, told) {
+    let waits = StartWords::new("the store is being opened".to_owned());
+    let audience = if guard.is_open() { Audience::Everybody } else { Audience::Nobody };
+    let start = |(address, claim)| match Starting::on(claim, tls.clone(), &waits, audience) {
         Ok(starting) => Ok((address, starting)),
         Err(why) => Err(bind_error(address, why)),
     };

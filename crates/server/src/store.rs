@@ -1,25 +1,18 @@
 //! Opens the wheel on the store that was chosen.
 
-use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
-use duewheel::{CertificatePart, Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
+use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
-use crate::config::{
-    ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice,
-};
-use crate::http::Waits;
-use crate::private;
+use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice};
+use crate::http::StartWords;
 use crate::serve::ServeError;
-use crate::tls;
 
-/// Bytes of a private key that are read; no key is as long.
-const MAX_KEY: u64 = 64 * 1024;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,7 +23,7 @@ const WAIT_PART: u32 = 4;
 pub(crate) async fn open(
     settings: &Settings,
     certificates: Option<PeerCertificates>,
-    waits: &Waits,
+    waits: &StartWords,
 ) -> Result<Duewheel, ServeError> {
     match &settings.store {
         StoreChoice::Log => {
@@ -61,7 +54,7 @@ async fn open_redis(
     settings: &Settings,
     redis: &RedisSettings,
     certificates: Option<PeerCertificates>,
-    waits: &Waits,
+    waits: &StartWords,
 ) -> Result<Duewheel, ServeError> {
     let options = options_of(redis)?;
     let servers = options.servers();
@@ -101,34 +94,6 @@ async fn open_redis(
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
         }
     }
-}
-
-/// What this node shows to others, if it has certificates.
-///
-/// # Errors
-/// A file cannot be read, or is not what it should be; the error names the option and the file.
-pub(crate) fn peer_certificates(settings: &Settings) -> Result<Option<PeerCertificates>, ConfigError> {
-    match &settings.store {
-        StoreChoice::Redis(redis) => redis.peer.as_ref().map(certificates).transpose(),
-        StoreChoice::Log => Ok(None),
-    }
-}
-
-/// What nodes show each other.
-pub(crate) fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
-    let PeerFiles { own: tls::Files { cert, key }, ca } = files;
-    let named = |option: &str, file: &Path, why: &dyn Display| {
-        ConfigError::Value(format!("--{option} {}: {why}", file.display()))
-    };
-    let read = |option, file: &Path| std::fs::read(file).map_err(|why| named(option, file, &why));
-    let secret = private::read(key, MAX_KEY).map_err(|why| named("peer-key", key, &why))?;
-    let secret = secret.map_err(|what| named("peer-key", key, &what))?;
-    let pem = (read("peer-cert", cert)?, secret, read("peer-ca", ca)?);
-    PeerCertificates::from_pem(&pem.0, &pem.1, &pem.2).map_err(|why| match why.part {
-        CertificatePart::Certificate => named("peer-cert", cert, &why),
-        CertificatePart::Key => named("peer-key", key, &why),
-        CertificatePart::Authority => named("peer-ca", ca, &why),
-    })
 }
 
 /// Replaces the secret by which nodes know each other; `says` is told what is waited for, and how long.

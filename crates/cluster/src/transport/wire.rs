@@ -21,7 +21,7 @@ use duewheel_shard::inbox::{Answers, Patience};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use dialect::{Dialect, Levels};
+use dialect::{Dialect, LevelsOnWire};
 
 /// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards: a row of
 /// [`dialect::DIALECTS`].
@@ -254,7 +254,7 @@ pub(crate) fn answers(
     for answer in answers {
         let part: Result<&Reply, Failure> = answer.as_ref().map_err(Failure::from);
         frame = push(frame, &part)?;
-        if dialect.levels == Levels::Beside
+        if dialect.levels == LevelsOnWire::Beside
             && let Ok(reply) = answer
             && let Some(level) = level_beside(reply)
         {
@@ -345,7 +345,7 @@ fn take_answer<'a>(
 ) -> Result<(Result<Reply, CallError>, &'a [u8]), WireError> {
     let (answer, mut rest) = take::<Result<Reply, Failure>>(bytes)?;
     let mut answer = answer.map_err(CallError::from);
-    if dialect.levels == Levels::Beside
+    if dialect.levels == LevelsOnWire::Beside
         && let Ok(reply) = &mut answer
         && level_beside(reply).is_some()
     {

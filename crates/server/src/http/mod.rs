@@ -54,7 +54,7 @@ mod write;
 
 pub use listener::Listener;
 use reading::Reading;
-pub(crate) use starting::{Starting, Told, Waits};
+pub(crate) use starting::{Audience, StartWords, Starting};
 pub(crate) use write::Json;
 
 use crate::auth::{Guard, Hosts};

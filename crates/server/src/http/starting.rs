@@ -35,11 +35,11 @@ const BODY_BYTES: usize = 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(2);
 
 /// What a start waits for, in words for people.
-pub(crate) type Waits = watch::Sender<String>;
+pub(crate) type StartWords = watch::Sender<String>;
 
 /// Who is told what the start waits for: it names servers and folders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Audience {
     Everybody,
     /// There are tokens, and nobody is asked for one yet.
     Nobody,
@@ -54,7 +54,7 @@ pub(crate) struct Starting {
 #[derive(Clone)]
 struct Doorkeeper {
     waits: watch::Receiver<String>,
-    told: Told,
+    audience: Audience,
 }
 
 impl Starting {
@@ -62,10 +62,16 @@ impl Starting {
     ///
     /// # Errors
     /// When another process listens there since.
-    pub(crate) fn on(claim: Claim, tls: Option<Arc<Tls>>, waits: &Waits, told: Told) -> io::Result<Self> {
+    pub(crate) fn on(
+        claim: Claim,
+        tls: Option<Arc<Tls>>,
+        waits: &StartWords,
+        audience: Audience,
+    ) -> io::Result<Self> {
         let socket = claim.listen()?;
         let (stop, stopped) = Stop::new();
-        let router = Router::new().fallback(answer).with_state(Doorkeeper { waits: waits.subscribe(), told });
+        let router =
+            Router::new().fallback(answer).with_state(Doorkeeper { waits: waits.subscribe(), audience });
         Ok(Starting { stop, task: tokio::spawn(accept(socket, tls, router, stopped)) })
     }
 
@@ -137,9 +143,9 @@ async fn answer(State(keeper): State<Doorkeeper>, request: Request) -> Response 
         // What has not come by then is not waited for.
         let _ = tokio::time::timeout(BODY_TIME, reading).await;
     }
-    let words = match keeper.told {
-        Told::Everybody => format!("starting: {}", *keeper.waits.borrow()),
-        Told::Nobody => "starting: the store is not open yet".to_owned(),
+    let words = match keeper.audience {
+        Audience::Everybody => format!("starting: {}", *keeper.waits.borrow()),
+        Audience::Nobody => "starting: the store is not open yet".to_owned(),
     };
     let unready = |write: &dyn Fn(&mut super::Json)| {
         let mut response = object(StatusCode::SERVICE_UNAVAILABLE, write);

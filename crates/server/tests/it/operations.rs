@@ -293,7 +293,10 @@ async fn a_message_carries_everything_and_comes_back_byte_for_byte() {
     }
     let nack = json!({"lease_token": grant["lease_token"], "delay_ms": 1_000, "reason": "not today"});
     let again = server.ok("POST", "/v1/messages/1/nack", &nack.to_string()).await;
-    assert_eq!(again, json!({"result": "again", "due_at": "2026-01-01T01:00:01.001Z"}));
+    assert_eq!(
+        again,
+        json!({"result": "again", "due_at": "2026-01-01T01:00:01.001Z", "durability": "memory"})
+    );
     let seen = server.ok("GET", "/v1/messages/1", "").await;
     assert_eq!(
         (&seen["history"][0]["how"], &seen["history"][0]["note"]),

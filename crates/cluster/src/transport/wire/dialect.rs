@@ -17,14 +17,14 @@ pub(crate) struct Dialect {
     /// Kinds of operations that it knows: the first so many of [`duewheel_core::engine::Op`].
     pub(crate) ops: u32,
     /// Which answers say the level that a change has reached.
-    pub(crate) levels: Levels,
+    pub(crate) levels: LevelsOnWire,
     /// Bytes behind the last part of each frame.
     pub(crate) tail: &'static [u8],
 }
 
 /// Which answers say the level that a change has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Levels {
+pub(crate) enum LevelsOnWire {
     /// That to an enqueue.
     OfEnqueues,
     /// Those to all changes; but that of an enqueue, the level is beside the answer.
@@ -34,15 +34,15 @@ pub(crate) enum Levels {
 /// All versions that this build speaks, in order, without gaps. Version 3 is the first one over TLS; nodes of versions
 /// 1 and 2 are refused.
 pub(crate) static DIALECTS: &[Dialect] = &[
-    Dialect { number: 3, ops: 35, levels: Levels::OfEnqueues, tail: &[] },
-    Dialect { number: 4, ops: 35, levels: Levels::Beside, tail: &[] },
+    Dialect { number: 3, ops: 35, levels: LevelsOnWire::OfEnqueues, tail: &[] },
+    Dialect { number: 4, ops: 35, levels: LevelsOnWire::Beside, tail: &[] },
 ];
 
 /// The versions of a build that comes after this one, for tests: this one's, and one that differs in every way a row
 /// can say.
 #[cfg(any(test, debug_assertions))]
 pub(crate) static NEXT: &[Dialect] =
-    &[DIALECTS[1], Dialect { number: 5, ops: 36, levels: Levels::Beside, tail: &[5, 5] }];
+    &[DIALECTS[1], Dialect { number: 5, ops: 36, levels: LevelsOnWire::Beside, tail: &[5, 5] }];
 
 /// The versions that a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
