@@ -15,7 +15,7 @@ pub(crate) fn loops(name: &str) -> usize {
         "core" => 23,
         "store-log" => 20,
         "store-redis" => 15,
-        "server" => 49,
+        "server" => 28,
         _ => 0,
     }
 }
