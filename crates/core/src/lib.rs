@@ -4,6 +4,7 @@
 //! ([`time::Now`]), what is on disk comes in as [`store::Found`] and [`store::Loaded`], and what is to be done goes out
 //! as data ([`engine::Effects`]). A [`store::Store`] applies what was decided, and decides nothing.
 
+mod attempts;
 pub mod engine;
 pub mod id;
 pub mod message;

@@ -3,7 +3,7 @@
 //! A limit is what a request may not exceed; a default is what counts when neither the message nor its queue says
 //! otherwise. Limits are values, so that tests can make them tiny.
 
-use crate::message::MaxAttempts;
+use crate::attempts::MaxAttempts;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
