@@ -3,17 +3,25 @@
 use axum::http::StatusCode;
 use duewheel::core::engine::{Op, Reply, Target};
 use duewheel::core::{Key, MessageId, QueueName};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::json::IdText;
+use super::message::CancelledWord;
+use super::schema::KeySchema;
+use super::settle::RefusedId;
 use super::strict::{self, Id, Text};
-use super::{Answer, App, Json, check_batch, object};
-use crate::error::Problem;
+use super::{Answer, App, check_batch, reply};
+use crate::error::{ItemProblem, Problem};
 
-#[derive(Debug, Deserialize)]
+/// Messages to take back, by key, by id, or both.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CancelMany<'a> {
+#[schemars(transform = super::schema::cancel_rules)]
+pub(crate) struct CancelMany<'a> {
     #[serde(borrow)]
+    #[schemars(with = "Option<Vec<KeySchema>>")]
     keys: Option<Vec<Text<'a>>>,
     ids: Option<Vec<Id>>,
 }
@@ -40,22 +48,59 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let key_results = call.app.ask_many(by_key).await?;
     let id_results = of_queue(&call.app, &queue, &ids, |id| Op::Cancel { target: Target::Id(id) }).await?;
 
-    Ok(object(StatusCode::OK, |out| {
-        out.open_list("results");
-        for (key, result) in keys.iter().zip(key_results) {
-            out.open();
-            out.text("key", key.as_str());
-            write(out, result);
-            out.close();
+    let key_results: Vec<_> = key_results.into_iter().map(refusal).collect();
+    let id_results: Vec<_> = id_results.into_iter().map(refusal).collect();
+    let by_key = keys.iter().zip(&key_results).map(|(key, refusal)| match refusal {
+        None => CancelResult::Key(CancelledKey { key: key.as_str(), result: CancelledWord::Cancelled }),
+        Some(problem) => {
+            CancelResult::KeyRefused(RefusedKey { key: key.as_str(), problem: ItemProblem::of(problem) })
         }
-        for (id, result) in ids.iter().zip(id_results) {
-            out.open();
-            out.id("id", *id);
-            write(out, result);
-            out.close();
-        }
-        out.close_list();
-    }))
+    });
+    let by_id = ids.iter().zip(&id_results).map(|(id, refusal)| match refusal {
+        None => CancelResult::Id(CancelledId { id: IdText(*id), result: CancelledWord::Cancelled }),
+        Some(problem) => CancelResult::IdRefused(RefusedId::of(*id, problem)),
+    });
+    Ok(reply(StatusCode::OK, &CancelResults { results: by_key.chain(by_id).collect() }))
+}
+
+/// A result for each key, then for each id, in order.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelResults<'a> {
+    pub(super) results: Vec<CancelResult<'a>>,
+}
+
+/// What became of one message.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(crate) enum CancelResult<'a> {
+    Key(CancelledKey<'a>),
+    Id(CancelledId),
+    KeyRefused(RefusedKey<'a>),
+    IdRefused(RefusedId<'a>),
+}
+
+/// The message with this key was taken back.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelledKey<'a> {
+    #[schemars(with = "KeySchema")]
+    pub(super) key: &'a str,
+    pub(super) result: CancelledWord,
+}
+
+/// The message with this id was taken back.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelledId {
+    pub(super) id: IdText,
+    pub(super) result: CancelledWord,
+}
+
+/// Why the message with this key is as it was.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RefusedKey<'a> {
+    #[schemars(with = "KeySchema")]
+    pub(super) key: &'a str,
+    #[serde(flatten)]
+    pub(super) problem: ItemProblem<'a>,
 }
 
 /// Applies an operation to those of `ids` that are in `queue`; the others are not found there.
@@ -108,12 +153,12 @@ pub(crate) async fn within<T>(
     Ok(outlines.map(look).collect())
 }
 
-fn write(out: &mut Json, result: Result<Reply, Problem>) {
-    let problem = match result {
-        Ok(Reply::Change(Ok(_))) => return out.plain("result", "cancelled"),
-        Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at"),
-        Ok(_) => Problem::internal(),
-        Err(problem) => problem,
-    };
-    problem.write_line(out);
+/// Why one was not cancelled.
+fn refusal(result: Result<Reply, Problem>) -> Option<Problem> {
+    match result {
+        Ok(Reply::Change(Ok(_))) => None,
+        Ok(Reply::Change(Err(refusal))) => Some(Problem::from_change(refusal, "due_at")),
+        Ok(_) => Some(Problem::internal()),
+        Err(problem) => Some(problem),
+    }
 }

@@ -4,10 +4,14 @@ use axum::http::StatusCode;
 use duewheel::core::engine::{Enqueued, Op, Reply};
 use duewheel::core::record::Created;
 use duewheel::core::{Key, QueueName};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::call::{Call, Content};
+use super::json::{IdText, InstantText};
 use super::line::Line;
-use super::{Answer, Json, json, ndjson, strict};
+use super::schema::{KeySchema, LevelSchema, QueueSchema};
+use super::{Answer, ndjson, reply, strict};
 use crate::error::Problem;
 
 pub(crate) async fn enqueue(mut call: Call) -> Answer {
@@ -22,11 +26,7 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
     let key = message.key.clone();
     match call.app.ask(Op::Enqueue(Box::new(message))).await? {
         Reply::Enqueue(Ok(done)) => {
-            let mut out = Json::with_capacity(256);
-            out.open();
-            write(&mut out, &done, &queue, key.as_ref());
-            out.close();
-            Ok(json(status(&done), out))
+            Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
         }
         Reply::Enqueue(Err(refusal)) => Err(Problem::from_enqueue(refusal, time)),
         _ => Err(Problem::internal()),
@@ -41,16 +41,41 @@ pub(crate) fn status(done: &Enqueued) -> StatusCode {
     }
 }
 
-/// The members of an accepted enqueue's answer.
-pub(crate) fn write(out: &mut Json, done: &Enqueued, queue: &QueueName, key: Option<&Key>) {
-    out.id("id", done.id);
-    out.text("queue", queue.as_str());
-    out.text_or_null("key", key.map(Key::as_str));
-    out.instant("due_at", done.due_at);
-    out.number("generation", u64::from(done.generation));
-    out.truth("created", done.created != Created::Kept);
-    if let Created::Replacing(old) = done.created {
-        out.id("replaced", old);
+/// A message that was accepted, or that was there already.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Enqueued")]
+pub(crate) struct EnqueuedAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    pub(super) due_at: InstantText,
+    /// A number that each change by the producer raises.
+    pub(super) generation: u32,
+    /// Whether the message is new.
+    pub(super) created: bool,
+    /// The message that it has replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) replaced: Option<IdText>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl<'a> EnqueuedAnswer<'a> {
+    pub(crate) fn of(done: &Enqueued, queue: &'a QueueName, key: Option<&'a Key>) -> Self {
+        EnqueuedAnswer {
+            id: IdText(done.id),
+            queue: queue.as_str(),
+            key: key.map(Key::as_str),
+            due_at: InstantText(done.due_at),
+            generation: done.generation,
+            created: done.created != Created::Kept,
+            replaced: match done.created {
+                Created::Replacing(old) => Some(IdText(old)),
+                Created::New | Created::Kept => None,
+            },
+            durability: done.level.as_str(),
+        }
     }
-    out.plain("durability", done.level.as_str());
 }

@@ -5,10 +5,13 @@ use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
 use duewheel::testing;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::App;
 use super::call::Call;
-use super::{Answer, object};
+use super::schema::LevelSchema;
+use super::{Answer, reply};
 use crate::auth::Caller;
 
 /// The driver comes round at least every second; five of them without it are a fault.
@@ -38,19 +41,19 @@ impl Signs {
     }
 
     /// Why only a restart helps, if it is so.
-    fn dead(self) -> Option<&'static str> {
+    fn dead(self) -> Option<StatusWord> {
         match self {
-            Signs { failing: true, .. } => Some("failing"),
-            Signs { tick_age_ms, .. } if tick_age_ms > MAX_STALL_MS => Some("stalled"),
+            Signs { failing: true, .. } => Some(StatusWord::Failing),
+            Signs { tick_age_ms, .. } if tick_age_ms > MAX_STALL_MS => Some(StatusWord::Stalled),
             Signs { .. } => None,
         }
     }
 
     /// Why it should be sent no requests, if it is so.
-    fn unready(self) -> Option<&'static str> {
+    fn unready(self) -> Option<StatusWord> {
         self.dead().or(match self {
-            Signs { leaves: true, .. } => Some("draining"),
-            Signs { tick_age_ms, .. } if tick_age_ms > MAX_TICK_AGE_MS => Some("stalled"),
+            Signs { leaves: true, .. } => Some(StatusWord::Draining),
+            Signs { tick_age_ms, .. } if tick_age_ms > MAX_TICK_AGE_MS => Some(StatusWord::Stalled),
             Signs { .. } => None,
         })
     }
@@ -66,9 +69,47 @@ pub(crate) async fn ready(call: Call) -> Answer {
     probe(Signs::of(&call.app).unready())
 }
 
-fn probe(trouble: Option<&'static str>) -> Answer {
+fn probe(trouble: Option<StatusWord>) -> Answer {
     let status = trouble.map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
-    Ok(object(status, |out| out.plain("status", trouble.unwrap_or("ok"))))
+    Ok(reply(status, &ProbeAnswer { status: trouble.unwrap_or(StatusWord::Ok) }))
+}
+
+/// How the server is.
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "Status")]
+pub(crate) enum StatusWord {
+    Ok,
+    Draining,
+    Stalled,
+    Failing,
+}
+
+/// The answer to a probe.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Probe")]
+pub(crate) struct ProbeAnswer {
+    pub(super) status: StatusWord,
+}
+
+/// How the server is, its store and its cluster included.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Health")]
+pub(crate) struct HealthAnswer<'a> {
+    pub(super) status: StatusWord,
+    /// How long ago the driver's loop last came round.
+    pub(super) tick_age_ms: u64,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+    /// Whether new messages are refused: since SIGUSR1, and while the server stops.
+    pub(super) drain_mode: bool,
+    /// Shards of the cluster that no node owns; for longer than a lease and 2 s, `status` is `failing`. Only where there is
+    /// a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shards_without_owner: Option<u64>,
+    /// What is wrong, in words; not for strangers to a server with tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trouble: Option<&'a str>,
 }
 
 /// `GET /healthz`.
@@ -78,31 +119,30 @@ pub(crate) async fn health(call: Call) -> Answer {
     let draining = call.app.draining.load(Ordering::Relaxed);
     let trouble = call.app.failing.get().or(health.trouble.as_ref());
     let (status, word) = match trouble {
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
-        None if health.tick_age_ms > MAX_TICK_AGE_MS => (StatusCode::SERVICE_UNAVAILABLE, "stalled"),
-        None if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        None => (StatusCode::OK, "ok"),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, StatusWord::Failing),
+        None if health.tick_age_ms > MAX_TICK_AGE_MS => {
+            (StatusCode::SERVICE_UNAVAILABLE, StatusWord::Stalled)
+        }
+        None if draining => (StatusCode::SERVICE_UNAVAILABLE, StatusWord::Draining),
+        None => (StatusCode::OK, StatusWord::Ok),
     };
-    Ok(object(status, |out| {
-        out.plain("status", word);
-        out.number("tick_age_ms", health.tick_age_ms);
-        out.plain("durability", call.app.client.level().as_str());
-        out.truth("drain_mode", call.app.refuses_new());
-        if let Some(view) = call.app.wheel.cluster() {
-            let lost = view.shards.iter().filter(|shard| shard.owner.is_none()).count();
-            out.number("shards_without_owner", lost as u64);
-        }
+    let cluster = call.app.wheel.cluster();
+    let answer = HealthAnswer {
+        status: word,
+        tick_age_ms: health.tick_age_ms,
+        durability: call.app.client.level().as_str(),
+        drain_mode: call.app.refuses_new(),
+        shards_without_owner: cluster
+            .map(|view| view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64),
         // It may name files; a stranger learns that there is trouble, and no more.
-        if let Some(trouble) = trouble
-            && !matches!(call.caller, Caller::Stranger(_))
-        {
-            out.text("trouble", trouble);
-        }
-    }))
+        trouble: trouble.filter(|_| !matches!(call.caller, Caller::Stranger(_))).map(String::as_str),
+    };
+    Ok(reply(status, &answer))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::StatusWord::{Draining, Failing, Stalled};
     use super::*;
 
     #[test]
@@ -110,21 +150,17 @@ mod tests {
         for (tick_age_ms, unready, dead) in [
             (0, None, None),
             (5_000, None, None),
-            (5_001, Some("stalled"), None),
-            (120_000, Some("stalled"), None),
-            (120_001, Some("stalled"), Some("stalled")),
+            (5_001, Some(Stalled), None),
+            (120_000, Some(Stalled), None),
+            (120_001, Some(Stalled), Some(Stalled)),
         ] {
             let signs = Signs { failing: false, leaves: false, tick_age_ms };
             assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
             // A server that drains is not killed for it.
             let leaves = Signs { leaves: true, ..signs };
-            assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some("draining")), dead), "{leaves:?}");
+            assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some(Draining)), dead), "{leaves:?}");
             let failing = Signs { failing: true, ..leaves };
-            assert_eq!(
-                (failing.unready(), failing.dead()),
-                (Some("failing"), Some("failing")),
-                "{failing:?}"
-            );
+            assert_eq!((failing.unready(), failing.dead()), (Some(Failing), Some(Failing)), "{failing:?}");
         }
     }
 }

@@ -8,9 +8,6 @@ use super::call::Call;
 use super::routes::Access;
 use super::{Answer, routes, typed};
 
-/// The description that the routes are compared with.
-pub(crate) const OPENAPI: &str = include_str!("../../openapi.json");
-
 const BEGINNING: &str = concat!(
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>duewheel</title>\n<h1>duewheel ",
     env!("CARGO_PKG_VERSION"),
@@ -35,6 +32,6 @@ pub(crate) async fn home(_: Call) -> Answer {
     Ok(typed(StatusCode::OK, "text/html; charset=utf-8", page))
 }
 
-pub(crate) async fn openapi(_: Call) -> Answer {
-    Ok(typed(StatusCode::OK, "application/json", OPENAPI))
+pub(crate) async fn openapi(call: Call) -> Answer {
+    Ok(typed(StatusCode::OK, "application/json", call.app.description()))
 }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::{Op, Reply};
 use duewheel::{Client, Duewheel};
+use serde::Serialize;
 
 mod backup;
 mod call;
@@ -30,18 +31,22 @@ pub mod fuzzing;
 mod health;
 mod histogram;
 mod home;
+mod json;
 mod line;
 mod listener;
 mod listing;
 mod message;
 mod metrics;
 mod ndjson;
+mod openapi;
 mod queue;
+mod queue_view;
 mod quota;
 mod reading;
 mod reserve;
 mod room;
 mod routes;
+mod schema;
 mod settle;
 mod stall;
 mod strict;
@@ -49,11 +54,12 @@ mod view;
 #[cfg(test)]
 mod walk;
 mod wheel;
-mod write;
 
+pub(crate) use json::{IdText, written};
 pub use listener::Listener;
+use openapi::Security;
 use reading::Reading;
-pub(crate) use write::Json;
+pub(crate) use schema::{CodeSchema, ResourceSchema};
 
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
@@ -84,6 +90,8 @@ pub struct Shared {
     failing: OnceLock<String>,
     drain: Drain,
     counters: Counters,
+    /// `openapi.json`, made when it is asked for.
+    description: OnceLock<Bytes>,
 }
 
 /// Limits of the listener, beside those of the engine ([`Policy`]).
@@ -159,6 +167,7 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: Counters::default(),
+            description: OnceLock::new(),
         }))
     }
 
@@ -205,6 +214,13 @@ impl App {
         let _ = self.failing.set(why.to_owned()); // the first reason counts
     }
 
+    /// `openapi.json`: of a server that asks for tokens, or of one that does not.
+    fn description(&self) -> Bytes {
+        let security = if self.guard.is_open() { Security::Open } else { Security::Tokens };
+        let make = || written(256 * 1024, &openapi::document(&self.policy, security)).into();
+        self.description.get_or_init(make).clone()
+    }
+
     /// Bytes of a request with one message.
     fn max_single_bytes(&self) -> usize {
         max_single_bytes(&self.policy)
@@ -233,8 +249,8 @@ fn max_single_bytes(policy: &Policy) -> usize {
 type Answer = Result<Response, Problem>;
 
 /// An answer in JSON.
-fn json(status: StatusCode, json: Json) -> Response {
-    typed(status, "application/json", json.into_bytes())
+fn reply(status: StatusCode, answer: &impl Serialize) -> Response {
+    typed(status, "application/json", written(256, answer))
 }
 
 /// An answer of another type.
@@ -245,25 +261,19 @@ fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
 }
 
 /// An answer in JSON that holds its room until it is written.
-fn held(status: StatusCode, room: room::Room, json: Json) -> Response {
+fn held(status: StatusCode, room: room::Room, json: Vec<u8>) -> Response {
     typed(status, "application/json", room.hold(json))
 }
 
 /// Writes an answer of about so many bytes; a large one beside the threads that serve all the others.
-async fn write_large(bytes: usize, write: impl FnOnce() -> Json + Send + 'static) -> Result<Json, Problem> {
+async fn write_large(
+    bytes: usize,
+    write: impl FnOnce() -> Vec<u8> + Send + 'static,
+) -> Result<Vec<u8>, Problem> {
     if bytes < LARGE_ANSWER {
         return Ok(write());
     }
     tokio::task::spawn_blocking(write).await.map_err(|_| Problem::internal())
-}
-
-/// Writes one JSON object as an answer.
-fn object(status: StatusCode, write: impl FnOnce(&mut Json)) -> Response {
-    let mut out = Json::with_capacity(256);
-    out.open();
-    write(&mut out);
-    out.close();
-    json(status, out)
 }
 
 /// A value that only a list may hold: the limits of a batch are checked with it.

@@ -1,21 +1,25 @@
 //! A queue: look, set, pause, resume, purge, redrive.
 
 use axum::http::StatusCode;
-use duewheel::core::WallMs;
 use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
 use duewheel::core::record::{Pause, Totals};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::cancel::of_queue;
+use super::json::IdText;
 use super::line::BackoffFields;
 use super::message::Nothing;
+use super::queue_view::QueueAnswer;
 use super::reserve::at_most;
+use super::schema::{DelaySchema, QueueSchema};
+use super::settle::RefusedId;
 use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
-use super::{Answer, App, Json, check_batch, object};
+use super::{Answer, App, check_batch, reply};
 use crate::beanstalk::default_queue;
 use crate::error::Problem;
 use crate::span::Span;
@@ -42,24 +46,36 @@ pub(crate) async fn show(call: Call) -> Answer {
         pause: Pause::Running,
         pause_left_ms: None,
     });
-    Ok(object(StatusCode::OK, |out| write(out, &view, call.app.client.now().wall)))
+    Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))
 }
 
-#[derive(Debug, Deserialize)]
+/// The settings of a queue. What is left out takes the server's default.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+#[schemars(rename = "Config")]
+pub(crate) struct Settings {
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// Dead after so many grants; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
+    /// Lower comes first.
     priority: Option<Whole<0, U32_MAX>>,
     backoff: Option<Object<BackoffFields>>,
+    /// How long a `dedupe_id` is remembered.
+    #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
     dedupe_window_ms: Option<Whole>,
+    /// Dead messages are removed after this time.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     dead_ttl_ms: Option<Whole>,
     order: Option<OrderWord>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they were
+/// accepted.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum OrderWord {
+#[schemars(rename = "Order")]
+pub(crate) enum OrderWord {
     Due,
     Arrival,
 }
@@ -82,7 +98,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
     };
     match call.app.ask(Op::Configure { queue, settings }).await? {
         Reply::Queues(views) => match views.first() {
-            Some(view) => Ok(object(StatusCode::OK, |out| write(out, view, call.app.client.now().wall))),
+            Some(view) => Ok(reply(StatusCode::OK, &QueueAnswer::of(view, call.app.client.now().wall))),
             // Settings that set nothing leave nothing behind.
             None => Box::pin(show(call)).await,
         },
@@ -91,12 +107,43 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// How long to pause; until resumed without either.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PauseFor<'a> {
+#[schemars(rename = "Pause", transform = super::schema::pause_rules)]
+pub(crate) struct PauseFor<'a> {
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     for_ms: Option<Whole>,
     #[serde(borrow)]
+    #[schemars(with = "Option<DelaySchema>")]
     r#for: Option<Text<'a>>,
+}
+
+/// Whether a queue is paused.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Paused")]
+pub(crate) struct PausedAnswer<'a> {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    pub(super) paused: bool,
+    /// How long it is paused; `null` until resumed.
+    pub(super) for_ms: Option<u64>,
+}
+
+/// A queue that runs.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Resumed")]
+pub(crate) struct ResumedAnswer<'a> {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    pub(super) paused: bool,
+}
+
+/// How many messages were removed.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Purged")]
+pub(crate) struct PurgedAnswer {
+    pub(super) purged: u64,
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answer {
@@ -119,34 +166,65 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
     if let Reply::Configure(refusal) = call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await? {
         return Err(Problem::from_settings(refusal));
     }
-    Ok(object(StatusCode::OK, |out| {
-        out.text("queue", queue.as_str());
-        out.truth("paused", true);
-        out.number_or_null("for_ms", for_ms);
-    }))
+    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms }))
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
     call.app.ask(Op::Resume { queue: queue.clone() }).await?;
-    Ok(object(StatusCode::OK, |out| {
-        out.text("queue", queue.as_str());
-        out.truth("paused", false);
-    }))
+    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false }))
 }
 
 pub(crate) async fn purge(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    count(&call.app, Op::Purge { queue }, "purged").await
+    match call.app.ask(Op::Purge { queue }).await? {
+        Reply::Count(purged) => Ok(reply(StatusCode::OK, &PurgedAnswer { purged })),
+        _ => Err(Problem::internal()),
+    }
 }
 
-#[derive(Debug, Deserialize)]
+/// Which dead messages are made ready: those with these ids, at most so many, or all without either.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Redrive {
+#[schemars(transform = super::schema::redrive_rules)]
+pub(crate) struct Redrive {
     ids: Option<Vec<Id>>,
     max: Option<Positive>,
+}
+
+/// How many messages were made ready.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Redriven")]
+pub(crate) struct RedrivenAnswer<'a> {
+    pub(super) redriven: u64,
+    /// A result for each of the ids, in order, where ids were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) results: Option<Vec<RedriveResult<'a>>>,
+}
+
+/// What became of one message.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(crate) enum RedriveResult<'a> {
+    Done(RedrivenId),
+    Refused(RefusedId<'a>),
+}
+
+/// The message with this id is ready.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RedrivenId {
+    pub(super) id: IdText,
+    pub(super) result: RedrivenWord,
+}
+
+/// The word for it.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum RedrivenWord {
+    Redriven,
 }
 
 pub(crate) async fn redrive(mut call: Call) -> Answer {
@@ -163,23 +241,22 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
     check_batch(ids.len(), &call.app.policy)?;
     let ids: Vec<_> = ids.into_iter().map(|id| id.0).collect();
     let results = of_queue(&call.app, &queue, &ids, |id| Op::Redrive { id }).await?;
-    let redriven = results.iter().filter(|r| matches!(r, Ok(Reply::Change(Ok(_))))).count();
-    Ok(object(StatusCode::OK, |out| {
-        out.number("redriven", redriven as u64);
-        out.open_list("results");
-        for (id, result) in ids.iter().zip(results) {
-            out.open();
-            out.id("id", *id);
-            match result {
-                Ok(Reply::Change(Ok(_))) => out.plain("result", "redriven"),
-                Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at").write_line(out),
-                Ok(_) => Problem::internal().write_line(out),
-                Err(problem) => problem.write_line(out),
-            }
-            out.close();
-        }
-        out.close_list();
-    }))
+    let refusals: Vec<Option<Problem>> = results
+        .into_iter()
+        .map(|result| match result {
+            Ok(Reply::Change(Ok(_))) => None,
+            Ok(Reply::Change(Err(refusal))) => Some(Problem::from_change(refusal, "due_at")),
+            Ok(_) => Some(Problem::internal()),
+            Err(problem) => Some(problem),
+        })
+        .collect();
+    let redriven = refusals.iter().filter(|refusal| refusal.is_none()).count() as u64;
+    let results = ids.iter().zip(&refusals).map(|(id, refusal)| match refusal {
+        None => RedriveResult::Done(RedrivenId { id: IdText(*id), result: RedrivenWord::Redriven }),
+        Some(problem) => RedriveResult::Refused(RefusedId::of(*id, problem)),
+    });
+    let results = Some(results.collect());
+    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results }))
 }
 
 /// The engine redrives a bounded number at a time, so that others have their turn in between.
@@ -193,45 +270,7 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
             _ => return Err(Problem::internal()),
         }
     }
-    Ok(object(StatusCode::OK, |out| out.number("redriven", redriven)))
-}
-
-async fn count(app: &App, op: Op, name: &'static str) -> Answer {
-    match app.ask(op).await? {
-        Reply::Count(n) => Ok(object(StatusCode::OK, |out| out.number(name, n))),
-        _ => Err(Problem::internal()),
-    }
-}
-
-/// The members of a queue.
-pub(crate) fn write(out: &mut Json, view: &QueueView, now: WallMs) {
-    out.text("queue", view.name.as_str());
-    out.open_member("counts");
-    out.number("scheduled", view.counts.scheduled);
-    out.number("ready", view.counts.ready);
-    out.number("leased", view.counts.leased);
-    out.number("dead", view.counts.dead);
-    out.truth("estimated", view.counts.estimated);
-    out.close();
-    out.instant_or_null("oldest_overdue", view.oldest_ready);
-    out.number("oldest_overdue_ms", view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)));
-    out.number("waiters", view.waiters as u64);
-    out.truth("attended", view.attended == Attended::Yes);
-    out.open_member("rates");
-    out.thousandths("enqueued", view.rates.enqueued_milli);
-    out.thousandths("granted", view.rates.granted_milli);
-    out.thousandths("acked", view.rates.acked_milli);
-    out.close();
-    out.open_member("totals");
-    for (name, n) in totals(&view.totals) {
-        out.number(name, n);
-    }
-    out.close();
-    out.truth("paused", view.pause != Pause::Running);
-    out.number_or_null("pause_left_ms", view.pause_left_ms);
-    out.open_member("config");
-    write_settings(out, &view.settings);
-    out.close();
+    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: None }))
 }
 
 /// Whether a queue is there only because beanstalkd's protocol has a tube `default` in any case: nobody has put anything into it, asked
@@ -245,41 +284,4 @@ pub(crate) fn is_unused_default(queue: &QueueView) -> bool {
         && queue.totals == Totals::default()
         && !queue.settings.keep_a_queue()
         && queue.pause == Pause::Running
-}
-
-/// Names and values of all totals.
-pub(crate) fn totals(totals: &duewheel::core::record::Totals) -> [(&'static str, u64); 8] {
-    [
-        ("enqueued", totals.enqueued),
-        ("granted", totals.granted),
-        ("acked", totals.acked),
-        ("cancelled", totals.cancelled),
-        ("replaced", totals.replaced),
-        ("purged", totals.purged),
-        ("died", totals.died),
-        ("expired", totals.expired),
-    ]
-}
-
-/// What was set, so that it can be put again as it is.
-fn write_settings(out: &mut Json, settings: &QueueSettings) {
-    out.number_or_null("lease_ms", settings.lease_ms);
-    out.number_or_null("max_attempts", settings.max_attempts.map(|n| u64::from(n.count())));
-    out.number_or_null("priority", settings.priority.map(u64::from));
-    match settings.backoff {
-        None => out.null("backoff"),
-        Some(backoff) => {
-            out.open_member("backoff");
-            out.number("min_ms", backoff.min_ms);
-            out.number("max_ms", backoff.max_ms);
-            out.close();
-        }
-    }
-    out.number_or_null("dedupe_window_ms", settings.dedupe_window_ms);
-    out.number_or_null("dead_ttl_ms", settings.dead_ttl_ms);
-    match settings.order {
-        None => out.null("order"),
-        Some(ReadyOrder::Due) => out.plain("order", "due"),
-        Some(ReadyOrder::Arrival) => out.plain("order", "arrival"),
-    }
 }

@@ -1,0 +1,161 @@
+//! JSON out: the small values of answers, and one buffer for each answer.
+
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use duewheel::core::{LeaseToken, MessageId, WallMs};
+use serde::{Serialize, Serializer};
+
+use super::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema};
+use crate::rfc3339;
+
+/// One value, written into a buffer that has room for `capacity` bytes to begin with.
+pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(capacity);
+    write(&mut out, value);
+    out
+}
+
+/// Appends one value.
+pub(crate) fn write(out: &mut Vec<u8>, value: &impl Serialize) {
+    // A vector takes every byte, and no answer has a key that is no string.
+    let _ = serde_json::to_writer(out, value);
+}
+
+/// An id: a decimal string, because a JSON number is a double in too many languages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdText(pub(crate) MessageId);
+
+impl Serialize for IdText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(itoa::Buffer::new().format(self.0.0))
+    }
+}
+
+/// An instant by RFC 3339.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InstantText(pub(crate) WallMs);
+
+impl Serialize for InstantText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&String::from_utf8_lossy(&rfc3339::text(self.0)))
+    }
+}
+
+/// A lease token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenText(pub(crate) LeaseToken);
+
+impl Serialize for TokenText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&self.0)
+    }
+}
+
+/// A number that is counted in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Thousandths(pub(crate) u64);
+
+impl Serialize for Thousandths {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_multiple_of(1_000) {
+            return s.serialize_u64(self.0 / 1_000);
+        }
+        // Rates are far below 2^53 thousandths: the shortest digits of the quotient are the decimal fraction.
+        #[allow(clippy::cast_precision_loss, reason = "as said above")]
+        s.serialize_f64(self.0 as f64 / 1_000.0)
+    }
+}
+
+/// Bytes in base64.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base64Text<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Base64Text<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&Base64Display::new(self.0, &STANDARD))
+    }
+}
+
+/// Names and values, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeaderPairs<'a>(pub(crate) &'a [(Box<str>, Box<str>)]);
+
+impl Serialize for HeaderPairs<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// A list whose elements are made while they are written, one after the other.
+#[derive(Debug)]
+pub(crate) enum List<'a, S, T> {
+    /// Elements, and what makes one of them out of what is there.
+    Of(&'a [S], fn(&'a S) -> T),
+    /// Elements that are made already.
+    Made(Vec<T>),
+}
+
+impl<'a, S, T> List<'a, S, T> {
+    pub(crate) fn new(items: &'a [S], make: fn(&'a S) -> T) -> Self {
+        List::Of(items, make)
+    }
+}
+
+impl<S, T: Serialize> Serialize for List<'_, S, T> {
+    fn serialize<Z: Serializer>(&self, s: Z) -> Result<Z::Ok, Z::Error> {
+        match self {
+            List::Of(items, make) => s.collect_seq(items.iter().map(make)),
+            List::Made(items) => s.collect_seq(items),
+        }
+    }
+}
+
+macro_rules! described {
+    ($(impl[$($generics:tt)*] $type:ty as $schema:ty;)*) => {$(
+        impl<$($generics)*> schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                <$schema as schemars::JsonSchema>::inline_schema()
+            }
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <$schema as schemars::JsonSchema>::schema_name()
+            }
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$schema as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+    )*};
+}
+
+described! {
+    impl[] IdText as IdSchema;
+    impl[] InstantText as InstantSchema;
+    impl[] TokenText as TokenSchema;
+    impl[] Thousandths as f64;
+    impl['a] Base64Text<'a> as Base64Schema;
+    impl['a] HeaderPairs<'a> as HeadersSchema;
+    impl['a, S, T: schemars::JsonSchema] List<'a, S, T> as Vec<T>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_values_are_written_as_documented() {
+        assert_eq!(shown(&IdText(MessageId(u64::MAX))), "\"18446744073709551615\"");
+        assert_eq!(shown(&InstantText(WallMs(1))), "\"1970-01-01T00:00:00.001Z\"");
+        for (thousandths, text) in
+            [(0, "0"), (2_000, "2"), (12_340, "12.34"), (1, "0.001"), (999_999, "999.999")]
+        {
+            assert_eq!(shown(&Thousandths(thousandths)), text);
+        }
+        assert_eq!(shown(&Base64Text(b"\xff\x00")), "\"/wA=\"");
+        let headers: [(Box<str>, Box<str>); 2] = [("x-\"y".into(), "1".into()), ("b".into(), "2".into())];
+        assert_eq!(shown(&HeaderPairs(&headers)), r#"{"x-\"y":"1","b":"2"}"#);
+        assert_eq!(shown(&List::new(&[1u8, 2], |n| n + 1)), "[2,3]");
+    }
+
+    fn shown(value: &impl Serialize) -> String {
+        String::from_utf8(written(0, value)).unwrap()
+    }
+}
