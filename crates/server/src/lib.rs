@@ -9,7 +9,6 @@ pub mod bug;
 mod claim;
 pub mod cli;
 pub mod config;
-mod decimal;
 pub mod drain;
 pub mod error;
 #[cfg(feature = "fuzzing")]
