@@ -16,7 +16,7 @@ pub(crate) fn loops(name: &str) -> usize {
         "store-log" => 20,
         "store-redis" => 15,
         "duewheel" => 20,
-        "server" => 49,
+        "server" => 39,
         _ => 0,
     }
 }

@@ -10,10 +10,11 @@ use duewheel::core::engine::{
 };
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
-use crate::http::{CodeSchema, IdText, ResourceSchema, written};
+use crate::json::{IdText, written};
+use crate::schema::ResourceSchema;
 
 /// What went wrong, in one stable word. Codes are never renamed or reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -260,6 +261,19 @@ impl ErrorCode {
     }
 }
 
+impl JsonSchema for ErrorCode {
+    fn schema_name() -> Cow<'static, str> {
+        "Code".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string", "examples": ErrorCode::ALL.map(ErrorCode::as_str),
+            "description": "What went wrong, in one stable word. Later versions may have more words than the examples; \
+                docs/errors.md has a paragraph for each.",
+        })
+    }
+}
+
 /// A failed request, as `application/problem+json` (RFC 9457) or as a line of a batch says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -458,7 +472,7 @@ impl Problem {
 pub(crate) struct ItemProblem<'a> {
     /// The status that the single call would have had.
     status: u16,
-    #[schemars(with = "CodeSchema")]
+    #[schemars(with = "ErrorCode")]
     code: &'static str,
     /// What went wrong, for people.
     detail: &'a str,

@@ -15,9 +15,11 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;
+mod json;
 mod private;
 mod reload;
 pub mod rfc3339;
+mod schema;
 pub mod serve;
 mod signals;
 pub mod span;

@@ -6,6 +6,7 @@
 //!
 //! Without a file everybody who reaches the listener is trusted; then it must be on loopback, or `--insecure http` be spelled out.
 
+mod access;
 mod guard;
 mod host;
 mod prefixes;
@@ -13,6 +14,7 @@ mod scope;
 mod table;
 mod token;
 
+pub(crate) use access::{About, Access};
 pub use guard::{Caller, Guard};
 pub use host::Hosts;
 pub use prefixes::Prefixes;

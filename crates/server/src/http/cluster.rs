@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
-use super::json::List;
-use super::schema::StageSchema;
 use super::{Answer, reply};
 use crate::error::{ErrorCode, Problem};
+use crate::json::Elements;
+use crate::schema::StageSchema;
 
 pub(crate) async fn cluster(call: Call) -> Answer {
     let Some(view) = call.app.wheel.cluster() else {
@@ -27,7 +27,7 @@ pub(crate) async fn cluster(call: Call) -> Answer {
         age_ms: u64::try_from(view.age.as_millis()).unwrap_or(u64::MAX),
         nodes: view.nodes.iter().map(node).collect(),
         shards_without_owner: view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64,
-        shards: List::new(&view.shards, ShardAnswer::of),
+        shards: Elements::new(&view.shards, ShardAnswer::of),
     };
     Ok(reply(StatusCode::OK, &answer))
 }
@@ -42,7 +42,7 @@ pub(crate) struct ClusterAnswer<'a> {
     pub(super) age_ms: u64,
     pub(super) nodes: Vec<NodeAnswer>,
     pub(super) shards_without_owner: u64,
-    pub(super) shards: List<'a, ShardView, ShardAnswer<'a>>,
+    pub(super) shards: Elements<'a, ShardView, ShardAnswer<'a>>,
 }
 
 /// A node of the cluster.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::openapi::{Security, document};
 use super::routes;
-use super::routes::{About, Access};
+use crate::auth::{About, Access};
 use crate::error::ErrorCode;
 
 fn spec() -> Value {

@@ -8,11 +8,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::{Call, Content};
-use super::json::{IdText, InstantText};
 use super::line::Line;
-use super::schema::{KeySchema, LevelSchema, QueueSchema};
 use super::{Answer, ndjson, reply, strict};
 use crate::error::Problem;
+use crate::json::{IdText, InstantText};
+use crate::schema::{KeySchema, LevelSchema, QueueSchema};
 
 pub(crate) async fn enqueue(mut call: Call) -> Answer {
     call.app.accepts()?;

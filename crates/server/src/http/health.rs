@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::App;
 use super::call::Call;
-use super::schema::LevelSchema;
 use super::{Answer, reply};
 use crate::auth::Caller;
+use crate::schema::LevelSchema;
 
 /// The driver comes round at least every second; five of them without it are a fault.
 const MAX_TICK_AGE_MS: u64 = 5_000;

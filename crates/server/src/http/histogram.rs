@@ -7,9 +7,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
-use super::json::InstantText;
 use super::{Answer, reply};
 use crate::error::Problem;
+use crate::json::InstantText;
 use crate::rfc3339;
 
 const DAY_MS: u64 = 86_400_000;

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use axum::http::StatusCode;
 
 use super::call::Call;
-use super::routes::Access;
+use super::openapi::{Security, document};
 use super::{Answer, routes, typed};
+use crate::auth::Access;
+use crate::json::written;
 
 const BEGINNING: &str = concat!(
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>duewheel</title>\n<h1>duewheel ",
@@ -33,5 +35,8 @@ pub(crate) async fn home(_: Call) -> Answer {
 }
 
 pub(crate) async fn openapi(call: Call) -> Answer {
-    Ok(typed(StatusCode::OK, "application/json", call.app.description()))
+    let security = if call.app.guard.is_open() { Security::Open } else { Security::Tokens };
+    let make = || written(256 * 1024, &document(&call.app.policy, security)).into();
+    let made = call.app.description.get_or_init(make).clone();
+    Ok(typed(StatusCode::OK, "application/json", made))
 }

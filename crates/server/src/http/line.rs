@@ -8,16 +8,16 @@ use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema};
 use super::strict::{Object, Positive, Strings, Text, U32_MAX, Whole};
 use crate::error::Problem;
 use crate::rfc3339;
+use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema};
 use crate::span::{BadSpan, Span};
 
 /// A new message. Exactly one of `body` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Enqueue", transform = super::schema::enqueue_rules)]
+#[schemars(rename = "Enqueue", transform = crate::schema::enqueue_rules)]
 pub(crate) struct Line<'a> {
     /// The body, when it is UTF-8 text.
     #[serde(borrow)]

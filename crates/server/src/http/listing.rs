@@ -9,11 +9,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
-use super::json::List;
 use super::queue_view::QueueAnswer;
 use super::view::MessageAnswer;
-use super::{Answer, App, held, queue, reply, write_large, written};
+use super::{Answer, App, held, queue, reply, write_large};
 use crate::error::Problem;
+use crate::json::{Elements, written};
 
 /// Messages of a page when none are asked for.
 pub(crate) const MESSAGES: usize = 100;
@@ -32,7 +32,10 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
     let write = move || {
         let next = page.next.map(|next| write_places(&next));
-        written(bytes + 128, &MessagesAnswer { messages: List::new(&page.views, MessageAnswer::of), next })
+        written(
+            bytes + 128,
+            &MessagesAnswer { messages: Elements::new(&page.views, MessageAnswer::of), next },
+        )
     };
     Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
 }
@@ -60,7 +63,7 @@ pub(crate) async fn queues(call: Call) -> Answer {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Messages")]
 pub(crate) struct MessagesAnswer<'a> {
-    pub(super) messages: List<'a, View, MessageAnswer<'a>>,
+    pub(super) messages: Elements<'a, View, MessageAnswer<'a>>,
     /// The `after` of the next page; `null` on the last one. A page may be short although there are more.
     pub(super) next: Option<String>,
 }

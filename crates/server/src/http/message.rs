@@ -8,14 +8,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::json::IdText;
 use super::line::{PastWord, body, when};
 use super::room::Room;
-use super::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema, QueueSchema};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::view::{MessageAnswer, OutlineAnswer};
-use super::{Answer, App, held, reply, written};
+use super::{Answer, App, held, reply};
 use crate::error::Problem;
+use crate::json::{IdText, written};
+use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema, QueueSchema};
 
 pub(crate) async fn get_by_id(call: Call) -> Answer {
     let target = Target::Id(call.id()?);
@@ -107,7 +107,7 @@ pub(crate) enum CancelledWord {
 /// `body_base64`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Postpone", transform = super::schema::postpone_rules)]
+#[schemars(rename = "Postpone", transform = crate::schema::postpone_rules)]
 pub(crate) struct Postpone<'a> {
     /// Due after so many milliseconds from now; 0 for now.
     #[schemars(extend("x-limit" = "max_delay_ms"))]

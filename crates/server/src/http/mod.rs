@@ -31,7 +31,6 @@ pub mod fuzzing;
 mod health;
 mod histogram;
 mod home;
-mod json;
 mod line;
 mod listener;
 mod listing;
@@ -42,11 +41,11 @@ mod openapi;
 mod queue;
 mod queue_view;
 mod quota;
+mod reach;
 mod reading;
 mod reserve;
 mod room;
 mod routes;
-mod schema;
 mod settle;
 mod stall;
 mod strict;
@@ -55,15 +54,13 @@ mod view;
 mod walk;
 mod wheel;
 
-pub(crate) use json::{IdText, written};
 pub use listener::Listener;
-use openapi::Security;
 use reading::Reading;
-pub(crate) use schema::{CodeSchema, ResourceSchema};
 
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
+use crate::json::written;
 
 /// Answers from this size on take long enough to write that others would notice.
 const LARGE_ANSWER: usize = 256 * 1024;
@@ -212,13 +209,6 @@ impl App {
     /// From now on `/healthz` says that the server has failed, and why.
     pub fn set_failing(&self, why: &str) {
         let _ = self.failing.set(why.to_owned()); // the first reason counts
-    }
-
-    /// `openapi.json`: of a server that asks for tokens, or of one that does not.
-    fn description(&self) -> Bytes {
-        let security = if self.guard.is_open() { Security::Open } else { Security::Tokens };
-        let make = || written(256 * 1024, &openapi::document(&self.policy, security)).into();
-        self.description.get_or_init(make).clone()
     }
 
     /// Bytes of a request with one message.

@@ -27,8 +27,9 @@ use super::call::Call;
 use super::enqueue::EnqueuedAnswer;
 use super::line::{Line, TimeField};
 use super::reading::ReadBody;
-use super::{Answer, App, check_batch, enqueue, json, strict};
+use super::{Answer, App, check_batch, enqueue, strict};
 use crate::error::{ErrorCode, ItemProblem, Problem};
+use crate::json;
 
 /// Lines that are submitted together and answered together.
 const SLICE: usize = 1_000;

@@ -10,18 +10,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::cancel::of_queue;
-use super::json::IdText;
 use super::line::BackoffFields;
 use super::message::Nothing;
-use super::queue_view::QueueAnswer;
+use super::queue_view::{OrderWord, QueueAnswer};
+use super::reach::of_queue;
 use super::reserve::at_most;
-use super::schema::{DelaySchema, QueueSchema};
 use super::settle::RefusedId;
 use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
 use super::{Answer, App, check_batch, reply};
 use crate::beanstalk::default_queue;
 use crate::error::Problem;
+use crate::json::IdText;
+use crate::schema::{DelaySchema, QueueSchema};
 use crate::span::Span;
 
 pub(crate) async fn show(call: Call) -> Answer {
@@ -53,7 +53,7 @@ pub(crate) async fn show(call: Call) -> Answer {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Config")]
-pub(crate) struct Settings {
+pub(crate) struct ConfigRequest {
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
     /// Dead after so many grants; 4294967295 for never.
@@ -70,19 +70,9 @@ pub(crate) struct Settings {
     order: Option<OrderWord>,
 }
 
-/// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they were
-/// accepted.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "Order")]
-pub(crate) enum OrderWord {
-    Due,
-    Arrival,
-}
-
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let asked: Settings = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
+    let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
     let settings = QueueSettings {
         lease_ms: asked.lease_ms.map(|n| n.0),
         max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
@@ -110,7 +100,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
 /// How long to pause; until resumed without either.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Pause", transform = super::schema::pause_rules)]
+#[schemars(rename = "Pause", transform = crate::schema::pause_rules)]
 pub(crate) struct PauseFor<'a> {
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     for_ms: Option<Whole>,
@@ -188,7 +178,7 @@ pub(crate) async fn purge(mut call: Call) -> Answer {
 /// Which dead messages are made ready: those with these ids, at most so many, or all without either.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(transform = super::schema::redrive_rules)]
+#[schemars(transform = crate::schema::redrive_rules)]
 pub(crate) struct Redrive {
     ids: Option<Vec<Id>>,
     max: Option<Positive>,

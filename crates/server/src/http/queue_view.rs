@@ -5,11 +5,10 @@ use duewheel::core::engine::{Attended, Counts, QueueView, Rates};
 use duewheel::core::policy::{Backoff, QueueSettings, ReadyOrder};
 use duewheel::core::record::{Pause, Totals};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::json::{InstantText, Thousandths};
-use super::queue::OrderWord;
-use super::schema::QueueSchema;
+use crate::json::{InstantText, Thousandths};
+use crate::schema::QueueSchema;
 
 /// A queue as it is now.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -144,6 +143,16 @@ pub(crate) struct SettingsAnswer {
     pub(super) dedupe_window_ms: Option<u64>,
     pub(super) dead_ttl_ms: Option<u64>,
     pub(super) order: Option<OrderWord>,
+}
+
+/// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they were
+/// accepted.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "Order")]
+pub(crate) enum OrderWord {
+    Due,
+    Arrival,
 }
 
 /// The delay before the next attempt, as it was set.

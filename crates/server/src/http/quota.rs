@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
-use super::json::List;
 use super::{Answer, reply};
 use crate::error::Problem;
+use crate::json::Elements;
 
 /// A token that is limited to queues sees the quotas of these queues alone, and none that it shares with others.
 pub(crate) async fn quotas(call: Call) -> Answer {
@@ -16,14 +16,14 @@ pub(crate) async fn quotas(call: Call) -> Answer {
     if let Some(prefixes) = call.caller.limits() {
         uses.retain(|one| prefixes.iter().any(|prefix| one.quota.prefix.starts_with(prefix.as_str())));
     }
-    Ok(reply(StatusCode::OK, &QuotasAnswer { quotas: List::new(&uses, QuotaAnswer::of) }))
+    Ok(reply(StatusCode::OK, &QuotasAnswer { quotas: Elements::new(&uses, QuotaAnswer::of) }))
 }
 
 /// All quotas.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Quotas")]
 pub(crate) struct QuotasAnswer<'a> {
-    pub(super) quotas: List<'a, QuotaUse, QuotaAnswer<'a>>,
+    pub(super) quotas: Elements<'a, QuotaUse, QuotaAnswer<'a>>,
 }
 
 /// What a tenant may have, and what it has.

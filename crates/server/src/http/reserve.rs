@@ -8,12 +8,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::json::{InstantText, List, TokenText};
-use super::schema::HeldBackSchema;
 use super::strict::{Positive, Whole};
 use super::view::ContentAnswer;
-use super::{Answer, held, reply, write_large, written};
+use super::{Answer, held, reply, write_large};
 use crate::error::{Problem, overloaded};
+use crate::json::{Elements, InstantText, TokenText, written};
+use crate::schema::HeldBackSchema;
 
 /// Bytes of a grant beside its body.
 const GRANT_BYTES: usize = 320;
@@ -53,7 +53,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
             let write = move || {
-                let messages = List::new(&grants, GrantAnswer::of);
+                let messages = Elements::new(&grants, GrantAnswer::of);
                 written(bytes + 32, &GrantsAnswer { messages, held_back: None })
             };
             let out = write_large(bytes, write).await?;
@@ -61,7 +61,7 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
             Ok(held(StatusCode::OK, room, out))
         }
         Reserved::HeldBack(why) => {
-            let messages = List::new(&[], GrantAnswer::of);
+            let messages = Elements::new(&[], GrantAnswer::of);
             Ok(reply(StatusCode::OK, &GrantsAnswer { messages, held_back: Some(why.as_str()) }))
         }
         Reserved::TooManyQueues => Err(overloaded("as many queues exist as the limits allow")),
@@ -81,7 +81,7 @@ pub(crate) fn at_most(field: &'static str, n: u64, limit: u64) -> Result<u64, Pr
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Grants")]
 pub(crate) struct GrantsAnswer<'a> {
-    pub(super) messages: List<'a, Grant, GrantAnswer<'a>>,
+    pub(super) messages: Elements<'a, Grant, GrantAnswer<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<HeldBackSchema>")]
     pub(super) held_back: Option<&'static str>,

@@ -9,14 +9,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::cancel::within;
-use super::json::{IdText, InstantText};
+use super::reach::within;
 use super::reserve::at_most;
-use super::schema::{DeadReasonSchema, TokenSchema};
 use super::strict::{self, Id, Object, Positive, Text, Whole};
 use super::{Answer, App, check_batch, reply};
 use crate::auth::Caller;
 use crate::error::{ItemProblem, Problem};
+use crate::json::{IdText, InstantText};
+use crate::schema::{DeadReasonSchema, TokenSchema};
 
 /// The lease whose message is done.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -84,7 +84,7 @@ enum Found {
 /// The lease whose message is not done, and what becomes of the message.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(transform = super::schema::nack_rules)]
+#[schemars(transform = crate::schema::nack_rules)]
 pub(crate) struct Nack<'a> {
     #[serde(borrow)]
     #[schemars(with = "TokenSchema")]

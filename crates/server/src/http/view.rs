@@ -6,8 +6,8 @@ use duewheel::core::message::PastAttempt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::json::{Base64Text, HeaderPairs, IdText, InstantText, List};
-use super::schema::{DeadReasonSchema, EndedSchema, KeySchema, QueueSchema, StateSchema};
+use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText};
+use crate::schema::{DeadReasonSchema, EndedSchema, KeySchema, QueueSchema, StateSchema};
 
 /// The members of a message that only its producer can change.
 #[derive(Debug, JsonSchema, Serialize)]
@@ -74,7 +74,7 @@ pub(crate) struct MessageAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dead_at: Option<InstantText>,
     /// The last attempts that have ended.
-    pub(super) history: List<'a, PastAttempt, PastAttemptAnswer<'a>>,
+    pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
 }
 
 impl<'a> MessageAnswer<'a> {
@@ -94,7 +94,7 @@ impl<'a> MessageAnswer<'a> {
             lease_until: view.lease_until.map(InstantText),
             dead_reason: view.dead.map(|(reason, _)| reason.as_str()),
             dead_at: view.dead.map(|(_, at)| InstantText(at)),
-            history: List::new(&view.history, PastAttemptAnswer::of),
+            history: Elements::new(&view.history, PastAttemptAnswer::of),
         }
     }
 }

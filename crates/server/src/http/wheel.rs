@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
-use super::json::List;
 use super::{Answer, reply};
 use crate::error::Problem;
+use crate::json::Elements;
 
 pub(crate) async fn wheel(call: Call) -> Answer {
     match call.app.ask(Op::Wheel).await? {
@@ -21,8 +21,8 @@ pub(crate) async fn wheel(call: Call) -> Answer {
                 messages: wheel.messages,
                 pointer: PointersAnswer { at, after },
                 occupied: OccupiedAnswer {
-                    at: List::new(slots_at, SlotAnswer::of),
-                    after: List::new(slots_after, SlotAnswer::of),
+                    at: Elements::new(slots_at, SlotAnswer::of),
+                    after: Elements::new(slots_after, SlotAnswer::of),
                 },
             };
             Ok(reply(StatusCode::OK, &answer))
@@ -56,8 +56,8 @@ pub(crate) struct PointersAnswer {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Occupied")]
 pub(crate) struct OccupiedAnswer<'a> {
-    pub(super) at: List<'a, (usize, u64), SlotAnswer>,
-    pub(super) after: List<'a, (usize, u64), SlotAnswer>,
+    pub(super) at: Elements<'a, (usize, u64), SlotAnswer>,
+    pub(super) after: Elements<'a, (usize, u64), SlotAnswer>,
 }
 
 /// How many messages are on a slot.

@@ -11,9 +11,10 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use super::routes::{self, Access, Route};
-use super::schema::{IdSchema, KeySchema, QueueSchema};
+use super::routes::{self, Route};
+use crate::auth::Access;
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
+use crate::schema::{IdSchema, KeySchema, QueueSchema};
 use operation::{Link, MediaDoc, Operation, Tag};
 
 pub(crate) mod operation;
@@ -30,7 +31,7 @@ pub(crate) enum Security {
 
 /// The whole document.
 pub(crate) fn document(policy: &Policy, security: Security) -> Value {
-    let mut parts = Parts::new(security);
+    let mut parts = Assembly::new(security);
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     for route in routes::table() {
         let operation = parts.operation(&route);
@@ -62,7 +63,7 @@ pub(crate) fn document(policy: &Policy, security: Security) -> Value {
 }
 
 /// What the operations share.
-struct Parts {
+struct Assembly {
     security: Security,
     /// Schemas of what is read.
     requests: SchemaGenerator,
@@ -72,7 +73,7 @@ struct Parts {
     problems: BTreeMap<String, BTreeSet<&'static str>>,
 }
 
-impl Parts {
+impl Assembly {
     fn new(security: Security) -> Self {
         let settings = || {
             SchemaSettings::draft2020_12().with(|settings| {
@@ -80,7 +81,7 @@ impl Parts {
                 settings.meta_schema = None;
             })
         };
-        Parts {
+        Assembly {
             security,
             requests: settings().for_deserialize().into_generator(),
             answers: settings().for_serialize().into_generator(),

@@ -16,25 +16,25 @@ use crate::http::cluster::{ClusterAnswer, NodeAnswer, ShardAnswer};
 use crate::http::enqueue::EnqueuedAnswer;
 use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord};
 use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
-use crate::http::json::{HeaderPairs, IdText, InstantText, List, Thousandths, TokenText};
 use crate::http::line::Line;
 use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, Postpone};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
-    PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, RedrivenWord,
-    ResumedAnswer, Settings,
+    ConfigRequest, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId,
+    RedrivenWord, ResumedAnswer,
 };
 use crate::http::queue_view::{CountsAnswer, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer};
 use crate::http::quota::{QuotaAnswer, QuotasAnswer, RateAnswer, ResourceAnswer};
 use crate::http::reserve::{GrantAnswer, GrantsAnswer, ReserveRequest};
-use crate::http::schema::{InstantSchema, QueueSchema, StateSchema};
 use crate::http::settle::{
     Ack, AckMany, AckResult, AckResults, AckedItem, Extend, ExtendedAnswer, ExtendedWord, Nack, RefusedId,
     SettledAnswer, SettledWord,
 };
 use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, PastAttemptAnswer};
 use crate::http::wheel::{OccupiedAnswer, PointersAnswer, SlotAnswer, WheelAnswer};
+use crate::json::{Elements, HeaderPairs, IdText, InstantText, Thousandths, TokenText};
+use crate::schema::{InstantSchema, QueueSchema, StateSchema};
 
 const QUEUE: &str = "close-review";
 const KEY: Option<&str> = Some("order-42");
@@ -198,7 +198,7 @@ pub(crate) fn reserve() -> Operation {
         .gives(
             200,
             "The messages, in the order in which they are granted; none when none has come.",
-            &GrantsAnswer { messages: List::Made(vec![grant]), held_back: None },
+            &GrantsAnswer { messages: Elements::Made(vec![grant]), held_back: None },
         )
         .leads_to(OF_A_LEASE)
 }
@@ -257,7 +257,7 @@ pub(crate) fn list_messages() -> Operation {
         json!("-_-"),
     )
     .query("limit", "At most so many.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
-    .gives(200, "The page.", &MessagesAnswer { messages: List::Made(vec![message()]), next: None })
+    .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
 }
 
 pub(crate) fn list_queues() -> Operation {
@@ -319,7 +319,7 @@ pub(crate) fn quotas() -> Operation {
     Operation::new(Tag::Look, "quotas", "What tenants may have, and what they have").gives(
         200,
         "All quotas within reach.",
-        &QuotasAnswer { quotas: List::Made(vec![example]) },
+        &QuotasAnswer { quotas: Elements::Made(vec![example]) },
     )
 }
 
@@ -330,8 +330,8 @@ pub(crate) fn wheel() -> Operation {
         messages: 1,
         pointer: PointersAnswer { at: 12, after: 12 },
         occupied: OccupiedAnswer {
-            at: List::Made(Vec::new()),
-            after: List::Made(vec![SlotAnswer { slot: 22, messages: 1 }]),
+            at: Elements::Made(Vec::new()),
+            after: Elements::Made(vec![SlotAnswer { slot: 22, messages: 1 }]),
         },
     };
     Operation::new(Tag::Look, "wheel", "The rings in memory").gives(200, "The rings.", &example)
@@ -345,7 +345,7 @@ pub(crate) fn cluster() -> Operation {
         age_ms: 120,
         nodes: vec![NodeAnswer { name: "a".into(), advertise: "10.0.0.1:7789".into(), shards: 1 }],
         shards_without_owner: 0,
-        shards: List::Made(vec![shard]),
+        shards: Elements::Made(vec![shard]),
     };
     Operation::new(Tag::Look, "cluster", "The nodes, and who owns what")
         .gives(200, "The cluster as the node that answers sees it.", &example)
@@ -416,7 +416,7 @@ pub(crate) fn home() -> Operation {
 
 pub(crate) fn configure() -> Operation {
     Operation::new(Tag::Operate, "configure", "Replace the settings of a queue")
-        .takes::<Settings>(
+        .takes::<ConfigRequest>(
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
         .gives(200, "The queue as it is now.", &queue())
@@ -508,7 +508,7 @@ fn message() -> MessageAnswer<'static> {
         lease_until: None,
         dead_reason: None,
         dead_at: None,
-        history: List::Made(vec![past]),
+        history: Elements::Made(vec![past]),
     }
 }
 

@@ -1,4 +1,4 @@
-//! JSON Schemas of the small types: those that stand in requests and answers alike, and those of [`super::strict`].
+//! JSON Schemas of the small values that stand in requests and answers alike, and the rules about several members of a request.
 //!
 //! The schemas of requests and answers themselves are derived from the types that read and write them. `x-limit` stands
 //! for a limit of the policy, which `openapi.json` says in its place.
@@ -13,8 +13,23 @@ use duewheel::core::{Key, QueueName, State};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::strict::{Id, Object, Strings, Text, Whole};
-use crate::error::ErrorCode;
+/// Gives types the schema of another type.
+macro_rules! same_schema {
+    ($(impl[$($generics:tt)*] $type:ty as $schema:ty;)*) => {$(
+        impl<$($generics)*> schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                <$schema as schemars::JsonSchema>::inline_schema()
+            }
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <$schema as schemars::JsonSchema>::schema_name()
+            }
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$schema as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+    )*};
+}
+pub(crate) use same_schema;
 
 macro_rules! named {
     ($($(#[$doc:meta])* $type:ident $name:literal $schema:expr;)*) => {$(
@@ -102,12 +117,6 @@ named! {
         "What a shard is to the node that answers.",
         &[Stage::Away, Stage::Opening, Stage::Serving, Stage::Closing].map(Stage::as_str),
     );
-    /// A code of a problem.
-    CodeSchema "Code" json_schema!({
-        "type": "string", "examples": ErrorCode::ALL.map(ErrorCode::as_str),
-        "description": "What went wrong, in one stable word. Later versions may have more words than the examples; \
-            docs/errors.md has a paragraph for each.",
-    });
     /// Names and values.
     HeadersSchema "Headers" json_schema!({
         "type": "object", "additionalProperties": {"type": "string"}, "propertyNames": {"minLength": 1},
@@ -124,51 +133,6 @@ named! {
 /// One of some words.
 fn words(description: &str, words: &[&str]) -> Schema {
     json_schema!({ "type": "string", "enum": words, "description": description })
-}
-
-macro_rules! inline {
-    ($(impl[$($generics:tt)*] $type:ty: $schema:expr;)*) => {$(
-        impl<$($generics)*> JsonSchema for $type {
-            fn inline_schema() -> bool {
-                true
-            }
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($type).into()
-            }
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                $schema
-            }
-        }
-    )*};
-}
-
-inline! {
-    impl['a] Text<'a>: json_schema!({ "type": "string" });
-    impl[const MIN: u64, const MAX: u64] Whole<MIN, MAX>: json_schema!({
-        "type": "integer", "format": "uint64", "minimum": MIN, "maximum": MAX,
-    });
-}
-
-macro_rules! same {
-    ($(impl[$($generics:tt)*] $type:ty as $other:ty;)*) => {$(
-        impl<$($generics)*> JsonSchema for $type {
-            fn inline_schema() -> bool {
-                <$other>::inline_schema()
-            }
-            fn schema_name() -> Cow<'static, str> {
-                <$other>::schema_name()
-            }
-            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-                <$other>::json_schema(generator)
-            }
-        }
-    )*};
-}
-
-same! {
-    impl[] Id as IdInSchema;
-    impl[] Strings as HeadersSchema;
-    impl[T: JsonSchema] Object<T> as T;
 }
 
 /// Forbids what `rules` describe. All rules about several members are told by `not`: generators of clients make several

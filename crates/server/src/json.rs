@@ -5,8 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use duewheel::core::{LeaseToken, MessageId, WallMs};
 use serde::{Serialize, Serializer};
 
-use super::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema};
 use crate::rfc3339;
+use crate::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema, same_schema};
 
 /// One value, written into a buffer that has room for `capacity` bytes to begin with.
 pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
@@ -88,52 +88,36 @@ impl Serialize for HeaderPairs<'_> {
 
 /// A list whose elements are made while they are written, one after the other.
 #[derive(Debug)]
-pub(crate) enum List<'a, S, T> {
+pub(crate) enum Elements<'a, S, T> {
     /// Elements, and what makes one of them out of what is there.
     Of(&'a [S], fn(&'a S) -> T),
     /// Elements that are made already.
     Made(Vec<T>),
 }
 
-impl<'a, S, T> List<'a, S, T> {
+impl<'a, S, T> Elements<'a, S, T> {
     pub(crate) fn new(items: &'a [S], make: fn(&'a S) -> T) -> Self {
-        List::Of(items, make)
+        Elements::Of(items, make)
     }
 }
 
-impl<S, T: Serialize> Serialize for List<'_, S, T> {
+impl<S, T: Serialize> Serialize for Elements<'_, S, T> {
     fn serialize<Z: Serializer>(&self, s: Z) -> Result<Z::Ok, Z::Error> {
         match self {
-            List::Of(items, make) => s.collect_seq(items.iter().map(make)),
-            List::Made(items) => s.collect_seq(items),
+            Elements::Of(items, make) => s.collect_seq(items.iter().map(make)),
+            Elements::Made(items) => s.collect_seq(items),
         }
     }
 }
 
-macro_rules! described {
-    ($(impl[$($generics:tt)*] $type:ty as $schema:ty;)*) => {$(
-        impl<$($generics)*> schemars::JsonSchema for $type {
-            fn inline_schema() -> bool {
-                <$schema as schemars::JsonSchema>::inline_schema()
-            }
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                <$schema as schemars::JsonSchema>::schema_name()
-            }
-            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                <$schema as schemars::JsonSchema>::json_schema(generator)
-            }
-        }
-    )*};
-}
-
-described! {
+same_schema! {
     impl[] IdText as IdSchema;
     impl[] InstantText as InstantSchema;
     impl[] TokenText as TokenSchema;
     impl[] Thousandths as f64;
     impl['a] Base64Text<'a> as Base64Schema;
     impl['a] HeaderPairs<'a> as HeadersSchema;
-    impl['a, S, T: schemars::JsonSchema] List<'a, S, T> as Vec<T>;
+    impl['a, S, T: schemars::JsonSchema] Elements<'a, S, T> as Vec<T>;
 }
 
 #[cfg(test)]
@@ -152,7 +136,7 @@ mod tests {
         assert_eq!(shown(&Base64Text(b"\xff\x00")), "\"/wA=\"");
         let headers: [(Box<str>, Box<str>); 2] = [("x-\"y".into(), "1".into()), ("b".into(), "2".into())];
         assert_eq!(shown(&HeaderPairs(&headers)), r#"{"x-\"y":"1","b":"2"}"#);
-        assert_eq!(shown(&List::new(&[1u8, 2], |n| n + 1)), "[2,3]");
+        assert_eq!(shown(&Elements::new(&[1u8, 2], |n| n + 1)), "[2,3]");
     }
 
     fn shown(value: &impl Serialize) -> String {
