@@ -216,14 +216,9 @@ fn form(media: &MediaDoc, generator: &mut SchemaGenerator) -> (String, Value) {
 }
 
 fn link(link: &Link) -> (String, Value) {
-    let values = |values: &[(&str, &str)]| -> Map<String, Value> {
-        values.iter().map(|(name, at)| ((*name).to_owned(), (*at).into())).collect()
-    };
-    let mut out = json!({ "operationId": link.operation, "parameters": values(link.parameters) });
-    if !link.body.is_empty() {
-        out["requestBody"] = values(link.body).into();
-    }
-    (link.operation.to_owned(), out)
+    let parameters: Map<String, Value> =
+        link.parameters.iter().map(|(name, at)| ((*name).to_owned(), (*at).into())).collect();
+    (link.operation.to_owned(), json!({ "operationId": link.operation, "parameters": parameters }))
 }
 
 fn path_parameter<T: JsonSchema>(

@@ -86,8 +86,6 @@ pub(crate) struct Link {
     pub(crate) operation: &'static str,
     /// Parameters, and where their values stand.
     pub(crate) parameters: &'static [(&'static str, &'static str)],
-    /// Members of the body, and where their values stand.
-    pub(crate) body: &'static [(&'static str, &'static str)],
 }
 
 /// The content type of a message a line.

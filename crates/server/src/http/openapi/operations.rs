@@ -49,19 +49,9 @@ const CHANGE: &[ErrorCode] = &[MessageNotFound, Leased, Dead];
 
 /// What a producer does with a message by its id.
 const OF_A_MESSAGE: &[Link] = &[by_id("get"), by_id("cancel"), by_id("postpone"), by_id("fire")];
-/// What a consumer does with a lease.
-const OF_A_LEASE: &[Link] = &[by_lease("ack"), by_lease("nack"), by_lease("extend")];
 
 const fn by_id(operation: &'static str) -> Link {
-    Link { operation, parameters: &[("id", "$response.body#/id")], body: &[] }
-}
-
-const fn by_lease(operation: &'static str) -> Link {
-    Link {
-        operation,
-        parameters: &[("id", "$response.body#/messages/0/id")],
-        body: &[("lease_token", "$response.body#/messages/0/lease_token")],
-    }
+    Link { operation, parameters: &[("id", "$response.body#/id")] }
 }
 
 // ----- produce -----
@@ -200,7 +190,6 @@ pub(crate) fn reserve() -> Operation {
             "The messages, in the order in which they are granted; none when none has come.",
             &GrantsAnswer { messages: Elements::Made(vec![grant]), held_back: None },
         )
-        .leads_to(OF_A_LEASE)
 }
 
 pub(crate) fn ack() -> Operation {
