@@ -9,7 +9,6 @@ pub mod bug;
 mod claim;
 pub mod cli;
 pub mod config;
-mod decimal;
 pub mod drain;
 pub mod error;
 #[cfg(feature = "fuzzing")]
@@ -21,6 +20,7 @@ mod peer_files;
 mod private;
 mod reload;
 pub mod rfc3339;
+mod schema;
 pub mod serve;
 mod signals;
 pub mod span;
