@@ -1,7 +1,7 @@
 //! The engine against a model, over random histories.
 //!
-//! The model is a list of messages and a few sentences for each operation, written from the table in INTERFACES, not
-//! from the engine. Restarts, stepped clocks and delays on the edges of the ring are part of the histories.
+//! The model is a list of messages and a few sentences for each operation, written from the documented states and
+//! operations (`docs/http.md`), not from the engine. Restarts, stepped clocks and delays on the edges of the ring are part of the histories.
 
 use std::collections::BTreeMap;
 
