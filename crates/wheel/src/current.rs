@@ -16,14 +16,14 @@ use crate::list::List;
 use crate::liveness::{Index, Liveness};
 use crate::sort::Sorter;
 
-/// Room for this many entries is never worth giving back.
+/// A buffer for this many entries or fewer is never freed.
 const KEEP: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Current<T> {
     sorted: Sorted<T>,
     late: BinaryHeap<Late<T>>,
-    /// How many of both are believed to be cancelled; a hint, as in [`List`].
+    /// Number of entries in both parts that are believed to be cancelled; a hint, as in [`List`].
     dead: usize,
 }
 
@@ -54,7 +54,7 @@ impl<T> Current<T> {
         self.sorted.load(list, start, last, liveness);
     }
 
-    /// One crowded slot must not hold its memory for ever.
+    /// Frees the buffers of a crowded slot.
     pub(crate) fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
         if self.sorted.order.is_empty() {
             self.sorted.give_back_room(needed, pool);
@@ -102,7 +102,7 @@ impl<T> Current<T> {
         self.sorted.pop_if(|due, _| due <= to)
     }
 
-    /// An entry in here has been cancelled.
+    /// Notes that an entry in here was cancelled.
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;
         self.clear_heads(liveness);
@@ -142,7 +142,7 @@ impl<T> Current<T> {
 #[derive(Clone, Debug)]
 struct Sorted<T> {
     chunks: Vec<Chunk<T>>,
-    /// The latest first, so that the next is at the end.
+    /// Positions in descending order, so that the next one is at the end.
     order: Vec<u32>,
     sorter: Sorter,
 }
@@ -177,7 +177,7 @@ impl<T> Sorted<T> {
         sorter.finish(order, |position| key(chunks, position));
     }
 
-    /// The chunks go back when everything in them has been taken.
+    /// Returns the chunks to the pool when everything in them has been taken.
     fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
         for mut chunk in self.chunks.drain(..) {
             chunk.reset();

@@ -24,8 +24,8 @@ pub(crate) struct List<T> {
     tail: Chunk<T>,
     /// Entries in here, live or cancelled.
     len: u32,
-    /// How many of them are believed to be cancelled. Only a hint for compaction: nothing is handed out or
-    /// dropped on its word.
+    /// Number of entries that are believed to be cancelled. Only a hint for compaction: no entry is handed out or
+    /// dropped because of it.
     dead: u32,
 }
 
@@ -92,8 +92,8 @@ impl<T> List<T> {
         self.dead > 0
     }
 
-    /// An entry in here has been cancelled. Afterwards at most about a quarter of the entries are dead, but for
-    /// a handful, and none remains if all are.
+    /// Notes that an entry in here was cancelled. Afterwards at most about a quarter of the entries are dead, except
+    /// for a handful, and none remains if all are.
     #[inline]
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;

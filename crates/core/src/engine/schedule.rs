@@ -1,4 +1,4 @@
-//! What waits for time: one wheel for each clock class, one for leases.
+//! Everything that waits for time: one wheel for each clock class, one for leases.
 
 use duewheel_wheel::{Geometry, GeometryError, Handle, Wheel};
 
@@ -42,19 +42,19 @@ impl Schedule {
         self.leases.cancel(handle);
     }
 
-    /// The next message that is due. Never one that is early, whatever the wall clock did: the wheel compares with the
-    /// time given here, not with the greatest it has seen.
+    /// Removes and returns the next due message. Never an early one, whatever the wall clock did: the wheel compares
+    /// with the time given here, not with the greatest it has seen.
     pub(super) fn pop_due(&mut self, now: Now) -> Option<Slot> {
         let popped = self.after.pop_due(now.engine.0).or_else(|| self.at.pop_due(now.wall.0));
         popped.map(|e| e.value)
     }
 
-    /// The next lease that has run out.
+    /// Removes and returns the next lease that has run out.
     pub(super) fn pop_lease(&mut self, now: Now) -> Option<Slot> {
         self.leases.pop_due(now.engine.0).map(|e| e.value)
     }
 
-    /// When to look again; at the latest when the next entry is due.
+    /// When to check again; at the latest when the next entry is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         let at = self.at.next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
         let after = self.after.next_wakeup().map(EngineMs);
@@ -69,12 +69,12 @@ impl Schedule {
         [at, after].into_iter().flatten().min()
     }
 
-    /// Messages in both rings.
+    /// Number of messages in both rings.
     pub(super) fn len(&self) -> usize {
         self.at.len() + self.after.len()
     }
 
-    /// Leases running.
+    /// Number of running leases.
     pub(super) fn leases(&self) -> usize {
         self.leases.len()
     }
@@ -84,7 +84,7 @@ impl Schedule {
         self.ring(class).iter().map(|w| *w.value)
     }
 
-    /// Takes out of a ring what is not to be kept, and returns it.
+    /// Removes messages from a ring for which `keep` returns `false`, and returns them.
     pub(super) fn retain(&mut self, class: Class, keep: impl Fn(Slot) -> bool) -> Vec<Slot> {
         let mut gone = Vec::new();
         self.ring_mut(class).retain(|w| {
