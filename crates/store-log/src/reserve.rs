@@ -1,13 +1,13 @@
-//! What must stay free on the disk, so that what is in memory finds its room there.
+//! The disk space that must stay free, so that the data in memory can be written.
 //!
 //! | what | where its room comes from |
 //! |---|---|
-//! | the run of the next flush: rows, bodies that are written again, indexes, and what sorting these takes meanwhile | counted as free space ([`wanted`]): new messages are refused before it is used up |
+//! | the run of the next flush: rows, bodies that are written again, indexes, and temporary space for sorting these | counted as free space ([`wanted`]): new messages are refused before it is used up |
 //! | the next group, which becomes a part of that run | the same ([`cushion`]) |
 //! | the next state file and the next manifest | the file `RESERVE`, which is given up for them and made again |
 //! | acks, cancels, purges | the ballast of the journal ([`crate::journal::preparer`]) |
 //!
-//! So a flush that has only removals to tell needs no free space at all.
+//! So a flush that has only removals to record needs no free space at all.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,31 +21,31 @@ use crate::mem::Mem;
 use crate::options::Options;
 use crate::shared::Shared;
 
-/// Bytes of a run besides what its messages take: its head, its footer, its list of queues. The cushion has room for them.
+/// Bytes of a run besides its messages: its head, its footer, its list of queues. The cushion has room for them.
 pub(crate) const RUN: u64 = 2048;
-/// Bytes that a queue takes in the state file at most, its histogram apart.
+/// Largest size of a queue in the state file in bytes, without its histogram.
 const QUEUE: u64 = 512;
-/// Bytes that a record adds to the state file at most: a column of a histogram, or an id that is gone of a run.
+/// Largest number of bytes that a record adds to the state file: a column of a histogram, or a removed id of a run.
 const RECORD: u64 = 12;
-/// The reserve grows by so much at a time.
+/// The reserve grows in steps of this size.
 const STEP: u64 = 64 * 1024;
 
-/// Bytes that the flush of a memtable takes at most, besides what the state file has already.
+/// Largest size of the flush of a memtable in bytes, besides the present state file.
 pub(crate) fn of_table(mem: &Mem) -> u64 {
     mem.extent().most + of_state(mem)
 }
 
-/// Bytes that it adds to the state file at most.
+/// Largest number of bytes that it adds to the state file.
 pub(crate) fn of_state(mem: &Mem) -> u64 {
     mem.queues().len() as u64 * QUEUE + mem.records() * RECORD
 }
 
-/// Bytes that come into the memtables before the owner asks for room again, as a flush writes them.
+/// Largest number of bytes that the memtables gain before the owner asks for room again, as a flush writes them.
 pub(crate) fn cushion(options: &Options) -> u64 {
     2 * options.max_group_bytes
 }
 
-/// Bytes that must be free for all that is in memory and for the next group.
+/// Bytes that must be free for all data in memory and for the next group.
 pub(crate) fn wanted(shared: &Shared) -> u64 {
     // What a flush that goes on has written is not free any more, and need not be.
     let tables = shared.to_flush.load(Relaxed).saturating_sub(shared.flushing.load(Relaxed));
@@ -57,12 +57,12 @@ pub(crate) fn free_for_flush(shared: &Shared) -> io::Result<u64> {
     Ok(shared.disk.free_bytes()?.saturating_sub(beside(shared)))
 }
 
-/// What the reserve lacks to take the state file as it is.
+/// Bytes that the reserve lacks to take the present state file.
 fn beside(shared: &Shared) -> u64 {
     shared.state_bytes.load(Relaxed).saturating_sub(shared.reserved.load(Relaxed))
 }
 
-/// Keeps blocks aside for the next state file and the next manifest.
+/// Reserves blocks for the next state file and the next manifest.
 pub(crate) fn keep(shared: &Shared) -> Result<(), StoreError> {
     let disk = &*shared.disk;
     let state = shared.state_bytes.load(Relaxed);
@@ -99,7 +99,7 @@ pub(crate) fn keep(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Gives the reserve up for what it is kept for. False if there is none.
+/// Gives up the reserve for its purpose. False if there is none.
 pub(crate) fn give_up(shared: &Shared) -> bool {
     shared.reserved.store(0, Relaxed);
     shared.disk.remove(RESERVE).is_ok()
