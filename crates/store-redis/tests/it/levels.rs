@@ -283,8 +283,8 @@ fn what_redis_refuses_before_it_begins_was_not_applied() {
     }
 }
 
-/// Story: what moves no position was told as a group is when Redis refused it, as if nothing behind it could be applied. A group behind it may
-/// be, when the refusal passes in between.
+/// Story: what moves no position was told as a group is when Redis refused it, as if nothing behind it could be
+/// applied. A group behind it may be, when the refusal passes in between.
 #[test]
 fn a_refused_note_of_the_clock_says_nothing_of_the_groups_behind_it() {
     let redis = server();
