@@ -11,10 +11,10 @@ use super::Failure;
 
 #[derive(Args, Debug)]
 pub(super) struct Restore {
-    /// The copy, as `duewheel backup` made it
+    /// The copy, made by `duewheel backup`
     #[arg(value_name = "SRC")]
     src: PathBuf,
-    /// The new data folder: empty, or not there
+    /// The new data folder: empty, or missing
     #[arg(value_name = "DATA-DIR")]
     data: PathBuf,
     /// Print the result as JSON
