@@ -69,7 +69,7 @@ impl fmt::Display for FolderProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FolderProblem::Missing => f.write_str(
-                "the folder is not there; make it as the server's user (`mkdir -m 700`), or let the server make it below --backup-root",
+                "the folder does not exist; create it as the server's user (`mkdir -m 700`), or let the server create it below --backup-root",
             ),
             FolderProblem::NotEmpty(name) => write!(f, "the folder is not empty: there is {name}"),
             FolderProblem::Inside => f.write_str("the folder is inside of the data folder"),

@@ -142,7 +142,7 @@ impl Manifest {
             return bad(0, "the file is shorter than a manifest's head");
         }
         if bytes[..8] != MAGIC {
-            return bad(0, "this is no manifest of duewheel");
+            return bad(0, "this is not a manifest of duewheel");
         }
         let version = u32_at(bytes, 8);
         if !knows_format(version) {
@@ -156,7 +156,7 @@ impl Manifest {
         let files = runs.saturating_add(states).saturating_mul(RUN);
         let fits = segments.saturating_mul(SEGMENT).saturating_add(files).saturating_add(HEAD);
         if fits != bytes.len() || states > 1 || (runs > 0 && states == 0) {
-            return bad(20, "the file is not as long as its counts say");
+            return bad(20, "the length of the file does not match its counts");
         }
         let (entries, files) = bytes[HEAD..].split_at(segments * SEGMENT);
         let (runs, state) = files.split_at(runs * RUN);

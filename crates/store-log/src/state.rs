@@ -224,7 +224,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     let file = match disk.open(&name, Access::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Problem::new(name, 0, "the manifest lists this state, and it is not there").into());
+            return Err(Problem::new(name, 0, "the manifest lists this state, which is missing").into());
         }
         Err(error) => return Err(failed("open", &name)(error).into()),
     };
@@ -236,7 +236,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     let mut bytes = [0; FILE_HEAD];
     file.read_at(&mut bytes, 0).map_err(failed("read", &name))?;
     if bytes[..8] != MAGIC {
-        return Err(Problem::new(name, 0, "this is no state of duewheel").into());
+        return Err(Problem::new(name, 0, "this is not a state of duewheel").into());
     }
     let version = u32_at(&bytes, 8);
     if bytes[..] != head(entry, version) || !knows_format(version) {

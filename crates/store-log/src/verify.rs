@@ -113,7 +113,7 @@ fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
     let data = [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")].into_iter().any(|(dir, ending)| {
         disk.list(dir).is_ok_and(|names| names.iter().any(|name| name.ends_with(ending)))
     });
-    let what = if data { "the manifest is missing" } else { "this is no data folder of duewheel" };
+    let what = if data { "the manifest is missing" } else { "this is not a data folder of duewheel" };
     Some(Problem::new(MANIFEST, 0, what))
 }
 

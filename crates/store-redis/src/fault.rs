@@ -25,7 +25,7 @@ fn of_code(code: &str, detail: &str) -> StoreError {
         return StoreError::new(ErrorKind::Full, said);
     }
     if is("WRONGTYPE") {
-        let what = format_args!("a key of duewheel's is used for something else; {said}");
+        let what = format_args!("a key of duewheel's is used by another program; {said}");
         return StoreError::new(ErrorKind::Corrupt, what);
     }
     if matches!(code, "ASK" | "TRYAGAIN") {

@@ -78,7 +78,7 @@ pub(crate) fn find(
             for (key, holder) in some.iter().zip(holders) {
                 if let Some(holder) = holder {
                     let id = std::str::from_utf8(&holder).ok().and_then(|id| id.parse().ok());
-                    let what = "it is no id";
+                    let what = "it is not an id";
                     let id = id.ok_or_else(|| fault::damaged(&keys.held_keys(queue), key, what))?;
                     wanted.insert(MessageId(id), (queue, key));
                 }

@@ -27,7 +27,7 @@ pub struct Finding {
 impl Finding {
     /// The finding for a master that cannot be asked.
     pub(crate) fn unknown(master: &str, error: &StoreError) -> Self {
-        let what = format!("{master}: how it keeps what it is told is not known: {error}");
+        let what = format!("{master}: how safely it keeps changes is not known: {error}");
         Finding { weight: Weight::Danger, what }
     }
 }

@@ -370,7 +370,7 @@ impl Lists<'_> {
         for member in value::bytes_list(reply, "ZRANGEBYSCORE")?.into_iter().flatten() {
             let start = std::str::from_utf8(&member).ok().and_then(|start| start.parse().ok());
             let odd =
-                || fault::damaged(&self.source.key, String::from_utf8_lossy(&member), "it is no number");
+                || fault::damaged(&self.source.key, String::from_utf8_lossy(&member), "it is not a number");
             self.starts.push_back(start.ok_or_else(odd)?);
         }
         self.last = self.starts.back().copied().filter(|_| self.starts.len() == SPANS);

@@ -207,7 +207,7 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
     let of = "HMGET";
     let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
     let head = value::bytes_list(reply, of)?;
-    let bad = |field: &'static str| fault::damaged(&keys.head, field, "it is no number");
+    let bad = |field: &'static str| fault::damaged(&keys.head, field, "it is not a number");
     let number = |at: usize| -> Result<Option<u64>, StoreError> {
         let Some(Some(text)) = head.get(at) else { return Ok(None) };
         let n = std::str::from_utf8(text).ok().and_then(|n| n.parse().ok());
@@ -276,7 +276,7 @@ fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {
 fn queue_name(key: &str, name: &[u8]) -> Result<QueueName, StoreError> {
     let text = std::str::from_utf8(name).ok();
     text.and_then(|text| QueueName::new(text).ok())
-        .ok_or_else(|| fault::damaged(key, String::from_utf8_lossy(name), "it is no name of a queue"))
+        .ok_or_else(|| fault::damaged(key, String::from_utf8_lossy(name), "it is not the name of a queue"))
 }
 
 /// Reads all fields of a hash that is not changed meanwhile.

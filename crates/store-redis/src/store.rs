@@ -381,7 +381,7 @@ impl Store for RedisStore {
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.check()?;
         let asked = self.loads.send(Request::new(&self.shared.keys, &self.ledger, load));
-        self.or_end(asked.map_err(|_| fault::bug("pages are not loaded any more")))
+        self.or_end(asked.map_err(|_| fault::bug("pages are no longer loaded")))
     }
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {

@@ -219,7 +219,7 @@ impl Slots {
         let slot = u64::from(slot_of(key));
         let range = self.0.iter().find(|(from, to, _)| (*from..=*to).contains(&slot));
         range.map(|(_, _, address)| address).ok_or_else(|| {
-            StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: nobody has slot {slot}"))
+            StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: no master has slot {slot}"))
         })
     }
 }

@@ -171,7 +171,7 @@ impl Quotas {
             let bad =
                 |what: String| BadQuota { prefix: quota.prefix.clone(), field: "prefix", what: what.into() };
             if n > 0 && list[n - 1].prefix == quota.prefix {
-                return Err(bad("stands twice".to_owned()));
+                return Err(bad("occurs twice".to_owned()));
             }
             if n >= policy.max_quotas {
                 return Err(bad(format!("there may be at most {} quotas", policy.max_quotas)));
@@ -587,7 +587,7 @@ mod tests {
             assert!(error.contains(says), "{error}: {says}");
         };
         let max = 1 << 53;
-        bad(vec![quota("a"), quota("a")], r#"quota "a": prefix: stands twice"#);
+        bad(vec![quota("a"), quota("a")], r#"quota "a": prefix: occurs twice"#);
         bad(vec![quota("ä")], "prefix: may hold only");
         bad(vec![quota("a"), quota("b"), quota("c")], "at most 2 quotas");
         bad(vec![Quota { messages: Some(0), ..quota("a") }], r#"quota "a": messages: must be from 1 to"#);

@@ -62,7 +62,7 @@ impl FromStr for Token {
         let random = s.strip_prefix(PREFIX).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
         match random {
             Some(random) if random.len() == RANDOM_BYTES => Ok(Token(s.to_owned())),
-            Some(_) | None => Err("this is no token: it must be dw_ and 43 letters and digits".to_owned()),
+            Some(_) | None => Err("this is not a token: it must be dw_ and 43 letters and digits".to_owned()),
         }
     }
 }

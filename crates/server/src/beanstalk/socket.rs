@@ -30,7 +30,7 @@ impl FromStr for SocketMode {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let mode = u32::from_str_radix(s, 8).ok().filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
-        mode.map(SocketMode).ok_or_else(|| format!("{s:?} is no mode: octal, from 600 to 777, as in 660"))
+        mode.map(SocketMode).ok_or_else(|| format!("{s:?} is not a mode: octal, from 600 to 777, as in 660"))
     }
 }
 

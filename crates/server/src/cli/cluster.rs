@@ -78,18 +78,18 @@ impl RotateSecret {
         let say = |rotation: Rotation| {
             let wait = rotation.wait.as_secs_f32();
             let which = if rotation.is_new {
-                "a new secret counts"
+                "a new secret is valid"
             } else {
-                "the new secret of a rotation that was interrupted counts"
+                "the new secret of an interrupted rotation is valid"
             };
             // Somebody may have closed the output; the rotation goes on.
             let _ = writeln!(
                 stdout(),
-                "{which}; the former one counts beside it for {wait:.1} s, until all nodes know"
+                "{which}; the former one stays valid for {wait:.1} s, until all nodes know"
             );
         };
         store::rotate_secret(&redis, say).map_err(Failure::failed)?;
-        writeln!(stdout(), "done: the former secret counts no more")?;
+        writeln!(stdout(), "done: the former secret is no longer valid")?;
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ impl Target {
                 Ok(format!("/v1/messages/{}", self.name))
             }
             None => Err(Failure::Usage(format!(
-                "{:?} is no id; for a message by its key say: {} --key K",
+                "{:?} is not an id; for a message by its key use: {} --key K",
                 self.name, self.name
             ))),
         }

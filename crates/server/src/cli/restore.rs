@@ -38,7 +38,7 @@ impl Restore {
         }
         writeln!(out, "{messages} messages pending, restored from {files} files, {bytes} bytes")?;
         if tokens_ended > 0 {
-            writeln!(out, "{tokens_ended} lease tokens of the original are not taken any more")?;
+            writeln!(out, "{tokens_ended} lease tokens of the original are no longer accepted")?;
         }
         Ok(())
     }

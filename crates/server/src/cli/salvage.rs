@@ -50,7 +50,7 @@ impl Salvage {
             if salvaged.tokens_ended > 0 {
                 writeln!(
                     out,
-                    "{} lease tokens of the original are not taken any more",
+                    "{} lease tokens of the original are no longer accepted",
                     salvaged.tokens_ended
                 )?;
             }

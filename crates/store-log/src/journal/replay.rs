@@ -137,7 +137,7 @@ pub(crate) fn sealed_frames(
     while walk.next < sealed.end {
         let frame = walk.frame()?.map_err(|what| {
             let goes_on = sealed.end.0;
-            walk.problem(format!("{what}; the journal goes on in the next segment with LSN {goes_on}"))
+            walk.problem(format!("{what}; the journal continues in the next segment with LSN {goes_on}"))
         })?;
         if frame.next() > sealed.end {
             let what = format!("the group goes beyond LSN {}, where the next segment starts", sealed.end.0);

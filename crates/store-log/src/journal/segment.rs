@@ -138,7 +138,7 @@ impl SegmentReader {
         let file = match disk.open(&name, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let what = "the manifest lists this segment, and it is not there";
+                let what = "the manifest lists this segment, which is missing";
                 return Err(Problem::new(name, 0, what).into());
             }
             Err(error) => return Err(failed("open", &name)(error).into()),

@@ -84,7 +84,7 @@ fn head_of(run: &RunEntry, version: u32) -> [u8; FILE_HEAD] {
 
 pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<(), String> {
     if head[..8] != MAGIC {
-        return Err("this is no run of duewheel".into());
+        return Err("this is not a run of duewheel".into());
     }
     let version = u32_at(head, 8);
     if !knows_format(version) {
@@ -175,7 +175,7 @@ impl Footer {
     /// Reads the payload of its block, whose checksum is right. `at` is the start of the block.
     pub(crate) fn read(payload: &[u8], at: u64) -> Result<Self, &'static str> {
         if payload.len() != FOOTER - HEAD || u64_at(payload, 0) != FOOTER_MAGIC {
-            return Err("this is no footer of a run");
+            return Err("this is not the footer of a run");
         }
         let mut footer = Footer::default();
         for (i, field) in footer.fields().into_iter().enumerate() {

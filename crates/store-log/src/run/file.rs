@@ -24,7 +24,7 @@ impl RunFile {
         let file = match disk.open(&name, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Problem::new(name, 0, "the manifest lists this run, and it is not there").into());
+                return Err(Problem::new(name, 0, "the manifest lists this run, which is missing").into());
             }
             Err(error) => return Err(failed("open", &name)(error).into()),
         };

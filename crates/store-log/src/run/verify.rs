@@ -45,7 +45,7 @@ pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Trou
     }
     let told: Vec<(u64, u64)> = run.queues().iter().map(|queue| (queue.rows, queue.weight)).collect();
     if told != check.counts {
-        return Err(run.file.problem(run.footer.leaves_end, "the queues are not as their counts say").into());
+        return Err(run.file.problem(run.footer.leaves_end, "the queues do not match their counts").into());
     }
     let answers = check.answers()?;
     check.index(&run.by_id, &check.by_id)?;

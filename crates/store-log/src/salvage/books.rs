@@ -69,7 +69,7 @@ impl Books {
                     whole = state::is_complete(&seen, &state);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    report.damage.push(Problem::new(&*name, 0, "the state is not there"));
+                    report.damage.push(Problem::new(&*name, 0, "the state is missing"));
                 }
                 Err(error) => return Err(failed("open", &name)(error)),
             }

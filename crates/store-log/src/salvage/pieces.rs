@@ -65,7 +65,7 @@ impl Pieces {
             if error.kind() != std::io::ErrorKind::NotFound {
                 return Err(failed("open", &name)(error));
             }
-            report.damage.push(Problem::new(&*name, 0, "the run is not there"));
+            report.damage.push(Problem::new(&*name, 0, "the run is missing"));
             report.losses.push(Loss::Run { file: name.clone(), messages: None });
             report.losses.push(Loss::Answers { file: name });
             return Ok(None);

@@ -190,7 +190,7 @@ fn a_master_that_cannot_be_asked_is_said_and_not_refused() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).unwrap();
     cluster.pause(1).unwrap();
     let options = of_cluster(&cluster).lease(Duration::from_secs(1)).unwrap();
-    let away = format!("127.0.0.1:{}: how it keeps what it is told is not known", cluster.node(1).port());
+    let away = format!("127.0.0.1:{}: how safely it keeps changes is not known", cluster.node(1).port());
     // Until the others take it for dead, they name it as a master; then nobody has its slots.
     says(&options, Weight::Danger, &away);
     says(&options, Weight::Note, "appendfsync always");
