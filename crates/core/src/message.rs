@@ -45,27 +45,27 @@ pub struct Options {
     pub backoff: Option<Backoff>,
 }
 
-/// Number of grants after which a message is dead; at least 1.
+/// Dead after this many grants; at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MaxAttempts(std::num::NonZeroU32);
 
 impl MaxAttempts {
-    /// No limit: attempts never make the message dead, as in beanstalkd.
+    /// Never dead by counting, as beanstalkd has it.
     pub const UNLIMITED: MaxAttempts = MaxAttempts(std::num::NonZeroU32::MAX);
 
-    /// A limit of `n` attempts; `None` for 0, because a message that may never be tried makes no sense.
+    /// `None` for 0: a message that may never be tried cannot be meant.
     pub fn new(n: u32) -> Option<Self> {
         std::num::NonZeroU32::new(n).map(MaxAttempts)
     }
 
-    /// The limit as a number.
+    /// The number.
     pub fn count(self) -> u32 {
         self.0.get()
     }
 }
 
-/// The state of a message. Every change of it is a record.
+/// Where a message stands in its life. Every change of it is a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// When it may be delivered.

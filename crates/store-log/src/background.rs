@@ -1,8 +1,8 @@
-//! The background work: frozen memtables become runs ([`crate::flush`]), and runs are merged.
+//! The background work: what is frozen becomes a run ([`crate::flush`]), and runs are merged.
 //!
-//! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. A crash is
-//! safe at every step. New files are written under names that no manifest lists; replacing the manifest makes them
-//! valid in place of the old ones; only then are those removed.
+//! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. Every step is
+//! safe to crash in. New files are written under names that nobody lists; one replaced manifest makes them count, in
+//! place of the old ones; only then are those removed.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -28,22 +28,22 @@ use crate::shared::{Shared, Space, Worked, lock};
 use crate::state;
 use crate::view::{Part, View};
 
-/// Approximate number of bytes in one slice of a merge.
+/// A merge goes on for about so many bytes at a time.
 const SLICE: u64 = 4 * 1024 * 1024;
 
-/// The state of the background worker.
+/// What the background worker has for itself.
 pub(crate) struct Work {
-    /// The books as of the last cut that was flushed.
+    /// The books as of the last cut that was taken in.
     pub(crate) ledger: Ledger,
     pub(crate) names: Interner,
-    /// The state file that the manifest lists.
+    /// What the manifest lists.
     pub(crate) state: Option<StateEntry>,
     pub(crate) merging: Option<Merging>,
-    /// Number of failed merges when a flush last found no room.
+    /// Merges that had failed when a flush found no room last.
     pub(crate) merge_failures: u64,
 }
 
-/// A merge in progress.
+/// A merge that is under way.
 #[derive(Debug)]
 pub(crate) struct Merging {
     no: FileNo,
@@ -52,12 +52,12 @@ pub(crate) struct Merging {
     began: Instant,
 }
 
-/// The purpose of a merge.
+/// What a merge is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// Fewer and fuller runs. It leaves room for the next flushes.
+    /// Fewer and fuller runs. It keeps off the room of the flushes to come.
     Order,
-    /// Room on a full disk: the merge takes less than it gives back, or finds no room itself.
+    /// The disk is full, and this makes room: it takes less than it gives back, or finds no room itself.
     Room,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Handles a failure: a failed write is tried again; damage ends the store before anything is lost by it.
+/// What cannot be written is tried again; damage ends the store before anything is lost by it.
 pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
     if shared.is_stopping() {
         return Worked::Nothing; // poisoned or closed: nothing is touched any more
@@ -101,7 +101,7 @@ pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce())
     Worked::Later
 }
 
-/// Plans a merge, or continues the present one for a slice.
+/// Plans a merge, or goes on with the one that is under way for a slice.
 pub(crate) fn merge(shared: &Shared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() {
@@ -167,7 +167,7 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
     }
 }
 
-/// Starts a merge of these parts.
+/// Begins a merge of these parts.
 fn start(
     shared: &Shared,
     work: &mut Work,
@@ -194,7 +194,7 @@ fn start(
     }
 }
 
-/// The plan when there is no room for the merge that is due.
+/// What helps when there is no room for the merge that is due.
 pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
     if shared.journal().space == Space::Enough {
         return Plan::Nothing;
@@ -202,14 +202,14 @@ pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
     policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
 }
 
-/// Whether a merge may write this many bytes, so that the next flushes still find room.
+/// Whether so much may be written for a merge: the flushes to come must find their room.
 fn is_free(shared: &Shared, bytes: u64) -> bool {
     let kept = reserve::wanted(shared);
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }
 
-/// Abandons the merge in progress.
+/// Gives the merge that is under way up.
 pub(crate) fn drop_merge(shared: &Shared, work: &mut Work) {
     if let Some(merging) = work.merging.take()
         && !shared.is_stopping()
@@ -235,7 +235,7 @@ pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
     parts.iter().map(&mut size).collect()
 }
 
-/// Installs a finished merge in place of its inputs.
+/// A merge is written: it takes the place of its inputs.
 fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trouble> {
     let Some(merging) = &work.merging else { return Ok(()) };
     let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
@@ -265,7 +265,7 @@ fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trou
     Ok(())
 }
 
-/// Lists a run in place of others, which are neighbours.
+/// Lists a run in the place of others, which are neighbours.
 fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) -> Result<(), Trouble> {
     let is_old = |no: FileNo| old.contains(&no);
     let mut parts = shared.view().parts.clone();
@@ -323,8 +323,8 @@ pub(crate) fn write_state(
     written
 }
 
-/// Unlists runs without live rows. That takes a new manifest and no new state: readers ignore what the state says of
-/// them.
+/// Unlists runs of which nothing counts. That takes a new manifest and no new state: what the state tells of them is
+/// passed over.
 pub(crate) fn drop_runs(shared: &Shared, work: &mut Work, gone: &[FileNo]) -> Result<(), Trouble> {
     let is_gone = |no: FileNo| gone.contains(&no);
     flush::drop_merge_of(shared, work, gone);

@@ -365,8 +365,7 @@ fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
     sum
 }
 
-/// The runs without the rows that these tables remove. Rows that they change stay: the rest of these messages is in the
-/// runs alone.
+/// The runs without what is gone by these tables. What they change counts on: the rest of it is in the runs alone.
 pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Part>, Trouble> {
     let mut parts = parts.to_vec();
     for mem in tables {
@@ -380,7 +379,7 @@ fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, Trouble> {
     Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
 }
 
-/// Removes ids from the parts, and the rows that the table's purges took.
+/// Takes ids out of the parts, and what the table's purges took.
 fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
     for part in parts {
         if !part.live.ids.is_disjoint(&ids) {
@@ -395,13 +394,13 @@ fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
     }
 }
 
-/// The runs without live rows.
+/// The runs of which nothing counts.
 fn dead(parts: &[Part], now: EngineMs) -> impl Iterator<Item = FileNo> {
     let sizes = sizes(parts, now);
     parts.iter().zip(sizes).filter(|(_, size)| size.live == 0).map(|(part, _)| part.run.entry().no)
 }
 
-/// Abandons a merge of runs that are no longer listed, because it would bring them back.
+/// A merge of runs that are listed no more would bring them back.
 pub(crate) fn drop_merge_of(shared: &Shared, work: &mut Work, runs: &[FileNo]) {
     let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
     if work.merging.as_ref().is_some_and(is_input) {

@@ -134,13 +134,13 @@ impl Loader {
         lock(&self.pages).pop_front()
     }
 
-    /// Forgets scans of former views: they keep files that are no longer listed.
+    /// Forgets scans of views that are gone: they keep files that nobody lists.
     pub(crate) fn forget_all_but(&self, view: &Arc<View>) {
         lock(&self.kept).retain(|older| Arc::ptr_eq(&older.view, view));
     }
 }
 
-/// The loader's loop.
+/// The loader's life.
 pub(crate) fn run(shared: &Shared) {
     while !shared.is_stopping() {
         if step(shared) == Worked::Nothing {

@@ -1,13 +1,13 @@
-//! The disk space that must stay free, so that the data in memory can be written.
+//! What must stay free on the disk, so that what is in memory finds its room there.
 //!
 //! | what | where its room comes from |
 //! |---|---|
-//! | the run of the next flush: rows, bodies that are written again, indexes, and temporary space for sorting these | counted as free space ([`wanted`]): new messages are refused before it is used up |
+//! | the run of the next flush: rows, bodies that are written again, indexes, and what sorting these takes meanwhile | counted as free space ([`wanted`]): new messages are refused before it is used up |
 //! | the next group, which becomes a part of that run | the same ([`cushion`]) |
 //! | the next state file and the next manifest | the file `RESERVE`, which is given up for them and made again |
 //! | acks, cancels, purges | the ballast of the journal ([`crate::journal::preparer`]) |
 //!
-//! So a flush that has only removals to record needs no free space at all.
+//! So a flush that has only removals to tell needs no free space at all.
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,7 +45,7 @@ pub(crate) fn cushion(options: &Options) -> u64 {
     2 * options.max_group_bytes
 }
 
-/// Bytes that must be free for all data in memory and for the next group.
+/// Bytes that must be free for all that is in memory and for the next group.
 pub(crate) fn wanted(shared: &Shared) -> u64 {
     // What a flush that goes on has written is not free any more, and need not be.
     let tables = shared.to_flush.load(Relaxed).saturating_sub(shared.flushing.load(Relaxed));
@@ -57,12 +57,12 @@ pub(crate) fn free_for_flush(shared: &Shared) -> io::Result<u64> {
     Ok(shared.disk.free_bytes()?.saturating_sub(beside(shared)))
 }
 
-/// Bytes that the reserve lacks to take the present state file.
+/// What the reserve lacks to take the state file as it is.
 fn beside(shared: &Shared) -> u64 {
     shared.state_bytes.load(Relaxed).saturating_sub(shared.reserved.load(Relaxed))
 }
 
-/// Reserves blocks for the next state file and the next manifest.
+/// Keeps blocks aside for the next state file and the next manifest.
 pub(crate) fn keep(shared: &Shared) -> Result<(), StoreError> {
     let disk = &*shared.disk;
     let state = shared.state_bytes.load(Relaxed);
@@ -99,7 +99,7 @@ pub(crate) fn keep(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Gives up the reserve for its purpose. False if there is none.
+/// Gives the reserve up for what it is kept for. False if there is none.
 pub(crate) fn give_up(shared: &Shared) -> bool {
     shared.reserved.store(0, Relaxed);
     shared.disk.remove(RESERVE).is_ok()

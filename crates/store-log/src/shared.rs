@@ -34,17 +34,17 @@ pub(crate) struct Shared {
     pub(crate) waker: Waker,
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
-    /// Largest size of the flushes of all memtables, in bytes.
+    /// What flushes of all memtables will take at most, in bytes.
     pub(crate) to_flush: AtomicU64,
-    /// Bytes that the present flush has written.
+    /// Bytes that the flush under way has written.
     pub(crate) flushing: AtomicU64,
-    /// Free bytes of the disk when the preparer checked last.
+    /// Free bytes of the disk when the preparer looked last.
     pub(crate) free: AtomicU64,
     /// Bytes of the last state file.
     pub(crate) state_bytes: AtomicU64,
-    /// Bytes reserved for the next one.
+    /// Bytes that the reserve has for the next one.
     pub(crate) reserved: AtomicU64,
-    /// Whether the last flush found no room.
+    /// Whether the last flush has found no room.
     stuck: AtomicBool,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,
@@ -352,7 +352,7 @@ impl Drop for FrozenHold<'_> {
     }
 }
 
-/// Wakes one worker; several rings during its work count as one.
+/// Wakes one worker; rings that come while it works are kept as one.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Mutex<bool>,
@@ -365,7 +365,7 @@ impl Bell {
         self.ring.notify_one();
     }
 
-    /// Waits for a ring, or for a time.
+    /// Waits for a ring, or so long.
     pub(crate) fn wait(&self, at_most: Option<Duration>) {
         let rung = lock(&self.rung);
         let mut rung = match at_most {
@@ -379,8 +379,7 @@ impl Bell {
     }
 }
 
-/// Takes a lock. A panic of a worker poisons the store, not its locks: the data that they guard is consistent between
-/// any two lines.
+/// A panic of a worker poisons the store, not its locks: what they guard is whole between any two lines.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -701,7 +701,7 @@ fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -
     }
 }
 
-/// Takes the folder's lock, or names its owner.
+/// Takes the folder's lock, or says who has it.
 pub(crate) fn take_lock(disk: &dyn Disk, hold: Hold) -> Result<Box<dyn Held>, StoreError> {
     disk.lock(LOCK, hold).map_err(|error| {
         if error.kind() != io::ErrorKind::WouldBlock {

@@ -29,8 +29,8 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// Nodes and shards in Redis.
 ///
-/// Every call ends within the connect and response timeouts of its [`Options`], and needs no runtime of the caller's;
-/// it must not be made on a thread that may not wait.
+/// Every call ends within the connect and response timeouts of its [`Options`], and needs no runtime of the caller's; it must not
+/// be made on a thread that may not wait.
 ///
 /// # Examples
 /// ```no_run

@@ -44,7 +44,7 @@ pub(crate) struct Claimant {
     pub(crate) cluster: Option<Cluster>,
 }
 
-/// The common properties of the shards of a cluster.
+/// What the shards of a cluster have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
     /// A random id, which never changes.
@@ -55,7 +55,7 @@ pub(crate) struct Cluster {
     pub(crate) made: bool,
 }
 
-/// The result of acquiring a shard.
+/// A reign that was begun.
 #[derive(Clone, Debug)]
 pub(crate) struct Reign {
     pub(crate) epoch: Epoch,

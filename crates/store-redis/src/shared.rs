@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 /// The level of acknowledged changes.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
-    /// The weakest level since it was reported.
+    /// The weakest since it was told.
     level: Level,
     /// The position up to which it was reported.
     told: Lsn,
@@ -262,7 +262,7 @@ impl Shared {
         self.memory.comes(bytes);
     }
 
-    /// The progress, and the weakest level since the last call.
+    /// How far everything has come, and the weakest level that it has reached since this was asked last.
     pub(crate) fn progress(&self) -> Progress {
         let mut reached = locked(&self.reached);
         let acked = self.acked();

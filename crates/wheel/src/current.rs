@@ -16,14 +16,14 @@ use crate::list::List;
 use crate::liveness::{Index, Liveness};
 use crate::sort::Sorter;
 
-/// A buffer for this many entries or fewer is never freed.
+/// Room for this many entries is never worth giving back.
 const KEEP: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Current<T> {
     sorted: Sorted<T>,
     late: BinaryHeap<Late<T>>,
-    /// Number of entries in both parts that are believed to be cancelled; a hint, as in [`List`].
+    /// How many of both are believed to be cancelled; a hint, as in [`List`].
     dead: usize,
 }
 
@@ -102,7 +102,7 @@ impl<T> Current<T> {
         self.sorted.pop_if(|due, _| due <= to)
     }
 
-    /// Notes that an entry in here was cancelled.
+    /// An entry in here has been cancelled.
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;
         self.clear_heads(liveness);

@@ -1,9 +1,9 @@
 //! A timing wheel that takes time as an argument: generic, no clock, no threads.
 //!
-//! A ring of slots and a pointer that moves one slot each tick. A slot is an unordered heap of entries. What is further
-//! ahead lies in coarser heaps, blocks of 64 slots and then turns of the ring, and is moved down when the pointer
-//! enters them. A slot is sorted only when the pointer reaches it, and then handed out to the exact unit of time, so
-//! the tick says how much is sorted at once and does not affect exactness.
+//! A ring of slots and a pointer that moves one slot each tick. A slot is an unordered heap of entries. What is
+//! further ahead lies in coarser heaps, blocks of 64 slots and then turns of the ring, and is moved down when the
+//! pointer enters them. A slot is sorted only when the pointer reaches it, and then handed out to the exact unit
+//! of time, so the tick says how much is sorted at once and nothing about exactness.
 //!
 //! | operation | cost |
 //! |---|---|

@@ -92,8 +92,8 @@ impl<T> List<T> {
         self.dead > 0
     }
 
-    /// Notes that an entry in here was cancelled. Afterwards at most about a quarter of the entries are dead, except
-    /// for a handful, and none remains if all are.
+    /// An entry in here has been cancelled. Afterwards at most about a quarter of the entries are dead, but for
+    /// a handful, and none remains if all are.
     #[inline]
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;

@@ -57,7 +57,7 @@ pub struct Wheel<T> {
     reached_slot: usize,
 
     current: Current<T>,
-    /// The rest of the present turn, by slot. The pointer's own slot is in `current`.
+    /// By slot. The pointer's own slot is in `current`.
     ring: Levels<T>,
     /// Later turns, by turn.
     turns: Levels<T>,
@@ -364,7 +364,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes everything. The time stays, and earlier handles are refused.
+    /// Removes everything. Time stays, and handles given out before are refused.
     pub fn clear(&mut self) {
         self.forget_all();
         self.on_slot.fill(0);
@@ -381,7 +381,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The slot of a tick that is not before `reached`, if it belongs to the present turn.
+    /// The slot of a tick that is not before `reached`, if it is of the present turn.
     #[inline]
     fn slot_in_turn(&self, tick: u64) -> Option<usize> {
         usize::try_from(tick - self.turn_start).ok().filter(|slot| *slot < self.geometry.slots())
@@ -455,8 +455,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Distributes a list whose range the pointer has just entered. Returns the entries that are due in the pointer's
-    /// own tick.
+    /// Distributes a list whose range the pointer has just entered. What is due in the pointer's own tick is
+    /// returned.
     fn move_down(&mut self, mut list: List<T>) -> List<T> {
         let mut slot = List::new();
         let some_dead = list.has_dead();

@@ -11,21 +11,21 @@ use crate::time::WallMs;
 
 use super::quota::Quotas;
 
-/// An event that the engine must decide upon.
+/// Something that has happened outside, for the engine to decide upon.
 #[derive(Debug)]
 pub enum Input {
-    /// An operation of a caller.
+    /// A caller asks for something.
     Request {
-        /// The destination of the answer.
+        /// Where the answer goes.
         to: ReplyTo,
-        /// The operation.
+        /// What is asked.
         op: Op,
     },
-    /// A page that [`super::Effect::Load`] asked for.
+    /// A page that was asked for with [`super::Effect::Load`].
     Loaded(Loaded),
     /// The store's room has changed.
     Room(Room),
-    /// New quotas, which replace all former ones.
+    /// Other quotas count from now on, in place of all before.
     Quotas(Quotas),
 }
 
@@ -298,7 +298,7 @@ impl From<LeaseToken> for Proof {
     }
 }
 
-/// The message that an operation names, if it names one.
+/// Which message an operation names, if it names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named<'a> {
     Id(MessageId),
@@ -307,12 +307,12 @@ pub(super) enum Named<'a> {
 }
 
 impl Op {
-    /// Whether it may bring a dead message back: then the message's key must be free, and is looked up, too.
+    /// Whether it may bring a dead message back: then the message's key must be free, and be looked up, too.
     pub fn may_revive(&self) -> bool {
         matches!(self, Op::Redrive { .. } | Op::ReserveOne { .. })
     }
 
-    /// The message that it names, which must be looked up before it is decided.
+    /// The message that it names: what must be looked up before it is decided.
     pub(super) fn names(&self) -> Named<'_> {
         match self {
             Op::Enqueue(e) => e.key.as_ref().map_or(Named::Nothing, |key| Named::Key(&e.queue, key)),

@@ -63,11 +63,11 @@ pub(super) struct Loading {
     flights: BTreeMap<u64, Flight>,
     /// Everything up to here is in memory, for each clock class.
     horizon: [Option<Cursor>; 2],
-    /// The page for the horizon that is loading.
+    /// A page for the horizon is under way.
     near: [Option<Near>; 2],
-    /// Number of scheduled messages in memory behind the horizon.
+    /// Messages scheduled behind the horizon, by chance.
     beyond: [usize; 2],
-    /// Number of backlog pages that are loading.
+    /// Pages of backlogs under way.
     backlogs: usize,
     /// Queues with a backlog, for each clock class, and some that had one.
     limited: [BTreeSet<QueueIdx>; 2],
@@ -103,29 +103,29 @@ enum LoadState {
 #[derive(Clone, Copy, Debug)]
 struct Near {
     until: u64,
-    /// Whether the horizon went back meanwhile, so that the page is useless.
+    /// The horizon went back meanwhile: the page does not fit any more.
     void: bool,
 }
 
-/// The part of a queue with a backlog that is in memory, in one clock class.
+/// How far a queue with a backlog is in memory, in one clock class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backlog {
-    /// Everything up to here is in memory. `None`: the horizon applies.
+    /// Everything up to here is in memory. `None`: the horizon counts.
     pub(super) limit: Option<Cursor>,
-    /// The end time and ticket of the page that is loading.
+    /// A page up to this time is under way, under this ticket.
     catching: Option<(u64, u64)>,
-    /// The lowest position of a message that was turned away meanwhile.
+    /// The lowest place that was turned away meanwhile.
     dropped: Option<Cursor>,
 }
 
 impl Backlog {
-    /// Whether a page of it may be requested, because none is loading.
+    /// Whether a page of it may be asked for: one is not under way.
     pub(super) fn lacks_a_page(&self) -> bool {
         self.limit.is_some() && self.catching.is_none()
     }
 }
 
-/// A page that is loading.
+/// A page under way.
 #[derive(Debug)]
 struct Flight {
     /// The page shows at least everything up to here.
@@ -688,7 +688,7 @@ impl Engine {
         }
     }
 
-    /// Removes all scheduled messages behind a position from memory.
+    /// Everything scheduled behind a place leaves memory.
     fn draw_back(&mut self, class: Class, to: Cursor) {
         let c = class as usize;
         self.loading.beyond[c] = 0;
@@ -728,7 +728,7 @@ impl Engine {
         }
     }
 
-    /// Answers the question for the next due time, once it is known: everything behind the horizon is due later than
+    /// Tells when the next message is due that is scheduled, once that is known: what is behind the horizon is due later than
     /// everything before it.
     pub(super) fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
         let is_known = |class: Class| {

@@ -104,7 +104,7 @@ pub struct Config {
     pub holds: Vec<(QueueName, [u32; 3])>,
 }
 
-/// The ids that an engine gives: those of its shard, so that an id determines its shard.
+/// The ids that an engine gives: those of its shard, so that an id tells its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {
     shard: ShardId,
@@ -112,14 +112,14 @@ pub struct Ids {
 }
 
 impl Default for Ids {
-    /// All ids: 1, 2, 3, ...
+    /// 1, 2, 3, ...
     fn default() -> Self {
         Ids { shard: ShardId(0), shards: 1 }
     }
 }
 
 impl Ids {
-    /// The ids of one shard of several: the first has 1, 1 + `shards`, ...; the second 2, 2 + `shards`, ...
+    /// Those of one shard out of so many: the first has 1, 1 + `shards`, ...; the second 2, 2 + `shards`, ...
     ///
     /// ```
     /// # use duewheel_core::{engine::Ids, MessageId, ShardId};
@@ -131,19 +131,19 @@ impl Ids {
         Ids { shard, shards: shards.max(1) }
     }
 
-    /// The first of them that is at least `id`.
+    /// The first of them that is not below `id`.
     pub fn at_least(self, id: u64) -> u64 {
         let (first, step) = (u64::from(self.shard.0) + 1, u64::from(self.shards));
         first + id.saturating_sub(first).div_ceil(step) * step
     }
 
-    /// The next one after `id`.
+    /// The one behind `id`.
     fn after(self, id: u64) -> u64 {
         id + u64::from(self.shards)
     }
 }
 
-/// What happens, at the start, with leases that are bound to a connection.
+/// What becomes, at the start, of leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
     /// They are released: the process is new, and their connections are closed.

@@ -225,10 +225,10 @@ fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)>
     Ok(())
 }
 
-/// Index of a tenant among the quotas.
+/// Place of a tenant among the quotas.
 pub(super) type TenantIdx = usize;
 
-/// Limits and use of all tenants.
+/// The books of all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     list: Vec<Tenant>,

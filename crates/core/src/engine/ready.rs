@@ -49,15 +49,15 @@ pub(super) struct ReadyMemory {
     visited: u64,
 }
 
-/// The share of one queue.
+/// What a queue has to do with it.
 #[derive(Debug, Default)]
 pub(super) struct Share {
     demand: Demand,
     ends: Option<EngineMs>,
-    /// The magnitude under which it is listed among the holders.
+    /// Under which magnitude it stands among the holders.
     magnitude: Option<u32>,
     is_busy: bool,
-    /// Largest page of its backlog: less than that found room last time.
+    /// No page of its backlog is larger: less than that found room last time.
     page_rows: Option<usize>,
     line: Option<(Line, u64)>,
 }
@@ -72,9 +72,9 @@ enum Demand {
 /// Backlogs to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
-    /// Queues in demand that are low, and for which there is room.
+    /// In demand, low, and with room to be had.
     Served,
-    /// All other queues: they get the rest.
+    /// All others: what is left over is theirs.
     Idle,
 }
 

@@ -27,8 +27,8 @@ pub enum Reply {
     Settle(Result<Settled, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
     Extend(Result<WallMs, SettleRefusal>),
-    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`] and
-    /// [`super::Op::Outline`]: the present state of the message (for a cancel: the former one).
+    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`]
+    /// and [`super::Op::Outline`]: the message as it is now (for a cancel: as it was).
     Change(Result<Box<Outline>, ChangeRefusal>),
     /// To [`super::Op::Get`] and [`super::Op::Peek`].
     View(Option<Box<View>>),
@@ -57,14 +57,14 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Sets the level that the store has reached in an accepted enqueue.
+    /// Says in an accepted enqueue what the store has reached.
     pub fn reached(&mut self, level: Level) {
         if let Reply::Enqueue(Ok(done)) = self {
             done.level = level;
         }
     }
 
-    /// Weight of the bodies, keys and headers in the reply, in bytes.
+    /// Weight of the bodies, keys and headers in it, in bytes.
     pub fn weight(&self) -> usize {
         match self {
             Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),

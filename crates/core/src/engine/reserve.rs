@@ -20,14 +20,14 @@ use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit,
 use super::rows::{Rank, Slot};
 use super::waiters::Waiter;
 
-/// The exhausted limit of leases.
+/// What too much of is leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scarce {
     Leases,
     Bytes,
 }
 
-/// Grants for one consumer, and the condition of their answer.
+/// Grants on their way to one consumer, and what their answer waits for.
 #[derive(Default)]
 struct Batch {
     grants: Vec<Grant>,
@@ -173,7 +173,7 @@ impl Engine {
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
     }
 
-    /// Makes messages ready that are due.
+    /// Makes messages ready whose time has come.
     pub(super) fn fire_due(&mut self, now: Now, fx: &mut Effects) {
         for _ in 0..self.policy.max_step {
             let Some(slot) = self.schedule.pop_due(now) else { return };
@@ -199,9 +199,8 @@ impl Engine {
         }
     }
 
-    /// Ends the lease of the message that an operation names, if it has run out and was not ended yet: when many run
-    /// out together, that takes more than one step. A caller that proves to have had that lease settles the message
-    /// itself.
+    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than
+    /// one step. Whoever proves to have had that lease still settles the message itself.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
         if matches!(op, Op::Ack { .. } | Op::Nack { .. } | Op::Bury { .. } | Op::Extend { .. }) {
             return;

@@ -44,8 +44,7 @@ pub(super) enum Place {
     Nowhere,
 }
 
-/// Order of grants: priority, then due time; the id decides between equals, and alone where the order is that of
-/// arrival.
+/// Order of grants: priority, then due time; the id decides between equals, and alone where the order is that of arrival.
 pub(super) type Rank = (u32, u64);
 
 impl Entry {

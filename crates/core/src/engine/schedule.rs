@@ -42,14 +42,14 @@ impl Schedule {
         self.leases.cancel(handle);
     }
 
-    /// Removes and returns the next due message. Never an early one, whatever the wall clock did: the wheel compares
-    /// with the time given here, not with the greatest it has seen.
+    /// The next message that is due. Never one that is early, whatever the wall clock did: the wheel compares with the
+    /// time given here, not with the greatest it has seen.
     pub(super) fn pop_due(&mut self, now: Now) -> Option<Slot> {
         let popped = self.after.pop_due(now.engine.0).or_else(|| self.at.pop_due(now.wall.0));
         popped.map(|e| e.value)
     }
 
-    /// Removes and returns the next lease that has run out.
+    /// The next lease that has run out.
     pub(super) fn pop_lease(&mut self, now: Now) -> Option<Slot> {
         self.leases.pop_due(now.engine.0).map(|e| e.value)
     }
@@ -84,7 +84,7 @@ impl Schedule {
         self.ring(class).iter().map(|w| *w.value)
     }
 
-    /// Removes messages from a ring for which `keep` returns `false`, and returns them.
+    /// Takes out of a ring what is not to be kept, and returns it.
     pub(super) fn retain(&mut self, class: Class, keep: impl Fn(Slot) -> bool) -> Vec<Slot> {
         let mut gone = Vec::new();
         self.ring_mut(class).retain(|w| {

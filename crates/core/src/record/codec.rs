@@ -26,17 +26,17 @@ const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
 
-/// Added to a stage: the message's marks follow.
+/// Beside a stage: the message's marks follow.
 pub(super) const MARKED: u8 = 4;
 /// Added to a reason of death: engine time follows.
 const TIMED: u8 = 2;
 
-/// Why bytes are no record: damage that a checksum did not detect, or a format of another version.
+/// The bytes are no record: damage that a checksum did not catch, or a format of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// The bytes end in the middle of a field.
     Short,
-    /// A field has a value that this version does not know; the name of the field.
+    /// A field has a value that this version does not know; its name.
     Unknown(&'static str),
 }
 

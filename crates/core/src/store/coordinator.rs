@@ -97,12 +97,12 @@ pub struct Owner {
 /// 5. **A clean end is quick.** [`Store::close`] gives the lease back, so that the next owner need not wait for its
 ///    end.
 pub trait Coordinator: Send + Sync + fmt::Debug {
-    /// Joins the cluster.
+    /// Takes part.
     ///
     /// # Errors
     /// [`super::ErrorKind::Fenced`] while another living node has the name. [`super::ErrorKind::Corrupt`] for a cluster
-    /// of an unknown format, one that places by another rule ([`PLACEMENT`]) or has another lease, and one that does
-    /// not exist and must not be created.
+    /// of an unknown format, one that places by another rule ([`PLACEMENT`]) or has another lease, and one that is not
+    /// there and must not be made.
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError>;
 
     /// Reports that the node is alive, and returns all living nodes, itself included, by name.

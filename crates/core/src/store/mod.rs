@@ -264,8 +264,8 @@ pub struct Progress {
     pub written: Lsn,
     /// Durable at `level`.
     pub durable: Lsn,
-    /// The weakest level of the groups that became durable since the last call; the level of the last group if none
-    /// has. It equals [`Store::level`] where a store always reaches it.
+    /// The weakest level that a group has reached which became durable since this was told last; the level of the last
+    /// group if none has. It is [`Store::level`] where a store always reaches what it promises.
     pub level: Level,
 }
 
@@ -283,7 +283,7 @@ pub enum Room {
     RemoveOnly,
 }
 
-/// What "durable" means, as replies report it; in order, the weakest first.
+/// What "durable" means, as replies say it; in order, the weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Level {
