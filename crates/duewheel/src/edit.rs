@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
+use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
@@ -115,13 +115,13 @@ impl Change {
     ///
     /// # Cancel safety
     /// Dropping the future does not take the change back; whether it was made is then unknown.
-    pub async fn apply(self) -> Result<Outline, QueueError> {
+    pub async fn apply(self) -> Result<Applied<Outline>, QueueError> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
         let op = Op::Postpone { target: self.target?, edit: self.edit, if_generation: self.if_generation };
         match self.client.call(op).await? {
-            Reply::Change(Ok(outline)) => Ok(*outline),
+            Reply::Change(Ok(Applied { what, level })) => Ok(Applied { what: *what, level }),
             Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
             _ => Err(CallError::WRONG_ANSWER.into()),
         }

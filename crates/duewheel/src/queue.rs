@@ -4,11 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target, View, When,
+    Applied, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target,
+    View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
+use duewheel_core::store::Level;
 use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::client::Demand;
 use duewheel_shard::error::CallError;
@@ -48,8 +50,8 @@ pub enum QueueError {
 /// The truthful answer to a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
-    /// It will not be delivered any more.
-    Cancelled,
+    /// It will not be delivered any more; how safe that is.
+    Cancelled(Level),
     /// Too late: a consumer has it. If that attempt fails, it can be cancelled again.
     Leased,
     /// Nothing is pending: delivered, cancelled, or never there.
@@ -86,18 +88,22 @@ impl Queue {
     }
 
     /// Gives the message with this key another delay, from now.
-    pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Outline, QueueError> {
+    pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Applied<Outline>, QueueError> {
         self.postpone(key, When::After(ceil_ms(delay))).await
     }
 
     /// Gives the message with this key another instant.
-    pub async fn postpone_key_to(&self, key: &str, instant: SystemTime) -> Result<Outline, QueueError> {
+    pub async fn postpone_key_to(
+        &self,
+        key: &str,
+        instant: SystemTime,
+    ) -> Result<Applied<Outline>, QueueError> {
         let due_at = WallMs::from_system_time_up(instant);
         self.postpone(key, When::At { due_at, past: Past::Refuse }).await
     }
 
     /// Makes the message with this key due now.
-    pub async fn fire_key(&self, key: &str) -> Result<Outline, QueueError> {
+    pub async fn fire_key(&self, key: &str) -> Result<Applied<Outline>, QueueError> {
         let target = self.target(key)?;
         self.change(Op::Fire { target }).await
     }
@@ -145,8 +151,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Removes Scheduled, Ready and Dead messages; leased ones stay. Answers how many went.
-    pub async fn purge(&self) -> Result<u64, QueueError> {
+    /// Removes Scheduled, Ready and Dead messages; leased ones stay. Answers how many went, and how safe that is.
+    pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
         match self.wheel.client().call(Op::Purge { queue }).await? {
             Reply::Count(n) => Ok(n),
@@ -169,9 +175,11 @@ impl Queue {
         }
     }
 
-    /// Done: the message goes. An ack that is repeated within five minutes succeeds, too, unless the process was restarted.
-    pub async fn ack(&self, message: &Message) -> Result<(), QueueError> {
-        self.settle(Op::Ack { id: message.id(), proof: message.lease_token().into() }).await.map(drop)
+    /// Done: the message goes; answers how safe that is. An ack that is repeated within five minutes succeeds, too, unless
+    /// the process was restarted.
+    pub async fn ack(&self, message: &Message) -> Result<Level, QueueError> {
+        let op = Op::Ack { id: message.id(), proof: message.lease_token().into() };
+        self.settle(op).await.map(|done| done.level)
     }
 
     /// Not done: again after `delay`, or after its backoff.
@@ -180,7 +188,7 @@ impl Queue {
         message: &Message,
         delay: Option<Duration>,
         note: &str,
-    ) -> Result<Settled, QueueError> {
+    ) -> Result<Applied<Settled>, QueueError> {
         self.settle(nack(message, Attempt::Failed, delay, note)).await
     }
 
@@ -190,14 +198,16 @@ impl Queue {
         message: &Message,
         delay: Duration,
         note: &str,
-    ) -> Result<Settled, QueueError> {
+    ) -> Result<Applied<Settled>, QueueError> {
         self.settle(nack(message, Attempt::NotYet, Some(delay), note)).await
     }
 
-    /// Not to be tried any more: dead at once, with the reason in its history, until it is redriven or cancelled.
-    pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<(), QueueError> {
+    /// Not to be tried any more: dead at once, with the reason in its history, until it is redriven or cancelled. Answers
+    /// how safe that is.
+    pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<Level, QueueError> {
         let (id, proof) = (message.id(), message.lease_token().into());
-        self.settle(Op::Bury { id, proof, priority: None, note: reason.into() }).await.map(drop)
+        let op = Op::Bury { id, proof, priority: None, note: reason.into() };
+        self.settle(op).await.map(|done| done.level)
     }
 
     pub(crate) fn target(&self, key: &str) -> Result<Target, QueueError> {
@@ -206,27 +216,27 @@ impl Queue {
 
     async fn cancel(&self, target: Target) -> Result<Cancel, QueueError> {
         match self.change(Op::Cancel { target }).await {
-            Ok(_) => Ok(Cancel::Cancelled),
+            Ok(was) => Ok(Cancel::Cancelled(was.level)),
             Err(QueueError::Refused(ChangeRefusal::Leased)) => Ok(Cancel::Leased),
             Err(QueueError::Refused(ChangeRefusal::NotFound)) => Ok(Cancel::NotFound),
             Err(error) => Err(error),
         }
     }
 
-    async fn postpone(&self, key: &str, when: When) -> Result<Outline, QueueError> {
+    async fn postpone(&self, key: &str, when: When) -> Result<Applied<Outline>, QueueError> {
         let target = self.target(key)?;
         self.change(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }).await
     }
 
-    async fn change(&self, op: Op) -> Result<Outline, QueueError> {
+    async fn change(&self, op: Op) -> Result<Applied<Outline>, QueueError> {
         match self.wheel.client().call(op).await? {
-            Reply::Change(Ok(outline)) => Ok(*outline),
+            Reply::Change(Ok(Applied { what, level })) => Ok(Applied { what: *what, level }),
             Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
             _ => Err(CallError::WRONG_ANSWER.into()),
         }
     }
 
-    async fn settle(&self, op: Op) -> Result<Settled, QueueError> {
+    async fn settle(&self, op: Op) -> Result<Applied<Settled>, QueueError> {
         match self.wheel.client().call(op).await? {
             Reply::Settle(Ok(settled)) => Ok(settled),
             Reply::Settle(Err(_)) => Err(QueueError::LeaseLost),

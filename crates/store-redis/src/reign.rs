@@ -1,6 +1,7 @@
 //! Ownership of a shard: acquiring it, renewing the lease, giving it back, and the certainty that it still holds.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -45,7 +46,7 @@ pub(crate) struct Claimant {
 }
 
 /// What the shards of a cluster have in common.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
     /// A random id, which never changes.
     pub(crate) id: String,
@@ -53,6 +54,18 @@ pub(crate) struct Cluster {
     pub(crate) secret: [u8; 32],
     /// Whether each shard has had an owner: then a missing one was lost.
     pub(crate) made: bool,
+}
+
+impl fmt::Debug for Cluster {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cluster { id, shards, secret: _, made } = self;
+        f.debug_struct("Cluster")
+            .field("id", id)
+            .field("shards", shards)
+            .field("made", made)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A reign that was begun.
@@ -320,5 +333,23 @@ pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
             None => Err(fault::of_script(said)),
         },
         None => Err(fault::odd(of)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: whoever printed a claimant for debugging wrote the nodes' secret into the log.
+    #[test]
+    fn the_secret_is_not_shown() {
+        let cluster = Cluster { id: "c".to_owned(), shards: 4, secret: [0xab; 32], made: true };
+        let claimant =
+            Claimant { node: "a".into(), number: 1, advertise: "a:1".into(), cluster: Some(cluster) };
+        let shown = format!("{claimant:?} {claimant:#?}");
+        assert!(
+            shown.contains("shards: 4") && !shown.contains("171") && !shown.contains("secret"),
+            "{shown}"
+        );
     }
 }

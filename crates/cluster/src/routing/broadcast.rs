@@ -116,7 +116,7 @@ impl Router {
                     Reply::Count(n) => Some(n),
                     _ => None,
                 });
-                Ok(Reply::Count(counts.await?.into_iter().sum()))
+                Ok(Reply::Count(merge::sum(counts.await?)))
             }
             Op::SessionClosed { session } => {
                 self.close(session).await;
@@ -200,7 +200,7 @@ impl Router {
     /// Asks one shard after the other until as many are done as wanted.
     async fn until_enough(&self, max: usize, op: impl Fn(usize) -> Op) -> Result<Reply, CallError> {
         let max = max.min(self.policy.max_step);
-        let mut done = 0;
+        let (mut done, mut counts) = (0_usize, Vec::new());
         for shard in self.each() {
             let left = max.saturating_sub(done);
             if left == 0 {
@@ -209,7 +209,10 @@ impl Router {
             let asked = self.shards.submit(shard, vec![op(left)], Patience::None);
             match received(vec![(shard, asked)]).await {
                 Ok(replies) => match replies.as_slice() {
-                    [Reply::Count(n)] => done = done.saturating_add(usize::try_from(*n).unwrap_or(left)),
+                    [Reply::Count(n)] => {
+                        done = done.saturating_add(usize::try_from(n.what).unwrap_or(left));
+                        counts.push(*n);
+                    }
                     _ => return Err(CallError::WRONG_ANSWER),
                 },
                 Err(CallError::Store { error, .. }) if done > 0 => {
@@ -218,7 +221,7 @@ impl Router {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Reply::Count(done as u64))
+        Ok(Reply::Count(merge::sum(counts)))
     }
 
     /// Settings count everywhere; a refusal of one shard is the answer.
