@@ -142,7 +142,7 @@ impl Record {
 /// What a record takes at most besides names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
 /// What a number or a length takes at most, in bytes.
-const OF_A_NUMBER: usize = 10;
+pub(crate) const OF_A_NUMBER: usize = 10;
 
 fn of_history(life: &Life) -> usize {
     life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()

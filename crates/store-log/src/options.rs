@@ -42,6 +42,8 @@ pub struct Options {
     pub retry_after: Duration,
     /// Who does the background work.
     pub workers: Workers,
+    /// Whether the owner waits at the end of a journal segment. [`AtSegmentEnd::GoOn`] by default.
+    pub at_segment_end: AtSegmentEnd,
 }
 
 /// What "durable" means.
@@ -61,6 +63,15 @@ pub enum Workers {
     /// Nobody but [`Hands`](crate::Hands), step by step; for simulations. What the owner would have to wait for is done
     /// on the spot.
     ByHand,
+}
+
+/// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtSegmentEnd {
+    /// It goes on: groups wait in memory, neither written nor durable, up to two of the agreed size.
+    GoOn,
+    /// It waits: a group that was appended is written.
+    Wait,
 }
 
 impl Options {
@@ -97,6 +108,7 @@ impl Default for Options {
             buffered_for: Duration::from_millis(50),
             retry_after: Duration::from_secs(1),
             workers: Workers::Threads,
+            at_segment_end: AtSegmentEnd::GoOn,
         }
     }
 }
