@@ -4,6 +4,7 @@
 //! ([`time::Now`]), data from the disk arrives as [`store::Found`] and [`store::Loaded`], and the engine returns its
 //! decisions as data ([`engine::Effects`]). A [`store::Store`] applies decisions, and takes none.
 
+mod attempts;
 pub mod engine;
 pub mod id;
 pub mod message;

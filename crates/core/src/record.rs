@@ -14,9 +14,11 @@ use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
 mod head;
+mod layout;
 
-pub use codec::{DecodeError, Reader, Writer};
+pub use codec::{Reader, Writer};
 pub use head::{RowHead, Stands, put_of, varint};
+pub use layout::DecodeError;
 
 /// One durable fact.
 #[derive(Clone, Debug, PartialEq, Eq)]

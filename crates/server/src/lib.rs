@@ -17,6 +17,7 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;
+mod json;
 mod peer_files;
 mod private;
 mod reload;

@@ -22,8 +22,8 @@ use crate::journal::replay::{self, Walk};
 use crate::journal::segment::SegmentReader;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::names::Interner;
+use crate::owner::take_lock;
 use crate::shared::Shared;
-use crate::store::take_lock;
 use crate::verify::{Report, verify_on};
 
 /// Makes copies of the folder of an open store, from any thread, while the store works.

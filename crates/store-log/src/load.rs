@@ -9,7 +9,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use duewheel_core::message::Row;
@@ -21,9 +20,9 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 use crate::fault::Trouble;
 use crate::find::{self, Finder};
 use crate::mem::{Mem, MemScan, Patch, Step, Told};
-use crate::readers::For;
+use crate::readers::{For, Readers};
 use crate::run::{RawRow, RunScan, before};
-use crate::shared::{Bell, Shared, Worked, lock};
+use crate::sync::{Bell, lock};
 use crate::view::{Part, View};
 
 /// Largest number of entries of the active memtable that the owner's thread examines for one page.
@@ -134,58 +133,44 @@ impl Loader {
         lock(&self.pages).pop_front()
     }
 
+    /// The request that was made first.
+    pub(crate) fn next(&self) -> Option<Request> {
+        lock(&self.requests).pop_front()
+    }
+
+    /// A request has come to this.
+    pub(crate) fn done(&self, outcome: Outcome) {
+        lock(&self.pages).push_back(outcome);
+    }
+
+    /// Loads a page, and keeps the scan if it goes on and its view counts still.
+    pub(crate) fn load(
+        &self,
+        readers: &Readers,
+        request: Request,
+        current: impl FnOnce() -> Arc<View>,
+    ) -> Result<Page, Trouble> {
+        let mut older = take_kept(self, &request)?;
+        let (view, page) = (Arc::clone(&request.view), Making::new(readers, request));
+        let page = page.make(&mut older)?;
+        if page.loaded.more == More::Yes {
+            older.at = page.loaded.upto;
+            let mut kept = lock(&self.kept);
+            // Whoever replaces the view afterwards takes this lock, too.
+            if Arc::ptr_eq(&view, &current()) {
+                if kept.len() >= KEPT {
+                    kept.pop_front();
+                }
+                kept.push_back(older);
+            }
+        }
+        Ok(page)
+    }
+
     /// Forgets scans of views that are gone: they keep files that nobody lists.
     pub(crate) fn forget_all_but(&self, view: &Arc<View>) {
         lock(&self.kept).retain(|older| Arc::ptr_eq(&older.view, view));
     }
-}
-
-/// The loader's life.
-pub(crate) fn run(shared: &Shared) {
-    while !shared.is_stopping() {
-        if step(shared) == Worked::Nothing {
-            shared.loader.bell.wait(None);
-        }
-    }
-}
-
-/// Loads one page.
-pub(crate) fn step(shared: &Shared) -> Worked {
-    let Some(request) = lock(&shared.loader.requests).pop_front() else { return Worked::Nothing };
-    let asked = request.load.clone();
-    let outcome = match load(shared, request).map_err(StoreError::from) {
-        Ok(page) => Outcome::Loaded(page),
-        // Nothing has been changed, and nothing that is read elsewhere is in doubt.
-        Err(error) if error.kind() == ErrorKind::Unavailable && shared.check().is_ok() => {
-            shared.counters.page_failures.fetch_add(1, Relaxed);
-            Outcome::Unread(asked, error)
-        }
-        Err(error) => {
-            shared.poison(error.clone());
-            Outcome::Ended(error)
-        }
-    };
-    lock(&shared.loader.pages).push_back(outcome);
-    (shared.waker)();
-    Worked::Done
-}
-
-fn load(shared: &Shared, request: Request) -> Result<Page, Trouble> {
-    let mut older = take_kept(&shared.loader, &request)?;
-    let (view, page) = (Arc::clone(&request.view), Making::new(shared, request));
-    let page = page.make(&mut older)?;
-    if page.loaded.more == More::Yes {
-        older.at = page.loaded.upto;
-        let mut kept = lock(&shared.loader.kept);
-        // Whoever replaces the view afterwards takes this lock, too.
-        if Arc::ptr_eq(&view, &shared.view()) {
-            if kept.len() >= KEPT {
-                kept.pop_front();
-            }
-            kept.push_back(older);
-        }
-    }
-    Ok(page)
 }
 
 /// The scan at the start of this request, or a new one.
@@ -214,7 +199,7 @@ fn allowed(request: &Request) -> u64 {
 
 /// A page in progress.
 struct Making<'a> {
-    shared: &'a Shared,
+    readers: &'a Readers,
     request: Request,
     rows: Vec<Option<Row>>,
     older: Vec<bool>,
@@ -224,8 +209,8 @@ struct Making<'a> {
 }
 
 impl<'a> Making<'a> {
-    fn new(shared: &'a Shared, request: Request) -> Self {
-        Making { shared, request, rows: Vec::new(), older: Vec::new(), bytes: 0, parts: Vec::new() }
+    fn new(readers: &'a Readers, request: Request) -> Self {
+        Making { readers, request, rows: Vec::new(), older: Vec::new(), bytes: 0, parts: Vec::new() }
     }
 
     fn make(mut self, older: &mut Older) -> Result<Page, Trouble> {
@@ -304,7 +289,7 @@ impl<'a> Making<'a> {
         ids.sort_unstable();
         ids.dedup();
         let finder =
-            Finder { view: &self.request.view, active: None, readers: &self.shared.readers, whom: For::Page };
+            Finder { view: &self.request.view, active: None, readers: self.readers, whom: For::Page };
         let found = finder.rows(&ids, HashMap::new())?;
         for (place, id, patch) in parts {
             let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());

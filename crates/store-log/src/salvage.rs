@@ -40,7 +40,7 @@ use crate::disk::{Disk, Hold, RealDisk};
 use crate::fault::{Problem, Trouble, failed};
 use crate::folder::LOCK;
 use crate::manifest::RunEntry;
-use crate::store::take_lock;
+use crate::owner::take_lock;
 use books::Books;
 use frames::Frames;
 use listing::Listing;

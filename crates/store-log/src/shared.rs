@@ -8,12 +8,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{StoreError, Waker};
 
-use crate::background::Work;
 use crate::disk::Disk;
 use crate::figures::Counters;
 use crate::folder::FileNo;
@@ -24,8 +22,10 @@ use crate::manifest::{Manifest, NotReplaced, SegmentEntry};
 use crate::mem::Mem;
 use crate::options::Options;
 use crate::readers::Readers;
-use crate::reserve;
+use crate::reserve::DiskReserve;
+pub(crate) use crate::sync::{Bell, lock};
 use crate::view::{Part, View};
+use crate::work::Work;
 
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
@@ -34,16 +34,9 @@ pub(crate) struct Shared {
     pub(crate) waker: Waker,
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
-    /// What flushes of all memtables will take at most, in bytes.
-    pub(crate) to_flush: AtomicU64,
-    /// Bytes that the flush under way has written.
-    pub(crate) flushing: AtomicU64,
+    pub(crate) reserve: DiskReserve,
     /// Free bytes of the disk when the preparer looked last.
     pub(crate) free: AtomicU64,
-    /// Bytes of the last state file.
-    pub(crate) state_bytes: AtomicU64,
-    /// Bytes that the reserve has for the next one.
-    pub(crate) reserved: AtomicU64,
     /// Whether the last flush has found no room.
     stuck: AtomicBool,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
@@ -134,11 +127,8 @@ impl Shared {
             waker,
             syncer,
             counters: Counters::default(),
-            to_flush: AtomicU64::new(0),
-            flushing: AtomicU64::new(0),
+            reserve: DiskReserve::new(manifest.state.map_or(0, |state| state.bytes)),
             free: AtomicU64::new(u64::MAX),
-            state_bytes: AtomicU64::new(manifest.state.map_or(0, |state| state.bytes)),
-            reserved: AtomicU64::new(0),
             stuck: AtomicBool::new(false),
             frozen_held: AtomicBool::new(false),
             preparer_bell: Bell::default(),
@@ -187,7 +177,7 @@ impl Shared {
         let changed = change(&mut next);
         next.next_file = FileNo(self.next_file.load(Ordering::Relaxed));
         next.proven = self.syncer.synced();
-        match next.replace_with(&*self.disk, || reserve::give_up(self)) {
+        match next.replace_with(&*self.disk, || self.reserve.give_up(&*self.disk)) {
             Ok(()) => {
                 *manifest = next;
                 Ok(changed)
@@ -350,38 +340,6 @@ impl Drop for FrozenHold<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
-}
-
-/// Wakes one worker; rings that come while it works are kept as one.
-#[derive(Debug, Default)]
-pub(crate) struct Bell {
-    rung: Mutex<bool>,
-    ring: Condvar,
-}
-
-impl Bell {
-    pub(crate) fn ring(&self) {
-        *lock(&self.rung) = true;
-        self.ring.notify_one();
-    }
-
-    /// Waits for a ring, or so long.
-    pub(crate) fn wait(&self, at_most: Option<Duration>) {
-        let rung = lock(&self.rung);
-        let mut rung = match at_most {
-            None => self.ring.wait_while(rung, |rung| !*rung).unwrap_or_else(PoisonError::into_inner),
-            Some(time) => {
-                let waited = self.ring.wait_timeout_while(rung, time, |rung| !*rung);
-                waited.unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        *rung = false;
-    }
-}
-
-/// A panic of a worker poisons the store, not its locks: what they guard is whole between any two lines.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The store itself: every change goes to the journal and to the active memtable, which is cut off from time to time.
 
 use std::collections::VecDeque;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,26 +16,29 @@ use duewheel_core::store::{
     Waker,
 };
 
-use crate::background::{self, Work};
+use crate::background;
 use crate::backup::Backup;
-use crate::disk::{Access, Disk, Held, Hold, RealDisk};
+use crate::disk::{Disk, Held, Hold, RealDisk};
 use crate::fault::failed;
 use crate::find::Finder;
 use crate::flush;
-use crate::folder::LOCK;
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
 use crate::journal::writer::JournalWriter;
 use crate::journal::{preparer, syncer};
-use crate::load::{self, Outcome, Request};
+use crate::load::{Outcome, Request};
+use crate::loading;
 use crate::manifest::Manifest;
 use crate::mem::Mem;
+use crate::merging;
 use crate::options::{Options, SyncMode, Workers};
+use crate::owner::take_lock;
 use crate::readers::For;
 use crate::reserve;
 use crate::shared::{Shared, Space, Start, Worked};
 use crate::view::Part;
+use crate::work::Work;
 
 /// The embedded log store: one folder, one owner.
 ///
@@ -200,7 +202,7 @@ impl LogStore {
             ("duewheel-sync", syncer::run),
             ("duewheel-prep", preparer::run),
             ("duewheel-merge", background::run),
-            ("duewheel-load", load::run),
+            ("duewheel-load", loading::run),
         ];
         lives.extend(
             (0..self.shared.options.readers)
@@ -292,8 +294,8 @@ impl LogStore {
         }
         let again =
             view.frozen.iter().map(|mem| mem.extent().again).sum::<u64>() + self.active.extent().again;
-        let written_again =
-            again > options.max_group_bytes && shared.to_flush.load(Relaxed) > shared.free.load(Relaxed);
+        let written_again = again > options.max_group_bytes
+            && shared.reserve.to_flush.load(Relaxed) > shared.free.load(Relaxed);
         if written_again || self.writer.is_at_the_end() { Room::RemoveOnly } else { room }
     }
 
@@ -402,7 +404,7 @@ impl LogStore {
 
     fn note_memory(&self) {
         let frozen: u64 = self.shared.view().frozen.iter().map(|mem| reserve::of_table(mem)).sum();
-        self.shared.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
+        self.shared.reserve.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
     }
 
     /// Adds a written group to the memtable.
@@ -501,7 +503,9 @@ impl Store for LogStore {
         self.note_memory();
         let shared = &*Arc::clone(&self.shared);
         match self.writer.room() {
-            Room::Enough if shared.free.load(Relaxed) < reserve::wanted(shared) => Room::SettleOnly,
+            Room::Enough if shared.free.load(Relaxed) < shared.reserve.wanted(&shared.options) => {
+                Room::SettleOnly
+            }
             Room::Enough if self.is_full() && !shared.view().frozen.is_empty() => self.bounded(Room::Busy),
             Room::Enough | Room::Busy => self.bounded(Room::Enough),
             Room::SettleOnly | Room::RemoveOnly => self.bounded(Room::SettleOnly),
@@ -554,7 +558,7 @@ impl Store for LogStore {
         }
         let mut page = self.shared.loader.page();
         if page.is_none() && self.shared.options.workers == Workers::ByHand {
-            load::step(&self.shared);
+            loading::step(&self.shared);
             page = self.shared.loader.page();
         }
         let Some(page) = page else {
@@ -654,17 +658,17 @@ impl Hands {
 
     /// Does a slice of a merge, or plans one, if it is worthwhile.
     pub fn merge(&self) -> Worked {
-        self.guarded(background::merge, "duewheel-merge")
+        self.guarded(merging::merge, "duewheel-merge")
     }
 
     /// Loads one page, if one was requested. [`Store::loaded`] does so by itself.
     pub fn load(&self) -> Worked {
-        self.guarded(load::step, "duewheel-load")
+        self.guarded(loading::step, "duewheel-load")
     }
 
     /// Bytes that the store believes to be reserved for the next state file.
     pub fn reserved(&self) -> u64 {
-        self.0.reserved.load(Relaxed)
+        self.0.reserve.reserved.load(Relaxed)
     }
 
     /// Runs a step like a thread of the store: a panic ends the store before it is passed on.
@@ -699,22 +703,4 @@ fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -
         due: ledger.due().clone(),
         queues: ledger.rows().collect(),
     }
-}
-
-/// Takes the folder's lock, or says who has it.
-pub(crate) fn take_lock(disk: &dyn Disk, hold: Hold) -> Result<Box<dyn Held>, StoreError> {
-    disk.lock(LOCK, hold).map_err(|error| {
-        if error.kind() != io::ErrorKind::WouldBlock {
-            return failed("lock", LOCK)(error);
-        }
-        let owner = owner(disk).map_or(String::new(), |pid| format!(" (process {pid})"));
-        StoreError::new(ErrorKind::Fenced, format_args!("another process{owner} has this data folder open"))
-    })
-}
-
-fn owner(disk: &dyn Disk) -> Option<u32> {
-    let file = disk.open(LOCK, Access::Read).ok()?;
-    let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];
-    file.read_at(&mut text, 0).ok()?;
-    String::from_utf8(text).ok()?.trim().parse().ok()
 }

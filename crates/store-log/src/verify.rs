@@ -17,9 +17,9 @@ use crate::journal::segment::{Header, SegmentReader};
 use crate::load;
 use crate::manifest::Manifest;
 use crate::names::Interner;
+use crate::owner::take_lock;
 use crate::readers::{For, Readers};
 use crate::run;
-use crate::store::take_lock;
 use crate::view::View;
 
 /// Number of messages that are looked up at a time.

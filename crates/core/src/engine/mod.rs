@@ -21,6 +21,7 @@
 
 mod acked;
 mod admin;
+mod backlog;
 mod batch;
 mod budget;
 mod change;
@@ -30,6 +31,8 @@ mod effect;
 mod enqueue;
 mod fresh;
 mod gather;
+mod ids;
+mod index;
 mod input;
 mod inspect;
 mod load;
@@ -44,6 +47,7 @@ mod reserve;
 mod rows;
 mod schedule;
 mod settle;
+mod share;
 mod shrink;
 mod waiters;
 
@@ -52,6 +56,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
+pub use ids::Ids;
 pub use input::{
     Attempt, Begins, Edit, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target,
     WaiterId, When,
@@ -63,7 +68,7 @@ pub use reply::{
     SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };
 
-use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
+use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
 use crate::message::Kind;
 use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
@@ -103,45 +108,6 @@ pub struct Config {
     pub ids: Ids,
     /// The holds of each queue: the result of [`Engine::holds`] of the former engine.
     pub holds: Vec<(QueueName, [u32; 3])>,
-}
-
-/// The ids that an engine gives: those of its shard, so that an id tells its shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ids {
-    shard: ShardId,
-    shards: u32,
-}
-
-impl Default for Ids {
-    /// 1, 2, 3, ...
-    fn default() -> Self {
-        Ids { shard: ShardId(0), shards: 1 }
-    }
-}
-
-impl Ids {
-    /// Those of one shard out of so many: the first has 1, 1 + `shards`, ...; the second 2, 2 + `shards`, ...
-    ///
-    /// ```
-    /// # use duewheel_core::{engine::Ids, MessageId, ShardId};
-    /// let ids = Ids::of(ShardId(1), 16);
-    /// assert_eq!((ids.at_least(1), ids.at_least(3)), (2, 18));
-    /// assert_eq!(ShardId::of(MessageId(18), 16), ShardId(1));
-    /// ```
-    pub fn of(shard: ShardId, shards: u32) -> Self {
-        Ids { shard, shards: shards.max(1) }
-    }
-
-    /// The first of them that is not below `id`.
-    pub fn at_least(self, id: u64) -> u64 {
-        let (first, step) = (u64::from(self.shard.0) + 1, u64::from(self.shards));
-        first + id.saturating_sub(first).div_ceil(step) * step
-    }
-
-    /// The one behind `id`.
-    fn after(self, id: u64) -> u64 {
-        id + u64::from(self.shards)
-    }
 }
 
 /// What becomes, at the start, of leases that are bound to a connection.

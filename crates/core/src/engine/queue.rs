@@ -14,15 +14,13 @@ use crate::store::Cursor;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
-use super::load::Backlog;
-use super::quota::{Quotas, TenantIdx};
-use super::ready::Share;
+use super::backlog::Backlog;
+pub(super) use super::index::QueueIdx;
+use super::index::TenantIdx;
+use super::index::{Rank, Slot};
+use super::quota::Quotas;
 use super::reply::Attended;
-use super::reserve::Scarce;
-use super::rows::{Rank, Slot};
-
-/// Index of a queue. Valid until the queue vanishes.
-pub(super) type QueueIdx = u32;
+use super::share::{Scarce, Share};
 
 #[derive(Debug)]
 pub(super) struct Queue {

@@ -22,8 +22,8 @@ use crate::record::Stand;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
-use super::Ids;
-use super::queue::QueueIdx;
+use super::ids::Ids;
+use super::index::{QueueIdx, TenantIdx};
 
 /// The limits of the queues of one tenant together. `None`: no limit of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -224,9 +224,6 @@ fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)>
     }
     Ok(())
 }
-
-/// Place of a tenant among the quotas.
-pub(super) type TenantIdx = usize;
 
 /// The books of all tenants.
 #[derive(Debug, Default)]

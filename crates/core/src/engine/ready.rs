@@ -25,6 +25,7 @@ use crate::time::{EngineMs, Now};
 use super::Engine;
 use super::queue::QueueIdx;
 use super::rows::{Place, Rank};
+use super::share::{Demand, Line};
 
 /// The end of a queue's demand may be noted late by this time, in ms, so that not each reserve moves it.
 const DEMAND_GRAIN_MS: u64 = 1_000;
@@ -47,35 +48,6 @@ pub(super) struct ReadyMemory {
     coming_weight: u64,
     /// Number of queues that were examined, to serve or to load them.
     visited: u64,
-}
-
-/// What a queue has to do with it.
-#[derive(Debug, Default)]
-pub(super) struct Share {
-    demand: Demand,
-    ends: Option<EngineMs>,
-    /// Under which magnitude it stands among the holders.
-    magnitude: Option<u32>,
-    is_busy: bool,
-    /// No page of its backlog is larger: less than that found room last time.
-    page_rows: Option<usize>,
-    line: Option<(Line, u64)>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Demand {
-    #[default]
-    None,
-    Some,
-}
-
-/// Backlogs to be loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
-    /// In demand, low, and with room to be had.
-    Served,
-    /// All others: what is left over is theirs.
-    Idle,
 }
 
 /// Rows, and bytes of bodies.

@@ -19,14 +19,8 @@ use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
 use super::schedule::{Schedule, Turn};
+use super::share::Scarce;
 use super::waiters::Waiter;
-
-/// What too much of is leased.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scarce {
-    Leases,
-    Bytes,
-}
 
 /// Grants on their way to one consumer, and what their answer waits for.
 #[derive(Default)]

@@ -13,10 +13,8 @@ use crate::message::{Life, Message, Stage, State};
 use crate::name::Key;
 use crate::time::Now;
 
-use super::queue::QueueIdx;
-
-/// Index of a row in memory. Valid until the row is removed.
-pub(super) type Slot = u32;
+use super::index::QueueIdx;
+pub(super) use super::index::{Rank, Slot};
 
 /// A message in memory.
 #[derive(Debug)]
@@ -43,9 +41,6 @@ pub(super) enum Place {
     /// In none: between two structures, within one operation.
     Nowhere,
 }
-
-/// Order of grants: priority, then due time; the id decides between equals, and alone where the order is that of arrival.
-pub(super) type Rank = (u32, u64);
 
 impl Entry {
     pub(super) fn state(&self, now: Now) -> State {

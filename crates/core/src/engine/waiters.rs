@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::{ReplyTo, SessionId};
 use crate::time::{EngineMs, Now};
 
+use super::index::QueueIdx;
 use super::input::WaiterId;
-use super::queue::QueueIdx;
 
 /// A reserve that waits.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 //!
 //! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, options a presence byte.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::head::stands;
+use super::layout::{DecodeError, Decoded, MARKED, PUT};
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::message::{
@@ -18,7 +18,6 @@ use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use crate::time::{Class, Due, EngineMs, WallMs};
 
-pub(super) const PUT: u8 = 1;
 const CHANGED: u8 = 2;
 const GRANTED: u8 = 3;
 const REMOVED: u8 = 4;
@@ -26,30 +25,8 @@ const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
 
-/// Beside a stage: the message's marks follow.
-pub(super) const MARKED: u8 = 4;
 /// Added to a reason of death: engine time follows.
 const TIMED: u8 = 2;
-
-/// The bytes are no record: damage that a checksum did not catch, or a format of another version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecodeError {
-    /// The bytes end in the middle of a field.
-    Short,
-    /// A field has a value that this version does not know; its name.
-    Unknown(&'static str),
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DecodeError::Short => f.write_str("the bytes end in the middle of a field"),
-            DecodeError::Unknown(what) => write!(f, "unknown value of {what}"),
-        }
-    }
-}
-
-impl std::error::Error for DecodeError {}
 
 /// Writes fields to a buffer.
 #[derive(Debug, Default)]
@@ -65,8 +42,6 @@ pub struct Reader {
     input: Bytes,
     at: usize,
 }
-
-pub(super) type Decoded<T> = Result<T, DecodeError>;
 
 impl Writer {
     /// An unsigned number, 1 to 10 bytes (LEB128).

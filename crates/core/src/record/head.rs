@@ -2,7 +2,7 @@
 //! ledgers, which read millions of them.
 
 use super::Stand;
-use super::codec::{DecodeError, Decoded, MARKED, PUT};
+use super::layout::{DecodeError, Decoded, MARKED, PUT};
 use crate::id::MessageId;
 use crate::message::{Died, Kind};
 use crate::time::{Class, Due, EngineMs};

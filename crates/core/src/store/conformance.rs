@@ -22,6 +22,12 @@
 //! conformance::run(&mut Memory::default());
 //! ```
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the suite waits for stores with threads of their own"
+)]
+
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

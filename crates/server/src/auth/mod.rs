@@ -7,6 +7,7 @@
 //! Without a file every client that reaches the listener is trusted; then it must be on loopback, or `--insecure http`
 //! must be given.
 
+mod access;
 mod guard;
 mod host;
 mod prefixes;
@@ -14,6 +15,7 @@ mod scope;
 mod table;
 mod token;
 
+pub(crate) use access::{About, Access};
 pub use guard::{Caller, Guard};
 pub use host::Hosts;
 pub use prefixes::Prefixes;

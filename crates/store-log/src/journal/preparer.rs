@@ -20,7 +20,6 @@ use crate::disk::{Access, Disk, DiskFile};
 use crate::fault::failed;
 use crate::folder::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
-use crate::reserve;
 use crate::shared::{Shared, Space, Worked, lock};
 
 /// Number of prepared segments that are reserved for settling.
@@ -61,7 +60,7 @@ pub(crate) fn step(shared: &Shared) -> Worked {
         true => Err(StoreError::new(ErrorKind::Full, "a segment would take the room of the next flush")),
         false => Ok(()),
     };
-    let upkeep = made.as_ref().map_or(Ok(()), |()| reserve::keep(shared));
+    let upkeep = made.as_ref().map_or(Ok(()), |()| shared.reserve.keep(&*shared.disk));
     let fits = room_for_flush(shared);
     let short = made.is_err() || upkeep.is_err() || !fits;
     let space = if short { Space::Short } else { Space::Enough };
@@ -196,7 +195,7 @@ fn is_affordable(shared: &Shared) -> bool {
     let is_ballast = journal.prepared.len() < BALLAST;
     let is_free = journal.spares.iter().any(|spare| spare.bytes == segment);
     drop(journal);
-    let needed = reserve::wanted(shared).saturating_add(segment);
+    let needed = shared.reserve.wanted(&shared.options).saturating_add(segment);
     is_free
         || (is_ballast && !shared.is_stuck())
         || shared.disk.free_bytes().map_or(true, |free| free >= needed)
@@ -206,7 +205,7 @@ fn room_for_flush(shared: &Shared) -> bool {
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| {
         shared.free.store(free, Relaxed);
-        free >= reserve::wanted(shared)
+        free >= shared.reserve.wanted(&shared.options)
     })
 }
 
