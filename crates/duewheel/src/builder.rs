@@ -81,7 +81,7 @@ impl Common {
     }
 }
 
-/// A store supplied by the user.
+/// A store that somebody has brought.
 struct Own(Opener);
 
 impl fmt::Debug for Own {

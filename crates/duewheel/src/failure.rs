@@ -108,7 +108,7 @@ impl Failure {
         &self.note
     }
 
-    /// The operation that reports it.
+    /// The operation that says so.
     pub(crate) fn op(&self, id: MessageId, token: LeaseToken) -> Op {
         let (proof, note) = (token.into(), self.note.as_str().into());
         let nack = |attempt, delay_ms, note| Op::Nack { id, proof, attempt, delay_ms, priority: None, note };

@@ -40,7 +40,7 @@ pub enum QueueError {
     /// The message cannot be changed like this in its present state.
     #[error("refused: {0:?}")]
     Refused(ChangeRefusal),
-    /// The lease is not the message's latest one, or the message is gone.
+    /// The lease is not the message's latest, or the message is gone.
     #[error("the lease is lost: somebody else may have the message")]
     LeaseLost,
     /// The call was not answered. See [`CallError::outcome`].

@@ -8,7 +8,7 @@ use duewheel_core::policy::Policy;
 
 use crate::inbox::{is_settling, weight};
 
-/// The limits, and what is in progress.
+/// What may be under way at a time.
 #[derive(Debug)]
 pub struct Rooms {
     requests: AtomicUsize,

@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Submits one operation and waits for its answer. For reserves use [`Client::reserve`].
+    /// Asks one thing. For reserves use [`Client::reserve`].
     ///
     /// # Cancel safety
     /// Dropping the future does not take the operation back; whether it was applied is then unknown.

@@ -38,7 +38,7 @@ pub enum Outcome {
 }
 
 impl CallError {
-    /// The driver returned the answer to another operation: a bug in Duewheel.
+    /// The driver answered with another operation's answer: a bug of ours.
     pub const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
 
     /// A cursor of a listing that was made with another number of shards.

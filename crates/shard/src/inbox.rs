@@ -253,7 +253,7 @@ impl Inbox {
     }
 }
 
-/// Whether an operation only releases what is held.
+/// Whether an operation only frees what is held.
 pub fn is_settling(op: &Op) -> bool {
     match op {
         Op::Ack { .. }
@@ -294,7 +294,7 @@ pub fn is_settling(op: &Op) -> bool {
     }
 }
 
-/// The bytes that an operation counts against the inbox's limit.
+/// Bytes an operation counts against the inbox's limit.
 pub fn weight(op: &Op) -> usize {
     let payload = match op {
         Op::Enqueue(e) => {

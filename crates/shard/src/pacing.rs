@@ -13,7 +13,7 @@ use duewheel_core::time::{EngineMs, Now};
 
 use crate::inbox::weight;
 
-/// Operations of a batch, and where to send their answers.
+/// Operations of a batch, and where their answers go.
 pub(crate) type Batch = VecDeque<(ReplyTo, Op)>;
 
 /// Waiting new messages, by tenant, in order.
