@@ -26,8 +26,8 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
 
-/// What a handler returns: `Ok(())` acks, an error makes the attempt fail. A [`crate::DeadLetter`] makes the message dead, a
-/// [`crate::NotYet`] has it come again without counting the attempt.
+/// What a handler returns: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`] makes
+/// the message dead; a [`crate::NotYet`] delivers it again without counting the attempt.
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Where a handler runs.
@@ -76,26 +76,26 @@ impl HandlerBuilder {
         }
     }
 
-    /// How many messages of this queue run at a time; 16 by default.
+    /// How many messages of this queue run at the same time; 16 by default.
     pub fn concurrency(mut self, n: NonZeroUsize) -> Self {
         self.concurrency = n;
         self
     }
 
-    /// For how long one run may take, its lease being extended meanwhile; 30 minutes by default. After it the attempt has
-    /// failed and the future is dropped. (A thread that blocks cannot be ended; it is left to itself.)
+    /// How long one run may take, with its lease extended meanwhile; 30 minutes by default. After that the attempt has
+    /// failed and the future is dropped. (A blocked thread cannot be ended; it keeps running.)
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// Where it runs; on a thread of its own by default.
+    /// Where each run executes; on its own thread by default.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// Registers it. Messages that are ready are run at once.
+    /// Registers the handler. Messages that are ready are run at once.
     ///
     /// # Errors
     /// See [`HandlerError`].
@@ -148,7 +148,7 @@ impl Queue {
         self.handle_with().run(run)
     }
 
-    /// As [`Queue::handler`], with settings.
+    /// Like [`Queue::handler`], with settings.
     pub fn handle_with(&self) -> HandlerBuilder {
         HandlerBuilder::new(self.clone())
     }
@@ -166,11 +166,11 @@ struct Worker<F> {
     run: Arc<F>,
     activity: Arc<Activity>,
     stop: watch::Receiver<bool>,
-    /// The time of a shutdown is over: running futures are dropped.
+    /// Set when the shutdown's deadline has passed: running futures are dropped.
     abort: watch::Receiver<bool>,
 }
 
-/// How long a reserve of the loop waits; it only bounds how often an idle loop comes round.
+/// How long a reserve of the loop waits; it only limits how often an idle loop repeats.
 const WAIT_MS: u64 = 60_000;
 
 impl<F, Fut> Worker<F>
@@ -274,7 +274,7 @@ where
         }
     }
 
-    /// How one run ended. `None`: it was dropped by a shutdown.
+    /// The result of one run. `None`: it was dropped by a shutdown.
     async fn outcome(&self, message: Message) -> Option<Result<(), Failure>> {
         let (id, token) = (message.id(), message.lease_token());
         let between = (message.lease_length() / 3).max(Duration::from_millis(10));
@@ -315,7 +315,7 @@ where
         }
     }
 
-    /// Starts a run that ends early, with `None`, when `kept`'s sender is dropped.
+    /// Starts a run that ends early, with `None`, when the sender of `kept` is dropped.
     fn start(
         &self,
         message: Message,

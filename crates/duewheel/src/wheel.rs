@@ -1,4 +1,4 @@
-//! The handle that people hold.
+//! The handle that users hold.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ struct Inner {
     abort: watch::Sender<bool>,
 }
 
-/// What a wheel is put together from, once its store is open.
+/// The parts that a wheel is built from, once its store is open.
 pub(crate) struct WheelParts {
     pub(crate) client: Client,
     pub(crate) life: Lifecycle,
@@ -59,13 +59,13 @@ struct Handlers {
     stopping: bool,
 }
 
-/// How a shutdown fell short.
+/// Why a shutdown was not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShutdownError {
-    /// Handlers were still running when the time was over. Their messages are delivered again after the next open.
+    /// Handlers were still running at the deadline. Their messages are delivered again after the next open.
     #[error("handlers were still running when the time was over; their messages will be delivered again")]
     HandlersRunning,
-    /// The driver had ended before, or its store could not be closed. Accepted messages are safe.
+    /// The driver had already ended, or its store could not be closed. Accepted messages are safe.
     #[error("the driver ended: {0}")]
     Failed(String),
 }
@@ -90,12 +90,12 @@ impl Duewheel {
         }
     }
 
-    /// Where the quotas stand, and the limits that count for them.
+    /// The source of the quotas, and the limits that apply to them.
     pub(crate) fn quota_source(&self) -> (&QuotaSource, &Policy) {
         (&self.inner.quotas, &self.inner.policy)
     }
 
-    /// The way in for front ends: any operation, many at a time.
+    /// The interface for servers and other front ends: any operation, many at a time.
     pub fn client(&self) -> &Client {
         &self.inner.client
     }
@@ -116,8 +116,8 @@ impl Duewheel {
         }
     }
 
-    /// Queues whose ready messages nobody has asked for since the queue came to be or the process started: a handler is
-    /// missing, or its name is misspelt. The messages are kept.
+    /// Queues whose ready messages no consumer has asked for since the queue was created or the process started: a
+    /// handler is missing, or its name is misspelt. The messages are kept.
     ///
     /// # Errors
     /// When there was no answer.
@@ -127,7 +127,7 @@ impl Duewheel {
         Ok(queues)
     }
 
-    /// Figures of the whole engine.
+    /// Counts and figures of the whole engine.
     ///
     /// # Errors
     /// When there was no answer.
@@ -180,14 +180,14 @@ impl Duewheel {
         }
     }
 
-    /// Copies the data folder into `dir` while everything goes on. `dir` is made if it is not there; otherwise it must be
-    /// empty, this user's and closed to others (mode 0700), and no symbolic link. It must not be inside of the data folder. A
-    /// relative path counts from the working directory of this process.
+    /// Copies the data folder into `dir` while it stays in use. `dir` is created if it does not exist; otherwise it
+    /// must be empty, owned by this user, closed to others (mode 0700) and not a symbolic link. It must not be inside
+    /// the data folder. A relative path is relative to the working directory of this process.
     ///
-    /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what comes
-    /// meanwhile a part, up to one moment. Files that never change are linked where the file system can do that, and take
-    /// no room of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data folder out of
-    /// the copy; until then leave the copy as it is.
+    /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what
+    /// comes meanwhile a part, up to one moment. Files that never change are linked where the file system can do that,
+    /// and take no room of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data
+    /// folder out of the copy; until then leave the copy as it is.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -213,8 +213,8 @@ impl Duewheel {
         self.backup_into(Destination::Made(dir.into())).await
     }
 
-    /// As [`Duewheel::backup`], where somebody else says where the copy goes: what may be made for it is in the
-    /// [`Destination`].
+    /// Like [`Duewheel::backup`], for callers that restrict where the copy may go: the [`Destination`] says what may be
+    /// created for it.
     ///
     /// # Errors
     /// As [`Duewheel::backup`].
@@ -226,7 +226,7 @@ impl Duewheel {
         self.inner.copier.copy_to(destination, end).await
     }
 
-    /// Takes nothing new, lets running handlers finish up to `deadline`, and closes. Calling it again is harmless.
+    /// Accepts nothing new, lets running handlers finish until `deadline`, and closes. Calling it again is harmless.
     ///
     /// # Errors
     /// See [`ShutdownError`]; accepted messages are safe in every case.
@@ -264,8 +264,9 @@ impl Duewheel {
         }
     }
 
-    /// Waits until the driver has ended, and says why: it was shut down, its store cannot be had any more, or a bug of
-    /// ours. A server ends itself then; a library's host lives on, and every call answers [`CallError::Closed`].
+    /// Waits until the driver has ended, and returns the reason: the wheel was shut down, its store is permanently
+    /// unavailable, or there is a bug in Duewheel. A server then exits; in a host process every further call returns
+    /// [`CallError::Closed`].
     pub async fn ended(&self) -> String {
         match self.inner.life.ended().await {
             End::Stopped => "it was shut down".to_owned(),
@@ -273,7 +274,7 @@ impl Duewheel {
         }
     }
 
-    /// What [`WheelParts::node`] was, if it was of this type.
+    /// The value of [`WheelParts::node`], if it has this type.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes have one"))]
     pub(crate) fn node<T: Any>(&self) -> Option<&T> {
         self.inner.node.as_ref()?.downcast_ref()
