@@ -21,6 +21,7 @@
 
 mod acked;
 mod admin;
+mod ask;
 mod batch;
 mod budget;
 mod change;
@@ -33,6 +34,7 @@ mod gather;
 mod input;
 mod inspect;
 mod load;
+mod operation;
 mod place;
 mod purge;
 mod queue;
@@ -49,12 +51,14 @@ mod waiters;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use ask::{Ask, FromReply, Typed};
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use input::{
-    Attempt, Begins, Edit, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target,
-    WaiterId, When,
+    Attempt, Begins, Edit, Enqueue, Hold, IfExists, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId,
+    When,
 };
+pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS,
@@ -68,7 +72,7 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Load, Recovered, Room};
+use crate::store::{Load, Loaded, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
@@ -102,6 +106,24 @@ pub struct Config {
     pub ids: Ids,
     /// Who holds which queue already: what [`Engine::holds`] of the engine before has given.
     pub holds: Vec<(QueueName, [u32; 3])>,
+}
+
+/// Something that has happened outside, for the engine to decide upon.
+#[derive(Debug)]
+pub enum Input {
+    /// A caller asks for something.
+    Request {
+        /// Where the answer goes.
+        to: ReplyTo,
+        /// What is asked.
+        op: Op,
+    },
+    /// A page that was asked for with [`Effect::Load`].
+    Loaded(Loaded),
+    /// The store's room has changed.
+    Room(Room),
+    /// Other quotas count from now on, in place of all before.
+    Quotas(Quotas),
 }
 
 /// The ids that an engine gives: those of its shard, so that an id tells its shard.

@@ -64,6 +64,16 @@ impl Reply {
         }
     }
 
+    /// The leases that it gives: what goes back with [`super::Op::Undelivered`] if it reaches nobody.
+    pub fn leases(&self) -> Vec<(MessageId, LeaseToken)> {
+        let lease = |grant: &Grant| (grant.message.id, grant.token);
+        match self {
+            Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(lease).collect(),
+            Reply::ReserveOne(Ok(grant)) => vec![lease(grant)],
+            _ => Vec::new(),
+        }
+    }
+
     /// Weight of the bodies, keys and headers in it, in bytes.
     pub fn weight(&self) -> usize {
         match self {

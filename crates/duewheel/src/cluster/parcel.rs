@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::wire::Limits;
 use crate::driver::take_back;
 use crate::error::{CallError, Outcome};
-use crate::inbox::{Answers, Patience, weight};
+use crate::inbox::{Answers, Patience};
 
 /// Bytes of a frame beside the body and the headers of one operation, at most.
 const OF_FRAME: usize = 4_096;
@@ -50,7 +50,7 @@ impl Parcel {
         Parcel {
             shard,
             seq: 0,
-            weight: ops.iter().map(weight).sum(),
+            weight: ops.iter().map(Op::weight).sum(),
             waiters: waiters(&ops),
             ops,
             patience,
@@ -104,13 +104,13 @@ impl Parcel {
 
     /// Whether it may be sent again although it may have been applied: then nothing differs.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.ops.iter().all(is_repeatable)
+        self.ops.iter().all(Op::is_repeatable)
     }
 
     /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
     /// and its answers come to the same caller; `None` when nothing is.
     pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Option<Parcel> {
-        let too_large = |op: &Op| weight(op) > limits.bytes.saturating_sub(OF_FRAME);
+        let too_large = |op: &Op| op.weight() > limits.bytes.saturating_sub(OF_FRAME);
         let refusals: Vec<_> =
             self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
         if refusals.iter().all(Option::is_none) {
@@ -143,7 +143,7 @@ impl Parcel {
             // What is granted goes with a request of its own, so nothing is to be given back.
             let _ = caller.send(all.collect());
         });
-        Some(Parcel { weight: ops.iter().map(weight).sum(), waiters: waiters(&ops), ops, to, ..self })
+        Some(Parcel { weight: ops.iter().map(Op::weight).sum(), waiters: waiters(&ops), ops, to, ..self })
     }
 
     /// The last word: the same error for each.
@@ -246,47 +246,6 @@ fn named(waiter: WaiterId, node: u32) -> WaiterId {
     // One that is above has a node's number in it already.
     let fresh = waiter.0 <= u64::from(u32::MAX);
     WaiterId(if fresh { waiter.0 | u64::from(node) << 32 } else { waiter.0 })
-}
-
-/// Whether it changes nothing, or nothing more when it comes twice.
-fn is_repeatable(op: &Op) -> bool {
-    match op {
-        Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::SessionClosed { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Stats
-        | Op::SessionDeadline { .. }
-        | Op::NextDue
-        | Op::Quotas => true,
-        Op::Reserve(reserve) => reserve.max == 0,
-        Op::Enqueue(_)
-        | Op::ReserveOne { .. }
-        | Op::Ack { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Delete { .. }
-        | Op::Extend { .. }
-        | Op::Cancel { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. }
-        | Op::Purge { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. } => false,
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use super::pause::Pause;
 use super::peer::{NotAsked, Outcome, Peer};
 use crate::client::Pending;
 use crate::error::CallError;
-use crate::inbox::{Answers, Inbox, Patience, Submission, is_settling};
+use crate::inbox::{Answers, Inbox, Patience, Submission};
 use crate::shared::{EndOnPanic, Shared};
 
 /// How long a submission looks for an owner: less than a client waits for an answer.
@@ -280,7 +280,7 @@ impl Ways {
         state.next += 1;
         if !state.line.is_empty() || matches!(state.way, Way::None) {
             let full = state.line.len() >= self.0.max_line || state.bytes >= self.0.max_line_bytes;
-            if full && !parcel.ops.iter().all(is_settling) {
+            if full && !parcel.ops.iter().all(|op| op.operation().settles) {
                 drop(state);
                 return parcel.refuse(&CallError::Overloaded);
             }

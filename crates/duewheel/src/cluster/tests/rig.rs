@@ -18,7 +18,7 @@ use crate::clock::{Clock, VirtualClock};
 use crate::cluster::Shards;
 use crate::cluster::router::Router;
 use crate::error::{CallError, Outcome};
-use crate::inbox::{Inbox, Patience, is_settling};
+use crate::inbox::{Inbox, Patience};
 use crate::runner::WhenFenced;
 use crate::shard::Shard;
 use crate::shared::{End, Shared, Wish};
@@ -111,6 +111,11 @@ impl Local {
         self.asked_each(word).into_iter().sum()
     }
 
+    /// How much was asked of each shard.
+    pub(super) fn all_asked(&self) -> Vec<usize> {
+        self.shards.lock().unwrap().iter().map(|one| one.asked.len()).collect()
+    }
+
     pub(super) fn asked_each(&self, word: &str) -> Vec<usize> {
         let count = |one: &One| one.asked.iter().filter(|asked| **asked == word).count();
         self.shards.lock().unwrap().iter().map(count).collect()
@@ -150,7 +155,7 @@ impl Shards for Local {
         let (to, answers) = oneshot::channel();
         let pending = Pending::new(answers, n);
         match mood {
-            Mood::Full if !ops.iter().all(is_settling) => {
+            Mood::Full if !ops.iter().all(|op| op.operation().settles) => {
                 drop(to.send((0..n).map(|_| Err(CallError::Overloaded)).collect()));
             }
             Mood::Well | Mood::Full => match client.offer(ops, patience) {
