@@ -3,13 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
+use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
 use serde::Serialize;
 
 use crate::Client;
-use crate::error::CallError;
 use crate::queue::QueueError;
 
 /// A change of a message that waits; made by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by
@@ -106,11 +105,7 @@ impl Change {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
-        let op = Op::Postpone { target: self.target?, edit: self.edit, if_generation: self.if_generation };
-        match self.client.call(op).await? {
-            Reply::Change(Ok(outline)) => Ok(*outline),
-            Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        let change = Op::postpone(self.target?, self.edit, self.if_generation);
+        self.client.ask(change).await?.map(|outline| *outline).map_err(QueueError::Refused)
     }
 }

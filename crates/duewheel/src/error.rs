@@ -41,6 +41,9 @@ impl CallError {
     /// The driver answered with another operation's answer: a bug of ours.
     pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
 
+    /// The channel of the answer is closed and empty.
+    pub(crate) const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
+
     /// A place in a listing that was made with another number of shards.
     pub(crate) const WRONG_PLACES: CallError =
         CallError::Closed("the place is not one of a listing over this number of shards");

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse, Quotas, Reply};
+use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse, Quotas};
 use duewheel_core::policy::Policy;
 
 use crate::Duewheel;
@@ -82,9 +82,6 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn quotas(&self) -> Result<Vec<QuotaUse>, CallError> {
-        match self.client().call(Op::Quotas).await? {
-            Reply::Quotas(uses) => Ok(uses),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        self.client().ask(Op::quotas()).await
     }
 }

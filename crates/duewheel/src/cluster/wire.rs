@@ -355,6 +355,6 @@ pub(crate) mod dialect;
 #[cfg(feature = "testing")]
 pub(crate) mod door;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 #[cfg(test)]
 mod tests;

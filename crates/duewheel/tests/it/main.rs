@@ -16,6 +16,7 @@ mod pages;
 mod parts;
 mod quotas;
 mod races;
+mod settings;
 mod shapes;
 
 use std::sync::Arc;
