@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, Reply, Reserved};
+use duewheel_core::engine::{OnLease, Op, Reply, Reserved};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -155,7 +155,7 @@ impl Ways {
     pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
         let (to, answers) = oneshot::channel();
         let mut pending = Pending::new(answers, ops.len());
-        if ops.iter().any(|op| matches!(op, Op::Reserve(_) | Op::ReserveOne { .. })) {
+        if ops.iter().any(|op| op.operation().lease == OnLease::Begins) {
             let ways = self.clone();
             pending = pending
                 .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
