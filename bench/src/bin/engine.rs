@@ -8,7 +8,8 @@ use duewheel::core::id::SessionId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::core::time::Now;
-use duewheel::{Answers, Driver, Patience, Submission};
+use duewheel_shard::driver::Driver;
+use duewheel_shard::inbox::{Answers, Patience, Submission};
 use tokio::sync::oneshot;
 
 fn main() {

@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_shard::shared::EndOnPanic;
+use duewheel_shard::testing;
 use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
-
-use crate::shared::EndOnPanic;
-use crate::testing;
 
 /// Why there is no copy.
 #[derive(Debug, thiserror::Error)]

@@ -1,22 +1,26 @@
 //! Opening: where the data lies, how durable it is, whose clock counts.
 
 use std::fmt;
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use duewheel_core::engine::{BadQuota, Config, GeometryError, Quota};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{MemoryStore, Store, StoreError, Waker};
+use duewheel_shard::client::Client;
+use duewheel_shard::clock::{Clock, SystemClock};
+use duewheel_shard::lifecycle::Lifecycle;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::runner::{Opener, StartError, WhenFenced};
+use duewheel_shard::thread::Shard;
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 
 use crate::Duewheel;
 use crate::backup::{Copier, Newest};
-use crate::client::Client;
-use crate::clock::{Clock, SystemClock};
-use crate::quotas::QuotaSource;
-use crate::runner::{Opener, StartError, WhenFenced};
-use crate::shard::Shard;
+use crate::wheel::WheelParts;
 
 /// What an answer means; see `docs/guarantees.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,13 +50,35 @@ pub struct Builder {
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
     own: Option<Own>,
-    #[cfg(feature = "cluster")]
-    node: Option<(Arc<dyn duewheel_core::store::Coordinator>, crate::NodeOptions)>,
+    elsewhere: Option<Box<dyn Elsewhere>>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
     quotas: Vec<Quota>,
-    #[cfg(feature = "testing")]
-    shards: u32,
+}
+
+/// Messages that are not in one store of this process: a cluster's, for example.
+pub(crate) trait Elsewhere: fmt::Debug + Send {
+    /// Puts together what leads to them.
+    fn open(
+        self: Box<Self>,
+        common: Common,
+    ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>>;
+}
+
+/// What counts wherever the messages are.
+pub(crate) struct Common {
+    pub(crate) policy: Policy,
+    pub(crate) quotas: QuotaSource,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Common {
+    /// The seed, or one out of the clock.
+    pub(crate) fn any_seed(&self) -> u64 {
+        let reading = self.clock.read();
+        self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32))
+    }
 }
 
 /// A store that somebody has brought.
@@ -79,7 +105,7 @@ pub enum OpenError {
     /// The node cannot take part in its cluster.
     #[cfg(feature = "cluster")]
     #[error(transparent)]
-    Node(#[from] crate::FleetError),
+    Node(#[from] duewheel_cluster::FleetError),
     /// No thread could be started.
     #[error("no thread could be started: {0}")]
     Thread(std::io::Error),
@@ -98,6 +124,21 @@ impl From<StartError> for OpenError {
     }
 }
 
+impl Duewheel {
+    /// Opens the data folder (made if it is not there) with durability `fsync`; [`Duewheel::builder`] for everything else.
+    ///
+    /// # Errors
+    /// Another process has the folder, damage, an unknown format, no permission: see [`OpenError`].
+    pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
+        Builder::default().data(data).open().await
+    }
+
+    /// Opens with settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
 impl Default for Builder {
     fn default() -> Self {
         Builder {
@@ -107,13 +148,10 @@ impl Default for Builder {
             log: LogOptions::default(),
             disk: None,
             own: None,
-            #[cfg(feature = "cluster")]
-            node: None,
+            elsewhere: None,
             clock: Arc::new(SystemClock),
             seed: None,
             quotas: Vec::new(),
-            #[cfg(feature = "testing")]
-            shards: 1,
         }
     }
 }
@@ -177,17 +215,10 @@ impl Builder {
         self
     }
 
-    /// As a node of a cluster: shards of it are opened here as this node comes to own them, and every operation finds its way to the
-    /// owner. [`Builder::data`] and [`Builder::durability`] do not count then, and there is no [`Duewheel::backup`].
-    ///
-    /// The runtime on which it is opened must live as long as the node.
-    #[cfg(feature = "cluster")]
-    pub fn cluster(
-        mut self,
-        coordinator: Arc<dyn duewheel_core::store::Coordinator>,
-        node: crate::NodeOptions,
-    ) -> Self {
-        self.node = Some((coordinator, node));
+    /// Opens with this in place of a store.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes are elsewhere"))]
+    pub(crate) fn elsewhere(mut self, elsewhere: impl Elsewhere + 'static) -> Self {
+        self.elsewhere = Some(Box::new(elsewhere));
         self
     }
 
@@ -216,14 +247,6 @@ impl Builder {
         self
     }
 
-    /// In memory only, and in so many shards behind a router, as in a cluster: for tests.
-    #[cfg(feature = "testing")]
-    #[doc(hidden)]
-    pub fn shards(mut self, shards: u32) -> Self {
-        self.shards = shards;
-        self
-    }
-
     /// Opens it: recovers what is there, and starts.
     ///
     /// # Errors
@@ -234,21 +257,16 @@ impl Builder {
     pub async fn open(self) -> Result<Duewheel, OpenError> {
         let quotas = QuotaSource::default();
         quotas.set(self.quotas, &self.policy)?;
-        #[cfg(feature = "cluster")]
-        if let Some((coordinator, node)) = self.node {
-            let node = node.seed(self.seed);
-            return Ok(crate::node::open(coordinator, node, self.policy, quotas, self.clock).await?);
+        let common = Common { policy: self.policy, quotas, clock: self.clock, seed: self.seed };
+        if let Some(elsewhere) = self.elsewhere {
+            return Ok(Duewheel::new(elsewhere.open(common).await?));
         }
-        let reading = self.clock.read();
-        let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
-        #[cfg(feature = "testing")]
-        if self.shards > 1 {
-            return crate::cluster::here::open(self.shards, &self.policy, seed, quotas, &self.clock);
-        }
+        let seed = common.any_seed();
+        let Common { policy, quotas, clock, .. } = common;
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
             (Some(Own(opener)), _) => (opener, Copier::None),
             (None, Durability::Memory) => {
-                let bytes = self.policy.least_group();
+                let bytes = policy.least_group();
                 let open =
                     move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>);
                 (Box::new(open), Copier::None)
@@ -274,14 +292,15 @@ impl Builder {
                 (Box::new(opener), copier)
             }
         };
-        let config = Config { policy: self.policy.clone(), seed, ..Config::default() };
+        let config = Config { policy: policy.clone(), seed, ..Config::default() };
         let source = quotas.clone();
-        let clock = self.clock;
         let fenced = WhenFenced::OpenAgain;
         let started =
             tokio::task::spawn_blocking(move || Shard::start(opener, config, source, clock, fenced)).await;
         let shard = started.map_err(|_| OpenError::Runtime)??;
         let (inbox, shared) = shard.hand_on();
-        Ok(Duewheel::new(Client::new(inbox, shared), copier, self.policy, quotas))
+        let life = Lifecycle::new(inbox.clone(), shared.clone());
+        let client = Client::new(inbox, shared);
+        Ok(Duewheel::new(WheelParts { client, life, copier, policy, quotas, node: None }))
     }
 }

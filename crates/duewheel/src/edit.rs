@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
+use duewheel_core::id::MessageId;
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
+use duewheel_shard::client::Client;
 use serde::Serialize;
 
-use crate::Client;
-use crate::queue::QueueError;
+use crate::queue::{Queue, QueueError};
 
 /// A change of a message that waits; made by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by
 /// [`Change::apply`]. What is not set stays as it is, the due time included.
@@ -21,6 +22,18 @@ pub struct Change {
     edit: Box<Edit>,
     if_generation: Option<u32>,
     wrong: Option<QueueError>,
+}
+
+impl Queue {
+    /// Changes the message with this key: its due time, content or settings, as the [`Change`] says.
+    pub fn change_key(&self, key: &str) -> Change {
+        Change::new(self.wheel.client().clone(), self.target(key))
+    }
+
+    /// Changes the message with this id.
+    pub fn change_id(&self, id: MessageId) -> Change {
+        Change::new(self.wheel.client().clone(), Ok(Target::Id(id)))
+    }
 }
 
 impl Change {

@@ -11,9 +11,8 @@ use duewheel_core::policy::Backoff;
 use duewheel_core::record::Created;
 use duewheel_core::store::Level;
 use duewheel_core::time::{WallMs, ceil_ms};
-
-use crate::Client;
-use crate::error::CallError;
+use duewheel_shard::client::Client;
+use duewheel_shard::error::CallError;
 
 /// A message to be scheduled; made by [`crate::Queue::message`] or [`crate::Queue::body`], sent by [`Draft::enqueue`].
 #[derive(Debug)]

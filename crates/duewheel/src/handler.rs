@@ -6,44 +6,29 @@
 use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
-use duewheel_core::name::{BadName, QueueName};
+use duewheel_core::name::QueueName;
+use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::error::CallError;
+use duewheel_shard::lifecycle::Lifecycle;
+use duewheel_shard::testing;
+use duewheel_shard::thread::panic_text;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::client::{Client, Demand};
-use crate::error::CallError;
 use crate::failure::Failure;
 use crate::message::Message;
 use crate::queue::Queue;
-use crate::shard::panic_text;
-use crate::testing;
+use crate::registered::{Activity, HandlerError, Registered, Running};
 
 /// What a handler returns: `Ok(())` acks, an error makes the attempt fail. A [`crate::DeadLetter`] makes the message dead, a
 /// [`crate::NotYet`] has it come again without counting the attempt.
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
-
-/// Why a handler was not registered.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HandlerError {
-    /// The queue's name is not one.
-    #[error("queue name {0}")]
-    Name(#[from] BadName),
-    /// The queue has a handler already.
-    #[error("queue {0} has a handler already")]
-    Taken(QueueName),
-    /// It is shutting down.
-    #[error("shutting down; no handler is taken")]
-    ShuttingDown,
-    /// Handlers run on a tokio runtime, and there is none here.
-    #[error("no tokio runtime here to run handlers on")]
-    NoRuntime,
-}
 
 /// Where a handler runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +109,7 @@ impl HandlerBuilder {
         let wheel = self.queue.wheel.clone();
         let worker = Worker {
             client: wheel.client().clone(),
+            life: wheel.lifecycle().clone(),
             queue: name.clone(),
             session: wheel.session(),
             concurrency: self.concurrency.get(),
@@ -145,59 +131,32 @@ impl HandlerBuilder {
     }
 }
 
-/// What is known of a registered handler.
-#[derive(Clone, Debug)]
-pub(crate) struct Registered {
-    pub(crate) queue: QueueName,
-    pub(crate) activity: Arc<Activity>,
-    hands: Arc<Semaphore>,
-    concurrency: usize,
-}
-
-impl Registered {
-    /// Whether no message is running.
-    pub(crate) fn is_resting(&self) -> bool {
-        self.activity.running.load(Ordering::SeqCst) == 0
+impl Queue {
+    /// Registers the code that runs this queue's messages: `Ok(())` acks, an error retries with backoff, and so does a
+    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`HandlerBuilder`] for concurrency and time limits.
+    ///
+    /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the runtime's
+    /// blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are more.
+    ///
+    /// # Errors
+    /// [`HandlerError`]: the name is not one, or the queue has a handler already.
+    pub fn handler<F, Fut>(&self, run: F) -> Result<(), HandlerError>
+    where
+        F: Fn(Message) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.handle_with().run(run)
     }
 
-    /// Runs begun so far.
-    pub(crate) fn started(&self) -> usize {
-        self.activity.started.load(Ordering::SeqCst)
-    }
-
-    /// Waits until a run has ended or the loop waits again; not for long, as a change before the call is not seen.
-    pub(crate) async fn changed(&self) {
-        let _ = tokio::time::timeout(Duration::from_millis(2), self.activity.changed.notified()).await;
-    }
-
-    /// Waits until no message is running.
-    pub(crate) async fn rested(&self) {
-        let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
-        drop(self.hands.acquire_many(all).await);
-    }
-}
-
-/// How much a handler is doing.
-#[derive(Debug, Default)]
-pub(crate) struct Activity {
-    running: AtomicUsize,
-    started: AtomicUsize,
-    /// Called when a run has ended, and when the loop waits for messages again.
-    changed: Notify,
-}
-
-/// A run, until it has been settled: dropped also when something in between panics.
-struct Running(Arc<Activity>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
-        self.0.changed.notify_waiters();
+    /// As [`Queue::handler`], with settings.
+    pub fn handle_with(&self) -> HandlerBuilder {
+        HandlerBuilder::new(self.clone())
     }
 }
 
 struct Worker<F> {
     client: Client,
+    life: Lifecycle,
     queue: QueueName,
     session: SessionId,
     concurrency: usize,
@@ -221,7 +180,7 @@ where
 {
     async fn work(self) {
         let this = Arc::new(self);
-        let _end = this.client.end_on_panic("the loop of a queue's handler");
+        let _end = this.life.end_on_panic("the loop of a queue's handler");
         let mut stop = this.stop.clone();
         let mut pause = Duration::from_millis(10);
         loop {
@@ -254,7 +213,7 @@ where
                         let (this, message) = (this.clone(), Message::new(grant));
                         tokio::spawn(async move {
                             let _running = Running(this.activity.clone());
-                            let _end = this.client.end_on_panic("the task around a handler's run");
+                            let _end = this.life.end_on_panic("the task around a handler's run");
                             this.run_one(message).await;
                             drop(hand);
                         });
@@ -266,7 +225,7 @@ where
                     | Reserved::TooManyQueues
                     | Reserved::HeldBack(_),
                 ) => tokio::time::sleep(pause).await,
-                Err(_) if this.client.shared.has_ended() => return,
+                Err(_) if this.life.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "no messages for now");
                     tokio::time::sleep(pause).await;
@@ -335,9 +294,9 @@ where
                 }
                 () = tokio::time::sleep(between) => {
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
-                    let (client, queue) = (self.client.clone(), self.queue.clone());
+                    let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
-                        let _end = client.end_on_panic("the task that extends a lease");
+                        let _end = life.end_on_panic("the task that extends a lease");
                         if let Ok(Err(_)) = client.ask(Op::extend(id, token, None)).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");
                         }

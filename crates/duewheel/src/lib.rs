@@ -29,72 +29,85 @@
 //!
 //! # Time in tests
 //!
-//! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds.
+//! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds:
+//!
+//! ```
+//! # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+//! use duewheel::{Duewheel, Message, VirtualClock};
+//! use std::time::Duration;
+//! use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+//!
+//! let clock = VirtualClock::at_2026();
+//! let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await?;
+//! let closed = Arc::new(AtomicUsize::new(0));
+//! let seen = closed.clone();
+//! wheel.queue("close-review").handler(move |_: Message| {
+//!     let seen = seen.clone();
+//!     async move { seen.fetch_add(1, Ordering::SeqCst); Ok(()) }
+//! })?;
+//! wheel.queue("close-review").message(&"order-42").delay(Duration::from_secs(48 * 3600)).enqueue().await?;
+//!
+//! clock.advance(Duration::from_secs(48 * 3600 - 1));
+//! wheel.idle().await?;
+//! assert_eq!(closed.load(Ordering::SeqCst), 0, "never early");
+//! clock.advance(Duration::from_secs(1));
+//! wheel.idle().await?;
+//! assert_eq!(closed.load(Ordering::SeqCst), 1);
+//! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
 
 mod backup;
 mod builder;
-mod client;
-mod clock;
-#[cfg_attr(not(feature = "cluster"), allow(dead_code))] // nothing routes without it
-mod cluster;
-mod driver;
 mod edit;
 mod enqueue;
-mod error;
 mod failure;
 mod handler;
-mod inbox;
-mod local;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
-mod pacing;
 mod queue;
 mod quotas;
+mod registered;
 mod restore;
-mod runner;
 mod salvage;
-mod shard;
-mod shared;
 #[doc(hidden)]
 pub mod testing;
-mod timekeeper;
-mod turns;
-mod waiting;
 mod wheel;
 
 use std::time::Duration;
 
 pub use backup::BackupError;
 pub use builder::{Builder, Durability, OpenError};
-pub use client::{Client, Demand, Health, Pending};
-pub use clock::{Clock, Reading, SystemClock, VirtualClock};
-pub use cluster::list::{ListPlace, ListPlaces, Listing};
 #[cfg(feature = "cluster")]
-pub use cluster::{
+pub use duewheel_cluster::{
     BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates,
     ShardView, Stage,
 };
-pub use driver::Driver;
 pub use duewheel_core as core;
 pub use duewheel_core::engine::{Attended, IfExists, Outline, QueueView, View};
 pub use duewheel_core::record::BootId;
 pub use duewheel_core::{MessageId, Policy};
+pub use duewheel_shard::client::{Client, Demand};
+pub use duewheel_shard::clock::{Clock, Reading, SystemClock, VirtualClock};
+pub use duewheel_shard::error::{CallError, Outcome};
+pub use duewheel_shard::figures::{Counted, is_counter};
+pub use duewheel_shard::health::Health;
+pub use duewheel_shard::inbox::{Answers, Patience};
+pub use duewheel_shard::listing::{ListPlace, ListPlaces, Listing};
+pub use duewheel_shard::local::LocalShard;
+pub use duewheel_shard::pending::Pending;
 pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
 pub use edit::Change;
 pub use enqueue::{Draft, EnqueueError, Receipt};
-pub use error::{CallError, Outcome};
 pub use failure::{DeadLetter, NotYet};
-pub use handler::{HandlerBuilder, HandlerError, HandlerResult, Isolation};
-pub use inbox::{Answers, Inbox, Patience, Submission};
-pub use local::{Counted, LocalShard, is_counter};
+pub use handler::{HandlerBuilder, HandlerResult, Isolation};
 pub use message::Message;
 #[cfg(feature = "cluster")]
 pub use node::NodeOptions;
 pub use queue::{Cancel, Queue, QueueError};
+pub use registered::HandlerError;
 pub use restore::{Restored, restore};
-pub use runner::{End, Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
 pub use salvage::{Salvaged, salvage};
 pub use wheel::{Duewheel, ShutdownError};
 

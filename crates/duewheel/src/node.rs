@@ -1,19 +1,19 @@
 //! Opening a node of a cluster: how it takes part, and what is put together for that.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_core::policy::Policy;
+use duewheel_cluster::{ClusterView, Fleet, FleetError, FleetOptions, PeerCertificates, Router, Started};
 use duewheel_core::store::Coordinator;
+use duewheel_shard::client::Client;
+use duewheel_shard::lifecycle::Lifecycle;
 
 use crate::Duewheel;
 use crate::backup::Copier;
-use crate::client::Client;
-use crate::clock::Clock;
-use crate::cluster::fleet::{Fleet, FleetOptions};
-use crate::cluster::router::Router;
-use crate::cluster::{ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates};
-use crate::quotas::QuotaSource;
+use crate::builder::{Builder, Common, Elsewhere, OpenError};
+use crate::wheel::WheelParts;
 
 /// How a node takes part in a cluster.
 ///
@@ -29,18 +29,7 @@ pub struct NodeOptions {
 impl NodeOptions {
     /// A node of this name, which no other living node has. Alone, and a new cluster has one shard, if nothing else is said.
     pub fn new(name: impl Into<String>) -> Self {
-        let fleet = FleetOptions {
-            name: name.into(),
-            advertise: None,
-            bind: None,
-            certificates: None,
-            speaks: Default::default(),
-            shards_if_new: 1,
-            settle_delay: DEFAULT_SETTLE_DELAY,
-            seed: None,
-            quotas: QuotaSource::default(),
-        };
-        NodeOptions { fleet }
+        NodeOptions { fleet: FleetOptions::new(name) }
     }
 
     /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the
@@ -73,79 +62,77 @@ impl NodeOptions {
         self
     }
 
-    /// How long a node that comes must stay before this one gives shards up to it; [`DEFAULT_SETTLE_DELAY`] if nothing else is said. So
+    /// How long a node that comes must stay before this one gives shards up to it; [`DEFAULT_SETTLE_DELAY`](crate::DEFAULT_SETTLE_DELAY) if nothing else is said. So
     /// one that comes and goes again and again moves no shards each time. The same at all nodes, best.
     #[must_use]
     pub fn settle_delay(mut self, delay: Duration) -> Self {
         self.fleet.settle_delay = delay;
         self
     }
+}
 
-    pub(crate) fn seed(mut self, seed: Option<u64>) -> Self {
-        self.fleet.seed = seed;
-        self
+impl Builder {
+    /// As a node of a cluster: shards of it are opened here as this node comes to own them, and every operation finds its way to the
+    /// owner. [`Builder::data`] and [`Builder::durability`] do not count then, and there is no [`Duewheel::backup`].
+    ///
+    /// The runtime on which it is opened must live as long as the node.
+    pub fn cluster(self, coordinator: Arc<dyn Coordinator>, node: NodeOptions) -> Self {
+        self.elsewhere(Joining { coordinator, node })
     }
 }
 
-/// A node that takes part, for as long as its handle lives.
+/// A node that is to take part.
 #[derive(Debug)]
-pub(crate) struct Membership {
-    fleet: Arc<Fleet>,
+struct Joining {
+    coordinator: Arc<dyn Coordinator>,
+    node: NodeOptions,
 }
 
-impl Membership {
-    pub(crate) fn view(&self) -> ClusterView {
-        self.fleet.view()
-    }
-
-    pub(crate) fn forwards(&self) -> Vec<(Box<str>, u64)> {
-        self.fleet.forwards()
-    }
-
-    pub(crate) fn figures(&self) -> [(&'static str, u64); 4] {
-        self.fleet.figures()
+impl Elsewhere for Joining {
+    fn open(
+        self: Box<Self>,
+        common: Common,
+    ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>> {
+        Box::pin(async move { Ok(join(self.coordinator, self.node.fleet, common).await?) })
     }
 }
 
 /// Takes part, and puts a client on top.
-pub(crate) async fn open(
+async fn join(
     coordinator: Arc<dyn Coordinator>,
-    options: NodeOptions,
-    policy: Policy,
-    quotas: QuotaSource,
-    clock: Arc<dyn Clock>,
-) -> Result<Duewheel, FleetError> {
-    let options = FleetOptions { quotas: quotas.clone(), ..options.fleet };
-    let started = Fleet::start(coordinator, options, policy.clone(), clock).await?;
+    mut options: FleetOptions,
+    common: Common,
+) -> Result<WheelParts, FleetError> {
+    let Common { policy, quotas, clock, seed } = common;
+    options.quotas = quotas.clone();
+    options.seed = seed;
+    let Started { fleet, shared, inbox, sessions } =
+        Fleet::start(coordinator, options, policy.clone(), clock).await?;
     let runtime = tokio::runtime::Handle::current();
-    let (inbox, shared) = (&started.inbox, &started.shared);
-    let router = Router::new(
-        started.fleet.clone(),
-        policy.clone(),
-        inbox,
-        shared,
-        quotas.clone(),
-        started.sessions,
-        runtime,
-    );
-    let client = Client::routed(started.inbox, started.shared, router, started.sessions);
-    let membership = Membership { fleet: started.fleet };
-    Ok(Duewheel::with(client, Copier::None, policy, quotas, Some(membership)))
+    let router =
+        Router::new(fleet.clone(), policy.clone(), &inbox, &shared, quotas.clone(), sessions, runtime);
+    let life = Lifecycle::new(inbox.clone(), shared.clone());
+    let client = Client::routed(inbox, shared, router, sessions);
+    Ok(WheelParts { client, life, copier: Copier::None, policy, quotas, node: Some(fleet) })
 }
 
 impl Duewheel {
     /// The cluster as this node sees it; `None` when this is no node of one.
     pub fn cluster(&self) -> Option<ClusterView> {
-        self.membership().map(Membership::view)
+        self.fleet().map(Fleet::view)
     }
 
     /// Submissions that this node has sent to each other node since it started, by that node's name.
     pub fn cluster_forwards(&self) -> Vec<(Box<str>, u64)> {
-        self.membership().map(Membership::forwards).unwrap_or_default()
+        self.fleet().map(Fleet::forwards).unwrap_or_default()
     }
 
     /// Figures of the node for `/metrics`; names without prefix.
     pub fn cluster_figures(&self) -> Option<[(&'static str, u64); 4]> {
-        self.membership().map(Membership::figures)
+        self.fleet().map(Fleet::figures)
+    }
+
+    fn fleet(&self) -> Option<&Fleet> {
+        self.node()
     }
 }

@@ -11,14 +11,12 @@ use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
 use duewheel_core::time::{WallMs, ceil_ms};
+use duewheel_shard::client::Demand;
+use duewheel_shard::error::CallError;
 use serde::Serialize;
 
 use crate::Duewheel;
-use crate::client::Demand;
-use crate::edit::Change;
 use crate::enqueue::Draft;
-use crate::error::CallError;
-use crate::handler::{HandlerBuilder, HandlerError, HandlerResult};
 use crate::message::Message;
 
 /// A queue by its name. Cheap; make one wherever it is needed. A name that is not one shows when it is used.
@@ -67,6 +65,13 @@ pub enum Cancel {
     NotFound,
 }
 
+impl Duewheel {
+    /// A queue by its name.
+    pub fn queue(&self, name: &str) -> Queue {
+        Queue { wheel: self.clone(), name: QueueName::new(name) }
+    }
+}
+
 impl Queue {
     /// A message whose body is the value as JSON.
     pub fn message<T: Serialize + ?Sized>(&self, value: &T) -> Draft {
@@ -98,16 +103,6 @@ impl Queue {
     pub async fn postpone_key_to(&self, key: &str, instant: SystemTime) -> Result<Outline, QueueError> {
         let due_at = WallMs::from_system_time_up(instant);
         self.postpone(key, When::At { due_at, past: Past::Refuse }).await
-    }
-
-    /// Changes the message with this key: its due time, content or settings, as the [`Change`] says.
-    pub fn change_key(&self, key: &str) -> Change {
-        Change::new(self.wheel.client().clone(), self.target(key))
-    }
-
-    /// Changes the message with this id.
-    pub fn change_id(&self, id: MessageId) -> Change {
-        Change::new(self.wheel.client().clone(), Ok(Target::Id(id)))
     }
 
     /// Makes the message with this key due now.
@@ -196,28 +191,7 @@ impl Queue {
         self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(drop)
     }
 
-    /// Registers the code that runs this queue's messages: `Ok(())` acks, an error retries with backoff, and so does a
-    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`HandlerBuilder`] for concurrency and time limits.
-    ///
-    /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the runtime's
-    /// blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are more.
-    ///
-    /// # Errors
-    /// [`HandlerError`]: the name is not one, or the queue has a handler already.
-    pub fn handler<F, Fut>(&self, run: F) -> Result<(), HandlerError>
-    where
-        F: Fn(Message) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
-    {
-        self.handle_with().run(run)
-    }
-
-    /// As [`Queue::handler`], with settings.
-    pub fn handle_with(&self) -> HandlerBuilder {
-        HandlerBuilder::new(self.clone())
-    }
-
-    fn target(&self, key: &str) -> Result<Target, QueueError> {
+    pub(crate) fn target(&self, key: &str) -> Result<Target, QueueError> {
         Ok(Target::Key(self.name.clone()?, Key::new(key)?))
     }
 

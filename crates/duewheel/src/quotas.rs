@@ -1,59 +1,9 @@
-//! The quotas of a process: set by its owner, read by each of its shards between two steps.
+//! The quotas of tenants, as the owner of a process sets and sees them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse, Quotas};
-use duewheel_core::policy::Policy;
+use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse};
+use duewheel_shard::error::CallError;
 
 use crate::Duewheel;
-use crate::error::CallError;
-
-/// The quotas that count in a process. Cheap to clone; all clones are the same.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct QuotaSource {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug, Default)]
-struct Inner {
-    /// How often they were set.
-    version: AtomicU64,
-    quotas: Mutex<Quotas>,
-}
-
-impl QuotaSource {
-    /// From now on these count, and no others.
-    ///
-    /// # Errors
-    /// When they cannot be; those before go on.
-    pub(crate) fn set(&self, quotas: Vec<Quota>, policy: &Policy) -> Result<(), BadQuota> {
-        let quotas = Quotas::new(quotas, policy)?;
-        let mut place = self.lock();
-        *place = quotas;
-        self.inner.version.fetch_add(1, Ordering::SeqCst);
-        Ok(())
-    }
-
-    /// What counts, and its version, if that is not the version seen.
-    pub(crate) fn newer(&self, seen: u64) -> Option<(u64, Quotas)> {
-        if self.inner.version.load(Ordering::SeqCst) == seen {
-            return None;
-        }
-        let quotas = self.lock();
-        Some((self.inner.version.load(Ordering::SeqCst), quotas.clone()))
-    }
-
-    /// Whether there are any.
-    #[cfg(feature = "cluster")]
-    pub(crate) fn are_set(&self) -> bool {
-        self.inner.version.load(Ordering::SeqCst) > 0 && !self.lock().is_empty()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Quotas> {
-        self.inner.quotas.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Duewheel {
     /// Sets the quotas of tenants, in place of all that were set before. They count within a second, also for what is there already: a tenant

@@ -1,44 +1,10 @@
-//! Bugs on demand, for tests of what a bug does.
+//! Bugs on demand, and what tests put in the place of other machines.
 //!
 //! Without the feature `testing`, which only tests turn on, there is nothing here but a function that does nothing.
 
-#[cfg(all(feature = "cluster", feature = "testing"))]
-pub use crate::cluster::memory::MemoryCoordinator;
-
-/// What nodes say to each other, for the fuzz target.
-#[cfg(all(feature = "cluster", feature = "testing"))]
-#[doc(hidden)]
-pub mod wire {
-    pub use crate::cluster::peer::door::{cut, greetings};
-    pub use crate::cluster::wire::door::{Read, limits_of};
-}
-
-/// A place that a test may have panic: if the environment says `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file is there.
-/// With `place,stuck` the driver hangs from then on, too.
 #[cfg(feature = "testing")]
-pub fn place(name: &str) {
-    use std::sync::OnceLock;
-    static WANTED: OnceLock<Option<(String, std::path::PathBuf)>> = OnceLock::new();
-    let wanted = WANTED.get_or_init(|| {
-        let said = std::env::var("DUEWHEEL_TEST_PANIC").ok()?;
-        let (place, file) = said.split_once(':')?;
-        Some((place.to_owned(), file.into()))
-    });
-    let Some((places, file)) = wanted else { return };
-    let mut places = places.split(',');
-    let is_here = places.next() == Some(name);
-    let is_stuck = name == "driver" && places.next() == Some("stuck");
-    if (is_here || is_stuck) && file.exists() {
-        if !is_stuck {
-            panic!("the test wants it");
-        }
-        loop {
-            std::thread::park();
-        }
-    }
-}
+mod shards;
 
-/// A place that a test may have panic. Not in this build.
-#[cfg(not(feature = "testing"))]
-#[inline(always)]
-pub fn place(_name: &str) {}
+#[cfg(feature = "testing")]
+pub use duewheel_cluster::testing::{MemoryCoordinator, wire};
+pub use duewheel_shard::testing::place;

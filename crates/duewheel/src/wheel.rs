@@ -1,25 +1,23 @@
 //! The handle that people hold.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::engine::{Attended, Op, QueueView, Stats};
 use duewheel_core::id::SessionId;
-use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
+use duewheel_shard::client::Client;
+use duewheel_shard::error::CallError;
+use duewheel_shard::lifecycle::Lifecycle;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::shared::End;
 use duewheel_store_log::{BackupReport, Destination};
 use tokio::sync::watch;
 
 use crate::backup::{BackupError, Copier};
-use crate::builder::{Builder, OpenError};
-use crate::client::Client;
-use crate::error::CallError;
-use crate::handler::{HandlerError, Registered};
-use crate::inbox::Door;
-use crate::queue::Queue;
-use crate::quotas::QuotaSource;
-use crate::shared::{End, Wish};
+use crate::registered::{HandlerError, Registered};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones are the same.
 ///
@@ -33,15 +31,26 @@ pub struct Duewheel {
 #[derive(Debug)]
 struct Inner {
     client: Client,
+    life: Lifecycle,
     copier: Copier,
     policy: Policy,
     quotas: QuotaSource,
-    #[cfg(feature = "cluster")]
-    membership: Option<crate::node::Membership>,
+    /// What a node of a cluster keeps with its handle; only `node.rs`, behind the feature `cluster`, knows its type.
+    node: Option<Arc<dyn Any + Send + Sync>>,
     session: SessionId,
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
     abort: watch::Sender<bool>,
+}
+
+/// What a wheel is put together from, once its store is open.
+pub(crate) struct WheelParts {
+    pub(crate) client: Client,
+    pub(crate) life: Lifecycle,
+    pub(crate) copier: Copier,
+    pub(crate) policy: Policy,
+    pub(crate) quotas: QuotaSource,
+    pub(crate) node: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,33 +71,17 @@ pub enum ShutdownError {
 }
 
 impl Duewheel {
-    pub(crate) fn new(client: Client, copier: Copier, policy: Policy, quotas: QuotaSource) -> Self {
-        Duewheel::with(
-            client,
-            copier,
-            policy,
-            quotas,
-            #[cfg(feature = "cluster")]
-            None,
-        )
-    }
-
-    pub(crate) fn with(
-        client: Client,
-        copier: Copier,
-        policy: Policy,
-        quotas: QuotaSource,
-        #[cfg(feature = "cluster")] membership: Option<crate::node::Membership>,
-    ) -> Self {
+    pub(crate) fn new(parts: WheelParts) -> Self {
+        let WheelParts { client, life, copier, policy, quotas, node } = parts;
         let session = client.new_session();
         Duewheel {
             inner: Arc::new(Inner {
                 client,
+                life,
                 copier,
                 policy,
                 quotas,
-                #[cfg(feature = "cluster")]
-                membership,
+                node,
                 session,
                 handlers: Mutex::default(),
                 stop: watch::Sender::new(false),
@@ -97,27 +90,9 @@ impl Duewheel {
         }
     }
 
-    /// Opens the data folder (made if it is not there) with durability `fsync`; [`Duewheel::builder`] for everything else.
-    ///
-    /// # Errors
-    /// Another process has the folder, damage, an unknown format, no permission: see [`OpenError`].
-    pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
-        Builder::default().data(data).open().await
-    }
-
-    /// Opens with settings.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     /// Where the quotas stand, and the limits that count for them.
     pub(crate) fn quota_source(&self) -> (&QuotaSource, &Policy) {
         (&self.inner.quotas, &self.inner.policy)
-    }
-
-    /// A queue by its name.
-    pub fn queue(&self, name: &str) -> Queue {
-        Queue { wheel: self.clone(), name: QueueName::new(name) }
     }
 
     /// The way in for front ends: any operation, many at a time.
@@ -239,7 +214,7 @@ impl Duewheel {
     /// # Cancel safety
     /// As [`Duewheel::backup`].
     pub async fn backup_into(&self, destination: Destination) -> Result<BackupReport, BackupError> {
-        let end = self.client().end_on_panic("a backup");
+        let end = self.inner.life.end_on_panic("a backup");
         self.inner.copier.copy_to(destination, end).await
     }
 
@@ -251,17 +226,15 @@ impl Duewheel {
     /// # Cancel safety
     /// When the future is dropped, the shutdown stops where it is; call it again to go on.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
-        let shared = &self.inner.client.shared;
-        let inbox = &self.inner.client.inbox;
-        if shared.has_ended() {
-            return match shared.ended().await {
+        let life = &self.inner.life;
+        if life.has_ended() {
+            return match life.ended().await {
                 End::Stopped => Ok(()),
                 End::Fenced(why) | End::Failed(why) => Err(ShutdownError::Failed(why)),
             };
         }
-        inbox.close_door(Door::Draining);
         self.inner.stop.send_replace(true);
-        shared.wish(Wish::EndWaits, inbox);
+        life.drain();
         self.inner.client.end_routed_waits();
         let registered = {
             let mut handlers = self.handlers();
@@ -275,9 +248,8 @@ impl Duewheel {
         };
         let rested = tokio::time::timeout(deadline, resting).await;
         self.inner.abort.send_replace(true);
-        inbox.close_door(Door::Closed(CallError::Draining));
-        shared.wish(Wish::Stop, inbox);
-        match shared.ended().await {
+        life.close();
+        match life.ended().await {
             End::Fenced(why) | End::Failed(why) => Err(ShutdownError::Failed(why)),
             End::Stopped if rested.is_err() => Err(ShutdownError::HandlersRunning),
             End::Stopped => Ok(()),
@@ -287,15 +259,20 @@ impl Duewheel {
     /// Waits until the driver has ended, and says why: it was shut down, its store cannot be had any more, or a bug of
     /// ours. A server ends itself then; a library's host lives on, and every call answers [`CallError::Closed`].
     pub async fn ended(&self) -> String {
-        match self.inner.client.shared.ended().await {
+        match self.inner.life.ended().await {
             End::Stopped => "it was shut down".to_owned(),
             End::Fenced(why) | End::Failed(why) => why,
         }
     }
 
-    #[cfg(feature = "cluster")]
-    pub(crate) fn membership(&self) -> Option<&crate::node::Membership> {
-        self.inner.membership.as_ref()
+    /// What [`WheelParts::node`] was, if it was of this type.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes have one"))]
+    pub(crate) fn node<T: Any>(&self) -> Option<&T> {
+        self.inner.node.as_ref()?.downcast_ref()
+    }
+
+    pub(crate) fn lifecycle(&self) -> &Lifecycle {
+        &self.inner.life
     }
 
     pub(crate) fn session(&self) -> SessionId {
@@ -332,6 +309,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.abort.send_replace(true);
-        self.client.shared.wish(Wish::Stop, &self.client.inbox);
+        self.life.stop();
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel::testing::MemoryCoordinator;
-use duewheel::{Cancel, Demand, Duewheel, Message, NodeOptions, Policy, SECOND};
+use duewheel::{Cancel, Demand, Duewheel, Message, NodeOptions, Policy, SECOND, VirtualClock};
 
 use crate::until;
 
@@ -140,4 +140,39 @@ async fn a_shutdown_lets_handlers_finish_and_ends_waits() {
     let done = started.load(Ordering::SeqCst) as u64;
     assert_eq!(left.ready + left.leased + left.scheduled, 8 - done, "{left:?}: those that ran were acked");
     b.shutdown(SECOND).await.unwrap();
+}
+
+#[tokio::test]
+async fn handlers_run_over_many_shards() {
+    let clock = VirtualClock::at_2026();
+    let wheel = Duewheel::builder().shards(4).clock(clock.clone()).seed(1).open().await.unwrap();
+    let (tries, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = (tries.clone(), done.clone());
+    wheel
+        .queue("q")
+        .handler(move |message: Message| {
+            let (tries, done) = seen.clone();
+            async move {
+                tries.fetch_add(1, Ordering::SeqCst);
+                if message.attempt() == 1 && message.body().len().is_multiple_of(2) {
+                    return Err("once more".into());
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            }
+        })
+        .unwrap();
+    for n in 0..50 {
+        wheel.queue("q").body("x".repeat(n)).delay(Duration::from_secs(3_600)).enqueue().await.unwrap();
+    }
+    clock.advance(Duration::from_millis(3_599_999));
+    wheel.idle().await.unwrap();
+    assert_eq!(tries.load(Ordering::SeqCst), 0);
+    clock.advance(Duration::from_millis(1));
+    wheel.idle().await.unwrap();
+    assert_eq!((tries.load(Ordering::SeqCst), done.load(Ordering::SeqCst)), (50, 25));
+    clock.advance(Duration::from_secs(10));
+    wheel.idle().await.unwrap();
+    assert_eq!((tries.load(Ordering::SeqCst), done.load(Ordering::SeqCst)), (75, 50));
+    wheel.shutdown(SECOND).await.unwrap();
 }

@@ -16,7 +16,7 @@ use crate::config::{ConfigError, Insecure, Options};
 mod backup;
 mod cluster;
 mod enqueue;
-pub(crate) mod import;
+mod import;
 mod list;
 mod message;
 mod queues;

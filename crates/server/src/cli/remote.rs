@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use duewheel_import::api::HttpApi;
+pub(super) use duewheel_import::api::{Refusal, Trouble, segment};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -16,8 +17,6 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use super::{Failure, Server};
 use crate::auth::Token;
 
-/// What a segment of a path need not escape (RFC 3986, "unreserved").
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 const CONNECT: Duration = Duration::from_secs(5);
 /// For an answer, beside the time that a reserve is told to wait.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -32,70 +31,9 @@ pub(super) struct Remote {
     token: Option<Token>,
 }
 
-/// A request that got no good answer.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// Nobody listens there, or the connection broke.
-    Unreachable(String),
-    /// The server refused.
-    Refused(Refusal),
-}
-
-/// What a server refused, and why.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) code: String,
-    pub(super) detail: String,
-    /// Which part of the request is at fault.
-    pub(super) field: Option<String>,
-    pub(super) existing_id: Option<String>,
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Trouble::Unreachable(what) => f.write_str(what),
-            Trouble::Refused(refusal) => refusal.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.detail)?;
-        match &self.existing_id {
-            Some(id) => write!(f, " (id {id})"),
-            None => Ok(()),
-        }
-    }
-}
-
 impl From<Trouble> for Failure {
     fn from(trouble: Trouble) -> Self {
         Failure::failed(trouble)
-    }
-}
-
-impl Refusal {
-    /// From a problem, or a line of a batch.
-    pub(super) fn from_json(problem: &Value) -> Refusal {
-        let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
-        Refusal {
-            code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
-            detail: text("detail").unwrap_or_default(),
-            field: text("field"),
-            existing_id: text("existing_id"),
-        }
-    }
-
-    /// Whether the server only asked to come back a little later.
-    pub(super) fn is_passing(&self) -> bool {
-        self.is_full() || self.code == "draining"
-    }
-
-    /// Whether there was no room: for anybody, or within the quota of the queue's tenant.
-    pub(super) fn is_full(&self) -> bool {
-        matches!(self.code.as_str(), "overloaded" | "over_quota")
     }
 }
 
@@ -254,13 +192,21 @@ fn authorities(file: &Path) -> Result<RootCerts, Failure> {
     }
 }
 
-/// A segment of a path.
-pub(super) fn segment(text: &str) -> String {
-    // A path of dots would be understood as one level up on the way.
-    match text {
-        "." => "%2E".to_owned(),
-        ".." => "%2E%2E".to_owned(),
-        _ => utf8_percent_encode(text, SEGMENT).to_string(),
+impl HttpApi for Remote {
+    fn get(&self, path: &str) -> Result<Value, Trouble> {
+        Remote::get(self, path)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
+        Remote::post(self, path, body)
+    }
+
+    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, Trouble> {
+        Remote::post_lines(self, path, lines)
+    }
+
+    fn delete(&self, path: &str) -> Result<Value, Trouble> {
+        Remote::delete(self, path)
     }
 }
 
@@ -286,12 +232,5 @@ mod tests {
         ] {
             assert!(!is_this_machine(there), "{there}");
         }
-    }
-
-    #[test]
-    fn segments_are_escaped() {
-        assert_eq!(segment("a/b c%ü?#"), "a%2Fb%20c%25%C3%BC%3F%23");
-        assert_eq!(segment("order-42.x_y~"), "order-42.x_y~");
-        assert_eq!(segment(".."), "%2E%2E");
     }
 }

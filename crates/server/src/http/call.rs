@@ -26,7 +26,7 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 /// So much is read of a body before others have their turn.
 const TURN_BYTES: usize = 128 * 1024;
 /// Between the turns of a body that is only read to be forgotten: nobody waits for it.
-const DISCARD_REST: Duration = Duration::from_millis(1);
+const DISCARD_REST: Duration = Duration::from_millis(4);
 
 /// One request on its way to its handler.
 #[derive(Debug)]
@@ -305,7 +305,7 @@ async fn collect(
         let Ok(frame) = tokio::time::timeout_at(until, body.frame()).await else {
             return Err(Problem::new(ErrorCode::RequestTimeout, "the request's body did not arrive in time"));
         };
-        let Some(frame) = frame else { return Ok(coming.whole()) };
+        let Some(frame) = frame else { return Ok(coming.whole().await) };
         let frame = frame
             .map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {e}")))?;
         let Ok(data) = frame.into_data() else { continue };

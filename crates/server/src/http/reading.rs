@@ -4,6 +4,7 @@
 //! One request at a time need not wait for the others: however many have sent a part of their bodies, one of them comes
 //! to its end, and makes room.
 
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up by a few that
 /// are large and slow.
 const SMALL_BYTES: usize = 16 * 1024;
+/// Most bytes that are set aside for a body at a time, and copied while others wait for the thread.
+const PART_BYTES: usize = 256 * 1024;
 
 /// Bytes of bodies that are being read, all connections together.
 #[derive(Debug)]
@@ -125,12 +128,16 @@ impl Share {
 }
 
 /// A body of which a part has come. What is set aside for it counts, and not only what has come.
+///
+/// It is kept in parts until it is whole: one buffer that grew would be copied again and again, megabytes at a time, while others wait for the
+/// thread.
 #[derive(Debug)]
 pub(super) struct Coming {
     share: Share,
     /// Most bodies come in one piece, which is then not copied.
     first: Bytes,
-    all: BytesMut,
+    rest: VecDeque<BytesMut>,
+    length: usize,
     most: usize,
 }
 
@@ -138,12 +145,12 @@ impl Coming {
     /// Nothing has come yet, and no more than `most` bytes will.
     pub(super) fn new(share: Share, most: u64) -> Coming {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        Coming { share, first: Bytes::new(), all: BytesMut::new(), most }
+        Coming { share, first: Bytes::new(), rest: VecDeque::new(), length: 0, most }
     }
 
     /// Bytes that have come.
     pub(super) fn len(&self) -> usize {
-        self.first.len() + self.all.len()
+        self.length
     }
 
     /// Adds a piece when there is room for it; says how long that took.
@@ -151,30 +158,52 @@ impl Coming {
     /// # Errors
     /// As [`Share::grow`].
     pub(super) async fn add(&mut self, piece: Bytes) -> Result<Duration, Problem> {
-        let length = self.len() + piece.len();
-        if self.len() == 0 {
+        let length = self.length + piece.len();
+        if self.length == 0 {
             let waited = self.share.grow(length.saturating_sub(self.share.bytes)).await?;
-            self.first = piece;
+            (self.first, self.length) = (piece, length);
             return Ok(waited);
         }
+        let spare = self.rest.back().map_or(0, |part| part.capacity() - part.len());
+        let (now, later) = piece.split_at(piece.len().min(spare));
         let mut waited = Duration::ZERO;
-        if length > self.all.capacity() {
-            // Twice as much each time, so that little is copied, but no more than comes.
-            let capacity = (2 * self.all.capacity()).min(self.most).max(length);
-            waited = self.share.grow(capacity.saturating_sub(self.share.bytes)).await?;
-            let mut larger = BytesMut::with_capacity(capacity);
-            larger.extend_from_slice(&self.first);
-            larger.extend_from_slice(&self.all);
-            (self.first, self.all) = (Bytes::new(), larger);
+        if !later.is_empty() {
+            // As much again as there is, but no more than comes.
+            let set_aside = self.share.bytes;
+            let capacity =
+                set_aside.min(PART_BYTES).min(self.most.saturating_sub(set_aside)).max(later.len());
+            waited = self.share.grow(capacity).await?;
+            let mut part = BytesMut::with_capacity(capacity);
+            part.extend_from_slice(later);
+            self.fill(now);
+            self.rest.push_back(part);
+        } else {
+            self.fill(now);
         }
-        self.all.extend_from_slice(&piece);
+        self.length = length;
         Ok(waited)
     }
 
-    /// All of it has come.
-    pub(super) fn whole(self) -> ReadBody {
-        let bytes = if self.all.is_empty() { self.first } else { self.all.freeze() };
-        ReadBody { bytes, share: self.share }
+    fn fill(&mut self, bytes: &[u8]) {
+        if let Some(part) = self.rest.back_mut() {
+            part.extend_from_slice(bytes);
+        }
+    }
+
+    /// All of it has come. Others have their turn while the parts of a large body are put together; each part's memory is given back as the
+    /// whole takes its own.
+    pub(super) async fn whole(mut self) -> ReadBody {
+        if self.rest.is_empty() {
+            return ReadBody { bytes: self.first, share: self.share };
+        }
+        let mut whole = BytesMut::with_capacity(self.length);
+        whole.extend_from_slice(&self.first);
+        while let Some(part) = self.rest.pop_front() {
+            whole.extend_from_slice(&part);
+            drop(part);
+            tokio::task::yield_now().await;
+        }
+        ReadBody { bytes: whole.freeze(), share: self.share }
     }
 }
 
@@ -250,28 +279,30 @@ mod tests {
         assert_eq!(reading.lane.available_permits(), 1);
     }
 
-    /// Story: a body that came in pieces took up to twice the memory that was counted for it.
+    /// Story: a body that came in pieces took up to twice the memory that was counted for it; later, megabytes of a large one were copied at
+    /// once, and everybody on that thread waited.
     #[tokio::test]
-    async fn what_is_set_aside_for_a_body_is_counted() {
-        const WHOLE: usize = 100_000;
-        let reading = Reading::new(1 << 20, 1 << 18, LONG);
-        for most in [WHOLE, 1 << 24] {
+    async fn what_is_set_aside_for_a_body_is_counted_and_little_is_copied_at_once() {
+        for (pieces, most) in [(100, 100_000), (100, 1 << 24), (4_000, 1 << 24)] {
+            let reading = Reading::new(1 << 26, 1 << 24, LONG);
             let pool = reading.free();
-            let mut coming = Coming::new(reading.share(), most as u64);
-            let (mut copied, mut text) = (0, Vec::new());
-            for n in 0..100_u8 {
-                let piece = vec![n; WHOLE / 100];
+            let mut coming = Coming::new(reading.share(), most);
+            let mut text = Vec::new();
+            for n in 0..pieces {
+                let piece = vec![u8::try_from(n % 251).unwrap(); 1_000];
                 text.extend_from_slice(&piece);
-                let before = coming.all.capacity();
                 coming.add(piece.into()).await.unwrap();
-                copied += usize::from(coming.all.capacity() != before);
-                assert!(pool - reading.free() >= coming.all.capacity().max(coming.len()));
+                let set_aside =
+                    coming.first.len() + coming.rest.iter().map(BytesMut::capacity).sum::<usize>();
+                assert_eq!(coming.len(), text.len());
+                assert!(pool - reading.free() >= set_aside, "{set_aside} bytes are set aside");
+                assert!(coming.rest.iter().all(|part| part.capacity() <= PART_BYTES));
             }
-            assert!(copied < 10, "copied {copied} times");
-            if most == WHOLE {
-                assert_eq!(pool - reading.free(), WHOLE, "no more than comes");
+            assert!(coming.rest.len() < 30, "{} parts", coming.rest.len());
+            if most == 100_000 {
+                assert_eq!(pool - reading.free(), text.len(), "no more than comes");
             }
-            let whole = coming.whole();
+            let whole = coming.whole().await;
             assert!(*whole == *text);
             drop(whole);
             assert_eq!(reading.free(), pool);

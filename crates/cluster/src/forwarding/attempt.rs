@@ -1,0 +1,347 @@
+//! Operations on their way to a shard, and what to do about an answer.
+
+use std::time::{Duration, Instant};
+
+use duewheel_core::engine::{ChangeRefusal, EnqueueRefusal, Op, Part, Reply, WaiterId};
+use duewheel_core::id::ShardId;
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_shard::driver::take_back;
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::{Answers, Patience};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::transport::wire::Limits;
+
+/// Bytes of a frame beside the body and the headers of one operation, at most.
+const OF_FRAME: usize = 4_096;
+
+/// Operations of one submission, kept until their answer is final, because they may have to be sent again.
+#[derive(Debug)]
+pub(crate) struct Parcel {
+    pub(crate) shard: ShardId,
+    /// Its place among all that were submitted for its shard here.
+    pub(crate) seq: u64,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) patience: Patience,
+    pub(crate) weight: usize,
+    /// Reserves in it that may wait.
+    pub(crate) waiters: Vec<WaiterId>,
+    pub(crate) to: oneshot::Sender<Answers>,
+    made: Instant,
+    /// Time that it has stood in line, without the present stay.
+    stood: Duration,
+    /// Since when it stands in line.
+    since: Instant,
+    /// Until when the time that its reserves may wait is counted.
+    counted: Instant,
+    /// Why it was sent back last.
+    pub(crate) why: Option<StoreError>,
+}
+
+impl Parcel {
+    pub(crate) fn new(
+        shard: ShardId,
+        ops: Vec<Op>,
+        patience: Patience,
+        to: oneshot::Sender<Answers>,
+    ) -> Self {
+        let now = Instant::now();
+        Parcel {
+            shard,
+            seq: 0,
+            weight: ops.iter().map(Op::weight).sum(),
+            waiters: waiters(&ops),
+            ops,
+            patience,
+            to,
+            made: now,
+            stood: Duration::ZERO,
+            since: now,
+            counted: now,
+            why: None,
+        }
+    }
+
+    /// It stands in line from now on.
+    pub(crate) fn stands(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// It is on its way again.
+    pub(crate) fn leaves(&mut self) {
+        self.stood += self.since.elapsed();
+    }
+
+    /// It comes back: what its reserves have waited is not waited again.
+    pub(crate) fn comes_back(&mut self) {
+        let passed = std::mem::replace(&mut self.counted, Instant::now()).elapsed();
+        let passed = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+        for op in &mut self.ops {
+            match op {
+                // Not 0: one that does not wait is another kind of reserve.
+                Op::Reserve(reserve) if reserve.wait_ms > 0 => {
+                    reserve.wait_ms = reserve.wait_ms.saturating_sub(passed).max(1);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether it has looked for an owner for so long. What may wait at a shard for long counts only the time in line.
+    pub(crate) fn is_over(&self, patience: Duration) -> bool {
+        if self.waiters.is_empty() {
+            self.made.elapsed() >= patience
+        } else {
+            self.stood + self.since.elapsed() >= patience
+        }
+    }
+
+    /// Whether it is a reserve that nobody waits for any more: then it is not sent again.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.to.is_closed() && self.ops.iter().all(|op| matches!(op, Op::Reserve(_)))
+    }
+
+    /// Whether it may be sent again although it may have been applied: then nothing differs.
+    pub(crate) fn is_repeatable(&self) -> bool {
+        self.ops.iter().all(Op::is_repeatable)
+    }
+
+    /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
+    /// and its answers come to the same caller; `None` when nothing is.
+    pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Option<Parcel> {
+        let too_large = |op: &Op| op.weight() > limits.bytes.saturating_sub(OF_FRAME);
+        let refusals: Vec<_> =
+            self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
+        if refusals.iter().all(Option::is_none) {
+            // All together are too much, which nobody sends whose limits are those of the others.
+            let Limits { bytes, parts, .. } = limits;
+            let what = format_args!(
+                "its node takes {parts} operations of {bytes} bytes at a time: send fewer at once"
+            );
+            let what = what.to_string();
+            let error = StoreError::new(ErrorKind::Unavailable, what);
+            self.refuse(&CallError::Store { error, outcome: Outcome::NotApplied });
+            return None;
+        }
+        if refusals.iter().all(Option::is_some) {
+            // Nobody there any more: nothing to tell.
+            let _ = self.to.send(refusals.into_iter().flatten().collect());
+            return None;
+        }
+        let mut refused = refusals.iter().map(Option::is_some);
+        let mut ops = self.ops;
+        ops.retain(|_| !refused.next().unwrap_or(false));
+        let (to, rest) = oneshot::channel::<Answers>();
+        let caller = self.to;
+        runtime.spawn(async move {
+            let lost = || Err(CallError::Lost("the shard gave no answer"));
+            let mut rest = rest.await.unwrap_or_default().into_iter();
+            let all = refusals
+                .into_iter()
+                .map(|refusal| refusal.unwrap_or_else(|| rest.next().unwrap_or_else(lost)));
+            // What is granted goes with a request of its own, so nothing is to be given back.
+            let _ = caller.send(all.collect());
+        });
+        Some(Parcel { weight: ops.iter().map(Op::weight).sum(), waiters: waiters(&ops), ops, to, ..self })
+    }
+
+    /// The last word: the same error for each.
+    pub(crate) fn refuse(self, error: &CallError) {
+        // Nobody there any more: nothing to tell.
+        let _ = self.to.send(self.ops.iter().map(|_| Err(error.clone())).collect());
+    }
+
+    /// The last word when no owner was found in time.
+    pub(crate) fn refuse_without_owner(self) {
+        let shard = self.shard;
+        let why = self.why.as_ref().map_or_else(|| "nobody owns it".to_owned(), ToString::to_string);
+        let error = StoreError::new(ErrorKind::Unavailable, format_args!("shard {shard} is away: {why}"));
+        self.refuse(&CallError::Store { error, outcome: Outcome::NotApplied });
+    }
+
+    /// The last word when the answer was lost on its way.
+    pub(crate) fn refuse_unknown(self, why: &str) {
+        let shard = self.shard;
+        let error = StoreError::new(ErrorKind::Unavailable, format_args!("shard {shard}: {why}"));
+        self.refuse(&CallError::Store { error, outcome: Outcome::Unknown });
+    }
+}
+
+/// The answer to an operation that no frame to its shard's node can hold.
+fn refuse_large(op: &Op, limits: Limits) -> Result<Reply, CallError> {
+    match op {
+        Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(Part::Body, limits.body)))),
+        Op::Postpone { .. } => Ok(Reply::Change(Err(ChangeRefusal::TooLarge(Part::Body, limits.body)))),
+        _ => {
+            let bytes = limits.bytes;
+            let what =
+                format_args!("the request is larger than the {bytes} bytes that its node takes").to_string();
+            let error = StoreError::new(ErrorKind::Unavailable, what);
+            Err(CallError::Store { error, outcome: Outcome::NotApplied })
+        }
+    }
+}
+
+/// If a whole submission was certainly not applied, because its shard is moving or its owner cannot serve: why.
+pub(crate) fn moved(answers: &Answers) -> Option<StoreError> {
+    let mut why = None;
+    for answer in answers {
+        let error = match answer {
+            Err(CallError::Draining) => StoreError::new(ErrorKind::Unavailable, "its owner gives it up"),
+            Err(CallError::Closed(said)) => StoreError::new(ErrorKind::Unavailable, said),
+            Err(CallError::Store { error, outcome: Outcome::NotApplied }) => match error.kind() {
+                ErrorKind::Fenced | ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Closed => {
+                    error.clone()
+                }
+                ErrorKind::Full => return None,
+            },
+            Ok(_) | Err(CallError::Overloaded | CallError::Lost(_) | CallError::Store { .. }) => return None,
+        };
+        why = Some(error);
+    }
+    why
+}
+
+/// If the outcome of a whole submission is unknown: why.
+pub(crate) fn unknown(answers: &Answers) -> Option<StoreError> {
+    let mut why = None;
+    for answer in answers {
+        let error = match answer {
+            Err(CallError::Lost(said)) => StoreError::new(ErrorKind::Unavailable, said),
+            Err(CallError::Store { error, outcome: Outcome::Unknown }) => error.clone(),
+            Ok(_) | Err(_) => return None,
+        };
+        why = Some(error);
+    }
+    why
+}
+
+/// What undoes answers that reached nobody.
+pub(crate) fn undo(answers: &Answers) -> Vec<Op> {
+    answers.iter().filter_map(take_back).collect()
+}
+
+/// Reserves that may wait.
+pub(crate) fn waiters(ops: &[Op]) -> Vec<WaiterId> {
+    let waiter = |op: &Op| match op {
+        Op::Reserve(reserve) if reserve.wait_ms > 0 => Some(reserve.waiter),
+        _ => None,
+    };
+    ops.iter().filter_map(waiter).collect()
+}
+
+/// Makes the names of waiting reserves those of this node alone: front ends count from 1.
+pub(crate) fn name_waiters(ops: &mut [Op], node: u32) {
+    for op in ops {
+        match op {
+            Op::Reserve(reserve) => reserve.waiter = named(reserve.waiter, node),
+            Op::CancelReserve { waiter } => *waiter = named(*waiter, node),
+            _ => {}
+        }
+    }
+}
+
+fn named(waiter: WaiterId, node: u32) -> WaiterId {
+    // One that is above has a node's number in it already.
+    let fresh = waiter.0 <= u64::from(u32::MAX);
+    WaiterId(if fresh { waiter.0 | u64::from(node) << 32 } else { waiter.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::engine::{Reply, Reserve};
+    use duewheel_core::id::SessionId;
+
+    use super::*;
+
+    fn store(kind: ErrorKind, outcome: Outcome) -> CallError {
+        CallError::Store { error: StoreError::new(kind, "x"), outcome }
+    }
+
+    #[test]
+    fn only_what_was_certainly_not_applied_is_tried_again() {
+        let again = [
+            CallError::Draining,
+            CallError::Closed("x"),
+            store(ErrorKind::Fenced, Outcome::NotApplied),
+            store(ErrorKind::Unavailable, Outcome::NotApplied),
+        ];
+        let never = [
+            CallError::Overloaded,
+            CallError::Lost("x"),
+            store(ErrorKind::Fenced, Outcome::Unknown),
+            store(ErrorKind::Unavailable, Outcome::Unknown),
+            store(ErrorKind::Full, Outcome::NotApplied),
+        ];
+        for error in &again {
+            assert!(moved(&vec![Err(error.clone()), Err(error.clone())]).is_some(), "{error:?}");
+            assert!(moved(&vec![Ok(Reply::Done), Err(error.clone())]).is_none(), "a part was applied");
+            for other in &never {
+                assert!(moved(&vec![Err(error.clone()), Err(other.clone())]).is_none(), "{other:?}");
+            }
+        }
+        assert!(moved(&vec![Ok(Reply::Done)]).is_none() && moved(&Vec::new()).is_none());
+        assert!(unknown(&vec![Err(CallError::Lost("x"))]).is_some());
+        assert!(unknown(&vec![Err(CallError::Lost("x")), Ok(Reply::Done)]).is_none());
+        assert!(unknown(&vec![Err(CallError::Draining)]).is_none());
+    }
+
+    #[test]
+    fn what_a_reserve_has_waited_is_not_waited_again() {
+        // Story: a reserve whose shard moved was sent to the next owner with all of its time, however much of it was
+        // over.
+        let reserve = |wait_ms| {
+            Op::Reserve(Reserve {
+                waiter: WaiterId(1),
+                queues: Vec::new(),
+                max: 1,
+                max_bytes: 1,
+                wait_ms,
+                lease_ms: None,
+                session: SessionId::NONE,
+                deadline_margin_ms: None,
+            })
+        };
+        let ops = [3_600_000, 5_000, 0].map(reserve).to_vec();
+        let mut parcel = Parcel::new(ShardId(0), ops, Patience::None, oneshot::channel().0);
+        parcel.counted = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        parcel.comes_back();
+        parcel.comes_back();
+        let left: Vec<u64> = parcel
+            .ops
+            .iter()
+            .map(|op| match op {
+                Op::Reserve(reserve) => reserve.wait_ms,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert!((3_000_000..=3_540_000).contains(&left[0]) && left[1..] == [1, 0], "{left:?}");
+    }
+
+    #[test]
+    fn waiters_of_two_nodes_never_have_one_name() {
+        let reserve = |waiter| {
+            Op::Reserve(Reserve {
+                waiter: WaiterId(waiter),
+                queues: Vec::new(),
+                max: 1,
+                max_bytes: 1,
+                wait_ms: 5,
+                lease_ms: None,
+                session: SessionId::NONE,
+                deadline_margin_ms: None,
+            })
+        };
+        let of = |node| {
+            let mut ops = vec![reserve(1), Op::CancelReserve { waiter: WaiterId(1) }];
+            name_waiters(&mut ops, node);
+            let Op::CancelReserve { waiter } = ops[1] else { panic!("{ops:?}") };
+            assert_eq!(waiters(&ops), [waiter], "a reserve and its end have the same name");
+            name_waiters(&mut ops, node);
+            assert_eq!(waiters(&ops), [waiter], "named once");
+            waiter
+        };
+        assert_ne!(of(1), of(2));
+    }
+}

@@ -1,0 +1,519 @@
+//! The way to each shard, and the line of those that have none at the moment.
+//!
+//! ```text
+//!   submit ──▶ line empty, way known ──▶ inbox here, or peer ──▶ answer
+//!                 │ no                        │ certainly not applied: owner has changed, cannot be reached, ...
+//!                 ▼                           ▼
+//!              line, by order of submission ◀─┘      a new way, or a pause: all of the line, in order
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::engine::{OnLease, Op, Reply, Reserved};
+use duewheel_core::id::ShardId;
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_shard::backoff::Pause;
+use duewheel_shard::error::CallError;
+use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
+use duewheel_shard::pending::Pending;
+use duewheel_shard::shared::{EndOnPanic, Shared};
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::forwarding::attempt::{Parcel, moved, name_waiters, undo, unknown};
+use crate::transport::{NotAsked, Outcome, Peer};
+
+/// How long a submission looks for an owner: less than a client waits for an answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a line waits before it is tried again, if nothing new is heard of its shard.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How a shard is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// Nobody is known to own it.
+    None,
+    /// It is here.
+    Here(Arc<Inbox>),
+    /// Another node owns it.
+    There(Arc<Peer>),
+}
+
+impl Way {
+    fn is(&self, other: &Way) -> bool {
+        match (self, other) {
+            (Way::None, Way::None) => true,
+            (Way::Here(a), Way::Here(b)) => Arc::ptr_eq(a, b),
+            (Way::There(a), Way::There(b)) => Arc::ptr_eq(a, b),
+            (Way::None | Way::Here(_) | Way::There(_), _) => false,
+        }
+    }
+}
+
+/// The ways to all shards. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Ways(Arc<Inner>);
+
+struct Inner {
+    node: u32,
+    slots: Vec<Slot>,
+    max_line: usize,
+    max_line_bytes: usize,
+    runtime: tokio::runtime::Handle,
+    /// Of the node.
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
+    /// Somebody should look who owns what.
+    look: Box<dyn Fn() + Send + Sync>,
+    /// What waits on behalf of this node ends, when this does.
+    waits: watch::Sender<Waits>,
+    /// Submissions sent to other nodes, by their names.
+    forwarded: Mutex<BTreeMap<Box<str>, u64>>,
+    again: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Allowed,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: Mutex<State>,
+    /// The way is another one.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    way: Way,
+    line: BTreeMap<u64, Parcel>,
+    bytes: usize,
+    next: u64,
+    pusher: Pusher,
+    pause: Pause,
+}
+
+/// Whether a task looks after the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pusher {
+    None,
+    Runs,
+}
+
+impl fmt::Debug for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ways").field("slots", &self.0.slots.len()).finish_non_exhaustive()
+    }
+}
+
+impl Ways {
+    /// No way is known yet. `look` is called when somebody should look who owns what; it must not block. Lines are as long as the
+    /// policy lets an inbox be.
+    pub(crate) fn new(
+        node: u32,
+        shards: u32,
+        policy: &Policy,
+        shared: &Arc<Shared>,
+        inbox: &Arc<Inbox>,
+        look: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let slot = |_| Slot {
+            state: Mutex::new(State {
+                way: Way::None,
+                line: BTreeMap::new(),
+                bytes: 0,
+                next: 0,
+                pusher: Pusher::None,
+                pause: Pause::new(FIRST_PAUSE, LONGEST_PAUSE),
+            }),
+            changed: Notify::new(),
+        };
+        Ways(Arc::new(Inner {
+            node,
+            slots: (0..shards).map(slot).collect(),
+            max_line: policy.max_inbox_requests,
+            max_line_bytes: policy.max_inbox_bytes,
+            runtime: tokio::runtime::Handle::current(),
+            shared: shared.clone(),
+            inbox: inbox.clone(),
+            look,
+            waits: watch::Sender::new(Waits::Allowed),
+            forwarded: Mutex::default(),
+            again: AtomicU64::new(0),
+        }))
+    }
+
+    /// As [`crate::shards::Shards::submit`].
+    pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+        let (to, answers) = oneshot::channel();
+        let mut pending = Pending::new(answers, ops.len());
+        if ops.iter().any(|op| op.operation().lease == OnLease::Begins) {
+            let ways = self.clone();
+            pending = pending
+                .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
+        }
+        if let Err(error) = self.0.inbox.admits(&ops) {
+            Parcel::new(shard, ops, patience, to).refuse(&error);
+        } else {
+            self.send(shard, ops, patience, to);
+        }
+        pending
+    }
+
+    /// Undoes what reached nobody. Nobody waits for the answer.
+    pub(crate) fn put_back(&self, shard: ShardId, op: Op) {
+        self.send(shard, vec![op], Patience::None, oneshot::channel().0);
+    }
+
+    /// Sets the way to a shard; its line goes there.
+    pub(crate) fn set(&self, shard: ShardId, way: Way) {
+        let Some(slot) = self.slot(shard) else { return };
+        let mut state = slot.state();
+        if state.way.is(&way) {
+            return;
+        }
+        state.way = way;
+        state.pause.reset();
+        if matches!(state.way, Way::None) {
+            return;
+        }
+        self.push_line(&mut state);
+        drop(state);
+        slot.changed.notify_one();
+    }
+
+    /// This way leads nowhere any more.
+    pub(crate) fn forget(&self, shard: ShardId, way: &Way) {
+        let Some(slot) = self.slot(shard) else { return };
+        let mut state = slot.state();
+        if state.way.is(way) {
+            state.way = Way::None;
+        }
+    }
+
+    /// The inbox of a shard that is here.
+    pub(crate) fn here(&self, shard: ShardId) -> Option<Arc<Inbox>> {
+        match &self.slot(shard)?.state().way {
+            Way::Here(inbox) => Some(inbox.clone()),
+            Way::None | Way::There(_) => None,
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn way(&self, shard: ShardId) -> Way {
+        self.slot(shard).map_or(Way::None, |slot| slot.state().way.clone())
+    }
+
+    /// All shards that are here.
+    pub(crate) fn all_here(&self) -> Vec<ShardId> {
+        self.shards().filter(|shard| self.here(*shard).is_some()).collect()
+    }
+
+    /// Shards to which no way is known.
+    pub(crate) fn lost(&self) -> usize {
+        self.0.slots.iter().filter(|slot| matches!(slot.state().way, Way::None)).count()
+    }
+
+    /// All shards there are.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..u32::try_from(self.0.slots.len()).unwrap_or(u32::MAX)).map(ShardId)
+    }
+
+    /// Reserves of this node that wait end with an empty answer.
+    pub(crate) fn end_waits(&self) {
+        self.0.waits.send_replace(Waits::Ended);
+    }
+
+    /// Nobody stands in line any more: this node ends.
+    pub(crate) fn refuse_all(&self, error: &CallError) {
+        for slot in &self.0.slots {
+            let line = {
+                let mut state = slot.state();
+                state.way = Way::None;
+                state.bytes = 0;
+                std::mem::take(&mut state.line)
+            };
+            line.into_values().for_each(|parcel| parcel.refuse(error));
+        }
+    }
+
+    /// Submissions sent to other nodes so far, by the names of these.
+    pub(crate) fn forwards(&self) -> Vec<(Box<str>, u64)> {
+        let forwarded = self.0.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
+        forwarded.iter().map(|(name, n)| (name.clone(), *n)).collect()
+    }
+
+    fn count_forward(&self, name: &str) {
+        let mut forwarded = self.0.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
+        match forwarded.get_mut(name) {
+            Some(n) => *n += 1,
+            None => drop(forwarded.insert(name.into(), 1)),
+        }
+    }
+
+    /// Submissions sent again because their shard had moved or could not be reached.
+    pub(crate) fn sent_again(&self) -> u64 {
+        self.0.again.load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, shard: ShardId) -> Option<&Slot> {
+        self.0.slots.get(shard.0 as usize)
+    }
+
+    fn send(&self, shard: ShardId, mut ops: Vec<Op>, patience: Patience, to: oneshot::Sender<Answers>) {
+        name_waiters(&mut ops, self.0.node);
+        let mut parcel = Parcel::new(shard, ops, patience, to);
+        let Some(slot) = self.slot(shard) else {
+            parcel.why = Some(StoreError::new(ErrorKind::Unavailable, "there is no such shard"));
+            return parcel.refuse_without_owner();
+        };
+        let mut state = slot.state();
+        parcel.seq = state.next;
+        state.next += 1;
+        if !state.line.is_empty() || matches!(state.way, Way::None) {
+            let full = state.line.len() >= self.0.max_line || state.bytes >= self.0.max_line_bytes;
+            if full && !parcel.ops.iter().all(|op| op.operation().settles) {
+                drop(state);
+                return parcel.refuse(&CallError::Overloaded);
+            }
+            self.stand(&mut state, parcel);
+        } else if let Some(parcel) = self.dispatch(&mut state, parcel) {
+            self.stand(&mut state, parcel);
+        }
+    }
+
+    /// Puts a parcel in line, in its place.
+    fn stand(&self, state: &mut State, mut parcel: Parcel) {
+        parcel.stands();
+        state.bytes += parcel.weight;
+        let shard = parcel.shard;
+        state.line.insert(parcel.seq, parcel);
+        if state.pusher == Pusher::None {
+            state.pusher = Pusher::Runs;
+            let ways = self.clone();
+            self.0.runtime.spawn(async move {
+                let _end = ways.end_on_panic();
+                ways.push(shard).await;
+            });
+        }
+    }
+
+    /// Sends it on its way; it comes back if it cannot be sent now.
+    fn dispatch(&self, state: &mut State, mut parcel: Parcel) -> Option<Parcel> {
+        match &state.way {
+            Way::None => return Some(parcel),
+            Way::Here(inbox) => {
+                let (answer, answers) = oneshot::channel();
+                let ops = parcel.ops.clone();
+                match inbox.offer(Submission { ops, answer, patience: parcel.patience, has_waited: false }) {
+                    Ok(()) => {
+                        let ways = self.clone();
+                        let lost = CallError::Lost("the driver ended before it answered");
+                        self.0.runtime.spawn(async move {
+                            let _end = ways.end_on_panic();
+                            let ops = parcel.ops.len();
+                            let outcome = async {
+                                Outcome::Answered(
+                                    answers
+                                        .await
+                                        .unwrap_or_else(|_| (0..ops).map(|_| Err(lost.clone())).collect()),
+                                )
+                            };
+                            ways.follow(parcel, outcome).await;
+                        });
+                    }
+                    Err((CallError::Overloaded, _)) => parcel.refuse(&CallError::Overloaded),
+                    Err((error, _)) => {
+                        parcel.why = moved(&vec![Err(error)]);
+                        state.way = Way::None;
+                        (self.0.look)();
+                        return Some(parcel);
+                    }
+                }
+            }
+            Way::There(peer) => match peer.ask(parcel.shard, parcel.patience, &parcel.ops) {
+                Ok(outcome) => {
+                    self.count_forward(&peer.node().name);
+                    let ways = self.clone();
+                    self.0.runtime.spawn(async move {
+                        let _end = ways.end_on_panic();
+                        let outcome = async {
+                            outcome.await.unwrap_or_else(|_| Outcome::Lost("the connection is gone".into()))
+                        };
+                        ways.follow(parcel, outcome).await;
+                    });
+                }
+                Err(NotAsked::Overloaded) => parcel.refuse(&CallError::Overloaded),
+                Err(NotAsked::TooLarge(limits)) => {
+                    return match parcel.without_large(limits, &self.0.runtime) {
+                        Some(rest) => self.dispatch(state, rest),
+                        None => None,
+                    };
+                }
+                Err(NotAsked::NotKnown(why)) => {
+                    parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
+                    parcel.refuse_without_owner();
+                }
+                Err(NotAsked::Away(why)) => {
+                    parcel.why = Some(StoreError::new(ErrorKind::Unavailable, why));
+                    return Some(parcel);
+                }
+            },
+        }
+        None
+    }
+
+    /// Waits for what becomes of a parcel.
+    async fn follow(&self, mut parcel: Parcel, outcome: impl Future<Output = Outcome>) {
+        let mut outcome = std::pin::pin!(outcome);
+        let outcome = if parcel.waiters.is_empty() {
+            outcome.await
+        } else {
+            let mut waits = self.0.waits.subscribe();
+            let ended = tokio::select! {
+                outcome = &mut outcome => Some(outcome),
+                () = parcel.to.closed() => None,
+                // The sender lives as long as we do.
+                Ok(_) = waits.wait_for(|waits| *waits == Waits::Ended) => None,
+            };
+            match ended {
+                Some(outcome) => outcome,
+                // The shard ends the wait, and its answer comes as ever: empty, or with what it had granted before.
+                None => {
+                    for waiter in &parcel.waiters {
+                        self.put_back(parcel.shard, Op::CancelReserve { waiter: *waiter });
+                    }
+                    outcome.await
+                }
+            }
+        };
+        let (why, look) = match outcome {
+            Outcome::Answered(answers) => match moved(&answers) {
+                Some(why) => (why, Look::Yes),
+                None => match unknown(&answers).filter(|_| parcel.is_repeatable()) {
+                    Some(why) => (why, Look::Yes),
+                    None => return self.deliver(parcel, answers),
+                },
+            },
+            Outcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::Yes),
+            Outcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::No),
+            Outcome::Lost(why) if parcel.is_repeatable() => {
+                (StoreError::new(ErrorKind::Unavailable, why), Look::No)
+            }
+            Outcome::Lost(why) => return parcel.refuse_unknown(&why),
+        };
+        parcel.why = Some(why);
+        self.again(parcel, look);
+    }
+
+    fn deliver(&self, parcel: Parcel, answers: Answers) {
+        if parcel.why.is_some()
+            && let Some(slot) = self.slot(parcel.shard)
+        {
+            slot.state().pause.reset();
+        }
+        if let Err(answers) = parcel.to.send(answers) {
+            undo(&answers).into_iter().for_each(|op| self.put_back(parcel.shard, op));
+        }
+    }
+
+    /// It was certainly not applied, or may be applied twice: back into the line, in its old place.
+    fn again(&self, mut parcel: Parcel, look: Look) {
+        parcel.comes_back();
+        self.0.again.fetch_add(1, Ordering::Relaxed);
+        if look == Look::Yes {
+            (self.0.look)();
+        }
+        if self.0.shared.has_ended() {
+            return parcel.refuse(&CallError::Draining);
+        }
+        let Some(slot) = self.slot(parcel.shard) else { return };
+        let mut state = slot.state();
+        self.stand(&mut state, parcel);
+    }
+
+    /// Looks after a line until nobody stands in it.
+    async fn push(&self, shard: ShardId) {
+        let Some(slot) = self.slot(shard) else { return };
+        loop {
+            let pause = slot.state().pause.take();
+            // A new way pushes the line by itself; this is woken to see whether that was all.
+            let _ = tokio::time::timeout(pause, slot.changed.notified()).await;
+            let mut state = slot.state();
+            let waits_ended = *self.0.waits.borrow() == Waits::Ended;
+            let over: Vec<u64> = state
+                .line
+                .iter()
+                .filter(|(_, parcel)| {
+                    let ends = waits_ended && !parcel.waiters.is_empty();
+                    ends || parcel.is_over(PATIENCE) || parcel.is_given_up()
+                })
+                .map(|(seq, _)| *seq)
+                .collect();
+            for parcel in over.into_iter().filter_map(|seq| state.line.remove(&seq)).collect::<Vec<_>>() {
+                if waits_ended && !parcel.waiters.is_empty() {
+                    end_wait(parcel);
+                } else {
+                    parcel.refuse_without_owner();
+                }
+            }
+            state.bytes = state.line.values().map(|parcel| parcel.weight).sum();
+            self.push_line(&mut state);
+            if state.line.is_empty() {
+                state.pusher = Pusher::None;
+                return;
+            }
+        }
+    }
+
+    /// Sends everybody on who stands in line, in order, up to the first that cannot go.
+    fn push_line(&self, state: &mut State) {
+        if matches!(state.way, Way::None) && !state.line.is_empty() {
+            return (self.0.look)();
+        }
+        while let Some((_, mut parcel)) = state.line.pop_first() {
+            parcel.leaves();
+            state.bytes = state.bytes.saturating_sub(parcel.weight);
+            if let Some(parcel) = self.dispatch(state, parcel) {
+                self.stand(state, parcel);
+                return;
+            }
+        }
+    }
+
+    fn end_on_panic(&self) -> EndOnPanic {
+        EndOnPanic::new(&self.0.shared, &self.0.inbox, "the way to a shard")
+    }
+}
+
+/// Whether somebody should look who owns what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Yes,
+    No,
+}
+
+/// A reserve that waited in line for its shard ends as one at the shard does.
+fn end_wait(parcel: Parcel) {
+    let empty = |op: &Op| match op {
+        Op::Reserve(_) => Ok(Reply::Reserve(Reserved::Grants(Vec::new()))),
+        _ => Err(CallError::Draining),
+    };
+    let answers = parcel.ops.iter().map(empty).collect();
+    // Nobody there any more: nothing to tell.
+    let _ = parcel.to.send(answers);
+}
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

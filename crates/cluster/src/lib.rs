@@ -1,0 +1,27 @@
+//! Several shards and several nodes: who owns what, and the way to it. See `docs/adr/0009-redis-and-cluster.md`.
+//!
+//! ```text
+//!   Client ──▶ routing: which shard, broadcast, merge ──▶ Shards ──▶ forwarding: the route to each shard, retries
+//!                                                                      │             │
+//!              ownership: who takes part, who owns what, by a          ▼             ▼
+//!              Coordinator; it opens and closes this node's shards   inbox here    transport ──▶ the node that owns it
+//! ```
+//!
+//! The engine and the driver know nothing of it: they own one shard each. This crate is for duewheel's other crates; people who embed
+//! duewheel use the crate `duewheel` with its feature `cluster`.
+
+mod forwarding;
+mod ownership;
+mod routing;
+mod shards;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+mod transport;
+
+pub use ownership::error::FleetError;
+pub use ownership::member::{Fleet, FleetOptions, Started};
+pub use ownership::presence::DEFAULT_SETTLE_DELAY;
+pub use ownership::view::{ClusterView, ShardView, Stage};
+pub use routing::router::Router;
+pub use shards::Shards;
+pub use transport::{BadCertificate, CertificatePart, PeerCertificates};

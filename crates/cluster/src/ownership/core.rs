@@ -1,0 +1,66 @@
+//! What the parts of a node share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use duewheel_core::engine::Op;
+use duewheel_core::id::ShardId;
+use duewheel_core::store::Node;
+use duewheel_shard::inbox::Inbox;
+use duewheel_shard::shared::{EndOnPanic, Shared};
+
+use crate::forwarding::routes::Ways;
+use crate::ownership::locals::Locals;
+use crate::ownership::view::ClusterView;
+use crate::transport::Host;
+
+/// What the parts of a fleet share.
+pub(crate) struct Core {
+    pub(crate) me: Node,
+    pub(crate) shards: u32,
+    pub(crate) lease: Duration,
+    pub(crate) ways: Ways,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) inbox: Arc<Inbox>,
+    /// Somebody should look who owns what.
+    pub(crate) look: Arc<AtomicBool>,
+    /// Another node says that who takes part may have changed, too.
+    pub(crate) nudged: AtomicBool,
+    pub(crate) moves: AtomicU64,
+    pub(crate) locals: Locals,
+    pub(crate) view: Mutex<(ClusterView, Instant)>,
+    /// For tests: the node is to end as if it had been killed.
+    pub(crate) killed: AtomicBool,
+}
+
+impl Host for Core {
+    fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>> {
+        self.ways.here(shard).ok_or_else(|| format!("node {} does not own it", self.me.name).into())
+    }
+
+    fn put_back(&self, shard: ShardId, op: Op) {
+        self.ways.put_back(shard, op);
+    }
+
+    fn nudged(&self) {
+        self.nudged.store(true, Ordering::SeqCst);
+        self.look();
+    }
+
+    fn end_on_panic(&self) -> EndOnPanic {
+        EndOnPanic::new(&self.shared, &self.inbox, "the way between nodes")
+    }
+}
+
+impl Core {
+    /// Has the fleet's thread look who owns what, soon.
+    pub(crate) fn look(&self) {
+        self.look.store(true, Ordering::SeqCst);
+        self.inbox.wake();
+    }
+
+    pub(crate) fn view(&self) -> MutexGuard<'_, (ClusterView, Instant)> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

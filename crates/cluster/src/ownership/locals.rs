@@ -1,0 +1,53 @@
+//! The shards that this node owns or has owned since it started, for figures.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::id::ShardId;
+use duewheel_shard::inbox::Inbox;
+use duewheel_shard::local::LocalShard;
+use duewheel_shard::shared::Shared;
+
+/// Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Locals(Arc<Mutex<BTreeMap<ShardId, LocalShard>>>);
+
+impl Locals {
+    /// A reign of this node begins.
+    pub(crate) fn opened(&self, shard: ShardId, inbox: Arc<Inbox>, shared: Arc<Shared>) {
+        self.fold(shard);
+        entry(&mut self.locked(), shard).begin(inbox, shared);
+    }
+
+    /// It is over: what it has counted stays.
+    pub(crate) fn fold(&self, shard: ShardId) {
+        entry(&mut self.locked(), shard).fold();
+    }
+
+    /// Nobody owned it for so long before this node took it.
+    pub(crate) fn was_unowned(&self, shard: ShardId, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        entry(&mut self.locked(), shard).add_unowned(ms);
+    }
+
+    /// All of them, by number.
+    pub(crate) fn all(&self) -> Vec<LocalShard> {
+        self.locked().values().cloned().collect()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<ShardId, LocalShard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn entry(locked: &mut BTreeMap<ShardId, LocalShard>, shard: ShardId) -> &mut LocalShard {
+    locked.entry(shard).or_insert_with(|| LocalShard::new(Some(shard), None))
+}
+
+impl fmt::Debug for Locals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locals").field("shards", &self.locked().len()).finish_non_exhaustive()
+    }
+}

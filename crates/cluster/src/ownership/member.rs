@@ -1,0 +1,342 @@
+//! A node of a cluster: it takes part, owns some shards, and knows the way to the others.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use duewheel_core::engine::Op;
+use duewheel_core::id::ShardId;
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
+use duewheel_shard::backoff::jittered;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::inbox::{Inbox, Patience};
+use duewheel_shard::local::LocalShard;
+use duewheel_shard::pending::Pending;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::shared::{End, Shared, Wish};
+use duewheel_shard::timekeeper::Timekeeper;
+use tokio::net::TcpListener;
+
+use crate::forwarding::routes::Ways;
+use crate::ownership::core::Core;
+use crate::ownership::error::{FleetError, MAX_NAME, stranger};
+use crate::ownership::locals::Locals;
+use crate::ownership::owned::{Owned, Recipe, share_of};
+use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
+use crate::ownership::reconciler::{Keeper, Parts};
+use crate::ownership::view::ClusterView;
+use crate::shards::Shards;
+use crate::transport::wire::Limits;
+use crate::transport::wire::dialect::Speaks;
+use crate::transport::{Host, PeerCertificates, Terms, Tls, listen};
+
+/// How a node takes part.
+#[derive(Clone, Debug)]
+pub struct FleetOptions {
+    /// Its name; no other living node has it.
+    pub name: String,
+    /// Where other nodes reach it, host and port; `None`: it is alone. A port 0 becomes the one that it listens on.
+    pub advertise: Option<String>,
+    /// Where it listens, if that is not what it advertises.
+    pub bind: Option<String>,
+    /// How many shards there are to be in a new cluster.
+    pub shards_if_new: u32,
+    /// What it shows to other nodes; `None`: a key that is drawn at its start.
+    pub certificates: Option<PeerCertificates>,
+    /// Versions of the nodes' protocol that it speaks. Only tests have others.
+    pub(crate) speaks: Speaks,
+    /// How long a node that comes must stay before this one gives shards up to it.
+    pub settle_delay: Duration,
+    /// Seeds the jitter of backoffs; `None`: out of the clock.
+    pub seed: Option<u64>,
+    /// The quotas of all its shards.
+    pub quotas: QuotaSource,
+}
+
+impl FleetOptions {
+    /// A node of this name that is alone; a new cluster has one shard.
+    pub fn new(name: impl Into<String>) -> Self {
+        FleetOptions {
+            name: name.into(),
+            advertise: None,
+            bind: None,
+            certificates: None,
+            speaks: Speaks::default(),
+            shards_if_new: 1,
+            settle_delay: DEFAULT_SETTLE_DELAY,
+            seed: None,
+            quotas: QuotaSource::default(),
+        }
+    }
+}
+
+/// A node that takes part, for whoever puts a client on top.
+#[derive(Debug)]
+pub struct Started {
+    /// The way to all shards; the same as a trait object is what a router takes.
+    pub fleet: Arc<Fleet>,
+    /// Of the node: health, wishes, the end.
+    pub shared: Arc<Shared>,
+    /// Of the node: nothing is put in; its door and its wake-ups count.
+    pub inbox: Arc<Inbox>,
+    /// Sessions, and waiters if one wants, get numbers above this, and below it plus 2^32.
+    pub sessions: u64,
+}
+
+/// A node of a cluster. It ends by [`Wish::Stop`]; see [`Started`].
+pub struct Fleet {
+    core: Arc<Core>,
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet").field("me", &self.core.me).field("shards", &self.core.shards).finish()
+    }
+}
+
+impl Shards for Fleet {
+    fn local_shards(&self) -> Vec<LocalShard> {
+        self.core.locals.all()
+    }
+
+    fn count(&self) -> u32 {
+        self.core.shards
+    }
+
+    fn here(&self) -> Vec<ShardId> {
+        self.core.ways.all_here()
+    }
+
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+        self.core.ways.submit(shard, ops, patience)
+    }
+}
+
+impl Fleet {
+    /// Takes part, and returns once the shards are open that this node should have and nobody else has, or after a lease and two
+    /// seconds. What others have they give up later.
+    ///
+    /// # Errors
+    /// See [`FleetError`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the node leaves again, or its lease runs out.
+    pub async fn start(
+        coordinator: Arc<dyn Coordinator>,
+        options: FleetOptions,
+        policy: Policy,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Started, FleetError> {
+        let fits = |text: &str| (1..=MAX_NAME).contains(&text.len());
+        if !fits(&options.name) || options.advertise.as_deref().is_some_and(|a| !fits(a)) {
+            return Err(FleetError::BadName);
+        }
+        let tls = match &options.certificates {
+            Some(certificates) => certificates.tls(),
+            None => Tls::drawn().map_err(FleetError::Tls)?,
+        };
+        let (listener, advertise) = match &options.advertise {
+            None => (None, String::new()),
+            Some(advertise) => bind(advertise, options.bind.as_deref()).await?,
+        };
+        let joined = {
+            let (coordinator, options) = (coordinator.clone(), options.clone());
+            let join = move || join(&*coordinator, &options, &advertise);
+            tokio::task::spawn_blocking(join).await.map_err(|_| FleetError::Runtime)??
+        };
+        let (core, keeper, terms) = assemble(coordinator, &joined, &options, tls, &policy, clock);
+        let mut guard = StopOnDrop(Some(core.clone()));
+        let listening = listener.map(|listener| {
+            let host: Arc<dyn Host> = core.clone();
+            tokio::spawn(listen(listener, terms, host)).abort_handle()
+        });
+        let mut began = keeper.began();
+        std::thread::Builder::new()
+            .name("duewheel-fleet".into())
+            .spawn(move || keeper.run(listening))
+            .map_err(FleetError::Thread)?;
+        let at_most = core.lease + Duration::from_secs(2);
+        let ended = tokio::select! {
+            // It gives up its end without a word when the thread ends; then there is an end to be had.
+            Ok(_) = began.wait_for(|began| *began) => None,
+            end = core.shared.ended() => Some(end),
+            () = tokio::time::sleep(at_most) => None,
+        };
+        if let Some(End::Stopped | End::Fenced(_) | End::Failed(_)) = &ended {
+            let why = core.shared.health().trouble.unwrap_or_default();
+            return Err(FleetError::Ended(why));
+        }
+        guard.0 = None;
+        Ok(Started {
+            shared: core.shared.clone(),
+            inbox: core.inbox.clone(),
+            sessions: u64::from(core.me.number) << 32,
+            fleet: Arc::new(Fleet { core }),
+        })
+    }
+
+    /// The cluster as this node sees it.
+    pub fn view(&self) -> ClusterView {
+        let view = self.core.view();
+        let (mut seen, at) = view.clone();
+        seen.age = at.elapsed();
+        seen
+    }
+
+    /// Figures for people. Names are metric names without prefix: the first two are states, the others count since the start.
+    pub fn figures(&self) -> [(&'static str, u64); 4] {
+        [
+            ("shards_owned", self.core.ways.all_here().len() as u64),
+            ("shards_without_owner", self.core.ways.lost() as u64),
+            ("shard_moves_total", self.core.moves.load(Ordering::Relaxed)),
+            ("forwarded_again_total", self.core.ways.sent_again()),
+        ]
+    }
+
+    /// Submissions sent to each other node since the start, by its name.
+    pub fn forwards(&self) -> Vec<(Box<str>, u64)> {
+        self.core.ways.forwards()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Ends it as `kill -9` would, as far as others can see: nothing is closed, nobody is told. Its stores must have been cut off.
+    #[cfg(test)]
+    pub(crate) fn kill(&self) {
+        self.core.killed.store(true, Ordering::SeqCst);
+        self.core.inbox.wake();
+    }
+}
+
+/// A node whose start was given up stops.
+struct StopOnDrop(Option<Arc<Core>>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.take() {
+            core.shared.wish(Wish::Stop, &core.inbox);
+        }
+    }
+}
+
+/// Listens; gives the address to tell others, too.
+async fn bind(advertise: &str, bind: Option<&str>) -> Result<(Option<TcpListener>, String), FleetError> {
+    let at = bind.unwrap_or(advertise);
+    let failed = |error| FleetError::Listen(at.to_owned(), error);
+    let listener = TcpListener::bind(at).await.map_err(failed)?;
+    let bound: SocketAddr = listener.local_addr().map_err(failed)?;
+    let advertise = match advertise.strip_suffix(":0") {
+        Some(host) => format!("{host}:{}", bound.port()),
+        None => advertise.to_owned(),
+    };
+    Ok((Some(listener), advertise))
+}
+
+/// Takes part. A name or a place that a dead node holds is free after its lease.
+fn join(
+    coordinator: &dyn Coordinator,
+    options: &FleetOptions,
+    advertise: &str,
+) -> Result<Joined, FleetError> {
+    let candidate = Candidate {
+        name: options.name.as_str().into(),
+        advertise: advertise.into(),
+        shards_if_new: options.shards_if_new.max(1),
+    };
+    let lease = coordinator.lease();
+    let until = Instant::now() + lease + lease / 4;
+    let pause = || std::thread::sleep(jittered((lease / 8).min(Duration::from_secs(1))));
+    let joined = loop {
+        match coordinator.join(&candidate) {
+            Ok(joined) => break joined,
+            Err(error) if error.kind() != ErrorKind::Fenced => return Err(error.into()),
+            Err(_) if Instant::now() >= until => return Err(FleetError::NameTaken(options.name.clone())),
+            Err(_) => pause(),
+        }
+    };
+    loop {
+        let problem = match coordinator.beat(&joined.node) {
+            Err(error) => FleetError::Store(error),
+            Ok(nodes) => match stranger(&joined.node, &nodes) {
+                None => return Ok(joined),
+                Some(problem) => problem,
+            },
+        };
+        if Instant::now() >= until || matches!(problem, FleetError::Store(_)) {
+            if let Err(error) = coordinator.leave(&joined.node) {
+                tracing::warn!(%error, "could not say that this node takes part no more");
+            }
+            return Err(problem);
+        }
+        pause();
+    }
+}
+
+/// The parts of a node that has joined.
+pub(super) fn assemble(
+    coordinator: Arc<dyn Coordinator>,
+    joined: &Joined,
+    options: &FleetOptions,
+    tls: Tls,
+    policy: &Policy,
+    clock: Arc<dyn Clock>,
+) -> (Arc<Core>, Keeper, Terms) {
+    let Joined { node: me, shards, secret } = joined.clone();
+    let lease = coordinator.lease();
+    let reading = clock.read();
+    let shared = Arc::new(Shared::new(coordinator.level(), clock.clone()));
+    // A node has no engine: only the wall clock of this counts.
+    shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
+    let inbox = Arc::new(Inbox::new(policy));
+    let one = share_of(policy, shards);
+    let look = Arc::new(AtomicBool::new(true));
+    let looks = {
+        let (look, inbox) = (look.clone(), Arc::downgrade(&inbox));
+        Box::new(move || {
+            look.store(true, Ordering::SeqCst);
+            if let Some(inbox) = inbox.upgrade() {
+                inbox.wake();
+            }
+        })
+    };
+    let ways = Ways::new(me.number, shards, &one, &shared, &inbox, looks);
+    let view = ClusterView { me: me.clone(), nodes: Vec::new(), shards: Vec::new(), age: Duration::ZERO };
+    let core = Arc::new(Core {
+        me: me.clone(),
+        shards,
+        lease,
+        ways: ways.clone(),
+        shared,
+        inbox,
+        look,
+        nudged: AtomicBool::new(false),
+        moves: AtomicU64::new(0),
+        locals: Locals::default(),
+        view: Mutex::new((view, Instant::now())),
+        killed: AtomicBool::new(false),
+    });
+    let secrets = Secrets { current: secret, former: None };
+    let terms = Terms::new(me.clone(), tls, &secrets, options.speaks, Limits::of(policy), lease);
+    let seed = options.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
+    let recipe = Recipe {
+        coordinator: coordinator.clone(),
+        me,
+        shards,
+        policy: one,
+        seed,
+        quotas: options.quotas.clone(),
+        clock: clock.clone(),
+    };
+    let runtime = tokio::runtime::Handle::current();
+    let owned = Owned::new(recipe, lease, &core.inbox, (&ways, &core.locals), &runtime);
+    let presence = Presence::new(options.settle_delay);
+    let parts = Parts { coordinator, owned, presence, clock, terms: terms.clone(), runtime };
+    let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);
+    (core, keeper, terms)
+}

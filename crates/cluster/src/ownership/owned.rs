@@ -1,0 +1,432 @@
+//! The shards of this node: opened, served, given up. Each has its own thread, store and engine.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use duewheel_core::engine::{BoundLeases, Config, GeometryError, Ids};
+use duewheel_core::id::ShardId;
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
+use duewheel_shard::backoff::Pause;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::error::CallError;
+use duewheel_shard::inbox::{Door, Inbox};
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::runner::{Opener, StartError, WhenFenced};
+use duewheel_shard::shared::{End, Shared, Wish, bug};
+use duewheel_shard::thread::{Shard, panic_text};
+
+use crate::forwarding::routes::{Way, Ways};
+use crate::ownership::locals::Locals;
+use crate::ownership::view::Stage;
+
+/// Shards that are opened at a time: each reads what must be in memory.
+const MAX_OPENING: usize = 4;
+
+/// A shard may be without its store for so long before its node says so: an owner that opens it again takes less.
+const BRIEFLY: Duration = Duration::from_secs(1);
+
+/// A driver that was not heard of for so long hangs, and this node with it.
+const HANGS_MS: u64 = 10_000;
+
+/// How to open a shard.
+pub(crate) struct Recipe {
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) me: Node,
+    pub(crate) shards: u32,
+    /// Of one shard.
+    pub(crate) policy: Policy,
+    pub(crate) seed: u64,
+    pub(crate) quotas: QuotaSource,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// All shards, as far as this node has to do with them. Kept by the fleet's thread alone.
+pub(crate) struct Owned {
+    recipe: Arc<Recipe>,
+    states: Vec<State>,
+    opened: mpsc::Receiver<Opened>,
+    opener: mpsc::Sender<Opened>,
+    inbox: Arc<Inbox>,
+    ways: Ways,
+    /// What is counted of them, for figures.
+    locals: Locals,
+    runtime: tokio::runtime::Handle,
+    pauses: [Duration; 2],
+    /// Shards that this node should serve and whose store does not let it.
+    ill: BTreeMap<ShardId, Ill>,
+}
+
+/// What keeps a shard from being served.
+struct Ill {
+    since: Instant,
+    why: String,
+    /// Whether a person must look.
+    lasting: bool,
+}
+
+type Opened = (ShardId, Result<Shard, NotOpened>);
+
+enum NotOpened {
+    Refused(StartError),
+    /// A bug of ours.
+    Panicked(String),
+}
+
+enum State {
+    /// Not here. Not to be opened before `until`.
+    Away {
+        until: Instant,
+        pause: Pause,
+    },
+    Opening {
+        pause: Pause,
+        /// Somebody else should have it by now.
+        unwanted: bool,
+    },
+    Serving(Here),
+    Closing(Here),
+}
+
+struct Here {
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+}
+
+/// What has become of shards since the last look.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Opened, or given up.
+    pub(crate) moved: usize,
+    /// Ended by themselves, or not opened.
+    pub(crate) failed: usize,
+    /// What ends the node.
+    pub(crate) fatal: Option<Fatal>,
+}
+
+/// What ends the node.
+#[derive(Debug)]
+pub(crate) enum Fatal {
+    Bug(String),
+    Policy(GeometryError),
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owned").field("stages", &self.stages()).finish_non_exhaustive()
+    }
+}
+
+impl Owned {
+    pub(crate) fn new(
+        recipe: Recipe,
+        lease: Duration,
+        inbox: &Arc<Inbox>,
+        (ways, locals): (&Ways, &Locals),
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
+        let (opener, opened) = mpsc::channel();
+        // Mostly one waits for a lease to run out, or for the other owner to give the shard up.
+        let pauses = [(lease / 64).max(Duration::from_millis(10)), (lease / 2).min(Duration::from_secs(5))];
+        let now = Instant::now();
+        let away = |_| State::Away { until: now, pause: Pause::new(pauses[0], pauses[1]) };
+        Owned {
+            states: (0..recipe.shards).map(away).collect(),
+            recipe: Arc::new(recipe),
+            opened,
+            opener,
+            inbox: inbox.clone(),
+            ways: ways.clone(),
+            locals: locals.clone(),
+            runtime: runtime.clone(),
+            pauses,
+            ill: BTreeMap::new(),
+        }
+    }
+
+    /// Takes what has been opened and what has ended.
+    pub(crate) fn look(&mut self) -> Changes {
+        let mut changes = Changes::default();
+        while let Ok((shard, opened)) = self.opened.try_recv() {
+            self.take_opened(shard, opened, &mut changes);
+        }
+        for at in 0..self.states.len() {
+            let (State::Serving(here) | State::Closing(here)) = &self.states[at] else { continue };
+            if !here.shared.has_ended() {
+                continue;
+            }
+            let shard = ShardId(u32::try_from(at).unwrap_or(u32::MAX));
+            if let Some(bug) = here.shared.bug() {
+                changes.fatal = Some(Fatal::Bug(bug.clone()));
+            }
+            if matches!(self.states[at], State::Serving(_)) {
+                tracing::warn!(%shard, why = here.shared.health().trouble, "a shard of this node ended");
+                changes.failed += 1;
+                self.ways.forget(shard, &Way::Here(here.inbox.clone()));
+            } else {
+                tracing::info!(%shard, "gave a shard up");
+            }
+            changes.moved += 1;
+            self.locals.fold(shard);
+            self.states[at] = self.away(self.pauses[0]);
+        }
+        changes
+    }
+
+    /// Opens a shard, if it is time to, and if not too many are being opened.
+    pub(crate) fn open(&mut self, shard: ShardId) {
+        let opening = self.states.iter().filter(|s| matches!(s, State::Opening { .. })).count();
+        let Some(State::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
+        if opening >= MAX_OPENING || Instant::now() < *until {
+            return;
+        }
+        let pause = *pause;
+        let (recipe, opener, inbox) = (self.recipe.clone(), self.opener.clone(), self.inbox.clone());
+        let thread = std::thread::Builder::new().name("duewheel-open".into()).spawn(move || {
+            let opened = recipe.open(shard);
+            // A fleet that is gone takes nothing: the shard is dropped, and stops.
+            let _ = opener.send((shard, opened));
+            inbox.wake();
+        });
+        self.states[shard.0 as usize] = match thread {
+            Ok(_) => State::Opening { pause, unwanted: false },
+            Err(error) => {
+                tracing::error!(%shard, %error, "no thread to open a shard");
+                self.away_after(pause)
+            }
+        };
+    }
+
+    /// Gives a shard up: what waits there ends, what was accepted becomes durable, and its lease goes back.
+    pub(crate) fn close(&mut self, shard: ShardId) {
+        let away = self.away(Duration::ZERO);
+        let Some(state) = self.states.get_mut(shard.0 as usize) else { return };
+        match std::mem::replace(state, away) {
+            State::Serving(here) => {
+                self.ways.forget(shard, &Way::Here(here.inbox.clone()));
+                here.inbox.close_door(Door::Closed(CallError::Draining));
+                here.shared.wish(Wish::Stop, &here.inbox);
+                self.states[shard.0 as usize] = State::Closing(here);
+            }
+            State::Opening { pause, .. } => {
+                self.states[shard.0 as usize] = State::Opening { pause, unwanted: true };
+            }
+            other @ (State::Away { .. } | State::Closing(_)) => self.states[shard.0 as usize] = other,
+        }
+    }
+
+    /// The way to a shard, if it serves here.
+    pub(crate) fn way(&self, shard: ShardId) -> Option<Way> {
+        match self.states.get(shard.0 as usize) {
+            Some(State::Serving(here)) => Some(Way::Here(here.inbox.clone())),
+            Some(State::Away { .. } | State::Opening { .. } | State::Closing(_)) | None => None,
+        }
+    }
+
+    pub(crate) fn stage(&self, shard: ShardId) -> Stage {
+        self.states.get(shard.0 as usize).map_or(Stage::Away, stage)
+    }
+
+    pub(crate) fn stages(&self) -> Vec<Stage> {
+        self.states.iter().map(stage).collect()
+    }
+
+    /// Whether something is opening or closing.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.states.iter().any(|s| matches!(s, State::Opening { .. } | State::Closing(_)))
+    }
+
+    /// Whether the driver of a shard hangs.
+    pub(crate) fn hangs(&self) -> bool {
+        self.here().any(|here| here.shared.health().tick_age_ms >= HANGS_MS)
+    }
+
+    /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
+    pub(crate) fn trouble(&mut self) -> Option<String> {
+        let here = self.states.iter().enumerate().filter_map(|(at, state)| match state {
+            State::Serving(here) => {
+                Some((ShardId(u32::try_from(at).unwrap_or(u32::MAX)), here.shared.health().trouble))
+            }
+            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+        });
+        for (shard, trouble) in here.collect::<Vec<_>>() {
+            match trouble {
+                Some(why) => self.note_ill(shard, why, false),
+                None => drop(self.ill.remove(&shard)),
+            }
+        }
+        let mut ill = self.ill.iter().filter(|(_, ill)| ill.lasting || ill.since.elapsed() >= BRIEFLY);
+        let (shard, first) = ill.next()?;
+        Some(match ill.count() {
+            0 => format!("shard {shard} is not served: {}", first.why),
+            more => format!("shard {shard} and {more} more are not served: {}", first.why),
+        })
+    }
+
+    fn note_ill(&mut self, shard: ShardId, why: String, lasting: bool) {
+        let since = self.ill.get(&shard).map_or_else(Instant::now, |ill| ill.since);
+        self.ill.insert(shard, Ill { since, why, lasting });
+    }
+
+    /// Somebody else serves it, or is to.
+    pub(crate) fn is_elsewhere(&mut self, shard: ShardId) {
+        self.ill.remove(&shard);
+    }
+
+    /// The weakest level that answers of a shard here had last; `None` without one.
+    pub(crate) fn level(&self) -> Option<Level> {
+        self.here().map(|here| here.shared.level()).min()
+    }
+
+    fn here(&self) -> impl Iterator<Item = &Here> {
+        self.states.iter().filter_map(|state| match state {
+            State::Serving(here) => Some(here),
+            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+        })
+    }
+
+    fn take_opened(&mut self, shard: ShardId, opened: Result<Shard, NotOpened>, changes: &mut Changes) {
+        let State::Opening { pause, unwanted } = self.states[shard.0 as usize] else { return };
+        match opened {
+            Ok(opened) => {
+                let (inbox, shared) = opened.hand_on();
+                tracing::info!(%shard, "owns a shard");
+                changes.moved += 1;
+                self.ill.remove(&shard);
+                self.watch(shard, &inbox, &shared);
+                self.locals.opened(shard, inbox.clone(), shared.clone());
+                self.states[shard.0 as usize] = State::Serving(Here { inbox: inbox.clone(), shared });
+                if unwanted {
+                    self.close(shard);
+                } else {
+                    self.ways.set(shard, Way::Here(inbox));
+                }
+            }
+            Err(error) => {
+                changes.failed += 1;
+                match error {
+                    NotOpened::Panicked(bug) => changes.fatal = Some(Fatal::Bug(bug)),
+                    NotOpened::Refused(StartError::Policy(error)) => {
+                        changes.fatal = Some(Fatal::Policy(error))
+                    }
+                    NotOpened::Refused(StartError::Store(error)) if error.kind() == ErrorKind::Fenced => {
+                        tracing::debug!(%shard, %error, "a shard has another owner still");
+                    }
+                    NotOpened::Refused(StartError::Store(error)) => {
+                        tracing::error!(%shard, %error, "a shard does not open");
+                        self.note_ill(shard, error.to_string(), error.kind() == ErrorKind::Corrupt);
+                    }
+                    NotOpened::Refused(StartError::Thread(error)) => {
+                        tracing::error!(%shard, %error, "no thread for a shard");
+                    }
+                }
+                self.states[shard.0 as usize] = self.away_after(pause);
+            }
+        }
+    }
+
+    /// A shard that ends is off the table at once, whatever the fleet's thread is doing.
+    fn watch(&self, shard: ShardId, inbox: &Arc<Inbox>, shared: &Arc<Shared>) {
+        let (ways, fleet, shared) = (self.ways.clone(), self.inbox.clone(), shared.clone());
+        let way = Way::Here(inbox.clone());
+        self.runtime.spawn(async move {
+            // However it ended: what became of it is looked at in its turn.
+            let _: End = shared.ended().await;
+            ways.forget(shard, &way);
+            fleet.wake();
+        });
+    }
+
+    fn away(&self, after: Duration) -> State {
+        State::Away { until: Instant::now() + after, pause: Pause::new(self.pauses[0], self.pauses[1]) }
+    }
+
+    fn away_after(&self, mut pause: Pause) -> State {
+        State::Away { until: Instant::now() + pause.take(), pause }
+    }
+}
+
+fn stage(state: &State) -> Stage {
+    match state {
+        State::Away { .. } => Stage::Away,
+        State::Opening { unwanted: false, .. } => Stage::Opening,
+        State::Serving(_) => Stage::Serving,
+        // Whoever gives up what can be given up must not find it again in each round.
+        State::Opening { unwanted: true, .. } | State::Closing(_) => Stage::Closing,
+    }
+}
+
+impl Recipe {
+    fn open(&self, shard: ShardId) -> Result<Shard, NotOpened> {
+        let (coordinator, me) = (self.coordinator.clone(), self.me.clone());
+        let opener: Opener = Box::new(move |waker| coordinator.open(&me, shard, waker));
+        let config = Config {
+            policy: self.policy.clone(),
+            // Another for each shard, and for each life of a node.
+            seed: self.seed ^ (u64::from(shard.0) << 32 | u64::from(self.me.number)).rotate_left(17),
+            // Connections live on when a shard moves; their nodes say when they close.
+            bound: BoundLeases::Keep,
+            ids: Ids::of(shard, self.shards),
+            ..Config::default()
+        };
+        let open = std::panic::AssertUnwindSafe(|| {
+            Shard::start(opener, config, self.quotas.clone(), self.clock.clone(), WhenFenced::End)
+        });
+        match std::panic::catch_unwind(open) {
+            Ok(opened) => opened.map_err(NotOpened::Refused),
+            Err(panic) => Err(NotOpened::Panicked(bug("opening a shard", panic_text(&*panic)))),
+        }
+    }
+}
+
+/// The limits of one shard out of those of a node.
+///
+/// What bounds memory and what is held in sum is divided by the number of all shards: one node may have to own them all, when the others are
+/// gone, and takes no more memory then than it was given. So a node of several uses a part of its budget, and may be given more. What bounds
+/// one request, one queue's look or one message stays. Each part has a least size, below which a shard would be slow.
+pub(crate) fn share_of(policy: &Policy, shards: u32) -> Policy {
+    let n = shards.max(1) as usize;
+    let part = |whole: usize, least: usize| whole.div_ceil(n).max(least.min(whole));
+    Policy {
+        max_messages: part(policy.max_messages, 1),
+        max_message_bytes: part(policy.max_message_bytes, 1),
+        near_messages: part(policy.near_messages, 1_000),
+        near_bytes: part(policy.near_bytes, 1 << 20),
+        ready_messages: part(policy.ready_messages, 1_000),
+        ready_bytes: part(policy.ready_bytes, 1 << 20),
+        max_leased: part(policy.max_leased, 1_000),
+        max_leased_bytes: part(policy.max_leased_bytes, 1 << 20),
+        load_rows: part(policy.load_rows, 500),
+        load_bytes: part(policy.load_bytes, 1 << 20),
+        max_inbox_requests: part(policy.max_inbox_requests, policy.max_batch_messages),
+        max_inbox_bytes: part(policy.max_inbox_bytes, policy.max_batch_bytes),
+        max_pending_replies: part(policy.max_pending_replies, policy.max_batch_messages),
+        ..policy.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_shards_together_take_no_more_than_the_node_was_given() {
+        let whole = Policy::default();
+        let one = share_of(&whole, 16);
+        let within = |part: usize, whole: usize| assert!(part * 16 <= whole + 16, "{part} of {whole}");
+        within(one.near_bytes, whole.near_bytes);
+        within(one.ready_bytes, whole.ready_bytes);
+        within(one.max_leased_bytes, whole.max_leased_bytes);
+        within(one.max_inbox_bytes, whole.max_inbox_bytes);
+        within(one.max_messages, whole.max_messages);
+        assert_eq!(
+            (one.max_body, one.max_queues, one.max_page),
+            (whole.max_body, whole.max_queues, whole.max_page)
+        );
+        assert_eq!(share_of(&whole, 1), whole);
+        let tiny = Policy { near_messages: 10, ..Policy::default() };
+        assert_eq!(share_of(&tiny, 16).near_messages, 10, "no part is larger than the whole");
+    }
+}

@@ -1,0 +1,563 @@
+//! The fleet's own thread: it says that the node is alive, looks who owns what, takes shards and gives them up.
+//!
+//! It is a thread and no task because the coordinator's calls may wait. Nothing else waits for it: shards that are owned serve on while it
+//! hangs, and one that ends is off the table without it.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use duewheel_core::id::ShardId;
+use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner};
+use duewheel_shard::backoff::jittered;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::error::CallError;
+use duewheel_shard::inbox::Door;
+use duewheel_shard::shared::{End, Wish, bug};
+use duewheel_shard::thread::panic_text;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::forwarding::routes::Way;
+use crate::ownership::assignment::assign;
+use crate::ownership::core::Core;
+use crate::ownership::error::stranger;
+use crate::ownership::owned::{Fatal, Owned};
+use crate::ownership::presence::Presence;
+use crate::ownership::view::{ClusterView, ShardView, Stage};
+use crate::transport::{Host, Peer, Terms};
+
+/// How long the thread sleeps at most: health shows when it came round last.
+const NAP: Duration = Duration::from_millis(250);
+
+/// Shards that are given up at a time: the next one when another node has taken one of these. So none of many waits for long.
+const MAX_MOVING: usize = 4;
+
+/// Others take the shards of a dead node within its lease and this.
+const TAKEN_WITHIN: Duration = Duration::from_secs(2);
+
+/// Shards that a sentence names.
+const MAX_NAMED: usize = 8;
+
+/// How long the node waits at its end until answers have left.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Looks after a fleet until it ends.
+pub(crate) struct Keeper {
+    core: Arc<Core>,
+    coordinator: Arc<dyn Coordinator>,
+    owned: Owned,
+    /// Among whom shards are shared out.
+    presence: Presence,
+    clock: Arc<dyn Clock>,
+    terms: Terms,
+    max_queued: usize,
+    runtime: tokio::runtime::Handle,
+    peers: BTreeMap<u32, (Arc<Peer>, AbortHandle)>,
+    /// Those that take part no more, until the last answer.
+    parted: Vec<(Arc<Peer>, AbortHandle)>,
+    /// As the coordinator said last.
+    nodes: Vec<Node>,
+    owners: Vec<Option<Owner>>,
+    /// The node that owned a shard last, whether it does now or not.
+    last_owners: Vec<Option<u32>>,
+    /// When shards were given up that nobody has taken yet.
+    given: Vec<Option<Instant>>,
+    /// Whose each shard should be: places in `assigned`. Empty: not known.
+    wanted: Vec<usize>,
+    /// The names by which that was computed.
+    assigned: Vec<Box<str>>,
+    next_beat: Instant,
+    /// Not before: what is looked at too often is slow for all.
+    next_look: Instant,
+    heard: Instant,
+    /// Until then no shard goes to another node.
+    calm_until: Instant,
+    /// What is wrong with taking part; shards have troubles of their own.
+    trouble: Option<String>,
+    /// When it was read who owns what, if nobody has been shown that yet.
+    looked: Option<Instant>,
+    /// Since when nobody owns a shard, as far as this node has seen it.
+    unowned: Vec<Option<Instant>>,
+    began: watch::Sender<bool>,
+}
+
+/// What a keeper works with.
+pub(crate) struct Parts {
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) owned: Owned,
+    pub(crate) presence: Presence,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) terms: Terms,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+impl Keeper {
+    pub(crate) fn new(core: Arc<Core>, parts: Parts, max_queued: usize) -> Self {
+        let Parts { coordinator, owned, presence, clock, terms, runtime } = parts;
+        let now = Instant::now();
+        let shards = core.shards as usize;
+        Keeper {
+            core,
+            coordinator,
+            owned,
+            presence,
+            clock,
+            terms,
+            max_queued,
+            runtime,
+            peers: BTreeMap::new(),
+            parted: Vec::new(),
+            nodes: Vec::new(),
+            owners: vec![None; shards],
+            last_owners: vec![None; shards],
+            given: vec![None; shards],
+            wanted: Vec::new(),
+            assigned: Vec::new(),
+            next_beat: now,
+            next_look: now,
+            heard: now,
+            calm_until: now,
+            trouble: None,
+            looked: None,
+            unowned: vec![None; shards],
+            began: watch::Sender::new(false),
+        }
+    }
+
+    /// Tells when all shards have been opened that this node should have.
+    pub(crate) fn began(&self) -> watch::Receiver<bool> {
+        self.began.subscribe()
+    }
+
+    /// The thread's life.
+    pub(crate) fn run(mut self, listening: Option<AbortHandle>) {
+        let end = match catch_unwind(AssertUnwindSafe(|| self.drive())) {
+            Ok(end) => end,
+            Err(panic) => End::Failed(bug("the fleet", panic_text(&*panic))),
+        };
+        let killed = self.core.killed.load(Ordering::SeqCst);
+        self.core.inbox.close_door(Door::Closed(match &end {
+            End::Stopped => CallError::Draining,
+            End::Fenced(_) | End::Failed(_) => CallError::Closed("the node ended; see the log"),
+        }));
+        if !killed {
+            let giving_up = AssertUnwindSafe(|| self.give_up(&end));
+            if let Err(panic) = catch_unwind(giving_up) {
+                tracing::error!(bug = bug("the fleet", panic_text(&*panic)), "while ending");
+            }
+        }
+        if let End::Fenced(why) | End::Failed(why) = &end {
+            tracing::error!(%why, "the node ended");
+        }
+        self.core.ways.refuse_all(&CallError::Draining);
+        if let Some(listening) = listening {
+            listening.abort();
+        }
+        for (peer, task) in self.peers.values().chain(&self.parted) {
+            peer.close("this node ended");
+            task.abort();
+        }
+        for shard in self.core.ways.shards() {
+            self.owned.close(shard);
+        }
+        self.core.shared.set_ended(end);
+    }
+
+    fn drive(&mut self) -> End {
+        loop {
+            if self.core.killed.load(Ordering::SeqCst) {
+                return End::Failed("killed".to_owned());
+            }
+            if let Some(end) = self.take_changes() {
+                return end;
+            }
+            if let Some(bug) = self.core.shared.bug() {
+                return End::Failed(bug.clone());
+            }
+            if self.core.shared.wished(Wish::EndWaits) {
+                self.core.ways.end_waits();
+            }
+            if self.core.shared.wished(Wish::Stop) {
+                return End::Stopped;
+            }
+            if self.core.nudged.load(Ordering::SeqCst) && Instant::now() >= self.next_look {
+                self.core.nudged.store(false, Ordering::SeqCst);
+                self.next_beat = Instant::now();
+            }
+            if Instant::now() >= self.next_beat
+                && let Some(end) = self.beat()
+            {
+                return end;
+            }
+            if Instant::now() >= self.next_look && self.core.look.swap(false, Ordering::SeqCst) {
+                self.look();
+            }
+            self.plan();
+            self.tell();
+            self.core.inbox.wait_for_wake(self.nap());
+        }
+    }
+
+    fn take_changes(&mut self) -> Option<End> {
+        let changes = self.owned.look();
+        if changes.moved > 0 {
+            self.core.look.store(true, Ordering::SeqCst);
+            self.nudge();
+        }
+        match changes.fatal? {
+            Fatal::Bug(bug) => {
+                self.core.shared.end(bug.clone(), &self.core.inbox);
+                Some(End::Failed(bug))
+            }
+            Fatal::Policy(error) => Some(End::Failed(format!("the ring cannot be made: {error}"))),
+        }
+    }
+
+    /// Says that the node is alive.
+    fn beat(&mut self) -> Option<End> {
+        let lease = self.core.lease;
+        // From the beginning of the call, so that beats keep their distance however long a call takes.
+        let uneasy = (lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
+        self.next_beat = Instant::now() + jittered(if self.is_uneasy() { uneasy } else { lease / 4 });
+        match self.coordinator.beat(&self.core.me) {
+            Ok(nodes) => {
+                if self.heard.elapsed() >= lease / 2 {
+                    // Others come back when this one does; until they have, each has only what it had.
+                    self.calm_until = Instant::now() + retry(lease);
+                    self.next_beat = Instant::now() + jittered(uneasy);
+                }
+                self.heard = Instant::now();
+                let now = self.elapsed();
+                if Instant::now() < self.calm_until {
+                    self.presence.saw_some(now, &nodes);
+                } else {
+                    self.presence.saw(now, &nodes);
+                }
+                self.nodes = nodes;
+                self.core.look.store(true, Ordering::SeqCst);
+                let alone = stranger(&self.core.me, &self.nodes).map(|problem| problem.to_string());
+                if let Some(problem) = &alone {
+                    tracing::error!(%problem, "nodes that cannot share");
+                }
+                self.trouble = alone;
+                self.learn_secrets();
+                self.meet();
+            }
+            Err(error) if error.kind() == ErrorKind::Fenced => {
+                let name = &self.core.me.name;
+                return Some(End::Fenced(format!("another node has taken the name {name:?}: {error}")));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot say that this node is alive; shards that it owns serve on");
+                if error.kind() == ErrorKind::Corrupt {
+                    self.trouble = Some(error.to_string());
+                } else if self.heard.elapsed() >= lease {
+                    self.trouble = Some(format!("what the nodes agree by is away: {error}"));
+                }
+                self.next_beat = Instant::now() + jittered(retry(lease));
+            }
+        }
+        None
+    }
+
+    /// An operator may have replaced the secret by which nodes know each other.
+    fn learn_secrets(&self) {
+        if self.core.me.advertise.is_empty() {
+            return; // it speaks with nobody
+        }
+        match self.coordinator.secrets() {
+            Ok(secrets) => self.terms.know(&secrets),
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the cluster's secret; the one that is known stays")
+            }
+        }
+    }
+
+    /// Reads who owns what, and sets the ways.
+    fn look(&mut self) {
+        self.next_look = Instant::now()
+            + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        let owners = match self.coordinator.owners() {
+            Ok(owners) => owners,
+            Err(error) => {
+                tracing::debug!(%error, "cannot read who owns what");
+                let pause =
+                    (self.core.lease / 20).clamp(Duration::from_millis(50), Duration::from_millis(500));
+                self.next_look = Instant::now() + jittered(pause);
+                self.core.look.store(true, Ordering::SeqCst);
+                return;
+            }
+        };
+        self.owners = owners;
+        self.owners.resize(self.core.shards as usize, None);
+        self.meet();
+        for at in 0..self.owners.len() {
+            let shard = shard(at);
+            let owner = self.owners[at].clone();
+            let number = owner.as_ref().map(|owner| owner.node.number);
+            if number.is_some() && number != self.last_owners[at] {
+                // The node that takes a shard counts it, and no other.
+                if self.last_owners[at].is_some() && number == Some(self.core.me.number) {
+                    self.core.moves.fetch_add(1, Ordering::Relaxed);
+                }
+                self.last_owners[at] = number;
+            }
+            match (number, self.unowned[at].take()) {
+                (None, since) => self.unowned[at] = since.or_else(|| Some(Instant::now())),
+                (Some(number), Some(since)) if number == self.core.me.number => {
+                    self.core.locals.was_unowned(shard, since.elapsed());
+                }
+                (Some(_), _) => {}
+            }
+            if number.is_some_and(|number| number != self.core.me.number) {
+                self.given[at] = None;
+                self.owned.is_elsewhere(shard);
+            }
+            let elsewhere = owner.filter(|owner| owner.node.number != self.core.me.number);
+            if elsewhere.is_some() && self.owned.stage(shard) == Stage::Serving {
+                // Its lease here is over: it cannot write any more, and would find that out later.
+                tracing::warn!(%shard, "a shard of this node has another owner");
+                self.owned.close(shard);
+            }
+            let way = match (self.owned.way(shard), elsewhere) {
+                (Some(here), _) => here,
+                (None, Some(owner)) => {
+                    self.peers.get(&owner.node.number).map_or(Way::None, |(peer, _)| Way::There(peer.clone()))
+                }
+                (None, None) => Way::None,
+            };
+            self.core.ways.set(shard, way);
+        }
+        self.looked = Some(Instant::now());
+    }
+
+    /// Takes the shards that this node should have and nobody has, and gives up those that it should not have.
+    fn plan(&mut self) {
+        // Alone means alone: others that take part all the same get nothing from here.
+        let nodes: Vec<Node> = if self.core.me.advertise.is_empty() {
+            self.nodes.iter().filter(|node| node.number == self.core.me.number).cloned().collect()
+        } else {
+            self.nodes.clone()
+        };
+        if !nodes.iter().any(|node| node.number == self.core.me.number) {
+            return;
+        }
+        let settled = self.presence.settled(self.elapsed(), &nodes, &self.owners);
+        let names: Vec<Box<str>> = settled.into_iter().map(|node| node.name.clone()).collect();
+        if names != self.assigned {
+            let borrowed: Vec<&str> = names.iter().map(|name| &**name).collect();
+            self.wanted = assign(&borrowed, self.core.shards);
+            self.assigned = names;
+        }
+        let calm = Instant::now() < self.calm_until;
+        let mut missing = 0;
+        let lease = self.core.lease;
+        // What nobody takes for so long keeps no other from moving.
+        let mut moving = self.given.iter().flatten().filter(|given| given.elapsed() < lease).count();
+        for (at, owner) in self.wanted.iter().enumerate() {
+            let shard = shard(at);
+            let name = &self.assigned[*owner];
+            if *name != self.core.me.name {
+                self.owned.is_elsewhere(shard);
+            }
+            if *name == self.core.me.name {
+                let other = self.owners[at].as_ref().map(|owner| owner.node.number);
+                let other = other.filter(|number| *number != self.core.me.number);
+                // What another living node has it gives up when this one has stayed; a dead one's lease is about to run out.
+                let lives = |number| self.nodes.iter().any(|node| node.number == number);
+                let waits = self.owned.stage(shard) != Stage::Serving && !other.is_some_and(lives);
+                missing += usize::from(waits);
+                let free = other.is_none();
+                let had = self.last_owners[at] == Some(self.core.me.number);
+                if free && (had || !calm) {
+                    self.owned.open(shard);
+                }
+            } else if !calm
+                && moving < MAX_MOVING
+                && matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening)
+            {
+                moving += 1;
+                self.given[at] = Some(Instant::now());
+                tracing::info!(%shard, to = %name, "gives a shard up");
+                self.owned.close(shard);
+            }
+        }
+        if missing == 0 {
+            self.began.send_replace(true);
+        }
+    }
+
+    /// Connects to those that are new, and parts from those that are gone.
+    fn meet(&mut self) {
+        let owners = self.owners.iter().flatten().map(|owner| &owner.node);
+        let others: BTreeMap<u32, &Node> = self
+            .nodes
+            .iter()
+            .chain(owners)
+            .filter(|node| node.number != self.core.me.number && !node.advertise.is_empty())
+            .map(|node| (node.number, node))
+            .collect();
+        self.peers.retain(|number, (peer, task)| {
+            let stays = others.contains_key(number);
+            if !stays {
+                peer.part();
+                self.parted.push((peer.clone(), task.clone()));
+            }
+            stays
+        });
+        self.parted.retain(|(_, task)| !task.is_finished());
+        for (number, node) in others {
+            if !self.peers.contains_key(&number) {
+                let peer = Arc::new(Peer::new(node.clone(), self.terms.clone(), self.max_queued));
+                let (runs, end) = (peer.clone(), self.core.end_on_panic());
+                let task = self.runtime.spawn(async move {
+                    let _end = end;
+                    runs.run().await;
+                });
+                let task = task.abort_handle();
+                self.peers.insert(number, (peer, task));
+            }
+        }
+    }
+
+    /// Whether a node or an owner may be dead: then it is to be known soon.
+    fn is_uneasy(&self) -> bool {
+        self.core.ways.lost() > 0 || self.peers.values().any(|(peer, _)| !peer.is_up())
+    }
+
+    fn nudge(&self) {
+        for (peer, _) in self.peers.values() {
+            peer.nudge();
+        }
+    }
+
+    /// For those who look at the node.
+    fn tell(&mut self) {
+        if !self.owned.hangs() {
+            self.core.shared.tick();
+        }
+        let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
+        let trouble = trouble.or_else(|| self.without_owner());
+        self.core.shared.set_trouble(trouble);
+        if let Some(level) = self.owned.level() {
+            self.core.shared.set_level(level);
+        }
+        if let Some(at) = self.looked.take() {
+            let view = self.view();
+            *self.core.view() = (view, at);
+        }
+        let mut strays = Vec::new();
+        self.core.inbox.take(&mut strays);
+        for stray in strays {
+            // Nothing is put in here: front ends go to shards.
+            let refused =
+                stray.ops.iter().map(|_| Err(CallError::Closed("a node decides nothing"))).collect();
+            let _ = stray.answer.send(refused);
+        }
+    }
+
+    /// Says which shards nobody has taken for longer than a node's death explains.
+    fn without_owner(&self) -> Option<String> {
+        let most = self.core.lease + TAKEN_WITHIN;
+        let times = self.unowned.iter().map(|since| since.map_or(Duration::ZERO, |since| since.elapsed()));
+        let late: Vec<(usize, Duration)> = times.enumerate().filter(|(_, time)| *time >= most).collect();
+        let longest = late.iter().map(|(_, time)| *time).max()?;
+        let free: Vec<String> = late.iter().map(|(at, _)| at.to_string()).collect();
+        let (shown, more) = free.split_at(free.len().min(MAX_NAMED));
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        Some(format!(
+            "for up to {} s shards have had no owner: {}{more}",
+            longest.as_secs(),
+            shown.join(", ")
+        ))
+    }
+
+    /// For who has stayed how long.
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.clock.read().elapsed_ns)
+    }
+
+    fn view(&self) -> ClusterView {
+        let views = self.owners.iter().enumerate().map(|(at, owner)| ShardView {
+            shard: shard(at),
+            owner: owner.as_ref().map(|owner| owner.node.name.clone()),
+            epoch: owner.as_ref().map(|owner| owner.epoch),
+            wanted: self.wanted.get(at).and_then(|wanted| self.assigned.get(*wanted)).cloned(),
+            here: self.owned.stage(shard(at)),
+        });
+        ClusterView {
+            me: self.core.me.clone(),
+            nodes: self.nodes.clone(),
+            shards: views.collect(),
+            age: Duration::ZERO,
+        }
+    }
+
+    fn nap(&self) -> Duration {
+        let now = Instant::now();
+        let mut nap = NAP.min(self.next_beat.saturating_duration_since(now));
+        if self.core.look.load(Ordering::SeqCst) {
+            nap = nap.min(self.next_look.saturating_duration_since(now));
+        }
+        let waits = self.owned.is_busy() || !*self.began.borrow() || self.misses();
+        if waits { nap.min((self.core.lease / 64).max(Duration::from_millis(5))) } else { nap }
+    }
+
+    /// Whether a shard is nobody's that should be this node's.
+    fn misses(&self) -> bool {
+        self.wanted.iter().enumerate().any(|(at, wanted)| {
+            self.assigned[*wanted] == self.core.me.name
+                && self.owners[at].is_none()
+                && self.owned.stage(shard(at)) == Stage::Away
+        })
+    }
+
+    /// Gives everything up: shards are closed, answers leave, the others are told.
+    fn give_up(&mut self, end: &End) {
+        self.core.ways.end_waits();
+        for shard in self.core.ways.shards() {
+            self.owned.close(shard);
+        }
+        let until = Instant::now() + self.core.lease.max(Duration::from_secs(5));
+        while self.owned.is_busy() {
+            if Instant::now() >= until {
+                tracing::error!("shards did not close in time; their leases run out");
+                break;
+            }
+            let changes = self.owned.look();
+            if let Some(Fatal::Bug(bug)) = changes.fatal {
+                tracing::error!(%bug, "while closing");
+            }
+            self.core.shared.tick();
+            self.core.inbox.wait_for_wake(Duration::from_millis(10));
+        }
+        let fenced = matches!(end, End::Fenced(_));
+        if !fenced && let Err(error) = self.coordinator.leave(&self.core.me) {
+            tracing::warn!(%error, "could not say that this node takes part no more; others find out");
+        }
+        self.nudge();
+        self.terms.end();
+        let until = Instant::now() + LAST_WORDS;
+        let talks = |keeper: &Keeper| {
+            keeper.terms.open() > 0 || keeper.peers.values().any(|(peer, _)| peer.flying() > 0)
+        };
+        while talks(self) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// When a coordinator that is away is tried again.
+fn retry(lease: Duration) -> Duration {
+    (lease / 8).min(Duration::from_secs(1))
+}
+
+fn shard(at: usize) -> ShardId {
+    ShardId(u32::try_from(at).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests;

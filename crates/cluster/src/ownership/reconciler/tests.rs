@@ -1,0 +1,85 @@
+//! The fleet's thread, made to take its steps by hand.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use duewheel_core::policy::Policy;
+use duewheel_core::store::Candidate;
+use duewheel_shard::clock::SystemClock;
+
+use super::*;
+use crate::ownership::member::{FleetOptions, assemble};
+use crate::testing::MemoryCoordinator;
+use crate::transport::Tls;
+
+/// Longer than any test takes.
+const LEASE: Duration = Duration::from_secs(600);
+
+fn join(coordinator: &MemoryCoordinator, name: &str) -> duewheel_core::store::Joined {
+    let candidate = Candidate { name: name.into(), advertise: "127.0.0.1:1".into(), shards_if_new: 8 };
+    let joined = coordinator.join(&candidate).unwrap();
+    coordinator.beat(&joined.node).unwrap();
+    joined
+}
+
+fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
+    let joined = join(coordinator, name);
+    let options = FleetOptions {
+        name: name.to_owned(),
+        advertise: Some(joined.node.advertise.to_string()),
+        bind: None,
+        certificates: None,
+        speaks: Default::default(),
+        shards_if_new: joined.shards,
+        settle_delay: Duration::ZERO,
+        seed: Some(1),
+        quotas: Default::default(),
+    };
+    let clock = Arc::new(SystemClock);
+    assemble(
+        Arc::new(coordinator.clone()),
+        &joined,
+        &options,
+        Tls::drawn().unwrap(),
+        &Policy::default(),
+        clock,
+    )
+    .1
+}
+
+fn step(keeper: &mut Keeper) {
+    assert!(keeper.take_changes().is_none() && keeper.beat().is_none());
+    keeper.look();
+    keeper.plan();
+}
+
+/// Story: a shard that was still being opened when another node should have it was given up again in each round of the thread, with a line
+/// in the log each time, for as long as the store hung; and its place among those that move, which others wait for, was never free.
+#[tokio::test]
+async fn a_shard_that_is_still_being_opened_is_given_up_once() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let mut a = keeper(&coordinator.for_a_node(), "a");
+    coordinator.hold_open();
+    step(&mut a);
+    let opening: Vec<usize> = (0..8).filter(|at| a.owned.stage(shard(*at)) == Stage::Opening).collect();
+    assert!(!opening.is_empty());
+    join(&coordinator.for_a_node(), "b");
+    step(&mut a);
+    let given = a.given.clone();
+    let of_b: Vec<usize> = opening.into_iter().filter(|at| given[*at].is_some()).collect();
+    assert!(!of_b.is_empty(), "b should have some of them");
+    for _ in 0..3 {
+        step(&mut a);
+        assert_eq!(a.given, given, "given up when it had been given up");
+    }
+    coordinator.let_open();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while a.owned.is_busy() || a.misses() {
+        assert!(Instant::now() < deadline, "{:?}", a.owned);
+        std::thread::sleep(Duration::from_millis(2));
+        step(&mut a);
+    }
+    let owners = coordinator.owners().unwrap();
+    for at in of_b {
+        assert!(owners[at].is_none(), "it was opened, and its lease went back");
+        assert_eq!(a.given[at], given[at]);
+    }
+}

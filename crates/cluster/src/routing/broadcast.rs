@@ -1,0 +1,336 @@
+//! Operations that concern several shards: asked of all, and their answers merged ([`crate::routing::merge`]).
+//!
+//! | operation | when a shard fails |
+//! |---|---|
+//! | looks: queues, figures, histogram, ring, peek, list, next due | an error that names the shard, never a smaller answer |
+//! | configure, pause, resume, purge | an error, outcome unknown: the others have done it. Each may be asked again |
+//! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until there are as many as wanted |
+//! | a session has closed | it is told in the background, for a bounded time; leases end by themselves |
+//!
+//! Asking for more than one shard is no transaction: a look shows each shard at a moment of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duewheel_core::engine::{Ask, FromReply, Op, Page, QueueView, Reply, Stats, Typed};
+use duewheel_core::id::{SessionId, ShardId};
+use duewheel_core::message::State;
+use duewheel_core::name::QueueName;
+use duewheel_core::policy::QueueSettings;
+use duewheel_shard::client::Client;
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::Patience;
+use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, Merge};
+use duewheel_shard::pending::Pending;
+use tokio::sync::oneshot;
+
+use crate::routing::merge::{self, Columns, Own};
+use crate::routing::partition::by_shard;
+use crate::routing::reserve::of_shard;
+use crate::routing::router::{NOT_ROUTED, Router};
+
+/// Attempts to tell a shard that a session has closed: for about five minutes.
+const TELL: u32 = 64;
+/// Rows asked of each shard for a page, at least.
+const LEAST_ROWS: usize = 16;
+/// Rounds of asking for a page; then it is as short as it is.
+const ROUNDS: usize = 16;
+
+impl Router {
+    /// Asks several shards, and makes one answer of theirs: all that [`Routing::All`] and [`Routing::Leases`] stand for in the
+    /// table.
+    ///
+    /// [`Routing::All`]: duewheel_core::engine::Routing::All
+    /// [`Routing::Leases`]: duewheel_core::engine::Routing::Leases
+    pub(super) async fn many(self: &Arc<Self>, op: Op, patience: Patience) -> Result<Reply, CallError> {
+        match op {
+            Op::Reserve(reserve) => {
+                let (to, answers) = oneshot::channel();
+                self.reserve(reserve, to, None);
+                let answer = Pending::new(answers, 1).await.pop();
+                answer.unwrap_or(Err(CallError::NO_ANSWER))
+            }
+            Op::Undelivered { leases } => {
+                let part = |(shard, leases)| {
+                    let part = Op::undelivered(leases);
+                    self.sessions.watch(part.op(), shard);
+                    (shard, part)
+                };
+                let parts = by_shard(&leases, self.count()).into_iter().map(part).collect();
+                self.ask_shards(parts, patience).await.map(|_| Reply::Done)
+            }
+            Op::FireMany { queue, max } => {
+                self.until_enough(max, |max| Op::fire_many(queue.clone(), max)).await
+            }
+            Op::RedriveMany { queue, max } => {
+                self.until_enough(max, |max| Op::redrive_many(queue.clone(), max)).await
+            }
+            Op::Peek { queue, state } => {
+                let views = self.all(Op::peek(queue, state), patience).await?;
+                Ok(Reply::View(merge::first(state, views.into_iter().flatten())))
+            }
+            Op::List { queue, state, after: None, limit } => {
+                let listing = self.pages(queue, state, None, limit).await?;
+                match listing.next {
+                    // Its place is not one of a single shard.
+                    Some(_) => Err(CallError::WRONG_PLACES),
+                    None => Ok(Reply::Page(Page { views: listing.views, ..Page::default() })),
+                }
+            }
+            Op::List { after: Some(_), .. } => Err(CallError::WRONG_PLACES),
+            Op::Queue { queue } => {
+                let views = self.all(Op::queue(queue.clone()), patience).await?;
+                Ok(Reply::Queues(self.merged(queue, views)))
+            }
+            Op::Queues { after, limit } => self.queues(after, limit).await,
+            Op::Histogram { queue, from, to, columns } => {
+                self.histogram(queue, Columns { from, to, columns }).await
+            }
+            Op::Wheel => {
+                let wheel = merge::wheel(self.all(Op::wheel(), patience).await?);
+                Ok(Reply::Wheel(Box::new(wheel.ok_or(CallError::NO_ANSWER)?)))
+            }
+            Op::Stats => {
+                let stats = merge::stats(self.all(Op::stats(), patience).await?);
+                let waiters = self.with_lines(|lines, _, _| lines.len() as u64);
+                let queues = stats.queues.max(self.holds().len() as u64);
+                Ok(Reply::Stats(Box::new(Stats { waiters, queues, ..stats })))
+            }
+            Op::Configure { queue, settings } => self.configure(queue, settings, patience).await,
+            Op::Pause { queue, for_ms } => {
+                let told = self.all(Op::pause(queue, for_ms), patience).await?;
+                let refused = told.into_iter().find_map(Result::err);
+                Ok(refused.map_or(Reply::Done, Reply::Configure))
+            }
+            Op::Resume { queue } => self.all(Op::resume(queue), patience).await.map(|_| Reply::Done),
+            Op::Purge { queue } => {
+                Ok(Reply::Count(self.all(Op::purge(queue), patience).await?.into_iter().sum()))
+            }
+            Op::SessionClosed { session } => {
+                self.close(session).await;
+                Ok(Reply::Done)
+            }
+            Op::SessionDeadline { session } => self.session_deadline(session).await.map(Reply::Deadline),
+            Op::Quotas => Ok(Reply::Quotas(merge::quotas(self.all(Op::quotas(), patience).await?))),
+            Op::NextDue => {
+                let dues = self.all(Op::next_due(), patience).await?;
+                Ok(Reply::NextDue(dues.into_iter().flatten().min()))
+            }
+            // The test `every_operation_goes_where_the_table_says` asks for each.
+            _ => Err(NOT_ROUTED),
+        }
+    }
+
+    /// What this node knows of a queue, if anything. Asked after the shards: who has been given something since does not wait.
+    fn own(&self, queue: &QueueName) -> Option<Own> {
+        let holds = self.holds().get(queue).copied().unwrap_or_default();
+        let (waiting, standing) = self.with_lines(|lines, _, _| lines.count(queue));
+        let own = Own { holds, waiting, standing };
+        (own != Own::default()).then_some(own)
+    }
+
+    /// All shards, in their order.
+    fn each(&self) -> impl Iterator<Item = ShardId> + use<> {
+        (0..self.count()).map(ShardId)
+    }
+
+    /// Asks these shards at once, and gives their answers in this order; the first error if there is one.
+    async fn ask_shards<A: Ask>(
+        &self,
+        asked: Vec<(ShardId, A)>,
+        patience: Patience,
+    ) -> Result<Vec<A::Reply>, CallError> {
+        let send = |(shard, asked): (ShardId, A)| {
+            (shard, self.shards.submit(shard, vec![asked.into_op()], patience))
+        };
+        let sent: Vec<(ShardId, Pending)> = asked.into_iter().map(send).collect();
+        let mut answers = Vec::with_capacity(sent.len());
+        let mut failed = None;
+        for (shard, pending) in sent {
+            match Client::answer_to::<A>(pending.await.pop()) {
+                Ok(answer) => answers.push(answer),
+                Err(error) => failed = failed.or(Some(of_shard(shard, error))),
+            }
+        }
+        failed.map_or(Ok(answers), Err)
+    }
+
+    /// Asks all shards. When one fails to change something, others may have done it.
+    async fn all<R: FromReply>(&self, asked: Typed<R>, patience: Patience) -> Result<Vec<R>, CallError> {
+        let is_repeatable = asked.op().is_repeatable();
+        let answers =
+            self.ask_shards(self.each().map(|shard| (shard, asked.clone())).collect(), patience).await;
+        answers.map_err(|error| match error {
+            error if is_repeatable => error,
+            CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
+            CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
+                CallError::Lost("a shard has refused what others may have done")
+            }
+        })
+    }
+
+    /// Asks one shard after the other until as many are done as wanted.
+    async fn until_enough(
+        &self,
+        max: usize,
+        asked: impl Fn(usize) -> Typed<u64>,
+    ) -> Result<Reply, CallError> {
+        let max = max.min(self.policy.max_step);
+        let mut done = 0;
+        for shard in self.each() {
+            let left = max.saturating_sub(done);
+            if left == 0 {
+                break;
+            }
+            match self.ask_shards(vec![(shard, asked(left))], Patience::None).await {
+                Ok(counts) => {
+                    let more = counts.into_iter().map(|n| usize::try_from(n).unwrap_or(left));
+                    done = more.fold(done, usize::saturating_add);
+                }
+                Err(CallError::Store { error, .. }) if done > 0 => {
+                    return Err(CallError::Store { error, outcome: Outcome::Unknown });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Reply::Count(done as u64))
+    }
+
+    /// What the shards and this node know of one queue.
+    fn merged(&self, queue: QueueName, views: Vec<Option<QueueView>>) -> Vec<QueueView> {
+        let own = self.own(&queue).map(|own| (queue, own));
+        merge::queues([views.into_iter().flatten().collect()], own.into_iter().collect())
+    }
+
+    /// Settings count everywhere; a refusal of one shard is the answer.
+    async fn configure(
+        &self,
+        queue: QueueName,
+        settings: QueueSettings,
+        patience: Patience,
+    ) -> Result<Reply, CallError> {
+        let answers = self.all(Op::configure(queue.clone(), settings), patience).await?;
+        let views = match answers.into_iter().collect() {
+            Ok(views) => views,
+            Err(refusal) => return Ok(Reply::Configure(refusal)),
+        };
+        let mut merged = self.merged(queue.clone(), views);
+        if merged.is_empty() {
+            // It is answered although nothing of it stays, as one engine does.
+            merged.push(merge::empty_queue(queue));
+        }
+        Ok(Reply::Queues(merged))
+    }
+
+    /// Queues by name. A shard's page is complete up to its last name, so the merged one is up to the first of those.
+    async fn queues(&self, mut after: Option<QueueName>, limit: usize) -> Result<Reply, CallError> {
+        let limit = limit.min(self.policy.max_page);
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let mut pages = self.all(Op::queues(after.clone(), limit), Patience::None).await?;
+            let full = pages.iter().filter(|page| page.len() >= limit);
+            let known = full.filter_map(|page| page.last().map(|view| view.name.clone())).min();
+            let is_known = |name: &QueueName| known.as_ref().is_none_or(|known| name <= known);
+            for page in &mut pages {
+                page.retain(|view| is_known(&view.name));
+            }
+            let mut own = self.own_queues(after.as_ref());
+            own.retain(|name, _| is_known(name));
+            found.extend(merge::queues(pages, own));
+            after = known;
+            if after.is_none() {
+                break;
+            }
+        }
+        found.truncate(limit);
+        Ok(Reply::Queues(found))
+    }
+
+    fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, Own> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
+        let mut own: BTreeMap<QueueName, Own> = BTreeMap::new();
+        for (name, &holds) in self.holds().range((from, Bound::Unbounded)) {
+            own.insert(name.clone(), Own { holds, ..Own::default() });
+        }
+        self.with_lines(|lines, _, _| {
+            for (name, waiting, standing) in lines.queues(after) {
+                let of = own.entry(name.clone()).or_default();
+                (of.waiting, of.standing) = (waiting, standing);
+            }
+        });
+        own
+    }
+
+    async fn histogram(&self, queue: Option<QueueName>, mut columns: Columns) -> Result<Reply, CallError> {
+        // Once is enough unless a resolution changes meanwhile.
+        let mut again = 3;
+        loop {
+            let asked = Op::histogram(queue.clone(), columns.from, columns.to, columns.columns);
+            let all = self.all(asked, Patience::None).await?;
+            match merge::common_columns(&all) {
+                Some(common) if common != columns && again > 0 => (columns, again) = (common, again - 1),
+                Some(_) | None => {
+                    return merge::histogram(all).map(Reply::Histogram).ok_or(CallError::NO_ANSWER);
+                }
+            }
+        }
+    }
+
+    /// When the first lease of a session runs out, in ms from now.
+    pub(super) async fn session_deadline(&self, session: SessionId) -> Result<Option<u64>, CallError> {
+        let ask = |shard| (shard, Op::session_deadline(session));
+        let asked = self.sessions.shards(session).into_iter().map(ask).collect();
+        Ok(self.ask_shards(asked, Patience::None).await?.into_iter().flatten().min())
+    }
+
+    /// A connection is gone: the shards at which it may have leases are told. Those that cannot be told at once hear of it later.
+    async fn close(self: &Arc<Self>, session: SessionId) {
+        self.with_lines(|lines, now, out| lines.close(now, session, out));
+        let tell =
+            |shard| (shard, self.shards.submit(shard, vec![Op::SessionClosed { session }], Patience::None));
+        let told: Vec<(ShardId, Pending)> = self.sessions.close(session).into_iter().map(tell).collect();
+        for (shard, pending) in told {
+            if !matches!(pending.await.as_slice(), [Ok(_)]) {
+                let me = self.clone();
+                let op = Op::SessionClosed { session };
+                self.spawn(async move { me.insist(shard, op, TELL).await });
+            }
+        }
+    }
+
+    /// A page of a listing over all shards.
+    pub(super) async fn pages(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPlaces>,
+        limit: usize,
+    ) -> Result<Listing, CallError> {
+        let shards = self.count() as usize;
+        let places = after.unwrap_or_else(|| ListPlaces::new(vec![ListPlace::START; shards]));
+        if places.as_slice().len() != shards {
+            return Err(CallError::WRONG_PLACES);
+        }
+        let limit = limit.clamp(1, self.policy.max_page);
+        // Each has about its share of the page; who has more is asked again.
+        let rows = (limit / shards * 2).max(LEAST_ROWS).min(limit);
+        let mut merge = Merge::new(state, places, limit, self.policy.load_bytes);
+        for _ in 0..ROUNDS {
+            let wants = merge.wants();
+            if wants.is_empty() {
+                break;
+            }
+            let ask = |&(at, place): &(usize, _)| {
+                let shard = ShardId(u32::try_from(at).unwrap_or(0));
+                (shard, Op::list(queue.clone(), state, Some(place), rows))
+            };
+            let pages = self.ask_shards(wants.iter().map(ask).collect(), Patience::None).await?;
+            for (&(at, _), page) in wants.iter().zip(pages) {
+                merge.give(at, page);
+            }
+            merge.take();
+        }
+        Ok(merge.end())
+    }
+}

@@ -1,0 +1,13 @@
+//! Which shard an operation belongs to, and one answer out of those of several shards.
+
+mod broadcast;
+mod demand;
+mod merge;
+mod moving;
+mod partition;
+mod reserve;
+pub(crate) mod router;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod used_up;

@@ -1,0 +1,67 @@
+//! New messages that any shard may take move on when the share of a quota is used up at one.
+//!
+//! Each shard keeps its own share of a quota, so one may refuse while others have some left. A message that belongs to no shard is offered to
+//! the others, one after the other, but not to those that have refused one of the same tenant lately: a tenant that goes on against its quota
+//! does not multiply.
+
+use duewheel_core::engine::{EnqueueRefusal, Op, Reply};
+use duewheel_core::id::ShardId;
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::Patience;
+
+use crate::routing::router::Router;
+
+impl Router {
+    /// Offers what `first` has refused for a quota to the other shards. `movable` are places among the answers, and operations.
+    pub(super) async fn move_on(
+        &self,
+        first: ShardId,
+        mut movable: Vec<(usize, Op)>,
+        came: &mut [Result<Reply, CallError>],
+    ) {
+        let count = self.count();
+        let mut asked = first;
+        for step in 0..count {
+            movable.retain(|(at, _)| came.get(*at).and_then(refused_by).is_some());
+            let now = self.running();
+            for quota in movable.iter().filter_map(|(at, _)| refused_by(&came[*at])) {
+                if step == 0 {
+                    self.used_up.note(quota, asked, now);
+                }
+            }
+            asked = ShardId((first.0 + step + 1) % count);
+            if movable.is_empty() || asked == first {
+                return;
+            }
+            let may_have =
+                |at: usize| refused_by(&came[at]).is_some_and(|q| !self.used_up.has(q, asked, now));
+            let offered: Vec<(usize, Op)> = movable.iter().filter(|(at, _)| may_have(*at)).cloned().collect();
+            if offered.is_empty() {
+                continue;
+            }
+            let (places, ops): (Vec<usize>, Vec<Op>) = offered.into_iter().unzip();
+            let answers = self.shards.submit(asked, ops, Patience::None).await;
+            let now = self.running();
+            for (at, answer) in places.into_iter().zip(answers) {
+                match &answer {
+                    Ok(Reply::Enqueue(Ok(_))) => came[at] = answer,
+                    // Nobody knows whether it was taken: that is the news.
+                    Err(error) if error.outcome() == Outcome::Unknown => came[at] = answer,
+                    answer => {
+                        if let Some(quota) = refused_by(answer) {
+                            self.used_up.note(quota, asked, now);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The quota for which an enqueue was refused, if that is why.
+fn refused_by(answer: &Result<Reply, CallError>) -> Option<&str> {
+    match answer {
+        Ok(Reply::Enqueue(Err(EnqueueRefusal::OverQuota(over)))) => Some(&over.quota),
+        _ => None,
+    }
+}

@@ -1,0 +1,411 @@
+//! Reserves over many shards.
+//!
+//! * One that does not wait asks one shard after the other until it has something: first those that have said that they have, then those of this
+//!   node, then the others, each time from another one on. A shard that fails, or does not answer for a second, is left out and for a second not
+//!   asked again. When one does not answer for 100 ms, the others are sent a probe, all side by side, and those that do not answer it are left out,
+//!   too: however many shards hang, the answer takes no longer than if one did. A probe takes nothing, so nothing has to go back. If nothing was got the answer is empty as long as one shard has said so, and an error when none has answered, or when one may have
+//!   granted something that did not arrive.
+//! * One that waits takes its place in line ([`crate::routing::demand`]), and is asked for where something is.
+//! * Once there is something, and the consumer wants more, only those shards are asked that have said that they have more, and, of a reserve that does
+//!   not wait, those of this node: nobody's messages wait for a round through the cluster.
+//!
+//! Whatever was granted is either answered or given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::engine::{Grant, Op, Reply, Reserve, Reserved, WaiterId};
+use duewheel_core::id::{SessionId, ShardId};
+use duewheel_core::name::{Key, QueueName};
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_shard::budget::Room;
+use duewheel_shard::client::Client;
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::{Answers, Patience};
+use duewheel_shard::pending::Pending;
+use tokio::sync::oneshot;
+
+use crate::routing::demand::{Action, Arrival, Asked, Demand, POST_WAIT_MS, Stand};
+use crate::routing::router::Router;
+use crate::routing::sessions::MS;
+
+/// How long a shard may take to grant. Then the answer is not waited for any more, and what it brings goes back.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a shard is waited for alone. Then it is probed whether the others are there.
+const ALONE: Duration = Duration::from_millis(100);
+/// How long a shard that did not answer is left out, in ns.
+const AWAY: u64 = 1_000 * MS;
+
+impl Router {
+    /// A consumer's demand.
+    pub(super) fn reserve(&self, mut reserve: Reserve, to: oneshot::Sender<Answers>, room: Option<Room>) {
+        reserve.max = reserve.max.min(self.policy.max_reserve);
+        reserve.max_bytes = reserve.max_bytes.min(self.policy.max_reserve_bytes);
+        reserve.lease_ms = reserve.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms));
+        let mut seen = BTreeSet::new();
+        reserve.queues.retain(|queue| seen.insert(queue.clone()));
+        let now = self.now();
+        let soon = self.soon(&reserve, now);
+        let deadline = now.saturating_add(reserve.wait_ms.saturating_mul(MS));
+        let demand = Demand { reserve, answer: to, deadline, soon, stand: Stand::InLine };
+        let waits = demand.deadline > now && !self.has_ended();
+        if waits && soon.is_none_or(|soon| soon > now) {
+            return self.with_lines(|lines, now, out| lines.join(now, demand, out));
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        self.spawn(async move {
+            me.take_or_leave(demand).await;
+            drop(room);
+        });
+    }
+
+    /// When a lease of the session is about to run out, as far as this node knows.
+    fn soon(&self, reserve: &Reserve, now: u64) -> Option<u64> {
+        let margin = reserve.deadline_margin_ms?.saturating_mul(MS);
+        Some(self.sessions.first_end(reserve.session, now)?.saturating_sub(margin))
+    }
+
+    /// Serves a demand that does not wait, or must not wait for long.
+    async fn take_or_leave(self: Arc<Self>, mut demand: Demand) {
+        let asked = self.sweep(&demand).await;
+        let is_empty = matches!(&asked, Ok(Reserved::Grants(grants)) if grants.is_empty());
+        if is_empty && demand.soon.is_some_and(|soon| soon <= self.now()) {
+            let session = demand.reserve.session;
+            let soon = self.look(session, demand.reserve.deadline_margin_ms).await;
+            if soon.is_some_and(|soon| soon <= self.now()) {
+                return self.say(demand.answer, Ok(Reserved::DeadlineSoon));
+            }
+            // A lease has been extended or settled elsewhere.
+            demand.soon = soon;
+            if demand.deadline > self.now() && !self.has_ended() {
+                return self.with_lines(|lines, now, out| lines.join(now, demand, out));
+            }
+        }
+        self.say(demand.answer, asked);
+    }
+
+    /// Asks one shard after the other, but those that hang side by side.
+    async fn sweep(&self, demand: &Demand) -> Result<Reserved, CallError> {
+        let reserve = &demand.reserve;
+        let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
+        let mut near = told.clone();
+        near.extend(self.in_turn(self.shards.here()));
+        let all = (0..self.count()).map(ShardId).collect();
+        let mut order = near.clone();
+        order.extend(self.in_turn(all));
+        let mut seen = BTreeSet::new();
+        order.retain(|shard| seen.insert(*shard));
+        self.leave_out_away(&mut order);
+
+        let mut got: Vec<Grant> = Vec::new();
+        let (mut answered, mut failed) = (false, None);
+        let (mut probes, mut is_probed) = (BTreeMap::new(), false);
+        for (at, shard) in order.iter().copied().enumerate() {
+            if demand.answer.is_closed() || !self.has_room(reserve, &got) {
+                break;
+            }
+            if !got.is_empty() && !near.contains(&shard) {
+                continue;
+            }
+            if let Some(probe) = probes.remove(&shard)
+                && let Err(error) = self.is_there(shard, probe).await
+            {
+                failed = failed.or(Some(error));
+                continue;
+            }
+            let mut asked = pin!(self.ask_more(shard, reserve, &mut got));
+            let answer = match tokio::time::timeout(ALONE, &mut asked).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    if !is_probed {
+                        is_probed = true;
+                        probes = order[at + 1..].iter().map(|other| (*other, self.probe(*other))).collect();
+                    }
+                    asked.await
+                }
+            };
+            match answer {
+                Ok(()) => answered = true,
+                // One that may have granted something is the news: whoever is told that nothing was applied believes it.
+                Err(error) if error.outcome() == Outcome::Unknown => failed = Some(error),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            Some(error) if !answered || (got.is_empty() && error.outcome() == Outcome::Unknown) => Err(error),
+            Some(_) | None => Ok(Reserved::Grants(got)),
+        }
+    }
+
+    fn in_turn(&self, mut shards: Vec<ShardId>) -> Vec<ShardId> {
+        if !shards.is_empty() {
+            let turn = self.next_turn() % shards.len();
+            shards.rotate_left(turn);
+        }
+        shards
+    }
+
+    /// Leaves out those that did not answer lately, if others are left.
+    fn leave_out_away(&self, order: &mut Vec<ShardId>) {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        if away.is_empty() {
+            return;
+        }
+        let now = self.running();
+        away.retain(|_, until| *until > now);
+        if order.iter().any(|shard| !away.contains_key(shard)) {
+            order.retain(|shard| !away.contains_key(shard));
+        }
+    }
+
+    /// Whether another message can be taken without going over what is asked for, however large it is.
+    fn has_room(&self, reserve: &Reserve, got: &[Grant]) -> bool {
+        let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
+        let largest = self.policy.max_body + self.policy.max_headers + Key::MAX;
+        got.len() < reserve.max && (got.is_empty() || bytes.saturating_add(largest) <= reserve.max_bytes)
+    }
+
+    /// Asks a shard for something that changes nothing, at once; the answer comes with the future.
+    fn probe(&self, shard: ShardId) -> Probe {
+        tokio::time::timeout(PATIENCE, self.shards.submit(shard, vec![Op::NextDue], Patience::None))
+    }
+
+    /// Whether a shard has answered a probe.
+    async fn is_there(&self, shard: ShardId, probe: Probe) -> Result<(), CallError> {
+        let Ok(mut answers) = probe.await else {
+            self.is_away(shard);
+            let error =
+                StoreError::new(ErrorKind::Unavailable, format!("shard {shard} did not answer in time"));
+            return Err(CallError::Store { error, outcome: Outcome::NotApplied });
+        };
+        match answers.pop() {
+            // One that has too much to do is there.
+            Some(Ok(_) | Err(CallError::Overloaded)) => Ok(()),
+            Some(Err(error)) => {
+                self.is_away(shard);
+                let error = StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}"));
+                Err(CallError::Store { error, outcome: Outcome::NotApplied })
+            }
+            None => Err(CallError::NO_ANSWER),
+        }
+    }
+
+    /// Asks a shard for as much as is missing.
+    async fn ask_more(
+        &self,
+        shard: ShardId,
+        reserve: &Reserve,
+        got: &mut Vec<Grant>,
+    ) -> Result<(), CallError> {
+        let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
+        let max = reserve.max - got.len();
+        let more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
+        let queues = more.queues.clone();
+        let answer = self.ask(shard, vec![more]).await.pop();
+        let grants = answer.unwrap_or(Err(CallError::NO_ANSWER))?;
+        if grants.len() < max {
+            self.with_lines(|lines, now, out| lines.dry(now, &queues, shard, out));
+        }
+        got.extend(grants);
+        Ok(())
+    }
+
+    /// Asks a shard for what it has for these demands, without waiting. It is asked at once, and the answers come with the future.
+    fn ask(
+        &self,
+        shard: ShardId,
+        demands: Vec<Reserve>,
+    ) -> impl Future<Output = Vec<Result<Vec<Grant>, CallError>>> + Send + use<> {
+        let whose: Vec<(SessionId, Option<u64>)> = demands.iter().map(|d| (d.session, d.lease_ms)).collect();
+        for (session, _) in &whose {
+            self.sessions.asks(*session, shard);
+        }
+        let op = |demand: Reserve| {
+            Op::Reserve(Reserve { wait_ms: 0, deadline_margin_ms: None, waiter: WaiterId(0), ..demand })
+        };
+        let asked = self.now();
+        let ops = demands.into_iter().map(op).collect();
+        let pending = self.shards.submit(shard, ops, Patience::None);
+        let me = self.me.clone();
+        async move {
+            // Without a receiver the grants go back by themselves.
+            let answers = tokio::time::timeout(PATIENCE, pending).await;
+            let (Ok(answers), Some(me)) = (answers, me.upgrade()) else {
+                let error = unavailable(shard, "did not answer in time");
+                if let Some(me) = me.upgrade() {
+                    me.is_away(shard);
+                }
+                return whose.iter().map(|_| Err(error.clone())).collect();
+            };
+            let whose = answers.into_iter().zip(whose);
+            whose
+                .map(|(answer, (session, wished))| me.granted(shard, answer, session, wished, asked))
+                .collect()
+        }
+    }
+
+    fn granted(
+        &self,
+        shard: ShardId,
+        answer: Result<Reply, CallError>,
+        session: SessionId,
+        wished: Option<u64>,
+        asked: u64,
+    ) -> Result<Vec<Grant>, CallError> {
+        match Client::answer_to::<Reserve>(Some(answer)) {
+            Ok(Reserved::Grants(grants)) => {
+                self.sessions.granted(session, wished, &grants, asked);
+                Ok(grants)
+            }
+            // It was asked without a margin, so no lease can be about to run out.
+            Ok(Reserved::HeldBack(_) | Reserved::DeadlineSoon) => Ok(Vec::new()),
+            Ok(Reserved::Overloaded | Reserved::TooManyQueues) => Err(CallError::Overloaded),
+            Err(CallError::Overloaded) => Err(CallError::Overloaded),
+            Err(error) => {
+                self.is_away(shard);
+                Err(of_shard(shard, error))
+            }
+        }
+    }
+
+    fn is_away(&self, shard: ShardId) {
+        let until = self.running().saturating_add(AWAY);
+        self.away.lock().unwrap_or_else(PoisonError::into_inner).insert(shard, until);
+    }
+
+    /// Does what the lines want.
+    pub(super) fn act(self: &Arc<Self>, action: Action) {
+        match action {
+            Action::Answer { to, with } => self.say(to, with),
+            Action::Withdraw { shard, waiter } => {
+                drop(self.shards.submit(shard, vec![Op::CancelReserve { waiter }], Patience::None));
+            }
+            Action::Arm { queue, shard, waiter } => {
+                let post = post(queue.clone(), waiter);
+                let pending = self.shards.submit(shard, vec![Op::Reserve(post)], Patience::None);
+                let me = self.me.clone();
+                self.spawn(async move {
+                    let answer = pending.await.pop();
+                    if let Some(me) = me.upgrade() {
+                        me.post_answered(&queue, shard, waiter, answer);
+                    }
+                });
+            }
+            Action::Ask { queue, shard, demands } => {
+                let answers = self.ask(shard, demands.iter().map(|(_, reserve)| reserve.clone()).collect());
+                let me = self.clone();
+                self.spawn(async move { me.serve(queue, shard, demands, answers.await).await });
+            }
+            Action::Look { arrival, session } => {
+                let me = self.clone();
+                self.spawn(async move {
+                    let margin = me.with_lines(|lines, _, _| lines.margin(arrival));
+                    let soon = me.look(session, margin).await;
+                    me.with_lines(|lines, now, out| lines.looked(now, arrival, soon, out));
+                });
+            }
+        }
+    }
+
+    fn post_answered(
+        &self,
+        queue: &QueueName,
+        shard: ShardId,
+        waiter: WaiterId,
+        answer: Option<Result<Reply, CallError>>,
+    ) {
+        let error = match Client::answer_to::<Reserve>(answer) {
+            Ok(Reserved::Grants(_) | Reserved::HeldBack(_) | Reserved::DeadlineSoon) => {
+                return self.with_lines(|lines, now, out| lines.told(now, queue, shard, waiter, out));
+            }
+            Ok(Reserved::Overloaded | Reserved::TooManyQueues) => CallError::Overloaded,
+            Err(error) => of_shard(shard, error),
+        };
+        self.with_lines(|lines, now, out| lines.not_told(now, queue, shard, waiter, error, out));
+    }
+
+    /// Brings what a shard has given to the first in line.
+    async fn serve(
+        self: Arc<Self>,
+        queue: QueueName,
+        shard: ShardId,
+        demands: Vec<(Arrival, Reserve)>,
+        mut answers: Vec<Result<Vec<Grant>, CallError>>,
+    ) {
+        for (answer, (_, reserve)) in answers.iter_mut().zip(&demands) {
+            let Ok(grants) = answer else { continue };
+            if grants.is_empty() || !self.has_room(reserve, grants) {
+                continue;
+            }
+            for more in self.with_lines(|lines, _, _| lines.have_more(&reserve.queues)) {
+                if more == shard || !self.has_room(reserve, grants) {
+                    continue;
+                }
+                // What is there is answered, and waits for no more than one that hangs.
+                if self.ask_more(more, reserve, grants).await.is_err() {
+                    break;
+                }
+            }
+        }
+        let asked: Vec<Asked> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
+        self.with_lines(|lines, now, out| lines.asked(now, &queue, shard, asked, out));
+    }
+
+    /// When a lease of the session is about to run out, as the shards have it; as this node knows if they cannot be asked.
+    async fn look(&self, session: SessionId, margin_ms: Option<u64>) -> Option<u64> {
+        let margin = margin_ms?.saturating_mul(MS);
+        let asked = self.now();
+        let end = match self.session_deadline(session).await {
+            Ok(left) => asked.saturating_add(left?.saturating_mul(MS)),
+            Err(_) => self.sessions.first_end(session, self.now())?,
+        };
+        Some(end.saturating_sub(margin))
+    }
+
+    /// Answers a demand; what reaches nobody goes back.
+    fn say(&self, to: oneshot::Sender<Answers>, with: Result<Reserved, CallError>) {
+        if let Err(unsent) = to.send(vec![with.map(Reply::Reserve)]) {
+            self.take_back(unsent);
+        }
+    }
+}
+
+/// A shard that was asked whether it is there.
+type Probe = tokio::time::Timeout<Pending>;
+
+/// Waits for one queue, and wants nothing of it.
+fn post(queue: QueueName, waiter: WaiterId) -> Reserve {
+    Reserve {
+        waiter,
+        queues: vec![queue],
+        max: 0,
+        max_bytes: 0,
+        wait_ms: POST_WAIT_MS,
+        lease_ms: None,
+        session: SessionId::NONE,
+        deadline_margin_ms: None,
+    }
+}
+
+/// An error that names the shard it comes from.
+pub(super) fn of_shard(shard: ShardId, error: CallError) -> CallError {
+    match error {
+        CallError::Overloaded => CallError::Overloaded,
+        CallError::Store { error, outcome } => CallError::Store {
+            error: StoreError::new(error.kind(), format!("shard {shard}: {error}")),
+            outcome,
+        },
+        CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => CallError::Store {
+            error: StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}")),
+            outcome: error.outcome(),
+        },
+    }
+}
+
+fn unavailable(shard: ShardId, what: &str) -> CallError {
+    let error = StoreError::new(ErrorKind::Unavailable, format!("shard {shard} {what}"));
+    CallError::Store { error, outcome: Outcome::Unknown }
+}

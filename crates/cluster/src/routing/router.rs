@@ -1,0 +1,547 @@
+//! The way to many shards: takes operations as one engine would, brings each where it belongs, and answers in order.
+//!
+//! Operations of one submission that belong to one shard each go out together, in order within a shard. One that concerns several shards waits for
+//! those before it, and those behind it wait for it. An error of one shard is the answer to its own operations only.
+//!
+//! What concerns this node's connections stays here: who waits ([`crate::routing::demand`]), who holds a queue, which leases a session has
+//! ([`crate::routing::sessions`]). So queues show the holds and waiting reserves of the node that is asked, and a hold keeps a queue visible at its node; its
+//! totals are those of the shards, which forget them when a queue is empty there.
+//!
+//! With one shard everything goes straight to it, unsplit: reserves, sessions and holds, too.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use duewheel_core::engine::{Hold, Op, Reply, SettingsRefusal};
+use duewheel_core::id::ShardId;
+use duewheel_core::message::State;
+use duewheel_core::name::QueueName;
+use duewheel_core::policy::Policy;
+use duewheel_shard::budget::Rooms;
+use duewheel_shard::client::Route;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::error::CallError;
+use duewheel_shard::inbox::{Answers, Inbox, Patience};
+use duewheel_shard::listing::{ListPlaces, Listing};
+use duewheel_shard::local::LocalShard;
+use duewheel_shard::pending::Pending;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::shared::{EndOnPanic, Shared};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+
+use crate::routing::demand::{Action, Lines};
+use crate::routing::partition::{Leases, Way, by_shard, way};
+use crate::routing::sessions::{Sessions, Watch};
+use crate::routing::used_up::UsedUp;
+use crate::shards::Shards;
+
+/// Messages without a key go to one shard so many at a time.
+const TOGETHER: usize = 64;
+/// How often the lines look at a clock that a test moves.
+const LOOK: Duration = Duration::from_millis(2);
+/// They look at any other clock at least so often.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// Attempts to give grants back that reached nobody, and the first pause between them; doubled each time.
+const GIVE_BACK: u32 = 8;
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The table sends an operation here that this router does not know: a bug of ours.
+pub(super) const NOT_ROUTED: CallError = CallError::Closed("the router does not know this operation");
+
+/// Brings operations to shards. See the [module](self).
+pub struct Router {
+    pub(super) me: Weak<Router>,
+    pub(super) shards: Arc<dyn Shards>,
+    pub(super) policy: Policy,
+    pub(super) clock: Arc<dyn Clock>,
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    runtime: Handle,
+    pub(super) sessions: Sessions,
+    pub(super) quotas: QuotaSource,
+    pub(super) used_up: UsedUp,
+    /// Shards that did not answer lately: not asked for messages until then.
+    pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
+    rooms: Arc<Rooms>,
+    lines: Mutex<Lines>,
+    holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
+    /// Whose turn it is.
+    turn: AtomicUsize,
+    /// When the lines are looked at next, by the clock that runs.
+    alarm: AtomicU64,
+    changed: Arc<Notify>,
+    ended: AtomicBool,
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Router").field("shards", &self.shards).finish_non_exhaustive()
+    }
+}
+
+/// What goes out together.
+#[derive(Debug)]
+enum Step {
+    /// Operations of one shard each, and their places among the answers.
+    Side(Vec<(ShardId, Vec<(usize, Op)>)>, Vec<(usize, Op)>),
+    /// One that concerns several shards.
+    Alone(usize, Op),
+}
+
+/// Operations of one shard that are under way.
+#[derive(Debug)]
+struct Group {
+    shard: ShardId,
+    places: Vec<usize>,
+    watches: Vec<(usize, Watch)>,
+    /// Those that settle, if they stand next to others: a refusal for want of room is not for them.
+    settling: Vec<(usize, Op)>,
+    /// Those that any shard may take, if there are quotas: one whose share is used up need not be the last word.
+    movable: Vec<(usize, Op)>,
+    pending: Pending,
+    asked: u64,
+}
+
+impl Router {
+    /// Over these shards, for the node that has this inbox. Names of waiting reserves at shards are numbers behind `names`, which no other node
+    /// gives. Its tasks run on `runtime`, and end when it is dropped; a panic in one of them ends the node.
+    pub fn new(
+        shards: Arc<dyn Shards>,
+        policy: Policy,
+        inbox: &Arc<Inbox>,
+        shared: &Arc<Shared>,
+        quotas: QuotaSource,
+        names: u64,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let router = Arc::new_cyclic(|me| Router {
+            me: me.clone(),
+            sessions: Sessions::default(),
+            quotas,
+            used_up: UsedUp::default(),
+            away: Mutex::default(),
+            rooms: Rooms::new(&policy),
+            lines: Mutex::new(Lines::new(shards.count(), policy.max_waiters, names)),
+            holds: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            alarm: AtomicU64::new(u64::MAX),
+            changed: Arc::new(Notify::new()),
+            ended: AtomicBool::new(false),
+            shards,
+            policy,
+            clock: shared.clock().clone(),
+            inbox: inbox.clone(),
+            shared: shared.clone(),
+            runtime,
+        });
+        if router.count() > 1 {
+            router.spawn(keep_time(Arc::downgrade(&router), router.changed.clone()));
+        }
+        router
+    }
+
+    /// Runs a task of the router's.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let end = EndOnPanic::new(&self.shared, &self.inbox, "a task of the router");
+        self.runtime.spawn(async move {
+            let _end = end;
+            task.await;
+        });
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.shards.count().max(1)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.clock.read().elapsed_ns
+    }
+
+    /// Time that passes even where a test holds the clock, for pauses.
+    pub(super) fn running(&self) -> u64 {
+        u64::try_from(self.clock.running().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(SeqCst)
+    }
+
+    pub(super) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, SeqCst)
+    }
+
+    /// Changes the lines, and does what follows from it.
+    pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Lines, u64, &mut Vec<Action>) -> T) -> T {
+        let mut actions = Vec::new();
+        let result = {
+            let mut lines = lock(&self.lines);
+            let (now, running) = (self.now(), self.running());
+            lines.at(running);
+            let result = change(&mut lines, now, &mut actions);
+            let wakeup = lines.next_wakeup(now).map_or(u64::MAX, |ns| running.saturating_add(ns));
+            if wakeup < self.alarm.swap(wakeup, SeqCst) {
+                self.changed.notify_one();
+            }
+            result
+        };
+        self.act_on(actions);
+        result
+    }
+
+    /// Lets time do its work on the lines. Returns how long nothing is to be done, if anything ever is.
+    fn tick(&self) -> Option<Duration> {
+        let mut actions = Vec::new();
+        let sleep = {
+            let mut lines = lock(&self.lines);
+            let (now, running) = (self.now(), self.running());
+            lines.at(running);
+            lines.tick(now, &mut actions);
+            let wakeup = lines.next_wakeup(now);
+            self.alarm.store(wakeup.map_or(u64::MAX, |ns| running.saturating_add(ns)), SeqCst);
+            wakeup.map(Duration::from_nanos)
+        };
+        self.act_on(actions);
+        sleep
+    }
+
+    fn act_on(&self, actions: Vec<Action>) {
+        let Some(me) = self.me.upgrade() else { return };
+        for action in actions {
+            me.act(action);
+        }
+    }
+
+    /// A shard for what belongs nowhere: one of this node, else any; each in its turn.
+    fn any(&self) -> ShardId {
+        let here = self.shards.here();
+        let turn = self.next_turn();
+        match here.as_slice() {
+            [] => ShardId(u32::try_from(turn % self.count() as usize).unwrap_or(0)),
+            here => here[turn % here.len()],
+        }
+    }
+
+    fn steps(&self, ops: Vec<Op>) -> VecDeque<Step> {
+        let mut steps = VecDeque::new();
+        let (mut any, mut left) = (ShardId(0), 0);
+        for (place, op) in ops.into_iter().enumerate() {
+            let to = match way(&op, self.count()) {
+                Way::To(shard) => Some(shard),
+                Way::Any => {
+                    if left == 0 {
+                        (any, left) = (self.any(), TOGETHER);
+                    }
+                    left -= 1;
+                    Some(any)
+                }
+                Way::Node => None,
+                Way::Many => {
+                    steps.push_back(Step::Alone(place, op));
+                    continue;
+                }
+            };
+            if !matches!(steps.back(), Some(Step::Side(..))) {
+                steps.push_back(Step::Side(Vec::new(), Vec::new()));
+            }
+            let Some(Step::Side(groups, own)) = steps.back_mut() else { continue };
+            let Some(shard) = to else {
+                own.push((place, op));
+                continue;
+            };
+            match groups.iter_mut().find(|(of, _)| *of == shard) {
+                Some((_, group)) => group.push((place, op)),
+                None => groups.push((shard, vec![(place, op)])),
+            }
+        }
+        steps
+    }
+
+    /// Sends operations of one shard on their way.
+    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: Patience) -> Group {
+        let settles = |(_, op): &(usize, Op)| op.operation().settles;
+        let is_mixed = ops.iter().any(settles) && !ops.iter().all(settles);
+        let settling = ops.iter().filter(|one| is_mixed && settles(one)).cloned().collect();
+        let watch = |(place, op): &(usize, Op)| Some((*place, self.sessions.watch(op, shard)?));
+        let watches = ops.iter().filter_map(watch).collect();
+        let movable = if self.quotas.are_set() {
+            ops.iter().filter(|(_, op)| way(op, self.count()) == Way::Any).cloned().collect()
+        } else {
+            Vec::new()
+        };
+        let asked = self.now();
+        let (places, ops) = ops.into_iter().unzip();
+        let pending = self.shards.submit(shard, ops, patience);
+        Group { shard, places, watches, settling, movable, pending, asked }
+    }
+
+    /// Takes the answers to what [`Router::send`] has sent.
+    async fn receive(&self, group: Group, answers: &mut [Option<Result<Reply, CallError>>]) {
+        let Group { shard, places, watches, settling, movable, pending, asked } = group;
+        let mut came = pending.await;
+        if !movable.is_empty() {
+            let at = |place: usize| places.iter().position(|p| *p == place);
+            let movable = movable.into_iter().filter_map(|(place, op)| Some((at(place)?, op))).collect();
+            self.move_on(shard, movable, &mut came).await;
+        }
+        if !settling.is_empty() && came.iter().all(|a| matches!(a, Err(CallError::Overloaded))) {
+            // One after the other under way, as they stood.
+            let again: Vec<_> = settling
+                .into_iter()
+                .map(|(place, op)| (place, self.shards.submit(shard, vec![op], Patience::None)))
+                .collect();
+            for (place, pending) in again {
+                let answer = pending.await.pop();
+                if let (Some(at), Some(answer)) = (places.iter().position(|p| *p == place), answer) {
+                    came[at] = answer;
+                }
+            }
+        }
+        for (place, answer) in places.into_iter().zip(came) {
+            if let Some((_, watch)) = watches.iter().find(|(at, _)| *at == place) {
+                self.sessions.answered(*watch, &answer, asked);
+            }
+            if let Some(slot) = answers.get_mut(place) {
+                *slot = Some(answer);
+            }
+        }
+    }
+
+    /// What is decided here: all that [`Routing::Node`](duewheel_core::engine::Routing::Node) stands for in the table.
+    fn decide(&self, op: Op) -> Result<Reply, CallError> {
+        match op {
+            Op::Hold { queue, how } => {
+                if !self.hold(queue, how) {
+                    return Ok(Reply::Configure(SettingsRefusal::Overloaded));
+                }
+            }
+            Op::LetGo { queue, how } => self.let_go(&queue, how),
+            Op::CancelReserve { waiter } => self.with_lines(|lines, now, out| lines.cancel(now, waiter, out)),
+            // The test `every_operation_goes_where_the_table_says` asks for each.
+            _ => return Err(NOT_ROUTED),
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Whether the queue is held: it is not if it would be one too many.
+    fn hold(&self, queue: QueueName, how: Hold) -> bool {
+        let mut holds = lock(&self.holds);
+        let room = holds.contains_key(&queue) || holds.len() < self.policy.max_queues;
+        if room {
+            holds.entry(queue).or_default()[how as usize] += 1;
+        }
+        room
+    }
+
+    fn let_go(&self, queue: &QueueName, how: Hold) {
+        let mut holds = lock(&self.holds);
+        let Some(held) = holds.get_mut(queue) else { return };
+        held[how as usize] = held[how as usize].saturating_sub(1);
+        if *held == [0; 3] {
+            holds.remove(queue);
+        }
+    }
+
+    /// Who holds a queue, for each `Hold`.
+    pub(super) fn holds(&self) -> MutexGuard<'_, BTreeMap<QueueName, [u32; 3]>> {
+        lock(&self.holds)
+    }
+
+    /// Does the steps of a submission, the first of which has begun, and answers.
+    async fn work(
+        self: Arc<Self>,
+        begun: Vec<Group>,
+        rest: VecDeque<Step>,
+        mut answers: Vec<Option<Result<Reply, CallError>>>,
+        to: oneshot::Sender<Answers>,
+        patience: Patience,
+    ) {
+        for group in begun {
+            self.receive(group, &mut answers).await;
+        }
+        for step in rest {
+            match step {
+                Step::Side(groups, own) => {
+                    for group in self.begin(groups, own, &mut answers, patience) {
+                        self.receive(group, &mut answers).await;
+                    }
+                }
+                Step::Alone(place, op) => {
+                    let answer = Box::pin(self.many(op, patience)).await;
+                    if let Some(slot) = answers.get_mut(place) {
+                        *slot = Some(answer);
+                    }
+                }
+            }
+        }
+        self.answer(to, answers);
+    }
+
+    fn begin(
+        &self,
+        groups: Vec<(ShardId, Vec<(usize, Op)>)>,
+        own: Vec<(usize, Op)>,
+        answers: &mut [Option<Result<Reply, CallError>>],
+        patience: Patience,
+    ) -> Vec<Group> {
+        for (place, op) in own {
+            if let Some(slot) = answers.get_mut(place) {
+                *slot = Some(self.decide(op));
+            }
+        }
+        groups.into_iter().map(|(shard, ops)| self.send(shard, ops, patience)).collect()
+    }
+
+    fn answer(&self, to: oneshot::Sender<Answers>, answers: Vec<Option<Result<Reply, CallError>>>) {
+        let missing = || Err(CallError::Lost("the shard gave no answer"));
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect();
+        if let Err(unsent) = to.send(answers) {
+            self.take_back(unsent);
+        }
+    }
+
+    /// Takes grants back that nobody has received.
+    pub(super) fn take_back(&self, answers: Answers) {
+        let leases: Leases = answers.iter().flatten().flat_map(Reply::leases).collect();
+        for (shard, leases) in by_shard(&leases, self.count()) {
+            let Some(me) = self.me.upgrade() else { return };
+            let op = Op::Undelivered { leases };
+            self.sessions.watch(&op, shard);
+            self.spawn(async move { me.insist(shard, op, GIVE_BACK).await });
+        }
+    }
+
+    /// Tells a shard until it has heard, for a bounded number of times: at the latest the leases' own end does the same.
+    pub(super) async fn insist(&self, shard: ShardId, op: Op, times: u32) {
+        let mut pause = FIRST_PAUSE;
+        let operation = op.operation().name;
+        for _ in 0..times {
+            match self.shards.submit(shard, vec![op.clone()], Patience::None).await.pop() {
+                Some(Err(error)) => tracing::debug!(%shard, operation, %error, "not told yet"),
+                Some(Ok(_)) | None => return,
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(5));
+        }
+    }
+
+    /// One shard takes everything.
+    fn straight(&self, ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
+        // Those that wait are not under way meanwhile.
+        let waits = ops.iter().any(|op| matches!(op, Op::Reserve(r) if r.wait_ms > 0));
+        let room = self.rooms.take(&ops);
+        if room.is_none() {
+            return Err((CallError::Overloaded, ops));
+        }
+        let pending = self.shards.submit(ShardId(0), ops, patience);
+        Ok(pending.holding(room.filter(|_| !waits)))
+    }
+}
+
+impl Route for Router {
+    fn waiting(&self) -> Option<u64> {
+        (self.count() != 1).then(|| self.with_lines(|lines, _, _| lines.len() as u64))
+    }
+
+    fn local_shards(&self) -> Vec<LocalShard> {
+        self.shards.local_shards()
+    }
+
+    fn offer(&self, mut ops: Vec<Op>, patience: Patience) -> Result<Pending, (CallError, Vec<Op>)> {
+        if self.count() == 1 {
+            return self.straight(ops, patience);
+        }
+        let (Some(room), Some(me)) = (self.rooms.take(&ops), self.me.upgrade()) else {
+            return Err((CallError::Overloaded, ops));
+        };
+        let n = ops.len();
+        let (to, answers) = oneshot::channel();
+        if n == 1
+            && matches!(ops.first(), Some(Op::Reserve(_)))
+            && let Some(Op::Reserve(reserve)) = ops.pop()
+        {
+            self.reserve(reserve, to, Some(room));
+            return Ok(Pending::new(answers, n));
+        }
+        let mut steps = self.steps(ops);
+        let mut slots: Vec<_> = (0..n).map(|_| None).collect();
+        // At once, so that two submissions to one shard keep their order.
+        let mut begun = Vec::new();
+        match steps.pop_front() {
+            Some(Step::Side(groups, own)) => begun = self.begin(groups, own, &mut slots, patience),
+            Some(alone @ Step::Alone(..)) => steps.push_front(alone),
+            None => {}
+        }
+        if steps.is_empty() && begun.is_empty() {
+            self.answer(to, slots);
+            return Ok(Pending::new(answers, n));
+        }
+        let is_whole =
+            |group: &Group| group.places.len() == n && group.watches.is_empty() && group.movable.is_empty();
+        if steps.is_empty()
+            && begun.len() == 1
+            && let Some(group) = begun.pop_if(|group| is_whole(group) && group.settling.is_empty())
+        {
+            return Ok(group.pending.holding(Some(room)));
+        }
+        self.spawn(async move {
+            me.work(begun, steps, slots, to, patience).await;
+            drop(room);
+        });
+        Ok(Pending::new(answers, n))
+    }
+
+    fn shards(&self) -> u32 {
+        self.count()
+    }
+
+    fn list(
+        &self,
+        queue: QueueName,
+        state: Option<State>,
+        after: Option<ListPlaces>,
+        limit: usize,
+    ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
+        let me = self.me.upgrade();
+        Box::pin(async move {
+            let me = me.ok_or(CallError::Closed("the router has ended"))?;
+            me.pages(queue, state, after, limit).await
+        })
+    }
+
+    fn end_waits(&self) {
+        self.ended.store(true, SeqCst);
+        self.with_lines(|lines, now, out| lines.end_all(now, out));
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        // Ends the task that keeps time.
+        self.changed.notify_one();
+    }
+}
+
+/// Looks at the lines when their time has come.
+async fn keep_time(router: Weak<Router>, changed: Arc<Notify>) {
+    loop {
+        let sleep = {
+            let Some(router) = router.upgrade() else { return };
+            // A clock that a test moves does not say when.
+            let is_held = router.clock.nap(LOOK) > LONGEST_SLEEP;
+            router.tick().map(|wanted| if is_held { LOOK } else { wanted.min(LONGEST_SLEEP) })
+        };
+        match sleep {
+            Some(sleep) => drop(tokio::time::timeout(sleep, changed.notified()).await),
+            None => changed.notified().await,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,264 @@
+//! Leases that are bound to connections of this node: where they are, and when the first of a connection runs out.
+//!
+//! A session's number is given by one node and used by nobody else, so every lease of it has passed here. What the table says of ends is a
+//! lower bound: a lease may have been extended or settled by its token elsewhere. So before anybody hears that an end is near, the shards are
+//! asked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use duewheel_core::engine::{Grant, Named, OnLease, Op, Reply};
+use duewheel_core::id::{MessageId, SessionId, ShardId};
+use duewheel_shard::error::CallError;
+
+/// A ms, in the unit of [`duewheel_shard::clock::Reading::elapsed_ns`].
+pub(crate) const MS: u64 = 1_000_000;
+
+/// The sessions of this node that have asked for leases.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    sessions: HashMap<SessionId, Session>,
+    /// Whose a lease is.
+    of: HashMap<MessageId, SessionId>,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    /// Where it may have leases.
+    shards: BTreeSet<ShardId>,
+    leases: BTreeMap<MessageId, Lease>,
+    by_end: BTreeSet<(u64, MessageId)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    /// By the clock of this node, in ns. Not later than the shard has it.
+    until: u64,
+    length: Length,
+}
+
+/// How long a lease is.
+#[derive(Clone, Copy, Debug)]
+enum Length {
+    /// As message and queue say: an extension that asks for no length has this one, too, in ms.
+    Natural(u64),
+    /// As its consumer wished.
+    Wished,
+}
+
+/// What an answer will tell of leases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Watch {
+    /// That one was given.
+    Grant(SessionId, Option<u64>),
+    /// That one was extended, by so many ms.
+    Extend(MessageId, Option<u64>),
+    /// That one has ended.
+    Settle(MessageId),
+}
+
+impl Table {
+    fn end(&mut self, id: MessageId) {
+        let Some(session) = self.of.remove(&id).and_then(|of| self.sessions.get_mut(&of)) else { return };
+        if let Some(lease) = session.leases.remove(&id) {
+            session.by_end.remove(&(lease.until, id));
+        }
+    }
+
+    /// Forgets a few leases that have run out.
+    fn forget(&mut self, of: SessionId, now: u64) {
+        for _ in 0..4 {
+            let first = self.sessions.get(&of).and_then(|session| session.by_end.first());
+            match first {
+                Some(&(until, id)) if until <= now => self.end(id),
+                Some(_) | None => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, now: u64, of: SessionId, id: MessageId, lease: Lease) {
+        self.end(id);
+        self.forget(of, now);
+        // Gone meanwhile: so are its leases.
+        let Some(session) = self.sessions.get_mut(&of) else { return };
+        session.leases.insert(id, lease);
+        session.by_end.insert((lease.until, id));
+        self.of.insert(id, of);
+    }
+}
+
+impl Sessions {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on the session may have leases at this shard.
+    pub(crate) fn asks(&self, session: SessionId, shard: ShardId) {
+        if session != SessionId::NONE {
+            self.table().sessions.entry(session).or_default().shards.insert(shard);
+        }
+    }
+
+    /// What the answer to this will tell, if anything. Call it before the operation goes to its shard.
+    pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<Watch> {
+        if let Op::ReserveOne { session, lease_ms, .. } = op {
+            self.asks(*session, shard);
+            return (*session != SessionId::NONE).then_some(Watch::Grant(*session, *lease_ms));
+        }
+        if !op.leases().is_empty() {
+            let mut table = self.table();
+            op.leases().iter().for_each(|&(id, _)| table.end(id));
+            return None;
+        }
+        let Named::Id(id) = op.names() else { return None };
+        let watch = match (op.operation().lease, op) {
+            (OnLease::Extends, Op::Extend { lease_ms, .. }) => Watch::Extend(id, *lease_ms),
+            (OnLease::Ends | OnLease::EndsOwn, _) => Watch::Settle(id),
+            (OnLease::Nothing | OnLease::Begins | OnLease::Extends, _) => return None,
+        };
+        self.table().of.contains_key(&id).then_some(watch)
+    }
+
+    /// An answer has come to what was asked at `asked`, in ns.
+    pub(crate) fn answered(&self, watch: Watch, answer: &Result<Reply, CallError>, asked: u64) {
+        match (watch, answer) {
+            (Watch::Grant(session, wished), Ok(Reply::ReserveOne(Ok(grant)))) => {
+                self.granted(session, wished, std::slice::from_ref(&**grant), asked);
+            }
+            (Watch::Extend(id, wished), Ok(Reply::Extend(Ok(_)))) => {
+                let mut table = self.table();
+                let Some(&of) = table.of.get(&id) else { return };
+                let Some(&lease) = table.sessions.get(&of).and_then(|s| s.leases.get(&id)) else { return };
+                let length_ms = match (wished, lease.length) {
+                    (Some(ms), _) | (None, Length::Natural(ms)) => ms,
+                    // Not known: the shards are asked when the old end is near.
+                    (None, Length::Wished) => return,
+                };
+                table.begin(asked, of, id, Lease { until: end(asked, length_ms), ..lease });
+            }
+            (Watch::Settle(id), Ok(Reply::Settle(Ok(_)))) => self.table().end(id),
+            // Refused or not answered: the lease runs on, or has run out before.
+            (Watch::Grant(..) | Watch::Extend(..) | Watch::Settle(_), _) => {}
+        }
+    }
+
+    /// Leases were given to what was asked for at `asked`, with a length that the consumer wished for or not.
+    pub(crate) fn granted(&self, session: SessionId, wished: Option<u64>, grants: &[Grant], asked: u64) {
+        if session == SessionId::NONE {
+            return;
+        }
+        let mut table = self.table();
+        for grant in grants {
+            let length = wished.map_or(Length::Natural(grant.lease_ms), |_| Length::Wished);
+            let lease = Lease { until: end(asked, grant.lease_ms), length };
+            table.begin(asked, session, grant.message.id, lease);
+        }
+    }
+
+    /// When its first lease runs out, in ns; at `now`.
+    pub(crate) fn first_end(&self, session: SessionId, now: u64) -> Option<u64> {
+        let mut table = self.table();
+        loop {
+            let &(until, id) = table.sessions.get(&session)?.by_end.first()?;
+            if until > now {
+                return Some(until);
+            }
+            table.end(id);
+        }
+    }
+
+    /// Where it may have leases.
+    pub(crate) fn shards(&self, session: SessionId) -> Vec<ShardId> {
+        let table = self.table();
+        table.sessions.get(&session).map_or_else(Vec::new, |s| s.shards.iter().copied().collect())
+    }
+
+    /// It is no more. Returns where it may have leases.
+    pub(crate) fn close(&self, session: SessionId) -> Vec<ShardId> {
+        let mut table = self.table();
+        let Some(closed) = table.sessions.remove(&session) else { return Vec::new() };
+        for id in closed.leases.keys() {
+            table.of.remove(id);
+        }
+        closed.shards.into_iter().collect()
+    }
+}
+
+fn end(asked: u64, length_ms: u64) -> u64 {
+    asked.saturating_add(length_ms.saturating_mul(MS))
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::engine::{Proof, Settled};
+    use duewheel_core::id::LeaseToken;
+    use duewheel_core::message::{Message, Options};
+    use duewheel_core::time::WallMs;
+    use duewheel_core::{Epoch, QueueName};
+
+    use super::*;
+
+    const SESSION: SessionId = SessionId(7);
+
+    fn grant(id: u64, lease_ms: u64) -> Grant {
+        Grant {
+            message: std::sync::Arc::new(Message {
+                id: MessageId(id),
+                queue: QueueName::new("q").unwrap(),
+                key: None,
+                body: bytes::Bytes::new(),
+                headers: Vec::new(),
+                options: Options::default(),
+                enqueued_at: WallMs(0),
+            }),
+            attempt: 1,
+            priority: 0,
+            due_at: WallMs(0),
+            token: LeaseToken { epoch: Epoch(1), counter: id },
+            lease_until: WallMs(0),
+            lease_ms,
+            lateness_ms: 0,
+            generation: 1,
+        }
+    }
+
+    #[test]
+    fn the_first_end_follows_grants_extensions_and_settlements() {
+        let sessions = Sessions::default();
+        let first = |now: u64| sessions.first_end(SESSION, now * MS).map(|ns| ns / MS);
+        sessions.asks(SESSION, ShardId(0));
+        sessions.granted(SESSION, None, &[grant(1, 100), grant(2, 300)], 0);
+        assert_eq!(first(0), Some(100));
+        let proof = Proof::Session(SESSION);
+        let extend = Op::Extend { id: MessageId(1), proof, lease_ms: None };
+        let watch = sessions.watch(&extend, ShardId(0)).unwrap();
+        sessions.answered(watch, &Ok(Reply::Extend(Ok(WallMs(0)))), 250 * MS);
+        assert_eq!(first(0), Some(300), "100 ms from 250 on, and the other one");
+        let ack = Op::Ack { id: MessageId(2), proof };
+        let watch = sessions.watch(&ack, ShardId(0)).unwrap();
+        sessions.answered(watch, &Err(CallError::Overloaded), 0);
+        assert_eq!(first(0), Some(300), "not settled");
+        sessions.answered(watch, &Ok(Reply::Settle(Ok(Settled::Acked))), 0);
+        assert_eq!(first(0), Some(350));
+        assert_eq!(first(350), None, "it has run out");
+        assert!(sessions.watch(&ack, ShardId(0)).is_none());
+    }
+
+    #[test]
+    fn a_closed_session_leaves_nothing_and_says_where_it_may_have_leases() {
+        let sessions = Sessions::default();
+        sessions.asks(SessionId::NONE, ShardId(1));
+        let one = Op::ReserveOne { id: MessageId(3), session: SESSION, lease_ms: Some(10) };
+        let watch = sessions.watch(&one, ShardId(2)).unwrap();
+        sessions.answered(watch, &Ok(Reply::ReserveOne(Ok(Box::new(grant(3, 10))))), 0);
+        sessions.asks(SESSION, ShardId(0));
+        assert_eq!(sessions.close(SESSION), [ShardId(0), ShardId(2)]);
+        sessions.granted(SESSION, None, &[grant(4, 10)], 0);
+        assert!(sessions.close(SESSION).is_empty(), "an answer that comes late changes nothing");
+        let table = sessions.table();
+        assert!(table.of.is_empty() && table.sessions.is_empty());
+    }
+}

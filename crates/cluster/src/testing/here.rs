@@ -1,0 +1,110 @@
+//! Shards that are all in this process and in memory, behind a router: for tests of front ends.
+
+use std::sync::Arc;
+
+use duewheel_core::engine::{Config, Ids, Op};
+use duewheel_core::id::ShardId;
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{MemoryStore, Store};
+use duewheel_shard::client::Client;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::inbox::{Inbox, Patience};
+use duewheel_shard::lifecycle::Lifecycle;
+use duewheel_shard::local::LocalShard;
+use duewheel_shard::pending::Pending;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::runner::{StartError, WhenFenced};
+use duewheel_shard::shared::Shared;
+use duewheel_shard::thread::Shard;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::routing::router::Router;
+use crate::shards::Shards;
+
+/// Names of reserves and sessions of this node.
+const NAMES: u64 = 1 << 40;
+
+/// Shards of this process.
+#[derive(Debug)]
+struct Here(Vec<One>);
+
+#[derive(Debug)]
+struct One {
+    client: Client,
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+}
+
+/// A client of so many shards in memory. What its lifecycle ends is a shard of its own, which nobody asks anything.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn open(
+    shards: u32,
+    policy: &Policy,
+    seed: u64,
+    quotas: QuotaSource,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Client, Lifecycle), StartError> {
+    let start = |ids| {
+        let config = Config { policy: policy.clone(), seed, ids, ..Config::default() };
+        let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
+        Shard::start(Box::new(opener), config, quotas.clone(), clock.clone(), WhenFenced::OpenAgain)
+            .map(Shard::hand_on)
+    };
+    let mut here = Here(Vec::new());
+    for shard in 0..shards {
+        let (inbox, shared) = start(Ids::of(ShardId(shard), shards))?;
+        here.0.push(One { client: Client::new(inbox.clone(), shared.clone()), inbox, shared });
+    }
+    let (inbox, shared) = start(Ids::default())?;
+    let router = Router::new(
+        Arc::new(here),
+        policy.clone(),
+        &inbox,
+        &shared,
+        quotas.clone(),
+        NAMES,
+        Handle::current(),
+    );
+    let life = Lifecycle::new(inbox.clone(), shared.clone());
+    Ok((Client::routed(inbox, shared, router, NAMES), life))
+}
+
+impl Shards for Here {
+    fn count(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+
+    fn here(&self) -> Vec<ShardId> {
+        (0..self.count()).map(ShardId).collect()
+    }
+
+    fn local_shards(&self) -> Vec<LocalShard> {
+        let local = |(shard, one): (ShardId, &One)| {
+            LocalShard::new(Some(shard), Some((one.inbox.clone(), one.shared.clone())))
+        };
+        self.here().into_iter().zip(&self.0).map(local).collect()
+    }
+
+    fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
+        let n = ops.len();
+        match self.0[shard.0 as usize].client.offer(ops, patience) {
+            Ok(pending) => pending,
+            Err((error, _)) => {
+                let (to, answers) = oneshot::channel();
+                drop(to.send((0..n).map(|_| Err(error.clone())).collect()));
+                Pending::new(answers, n)
+            }
+        }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        for one in &self.0 {
+            Lifecycle::new(one.inbox.clone(), one.shared.clone()).stop();
+        }
+    }
+}

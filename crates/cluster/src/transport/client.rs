@@ -1,0 +1,465 @@
+//! The asking side: requests of this node to one other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use duewheel_core::engine::Op;
+use duewheel_core::id::ShardId;
+use duewheel_core::store::Node;
+use duewheel_shard::backoff::jittered;
+use duewheel_shard::inbox::{Answers, Patience};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
+
+use super::handshake::{Hello, MAGIC, Role, Welcome, Who};
+use super::{Agreed, Frames, Heard, Terms};
+use crate::transport::wire::{self, Frame, Head, LENGTH, Limits, MAX_GREETING, WireError};
+
+/// Bytes that are handed to the socket at a time: of so much it is not known whether it went out when the connection breaks.
+const BATCH: usize = 256 * 1024;
+
+/// Another node, as this one asks it. Requests are sent in the order in which they were asked.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    node: Node,
+    terms: Terms,
+    max_queued: usize,
+    state: Mutex<State>,
+    /// Something is to be sent.
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    phase: Phase,
+    queue: VecDeque<(Option<u64>, Vec<u8>)>,
+    queued: usize,
+    /// In the order of asking.
+    flying: BTreeMap<u64, Flying>,
+    next: u64,
+    /// Connections that were up so far.
+    lives: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Phase {
+    /// Nothing is asked yet: what the other node takes is not known.
+    #[default]
+    Connecting,
+    Up(Agreed),
+    /// Until the next attempt, for this reason.
+    Down(Box<str>),
+    /// What is under way comes to its end; nothing more is asked.
+    Parting,
+    /// For good.
+    Closed,
+}
+
+#[derive(Debug)]
+struct Flying {
+    to: oneshot::Sender<Outcome>,
+    sent: Sent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    No,
+    /// At least in part, or about to be.
+    Maybe,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It was answered.
+    Answered(Answers),
+    /// The other node does not own the shard; nothing was applied.
+    NotMine(Box<str>),
+    /// It never left this node.
+    NotSent(Box<str>),
+    /// It may have been applied.
+    Lost(Box<str>),
+}
+
+/// Why nothing was asked.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotAsked {
+    /// Too much waits to be sent.
+    Overloaded,
+    /// There is no connection at the moment.
+    Away(Box<str>),
+    /// More than the other node takes in one frame.
+    TooLarge(Limits),
+    /// The version that the other node speaks does not have it.
+    NotKnown(Box<str>),
+}
+
+impl Peer {
+    /// Nothing is connected before [`Peer::run`].
+    pub(crate) fn new(node: Node, terms: Terms, max_queued: usize) -> Self {
+        Peer { node, terms, max_queued, state: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// Who it is.
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Whether it can be asked at this moment.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self.state().phase, Phase::Up(_))
+    }
+
+    /// Connections that were up so far.
+    #[cfg(test)]
+    pub(crate) fn lives(&self) -> u64 {
+        self.state().lives
+    }
+
+    /// The version that is spoken on the present connection.
+    #[cfg(test)]
+    pub(crate) fn version(&self) -> Option<u32> {
+        self.up(&self.state()).ok().map(|agreed| agreed.dialect.number)
+    }
+
+    /// Asks. The outcome comes whatever happens, and dropping its receiver does not take the request back.
+    ///
+    /// # Errors
+    /// See [`NotAsked`]; nothing was sent.
+    pub(crate) fn ask(
+        &self,
+        shard: ShardId,
+        patience: Patience,
+        ops: &[Op],
+    ) -> Result<oneshot::Receiver<Outcome>, NotAsked> {
+        let (id, life, agreed) = {
+            let mut state = self.state();
+            let agreed = self.up(&state)?;
+            if state.queued >= self.max_queued {
+                return Err(NotAsked::Overloaded);
+            }
+            state.next += 1;
+            (state.next, state.lives, agreed)
+        };
+        let frame = match wire::request(id, shard, patience, ops, agreed.limits, agreed.dialect) {
+            Ok(frame) => frame,
+            Err(WireError::TooLarge | WireError::Damaged) => return Err(NotAsked::TooLarge(agreed.limits)),
+            Err(WireError::NotKnown) => {
+                let (name, version) = (&self.node.name, agreed.dialect.number);
+                let why = format!("node {name} speaks version {version}, which does not have this request");
+                return Err(NotAsked::NotKnown(why.into()));
+            }
+        };
+        let (to, outcome) = oneshot::channel();
+        let mut state = self.state();
+        self.up(&state)?;
+        if state.lives != life {
+            // What was agreed then may not hold now.
+            return Err(NotAsked::Away("it has connected anew".into()));
+        }
+        state.queued += frame.len();
+        state.queue.push_back((Some(id), frame));
+        state.flying.insert(id, Flying { to, sent: Sent::No });
+        drop(state);
+        self.wake.notify_one();
+        Ok(outcome)
+    }
+
+    fn up(&self, state: &State) -> Result<Agreed, NotAsked> {
+        match &state.phase {
+            Phase::Up(agreed) => Ok(*agreed),
+            Phase::Connecting => {
+                Err(NotAsked::Away(format!("node {} is being connected to", self.node.name).into()))
+            }
+            Phase::Down(why) => Err(NotAsked::Away(why.clone())),
+            Phase::Parting | Phase::Closed => Err(NotAsked::Away("it takes part no more".into())),
+        }
+    }
+
+    /// Tells it that owners may have changed, if there is a connection.
+    pub(crate) fn nudge(&self) {
+        self.send(&Head::Nudge);
+    }
+
+    /// Asks nothing more, and ends when what is under way is answered or the connection breaks.
+    pub(crate) fn part(&self) {
+        let mut state = self.state();
+        if !matches!(state.phase, Phase::Closed) {
+            state.phase = Phase::Parting;
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Ends it: what was not sent was not applied, the rest is unknown.
+    pub(crate) fn close(&self, why: &str) {
+        self.fail(Phase::Closed, why);
+        self.wake.notify_one();
+    }
+
+    /// Requests without an outcome.
+    pub(crate) fn flying(&self) -> usize {
+        self.state().flying.len()
+    }
+
+    /// Connects, and connects again, until it is closed.
+    pub(crate) async fn run(&self) {
+        let pace = self.terms.pace;
+        let mut pause = pace.pause;
+        loop {
+            let ended = match timeout(pace.greet, self.connect()).await {
+                Ok(Ok((stream, agreed))) => {
+                    if !self.turn(Phase::Up(agreed)) {
+                        self.fail(Phase::Closed, "it takes part no more");
+                        return;
+                    }
+                    let version = agreed.dialect.number;
+                    tracing::debug!(node = %self.node.name, version, "connected to a node");
+                    // It may not know yet that this node takes part.
+                    self.nudge();
+                    pause = pace.pause;
+                    self.talk(stream, agreed).await
+                }
+                Ok(Err(error)) => error,
+                Err(_) => io::Error::new(io::ErrorKind::TimedOut, "no answer to the greeting in time"),
+            };
+            let why = format!("node {}: {ended}", self.node.name);
+            tracing::debug!(%why, "no connection to a node");
+            if self.fail(Phase::Down(why.as_str().into()), &why) {
+                return;
+            }
+            tokio::time::sleep(jittered(pause)).await;
+            pause = (pause * 2).min(pace.longest_pause);
+            if !self.turn(Phase::Connecting) {
+                return;
+            }
+        }
+    }
+
+    /// Turns to another phase, unless it is closed for good.
+    fn turn(&self, phase: Phase) -> bool {
+        let mut state = self.state();
+        let open = !matches!(state.phase, Phase::Parting | Phase::Closed);
+        if open {
+            state.lives += u64::from(matches!(phase, Phase::Up(_)));
+            state.phase = phase;
+        }
+        open
+    }
+
+    /// A connection on which each knows the other.
+    async fn connect(&self) -> io::Result<(TlsStream<TcpStream>, Agreed)> {
+        let terms = &self.terms;
+        let stream = TcpStream::connect(&*self.node.advertise).await?;
+        stream.set_nodelay(true)?;
+        let (mut stream, binding) = terms.tls.connect(stream, &self.node.advertise).await?;
+        let hello = Hello {
+            magic: MAGIC,
+            versions: terms.speaks.range(),
+            takes: terms.limits.into(),
+            from: Who::from(&terms.me),
+            to: Who::from(&self.node),
+        };
+        let keyring = terms.secrets.borrow().clone();
+        let hello = wire::greeting(&hello).map_err(io::Error::other)?;
+        let said = &hello[LENGTH..];
+        let proofs = wire::greeting(&keyring.prove_all(&binding, said)).map_err(io::Error::other)?;
+        let heard = Heard::now();
+        super::write(&mut stream, &[&*hello, &*proofs].concat(), &heard).await?;
+        // The owner says nothing more before it is asked, so there is nothing behind its word that this could swallow.
+        let mut frames = Frames::new(&mut stream);
+        let agreed = match hear_greeting(&mut frames, &heard).await? {
+            Welcome::Come { version, takes, proof } => {
+                let Some(by) = keyring.check(&[proof], Role::Owner, &binding, said) else {
+                    return Err(io::Error::other("it does not know the cluster's secret"));
+                };
+                let dialect = terms.speaks.common((version, version));
+                let dialect = dialect
+                    .ok_or_else(|| io::Error::other("it wants a version that this node has not named"))?;
+                Agreed { dialect, limits: terms.limits.and(takes.into()), by }
+            }
+            Welcome::Stranger => {
+                return Err(io::Error::other("it knows another secret of the cluster than this node"));
+            }
+            Welcome::OtherVersions(oldest, newest) => {
+                let mine = terms.speaks.range();
+                let text = format!(
+                    "it speaks the versions {oldest} to {newest} of the nodes' protocol, this one {} to {}",
+                    mine.0, mine.1
+                );
+                return Err(io::Error::other(text));
+            }
+            Welcome::OtherNode(who) => {
+                let text = format!("node {} ({}) is at its address", who.name, who.number);
+                return Err(io::Error::other(text));
+            }
+        };
+        drop(frames);
+        Ok((stream, agreed))
+    }
+
+    /// Sends and hears until the connection breaks; why it did.
+    async fn talk(&self, stream: TlsStream<TcpStream>, agreed: Agreed) -> io::Error {
+        let heard = Heard::now();
+        let (from, to) = tokio::io::split(stream);
+        let ended = tokio::select! {
+            ended = self.hear(Frames::new(from), &heard, agreed) => ended,
+            ended = self.speak(to, &heard) => ended,
+            ended = self.keep_alive(&heard) => ended,
+            ended = self.outlive(agreed) => ended,
+        };
+        match ended {
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => error,
+            Err(_) | Ok(()) => io::Error::other("it closed the connection"),
+        }
+    }
+
+    /// Ends when the secret that the connection was proved by has been known no more for as long as an owner has to
+    /// say Bye.
+    async fn outlive(&self, agreed: Agreed) -> io::Result<()> {
+        self.terms.forgotten(agreed.by).await;
+        tokio::time::sleep(self.terms.pace.silence * 4).await;
+        Err(io::Error::other("the cluster's secret was replaced"))
+    }
+
+    async fn hear(
+        &self,
+        mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
+        heard: &Heard,
+        agreed: Agreed,
+    ) -> io::Result<()> {
+        let limits = self.terms.limits;
+        while let Some(bytes) = frames.next(limits.bytes, heard).await? {
+            let (id, outcome) = match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
+                Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
+                Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
+                Frame::Pong => continue,
+                Frame::Bye => {
+                    self.nothing_applied();
+                    return Ok(());
+                }
+                Frame::Request { .. } | Frame::Ping | Frame::Nudge => {
+                    return Err(io::Error::other("it says what only an asker says"));
+                }
+            };
+            let flying = self.state().flying.remove(&id);
+            match flying {
+                // Whoever asked sees to it that grants go back if nobody wants them.
+                Some(flying) => drop(flying.to.send(outcome)),
+                None => return Err(io::Error::other("it answers what nobody asked")),
+            }
+            if self.is_done() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn speak(&self, mut to: impl AsyncWrite + Unpin, heard: &Heard) -> io::Result<()> {
+        loop {
+            let batch = self.take_batch();
+            if batch.is_empty() {
+                if self.is_done() {
+                    return Ok(());
+                }
+                self.wake.notified().await;
+            } else {
+                super::write(&mut to, &batch, heard).await?;
+            }
+        }
+    }
+
+    async fn keep_alive(&self, heard: &Heard) -> io::Result<()> {
+        loop {
+            tokio::time::sleep(self.terms.pace.ping).await;
+            if heard.since() >= self.terms.pace.silence {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it hangs"));
+            }
+            self.send(&Head::Ping);
+        }
+    }
+
+    /// What is sent next; from then on it may have arrived.
+    fn take_batch(&self) -> Vec<u8> {
+        let mut state = self.state();
+        let mut batch = Vec::new();
+        while batch.len() < BATCH
+            && let Some((id, frame)) = state.queue.pop_front()
+        {
+            state.queued -= frame.len();
+            if let Some(flying) = id.and_then(|id| state.flying.get_mut(&id)) {
+                flying.sent = Sent::Maybe;
+            }
+            if batch.is_empty() { batch = frame } else { batch.extend(frame) }
+        }
+        batch
+    }
+
+    /// Sends what needs no answer, if there is a connection. It goes before what waits.
+    fn send(&self, head: &Head) {
+        let mut state = self.state();
+        if let Phase::Up(agreed) = state.phase
+            && let Ok(frame) = wire::plain(head, agreed.dialect)
+        {
+            state.queued += frame.len();
+            state.queue.push_front((None, frame));
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// The other node ends, and has answered what it heard: the rest was sent and not heard.
+    fn nothing_applied(&self) {
+        for flying in self.state().flying.values_mut() {
+            flying.sent = Sent::No;
+        }
+    }
+
+    /// Whether there is nothing left to be done for this peer.
+    fn is_done(&self) -> bool {
+        let state = self.state();
+        match state.phase {
+            Phase::Closed => true,
+            Phase::Parting => state.flying.is_empty(),
+            Phase::Connecting | Phase::Up(_) | Phase::Down(_) => false,
+        }
+    }
+
+    /// Nothing flies any more. Whether it is closed for good.
+    fn fail(&self, phase: Phase, why: &str) -> bool {
+        let mut state = self.state();
+        let closed = matches!(state.phase, Phase::Parting | Phase::Closed);
+        state.phase = if closed { Phase::Closed } else { phase };
+        state.queue.clear();
+        state.queued = 0;
+        let flying = std::mem::take(&mut state.flying);
+        drop(state);
+        for flying in flying.into_values() {
+            let outcome = match flying.sent {
+                Sent::No => Outcome::NotSent(why.into()),
+                Sent::Maybe => Outcome::Lost(why.into()),
+            };
+            // Nobody there any more: nothing to tell.
+            let _ = flying.to.send(outcome);
+        }
+        closed
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) async fn hear_greeting<T: serde::de::DeserializeOwned>(
+    frames: &mut Frames<impl tokio::io::AsyncRead + Unpin>,
+    heard: &Heard,
+) -> io::Result<T> {
+    match frames.next(MAX_GREETING, heard).await? {
+        Some(bytes) => wire::read_greeting(&bytes).map_err(io::Error::other),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

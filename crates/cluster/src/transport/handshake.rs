@@ -1,0 +1,244 @@
+//! How two nodes show each other that they are of one cluster, over TLS.
+//!
+//! ```text
+//!   asker  ── Hello: versions, limits, who I am, whom I want ──▶  owner
+//!          ── Proofs: one by each secret that I know ──▶
+//!          ◀── Welcome: version, limits, proof by the same secret ──
+//! ```
+//!
+//! A proof is an HMAC-SHA-256 by a secret of the cluster over the role, the channel binding of the TLS session (RFC
+//! 9266) and the Hello, byte by byte. The binding is another one for each session, and nobody but its two ends can
+//! make one come out: so a proof holds for this connection alone, whoever is in between, and cannot be sent back to
+//! the one who made it. While a secret is being replaced two are known, and a connection stands as long as the one
+//! that it was proved by ([`Keyring`]).
+
+use duewheel_core::store::{Node, Secrets};
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+
+use super::tls::Binding;
+use crate::transport::wire::Limits;
+
+/// First of all: a stranger's protocol is not taken for ours.
+pub(super) const MAGIC: [u8; 8] = *b"duewheel";
+
+/// Secrets that are known at a time at most, and so proofs of one asker.
+const MAX_SECRETS: usize = 2;
+
+/// A node, as it introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Who {
+    pub(super) name: Box<str>,
+    pub(super) number: u32,
+}
+
+impl From<&Node> for Who {
+    fn from(node: &Node) -> Self {
+        Who { name: node.name.clone(), number: node.number }
+    }
+}
+
+/// What a node takes in one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Takes {
+    bytes: u64,
+    parts: u64,
+    body: u64,
+}
+
+impl From<Limits> for Takes {
+    fn from(limits: Limits) -> Self {
+        let Limits { bytes, parts, body } = limits;
+        Takes { bytes: bytes as u64, parts: parts as u64, body: body as u64 }
+    }
+}
+
+impl From<Takes> for Limits {
+    fn from(takes: Takes) -> Self {
+        let [bytes, parts, body] =
+            [takes.bytes, takes.parts, takes.body].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        Limits { bytes, parts, body }
+    }
+}
+
+/// The asker's first word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) magic: [u8; 8],
+    /// The lowest and the highest version that it speaks.
+    pub(super) versions: (u32, u32),
+    pub(super) takes: Takes,
+    pub(super) from: Who,
+    pub(super) to: Who,
+}
+
+/// The asker's second word: a proof by each secret that it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
+
+/// The owner's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Welcome {
+    /// Ask, in this version.
+    Come { version: u32, takes: Takes, proof: [u8; 32] },
+    /// None of the proofs holds.
+    Stranger,
+    /// The owner speaks from the one to the other version.
+    OtherVersions(u32, u32),
+    /// The owner is this node.
+    OtherNode(Who),
+}
+
+/// Who proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Asker,
+    Owner,
+}
+
+/// Tells secrets apart without telling them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyId([u8; 8]);
+
+#[cfg(test)]
+impl KeyId {
+    pub(super) fn of_a_test() -> Self {
+        KeyId([1; 8])
+    }
+}
+
+/// One secret, ready to prove and to check.
+#[derive(Clone)]
+struct Key {
+    id: KeyId,
+    hmac: hmac::Key,
+}
+
+/// The secrets that are known, the newest first.
+#[derive(Clone)]
+pub(crate) struct Keyring(Vec<Key>);
+
+impl std::fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|key| key.id)).finish()
+    }
+}
+
+impl PartialEq for Keyring {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.iter().map(|key| key.id).eq(other.0.iter().map(|key| key.id))
+    }
+}
+
+impl From<&Secrets> for Keyring {
+    fn from(secrets: &Secrets) -> Self {
+        let key = |secret: &[u8; 32]| {
+            let hmac = hmac::Key::new(hmac::HMAC_SHA256, secret);
+            let mut id = [0; 8];
+            id.copy_from_slice(&hmac::sign(&hmac, b"duewheel: which secret").as_ref()[..8]);
+            Key { id: KeyId(id), hmac }
+        };
+        Keyring([Some(&secrets.current), secrets.former.as_ref()].into_iter().flatten().map(key).collect())
+    }
+}
+
+impl Keyring {
+    /// The asker's proofs for one session.
+    pub(super) fn prove_all(&self, binding: &Binding, hello: &[u8]) -> Proofs {
+        let said = said(Role::Asker, binding, hello);
+        Proofs(self.0.iter().map(|key| sign(&key.hmac, &said)).collect())
+    }
+
+    /// The owner's proof, by the secret that the asker's was by.
+    pub(super) fn prove(&self, by: KeyId, binding: &Binding, hello: &[u8]) -> Option<[u8; 32]> {
+        let key = self.0.iter().find(|key| key.id == by)?;
+        Some(sign(&key.hmac, &said(Role::Owner, binding, hello)))
+    }
+
+    /// By which secret one of the proofs holds. Each is compared in constant time.
+    pub(super) fn check(
+        &self,
+        proofs: &[[u8; 32]],
+        role: Role,
+        binding: &Binding,
+        hello: &[u8],
+    ) -> Option<KeyId> {
+        let said = said(role, binding, hello);
+        let proofs = &proofs[..proofs.len().min(MAX_SECRETS)];
+        let holds = |key: &&Key| proofs.iter().any(|proof| hmac::verify(&key.hmac, &said, proof).is_ok());
+        self.0.iter().find(holds).map(|key| key.id)
+    }
+
+    /// Whether a connection that was proved by this secret may stand.
+    pub(super) fn knows(&self, id: KeyId) -> bool {
+        self.0.iter().any(|key| key.id == id)
+    }
+}
+
+fn sign(key: &hmac::Key, said: &[u8]) -> [u8; 32] {
+    let mut proof = [0; 32];
+    proof.copy_from_slice(hmac::sign(key, said).as_ref());
+    proof
+}
+
+/// What is proved, without two ways to read it: every part but the last has a fixed length.
+fn said(role: Role, binding: &Binding, hello: &[u8]) -> Vec<u8> {
+    let mut said = Vec::with_capacity(64 + hello.len());
+    said.extend(MAGIC);
+    said.push(match role {
+        Role::Asker => b'a',
+        Role::Owner => b'o',
+    });
+    said.extend(binding);
+    said.extend(hello);
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(current: u8, former: Option<u8>) -> Keyring {
+        Keyring::from(&Secrets { current: [current; 32], former: former.map(|former| [former; 32]) })
+    }
+
+    #[test]
+    fn a_proof_holds_for_its_session_its_hello_and_its_role_alone() {
+        let ring = ring(7, None);
+        let (binding, hello) = ([4; 32], b"hello".as_slice());
+        let Proofs(proofs) = ring.prove_all(&binding, hello);
+        let id = ring.check(&proofs, Role::Asker, &binding, hello).unwrap();
+        let owner = [ring.prove(id, &binding, hello).unwrap()];
+        assert_eq!(ring.check(&owner, Role::Owner, &binding, hello), Some(id));
+        assert_eq!(ring.check(&proofs, Role::Owner, &binding, hello), None, "sent back");
+        assert_eq!(ring.check(&owner, Role::Asker, &binding, hello), None, "sent back");
+        assert_eq!(ring.check(&proofs, Role::Asker, &[5; 32], hello), None, "passed on to another session");
+        assert_eq!(ring.check(&proofs, Role::Asker, &binding, b"hell0"), None, "another hello");
+        assert_eq!(self::ring(8, None).check(&proofs, Role::Asker, &binding, hello), None, "another secret");
+    }
+
+    #[test]
+    fn while_a_secret_is_replaced_everybody_knows_everybody() {
+        let (binding, hello) = ([4; 32], b"hello".as_slice());
+        let (before, during, after) = (ring(1, None), ring(2, Some(1)), ring(2, None));
+        for (a, b, meet) in [
+            (&before, &during, true),
+            (&during, &before, true),
+            (&during, &after, true),
+            (&after, &during, true),
+            (&before, &after, false),
+            (&after, &before, false),
+        ] {
+            let Proofs(proofs) = a.prove_all(&binding, hello);
+            let by = b.check(&proofs, Role::Asker, &binding, hello);
+            assert_eq!(by.is_some(), meet);
+            if let Some(by) = by {
+                let proof = [b.prove(by, &binding, hello).unwrap()];
+                assert_eq!(a.check(&proof, Role::Owner, &binding, hello), Some(by));
+            }
+        }
+        let Proofs(proofs) = during.prove_all(&binding, hello);
+        let newest = during.check(&proofs, Role::Asker, &binding, hello).unwrap();
+        assert!(after.knows(newest) && !before.knows(newest), "two that know both go by the newer one");
+    }
+}

@@ -1,0 +1,234 @@
+//! The way between nodes: one connection for each direction of asking, many requests in flight on it.
+//!
+//! The asker keeps a connection to every other node. A node answers on the connections that the others have made to it. See
+//! [`tls`] and [`handshake`] for how they know each other, [`self::wire`] for the frames.
+
+mod client;
+#[cfg(feature = "testing")]
+pub(crate) mod fuzzing;
+mod handshake;
+mod server;
+mod strangers;
+mod tls;
+pub(crate) mod wire;
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use duewheel_core::store::Secrets;
+use handshake::KeyId;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::watch;
+
+pub(crate) use client::{NotAsked, Outcome, Peer};
+pub(crate) use handshake::Keyring;
+pub(crate) use server::{Host, listen};
+pub(crate) use tls::Tls;
+pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
+
+use self::wire::dialect::{Dialect, Speaks};
+use self::wire::{LENGTH, Limits};
+
+/// Who this node is, and what it goes by with others.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    me: duewheel_core::store::Node,
+    tls: Tls,
+    secrets: Arc<watch::Sender<Keyring>>,
+    speaks: Speaks,
+    limits: Limits,
+    pace: Pace,
+    open: Arc<AtomicUsize>,
+    ends: watch::Sender<Ends>,
+}
+
+/// Whether this node takes requests of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    No,
+    Yes,
+}
+
+impl Terms {
+    pub(crate) fn new(
+        me: duewheel_core::store::Node,
+        tls: Tls,
+        secrets: &Secrets,
+        speaks: Speaks,
+        limits: Limits,
+        lease: Duration,
+    ) -> Self {
+        Terms {
+            me,
+            tls,
+            secrets: Arc::new(watch::Sender::new(Keyring::from(secrets))),
+            speaks,
+            limits,
+            pace: Pace::of(lease),
+            open: Arc::default(),
+            ends: watch::Sender::new(Ends::No),
+        }
+    }
+
+    /// Nodes know each other by these secrets from now on. A connection that was proved by another one ends; what is
+    /// under way on it is answered before, as far as it comes within half a lease.
+    pub(crate) fn know(&self, secrets: &Secrets) {
+        let fresh = Keyring::from(secrets);
+        self.secrets.send_if_modified(|known| {
+            let changes = *known != fresh;
+            *known = fresh;
+            changes
+        });
+    }
+
+    /// Ends when this secret is known no more.
+    async fn forgotten(&self, id: KeyId) {
+        let mut secrets = self.secrets.subscribe();
+        // The sender lives as long as we do.
+        let _ = secrets.wait_for(|known| !known.knows(id)).await;
+    }
+
+    /// No request of another node is heard any more. Once those that were have their answers, others are told that nothing else was
+    /// applied.
+    pub(crate) fn end(&self) {
+        self.ends.send_replace(Ends::Yes);
+    }
+
+    /// Requests and connections of other nodes that have not come to their end.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+}
+
+/// What two nodes have agreed about a connection.
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    dialect: &'static Dialect,
+    /// Of what is sent to the other node.
+    limits: Limits,
+    /// What it was proved by.
+    by: KeyId,
+}
+
+/// A request or a connection of another node, counted until its end.
+#[derive(Debug)]
+struct Open(Arc<AtomicUsize>);
+
+impl Open {
+    fn new(terms: &Terms) -> Self {
+        terms.open.fetch_add(1, Ordering::SeqCst);
+        Open(terms.open.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Until a connection is there, and until the two know each other.
+    greet: Duration,
+    /// Between two pings.
+    ping: Duration,
+    /// Until a peer that says nothing is given up.
+    silence: Duration,
+    /// Until the next attempt to connect; doubled up to the longest.
+    pause: Duration,
+    longest_pause: Duration,
+}
+
+impl Pace {
+    /// A peer that hangs is noticed within half a lease, before its shards may have another owner.
+    fn of(lease: Duration) -> Self {
+        Pace {
+            greet: (lease / 4).clamp(Duration::from_millis(200), Duration::from_secs(1)),
+            ping: (lease / 8).max(Duration::from_millis(10)),
+            silence: (lease / 2).max(Duration::from_millis(100)),
+            pause: Duration::from_millis(20),
+            longest_pause: (lease / 4).clamp(Duration::from_millis(50), Duration::from_secs(1)),
+        }
+    }
+}
+
+/// When the other side was heard of last.
+#[derive(Debug)]
+struct Heard(Mutex<Instant>);
+
+impl Heard {
+    fn now() -> Self {
+        Heard(Mutex::new(Instant::now()))
+    }
+
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn since(&self) -> Duration {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
+/// Cuts what comes into frames.
+#[derive(Debug)]
+struct Frames<R> {
+    from: R,
+    buffer: BytesMut,
+}
+
+/// Bytes that are read at a time: a length that lies makes no more room than this.
+const PIECE: usize = 64 * 1024;
+
+impl<R: AsyncRead + Unpin> Frames<R> {
+    fn new(from: R) -> Self {
+        Frames { from, buffer: BytesMut::new() }
+    }
+
+    /// The next frame, without its length; `None` at a clean end. Cancel safe: what was read is kept.
+    async fn next(&mut self, limit: usize, heard: &Heard) -> io::Result<Option<Bytes>> {
+        loop {
+            if let Some(length) = self.buffer.first_chunk::<LENGTH>() {
+                let length = u32::from_le_bytes(*length) as usize;
+                if length > limit {
+                    return Err(io::Error::other("a frame is larger than the limit"));
+                }
+                if self.buffer.len() >= LENGTH + length {
+                    let mut frame = self.buffer.split_to(LENGTH + length).freeze();
+                    return Ok(Some(frame.split_off(LENGTH)));
+                }
+            }
+            self.buffer.reserve(PIECE);
+            let piece = (&mut self.from).take(PIECE as u64).read_buf(&mut self.buffer).await?;
+            if piece == 0 {
+                return if self.buffer.is_empty() {
+                    Ok(None)
+                } else {
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                };
+            }
+            heard.note();
+        }
+    }
+}
+
+/// Writes a frame, or several. A large one that goes out piece by piece is a sign of life; small ones, which the system takes for a
+/// peer that hangs as well, are none.
+async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], heard: &Heard) -> io::Result<()> {
+    for piece in bytes.chunks(PIECE) {
+        to.write_all(piece).await?;
+        if piece.len() == PIECE {
+            heard.note();
+        }
+    }
+    // TLS keeps back what the socket did not take at once.
+    to.flush().await
+}
+
+#[cfg(test)]
+mod tests;

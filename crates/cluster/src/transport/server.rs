@@ -1,0 +1,568 @@
+//! The answering side: a listener, and the requests of other nodes for shards of this one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::engine::{Op, Reply, Reserved, WaiterId};
+use duewheel_core::id::ShardId;
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
+use duewheel_shard::shared::EndOnPanic;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+
+use super::client::hear_greeting;
+use super::handshake::{Hello, MAGIC, Proofs, Role, Welcome, Who};
+use super::strangers::Strangers;
+use super::{Agreed, Ends, Frames, Heard, Open, Terms, tls};
+use crate::forwarding::attempt::{moved, undo, waiters};
+use crate::transport::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL};
+
+/// Connections of nodes at a time. Those of which it is not known yet who is there have places of their own.
+const MAX_CONNECTIONS: usize = 1_024;
+
+/// Requests of one connection without an answer; more are refused as too much.
+const MAX_FLYING: usize = 100_000;
+
+/// The node behind a listener.
+pub(crate) trait Host: Send + Sync + 'static {
+    /// The way to a shard that this node owns, or why it does not.
+    fn inbox(&self, shard: ShardId) -> Result<Arc<Inbox>, Box<str>>;
+
+    /// Undoes an answer that did not reach the node that asked.
+    fn put_back(&self, shard: ShardId, op: Op);
+
+    /// Another node says that owners may have changed.
+    fn nudged(&self);
+
+    /// Ends the node if the task that keeps this panics.
+    fn end_on_panic(&self) -> EndOnPanic;
+}
+
+/// Answers other nodes until it is dropped; then all their connections end.
+pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Host>) {
+    let _end = host.end_on_panic();
+    let strangers = Strangers::default();
+    let nodes = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        let Ok((stream, from)) = accepted else {
+            // Too many open files, most likely: it passes.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let mut place = strangers.enter(from.ip());
+        let (terms, host, nodes) = (terms.clone(), host.clone(), nodes.clone());
+        connections.spawn(async move {
+            let _end = host.end_on_panic();
+            let greeted = tokio::select! {
+                greeted = timeout(terms.pace.greet, greet(stream, &terms)) => greeted,
+                () = place.lost() => {
+                    tracing::debug!(%from, "a connection at the nodes' port lost its place to another one");
+                    return;
+                }
+            };
+            drop(place);
+            let (stream, who, agreed) = match greeted {
+                Ok(Ok(greeted)) => greeted,
+                Ok(Err(error)) => {
+                    return tracing::warn!(%from, %error, "refused a connection at the nodes' port");
+                }
+                Err(_) => {
+                    return tracing::warn!(%from, "a connection at the nodes' port said nothing in time");
+                }
+            };
+            let Ok(_one) = nodes.try_acquire_owned() else {
+                return tracing::warn!(node = %who.name, "there are too many connections of nodes");
+            };
+            let _open = Open::new(&terms);
+            let ended = serve(stream, &terms, agreed, &host).await;
+            tracing::debug!(node = %who.name, ?ended, "a node's connection ended");
+        });
+    }
+}
+
+/// Who is there, proved.
+async fn greet(stream: TcpStream, terms: &Terms) -> io::Result<(TlsStream<TcpStream>, Who, Agreed)> {
+    stream.set_nodelay(true)?;
+    let mut first = [0];
+    stream.peek(&mut first).await?;
+    if first != [tls::FIRST_BYTE] {
+        return Err(refuse_without_tls(stream).await);
+    }
+    let (mut stream, binding) = terms.tls.accept(stream).await?;
+    let heard = Heard::now();
+    // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
+    let mut frames = Frames::new(&mut stream);
+    let said = frames.next(MAX_GREETING, &heard).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let hello: Hello = wire::read_greeting(&said).map_err(io::Error::other)?;
+    if hello.magic != MAGIC {
+        return Err(io::Error::other("it does not speak the nodes' protocol"));
+    }
+    let Proofs(proofs) = hear_greeting(&mut frames, &heard).await?;
+    drop(frames);
+    let keyring = terms.secrets.borrow().clone();
+    let Some(by) = keyring.check(&proofs, Role::Asker, &binding, &said) else {
+        send_greeting(&mut stream, &Welcome::Stranger).await?;
+        return Err(io::Error::other("it does not know the cluster's secret"));
+    };
+    let me = Who::from(&terms.me);
+    if hello.to != me {
+        send_greeting(&mut stream, &Welcome::OtherNode(me)).await?;
+        let text = format!("node {} looks for {} ({})", hello.from.name, hello.to.name, hello.to.number);
+        return Err(io::Error::other(text));
+    }
+    let Some(dialect) = terms.speaks.common(hello.versions) else {
+        let (mine, theirs) = (terms.speaks.range(), hello.versions);
+        send_greeting(&mut stream, &Welcome::OtherVersions(mine.0, mine.1)).await?;
+        return Err(io::Error::other(format!(
+            "node {} speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
+            hello.from.name, theirs.0, theirs.1, mine.0, mine.1
+        )));
+    };
+    let proof = keyring.prove(by, &binding, &said).ok_or(io::ErrorKind::NotFound)?;
+    let come = Welcome::Come { version: dialect.number, takes: terms.limits.into(), proof };
+    send_greeting(&mut stream, &come).await?;
+    let limits = terms.limits.and(hello.takes.into());
+    Ok((stream, hello.from, Agreed { dialect, limits, by }))
+}
+
+/// Tells a node of a version before TLS which one this is, in the words of that version; others nothing.
+async fn refuse_without_tls(mut stream: TcpStream) -> io::Error {
+    let heard = Heard::now();
+    let hello = Frames::new(&mut stream).next(MAX_GREETING, &heard).await;
+    match hello {
+        Ok(Some(hello)) if hello.starts_with(&MAGIC) => {
+            const OTHER_PROTOCOL: u32 = 1;
+            // It is refused in any case.
+            let _ = send_greeting(&mut stream, &(OTHER_PROTOCOL, PROTOCOL)).await;
+            io::Error::other(
+                "it is a node of an earlier version, which does not speak TLS: stop all nodes of that version",
+            )
+        }
+        _ => io::Error::other("it does not speak TLS"),
+    }
+}
+
+async fn send_greeting(to: &mut (impl AsyncWrite + Unpin), part: &impl serde::Serialize) -> io::Result<()> {
+    to.write_all(&wire::greeting(part).map_err(io::Error::other)?).await?;
+    to.flush().await
+}
+
+/// One connection: answers that wait to be sent.
+#[derive(Debug)]
+struct Line {
+    state: Mutex<Out>,
+    wake: Notify,
+    /// Some of it was sent.
+    sent: Notify,
+    flying: AtomicUsize,
+    agreed: Agreed,
+    /// Waits end, so that the connection can.
+    waits_end: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    queue: VecDeque<Answer>,
+    bytes: usize,
+    closed: Closed,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Closed {
+    #[default]
+    No,
+    Yes,
+}
+
+/// An answer that is ready to be sent, and what undoes it.
+#[derive(Debug)]
+struct Answer {
+    frame: Vec<u8>,
+    shard: ShardId,
+    undo: Vec<Op>,
+    _open: Option<Open>,
+}
+
+impl Line {
+    fn new(agreed: Agreed) -> Arc<Self> {
+        Arc::new(Line {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            sent: Notify::new(),
+            flying: AtomicUsize::new(0),
+            agreed,
+            waits_end: watch::Sender::new(false),
+        })
+    }
+
+    /// Puts an answer at the end; it comes back when the connection is gone.
+    fn push(&self, answer: Answer) -> Result<(), Answer> {
+        let mut out = self.out();
+        if out.closed == Closed::Yes {
+            return Err(answer);
+        }
+        out.bytes += answer.frame.len();
+        out.queue.push_back(answer);
+        drop(out);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    fn say(&self, head: &Head) {
+        self.send(wire::plain(head, self.agreed.dialect));
+    }
+
+    /// Sends what needs not be undone. A connection that is gone needs no answer.
+    fn send(&self, frame: Result<Vec<u8>, wire::WireError>) {
+        if let Ok(frame) = frame {
+            let _ = self.push(Answer { frame, shard: ShardId(0), undo: Vec::new(), _open: None });
+        }
+    }
+
+    /// Answers that need not be undone.
+    fn answers(&self, id: u64, answers: &Answers) {
+        self.send(wire::answers(id, answers, self.agreed.limits, self.agreed.dialect));
+    }
+
+    fn out(&self) -> MutexGuard<'_, Out> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
+async fn serve(
+    stream: TlsStream<TcpStream>,
+    terms: &Terms,
+    agreed: Agreed,
+    host: &Arc<dyn Host>,
+) -> io::Result<()> {
+    let line = Line::new(agreed);
+    // Also when the task is ended from outside.
+    let _closing = Closing { line: line.clone(), host: host.clone() };
+    let (gone, is_gone) = watch::channel(());
+    let heard = Heard::now();
+    let (from, to) = tokio::io::split(stream);
+    let ended = tokio::select! {
+        ended = hear(Frames::new(from), &heard, terms, host, &line, &is_gone) => ended,
+        ended = speak(to, &line, &heard) => ended,
+        ended = watch_silence(&heard, terms) => ended,
+    };
+    drop(gone);
+    ended
+}
+
+struct Closing {
+    line: Arc<Line>,
+    host: Arc<dyn Host>,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let unsent = {
+            let mut out = self.line.out();
+            out.closed = Closed::Yes;
+            std::mem::take(&mut out.queue)
+        };
+        for answer in unsent {
+            put_back(&self.host, answer);
+        }
+    }
+}
+
+fn put_back(host: &Arc<dyn Host>, answer: Answer) {
+    for op in answer.undo {
+        host.put_back(answer.shard, op);
+    }
+}
+
+async fn hear(
+    mut frames: Frames<impl tokio::io::AsyncRead + Unpin>,
+    heard: &Heard,
+    terms: &Terms,
+    host: &Arc<dyn Host>,
+    line: &Arc<Line>,
+    is_gone: &watch::Receiver<()>,
+) -> io::Result<()> {
+    let limits = terms.limits;
+    let mut ends = terms.ends.subscribe();
+    let mut forgotten = std::pin::pin!(terms.forgotten(line.agreed.by));
+    loop {
+        let bytes = tokio::select! {
+            bytes = frames.next(limits.bytes, heard) => bytes?,
+            // The terms live as long as we do.
+            Ok(_) = ends.wait_for(|ends| *ends == Ends::Yes) => break,
+            () = &mut forgotten => {
+                line.waits_end.send_replace(true);
+                break;
+            }
+        };
+        let Some(bytes) = bytes else { return Ok(()) };
+        match wire::read(&bytes, limits, line.agreed.dialect).map_err(io::Error::other)? {
+            Frame::Request { id, shard, patience, ops } => {
+                drop(bytes);
+                let request = Request {
+                    id,
+                    shard,
+                    waiters: waiters(&ops),
+                    parts: ops.len(),
+                    open: Some(Open::new(terms)),
+                };
+                take_in(request, ops, patience, host, line, is_gone);
+            }
+            Frame::Ping => line.say(&Head::Pong),
+            Frame::Nudge => host.nudged(),
+            Frame::Answers { .. } | Frame::NotMine { .. } | Frame::Pong | Frame::Bye => {
+                return Err(io::Error::other("it says what only an owner says"));
+            }
+        }
+        // An asker that does not take its answers is not asked for more.
+        while line.out().bytes > limits.bytes {
+            line.sent.notified().await;
+        }
+    }
+    while line.flying.load(Ordering::SeqCst) > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    line.say(&Head::Bye);
+    // The asker closes the connection when it has heard that. Closing it here would lose answers under way.
+    while frames.next(limits.bytes, heard).await?.is_some() {}
+    Ok(())
+}
+
+/// A request, once its operations are on their way.
+#[derive(Debug)]
+struct Request {
+    id: u64,
+    shard: ShardId,
+    waiters: Vec<WaiterId>,
+    parts: usize,
+    open: Option<Open>,
+}
+
+fn take_in(
+    request: Request,
+    ops: Vec<Op>,
+    patience: Patience,
+    host: &Arc<dyn Host>,
+    line: &Arc<Line>,
+    is_gone: &watch::Receiver<()>,
+) {
+    let (id, parts) = (request.id, request.parts);
+    let inbox = match host.inbox(request.shard) {
+        Ok(inbox) => inbox,
+        Err(why) => return line.say(&not_mine(id, &why)),
+    };
+    let overloaded = || {
+        let refusals: Answers = (0..parts).map(|_| Err(CallError::Overloaded)).collect();
+        line.answers(id, &refusals);
+    };
+    if line.flying.load(Ordering::Relaxed) >= MAX_FLYING {
+        return overloaded();
+    }
+    let (answer, answers) = oneshot::channel();
+    match inbox.offer(Submission { ops, answer, patience, has_waited: false }) {
+        Ok(()) => {}
+        Err((CallError::Overloaded, _)) => return overloaded(),
+        Err((error, _)) => return line.say(&not_mine(id, &error.to_string())),
+    }
+    line.flying.fetch_add(1, Ordering::SeqCst);
+    let (line, host, is_gone) = (line.clone(), host.clone(), is_gone.clone());
+    tokio::spawn(async move {
+        let _end = host.end_on_panic();
+        follow(request, answers, inbox, &line, &host, is_gone).await;
+        line.flying.fetch_sub(1, Ordering::SeqCst);
+    });
+}
+
+/// Waits for the answers of a request, and sends them.
+async fn follow(
+    mut request: Request,
+    mut answers: oneshot::Receiver<Answers>,
+    inbox: Arc<Inbox>,
+    line: &Line,
+    host: &Arc<dyn Host>,
+    mut is_gone: watch::Receiver<()>,
+) {
+    let shard = request.shard;
+    let mut waits_end = line.waits_end.subscribe();
+    let mut ended = false;
+    let answered = loop {
+        tokio::select! {
+            biased;
+            answered = &mut answers => break Some(answered),
+            _ = is_gone.changed() => break None,
+            // The line lives as long as we do. The answer comes as ever: empty, or with what was granted before.
+            Ok(_) = waits_end.wait_for(|end| *end), if !request.waiters.is_empty() => {
+                ended = true;
+                end_waits(std::mem::take(&mut request.waiters), &inbox);
+            }
+        }
+    };
+    let Some(answered) = answered else {
+        end_waits(request.waiters, &inbox);
+        // The driver takes back what it can send to nobody; what it has sent already is here.
+        answers.close();
+        if let Ok(late) = answers.try_recv() {
+            undo(&late).into_iter().for_each(|op| host.put_back(shard, op));
+        }
+        return;
+    };
+    let answers = answered.unwrap_or_else(|_| {
+        (0..request.parts).map(|_| Err(CallError::Lost("the driver ended before it answered"))).collect()
+    });
+    if let Some(why) = moved(&answers) {
+        return line.say(&not_mine(request.id, &why.to_string()));
+    }
+    if ended && answers.iter().all(is_nothing) {
+        // The wait goes on over the next connection.
+        return line.say(&not_mine(request.id, "the cluster's secret was replaced"));
+    }
+    let undo = undo(&answers);
+    let answer = match wire::answers(request.id, &answers, line.agreed.limits, line.agreed.dialect) {
+        Ok(frame) => Answer { frame, shard, undo, _open: request.open.take() },
+        Err(error) => {
+            tracing::error!(%error, "an answer to another node cannot be sent");
+            undo.into_iter().for_each(|op| host.put_back(shard, op));
+            return refuse(&request, &error.to_string(), line);
+        }
+    };
+    if let Err(answer) = line.push(answer) {
+        put_back(host, answer);
+    }
+}
+
+/// Has a shard end waits.
+fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
+    for waiter in waiters {
+        let (answer, _) = oneshot::channel();
+        let ops = vec![Op::CancelReserve { waiter }];
+        // Refused only by a shard that ends, and its waits with it.
+        let _ = inbox.put(Submission { ops, answer, patience: Patience::None, has_waited: false });
+    }
+}
+
+/// Says that an answer cannot be had; what was asked may have been applied.
+fn refuse(request: &Request, why: &str, line: &Line) {
+    let error = duewheel_core::store::StoreError::new(duewheel_core::store::ErrorKind::Unavailable, why);
+    let refusal = CallError::Store { error, outcome: Outcome::Unknown };
+    let refusals: Answers = (0..request.parts).map(|_| Err(refusal.clone())).collect();
+    line.answers(request.id, &refusals);
+}
+
+/// Whether a reserve got nothing.
+fn is_nothing(answer: &Result<Reply, CallError>) -> bool {
+    matches!(answer, Ok(Reply::Reserve(Reserved::Grants(grants))) if grants.is_empty())
+}
+
+fn not_mine(id: u64, why: &str) -> Head {
+    // A greeting's length holds it in any case.
+    Head::NotMine { id, why: why.chars().take(200).collect() }
+}
+
+async fn speak(mut to: impl AsyncWrite + Unpin, line: &Line, heard: &Heard) -> io::Result<()> {
+    loop {
+        let next = line.out().queue.pop_front();
+        match next {
+            None => line.wake.notified().await,
+            Some(answer) => {
+                super::write(&mut to, &answer.frame, heard).await?;
+                line.out().bytes -= answer.frame.len();
+                line.sent.notify_one();
+            }
+        }
+    }
+}
+
+async fn watch_silence(heard: &Heard, terms: &Terms) -> io::Result<()> {
+    loop {
+        tokio::time::sleep(terms.pace.ping).await;
+        if heard.since() >= terms.pace.silence {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it hangs"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::id::{Epoch, LeaseToken, MessageId};
+    use duewheel_core::policy::Policy;
+    use duewheel_core::store::Level;
+
+    use super::*;
+    use duewheel_shard::clock::SystemClock;
+    use duewheel_shard::shared::Shared;
+
+    struct Nowhere(Mutex<Vec<(ShardId, Op)>>);
+
+    impl Host for Nowhere {
+        fn inbox(&self, _: ShardId) -> Result<Arc<Inbox>, Box<str>> {
+            Err("nowhere".into())
+        }
+        fn put_back(&self, shard: ShardId, op: Op) {
+            self.0.lock().unwrap().push((shard, op));
+        }
+        fn nudged(&self) {}
+        fn end_on_panic(&self) -> EndOnPanic {
+            let shared = Arc::new(Shared::new(Level::Memory, Arc::new(SystemClock)));
+            EndOnPanic::new(&shared, &Arc::new(Inbox::new(&Policy::default())), "a test")
+        }
+    }
+
+    fn line() -> Arc<Line> {
+        let limits = wire::Limits { bytes: 1 << 20, parts: 10, body: 1 << 10 };
+        let by = super::super::handshake::KeyId::of_a_test();
+        Line::new(Agreed { dialect: &wire::dialect::DIALECTS[0], limits, by })
+    }
+
+    fn undelivered(id: u64) -> Op {
+        Op::Undelivered { leases: vec![(MessageId(id), LeaseToken { epoch: Epoch(1), counter: id })] }
+    }
+
+    fn answer(id: u64) -> Answer {
+        Answer { frame: vec![0; 10], shard: ShardId(3), undo: vec![undelivered(id)], _open: None }
+    }
+
+    #[test]
+    fn grants_that_were_not_sent_when_the_connection_ends_go_back() {
+        let nowhere = Arc::new(Nowhere(Mutex::default()));
+        let (line, host) = (line(), nowhere.clone() as Arc<dyn Host>);
+        let closing = Closing { line: line.clone(), host: host.clone() };
+        line.push(answer(1)).unwrap();
+        line.push(answer(2)).unwrap();
+        drop(closing);
+        put_back(&host, line.push(answer(3)).expect_err("the connection is gone"));
+        let all: Vec<_> = (1..4).map(|id| (ShardId(3), undelivered(id))).collect();
+        assert_eq!(*nowhere.0.lock().unwrap(), all);
+    }
+
+    #[tokio::test]
+    async fn an_asker_that_does_not_read_is_not_answered_without_bounds() {
+        let line = line();
+        for id in 0..10 {
+            line.push(answer(id)).unwrap();
+        }
+        assert_eq!(line.out().bytes, 100, "counted until they are sent");
+        let (mut near, far) = tokio::io::duplex(15);
+        let heard = Heard::now();
+        let mut read = [0; 40];
+        tokio::select! {
+            ended = speak(far, &line, &heard) => panic!("{ended:?}"),
+            read = tokio::io::AsyncReadExt::read_exact(&mut near, &mut read) => assert_eq!(read.unwrap(), 40),
+        }
+        let left = line.out().bytes;
+        assert!((40..=60).contains(&left), "{left} bytes wait, as the socket takes no more");
+    }
+}

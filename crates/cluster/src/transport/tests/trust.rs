@@ -1,0 +1,283 @@
+//! Who gets in over TLS, what others see of it, and which version is spoken.
+
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::super::handshake::{Hello, MAGIC, Welcome};
+use super::*;
+use crate::transport::wire::dialect::NEXT;
+use crate::transport::wire::{MAX_GREETING, PROTOCOL, greeting, read_greeting};
+
+/// Passes bytes on to an address, and keeps what it has seen in both directions.
+async fn tap(to: String) -> (String, Arc<Mutex<Vec<u8>>>, AbortHandle) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let seen: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let keeps = seen.clone();
+    let tapping = tokio::spawn(async move {
+        let (mut a, _) = listener.accept().await.unwrap();
+        let mut b = TcpStream::connect(to).await.unwrap();
+        let ((mut from_a, mut to_a), (mut from_b, mut to_b)) = (a.split(), b.split());
+        let (mut one, mut other) = (vec![0; 10_000], vec![0; 10_000]);
+        loop {
+            tokio::select! {
+                n = from_a.read(&mut one) => {
+                    let bytes = &one[..n.unwrap()];
+                    keeps.lock().unwrap().extend(bytes);
+                    to_b.write_all(bytes).await.unwrap();
+                }
+                n = from_b.read(&mut other) => {
+                    let bytes = &other[..n.unwrap()];
+                    keeps.lock().unwrap().extend(bytes);
+                    to_a.write_all(bytes).await.unwrap();
+                }
+            }
+        }
+    });
+    (address, seen, tapping.abort_handle())
+}
+
+fn enqueue(body: &[u8]) -> Op {
+    let queue = duewheel_core::QueueName::new("a-queue-to-look-for").unwrap();
+    Op::Enqueue(Box::new(duewheel_core::engine::Enqueue::new(queue, body.to_vec())))
+}
+
+#[tokio::test]
+async fn nobody_between_two_nodes_can_read_a_message() {
+    // Story: nodes knew each other by a secret, and said everything else in the clear.
+    let (owner, _, mut to, listening) = owner(&SECRET).await;
+    let (address, seen, tapping) = tap(to.advertise.to_string()).await;
+    to.advertise = address.into();
+    let (peer, running) = ask(to, &SECRET);
+    until("they are connected", || peer.is_up()).await;
+    let body = b"a body that is to be looked for".repeat(100);
+    let asked = peer.ask(HERE, Patience::None, &[enqueue(&body)]).unwrap();
+    let came = next(&owner).await.pop().unwrap();
+    assert_eq!(came.ops, [enqueue(&body)]);
+    came.answer.send(vec![Err(CallError::Overloaded)]).unwrap();
+    assert!(matches!(asked.await.unwrap(), Outcome::Answered(_)));
+    let seen = seen.lock().unwrap().clone();
+    assert!(seen.len() > body.len(), "all of it went this way");
+    for secret in [&body[..31], b"a-queue-to-look-for", b"owner", b"asker", b"duewheel"] {
+        assert!(
+            !seen.windows(secret.len()).any(|part| part == secret),
+            "{}",
+            String::from_utf8_lossy(secret)
+        );
+    }
+    for task in [running, listening, tapping] {
+        task.abort();
+    }
+}
+
+#[tokio::test]
+async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both() {
+    let (_owner, terms, mut to, listening) = owner(&SECRET).await;
+    let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let real = std::mem::replace(&mut to.advertise, between.local_addr().unwrap().to_string().into());
+    let (peer, running) = ask(to.clone(), &SECRET);
+    let (near, _) = between.accept().await.unwrap();
+    let (mut near, binding_near) = Tls::drawn().unwrap().accept(near).await.unwrap();
+    let far = TcpStream::connect(&*real).await.unwrap();
+    let (mut far, binding_far) = Tls::drawn().unwrap().connect(far, &real).await.unwrap();
+    assert_ne!(binding_near, binding_far);
+    // The asker's two words, as they came.
+    let heard = Heard::now();
+    let mut frames = Frames::new(&mut near);
+    for _ in 0..2 {
+        let word = frames.next(MAX_GREETING, &heard).await.unwrap().unwrap();
+        far.write_all(&(word.len() as u32).to_le_bytes()).await.unwrap();
+        far.write_all(&word).await.unwrap();
+    }
+    far.flush().await.unwrap();
+    let answer = Frames::new(&mut far).next(MAX_GREETING, &heard).await.unwrap().unwrap();
+    assert_eq!(
+        read_greeting::<Welcome>(&answer),
+        Ok(Welcome::Stranger),
+        "the owner knows the asker by its session"
+    );
+    // An owner that is asked over this session would prove it for this session alone.
+    let proof = [9; 32];
+    let come = Welcome::Come { version: PROTOCOL, takes: terms.limits.into(), proof };
+    near.write_all(&greeting(&come).unwrap()).await.unwrap();
+    near.flush().await.unwrap();
+    assert!(refusal(&peer).await.contains("does not know the cluster's secret"));
+    running.abort();
+    listening.abort();
+}
+
+#[tokio::test]
+async fn a_node_of_a_version_without_tls_is_refused_in_words_on_both_sides() {
+    let (_owner, _, me, listening) = owner(&SECRET).await;
+    // The first word of version 2, as it was: magic, version, both nodes, a number drawn.
+    let hello = greeting(&(MAGIC, 2_u32, ("asker", 1_u32), ("owner", 2_u32), [1_u8; 32])).unwrap();
+    let mut stream = TcpStream::connect(&*me.advertise).await.unwrap();
+    stream.write_all(&hello).await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    // "The owner speaks this version", in that version's words.
+    assert_eq!(answer, greeting(&(1_u32, PROTOCOL)).unwrap());
+    listening.abort();
+
+    // The other way: it closes when it is spoken to in TLS, which it takes for a frame that is too large.
+    let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (peer, running) = ask(node("owner", 2, &old.local_addr().unwrap().to_string()), &SECRET);
+    let (mut stream, _) = old.accept().await.unwrap();
+    let mut first = [0; 4];
+    stream.read_exact(&mut first).await.unwrap();
+    assert!(u32::from_le_bytes(first) as usize > MAX_GREETING);
+    drop(stream);
+    assert!(refusal(&peer).await.contains("earlier version"));
+    running.abort();
+}
+
+#[tokio::test]
+async fn two_builds_speak_the_newest_version_that_both_know_and_say_so_if_there_is_none() {
+    let by =
+        |speaks: &'static [Dialect]| move |me: Node| Terms { speaks: Speaks(speaks), ..terms(me, &SECRET) };
+    let (this, both, later) = (&NEXT[..1], NEXT, &NEXT[1..]);
+    for (asks, owns, version) in [
+        (this, this, Some(3)),
+        (this, both, Some(3)),
+        (both, this, Some(3)),
+        (both, both, Some(4)),
+        (later, both, Some(4)),
+        (this, later, None),
+        (later, this, None),
+    ] {
+        let (owner, _, me, listening) = owner_by(by(owns)).await;
+        let (peer, running) = ask_by(me, by(asks)(node("asker", 1, "")));
+        if let Some(version) = version {
+            until("they are connected", || peer.is_up()).await;
+            assert_eq!(peer.version(), Some(version));
+            let asked = peer.ask(HERE, Patience::None, &[Op::Stats]).unwrap();
+            next(&owner).await.pop().unwrap().answer.send(vec![Ok(Reply::Count(5))]).unwrap();
+            assert!(matches!(asked.await.unwrap(), Outcome::Answered(_)));
+        } else {
+            let (mine, theirs) = (Speaks(asks).range(), Speaks(owns).range());
+            let said = format!(
+                "it speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
+                theirs.0, theirs.1, mine.0, mine.1
+            );
+            let why = refusal(&peer).await;
+            assert!(why.contains(&said), "{why}");
+        }
+        running.abort();
+        listening.abort();
+    }
+}
+
+#[tokio::test]
+async fn what_a_later_version_appends_to_its_greeting_is_left_out() {
+    let (_owner, _, me, listening) = owner(&SECRET).await;
+    let stream = TcpStream::connect(&*me.advertise).await.unwrap();
+    let (mut stream, binding) = Tls::drawn().unwrap().connect(stream, &me.advertise).await.unwrap();
+    let hello = Hello {
+        magic: MAGIC,
+        versions: (3, 9),
+        takes: limits().into(),
+        from: crate::transport::handshake::Who { name: "later".into(), number: 7 },
+        to: crate::transport::handshake::Who::from(&me),
+    };
+    let hello = greeting(&(&hello, "and what later versions say besides")).unwrap();
+    let proofs = Keyring::from(&secrets(&SECRET)).prove_all(&binding, &hello[LENGTH..]);
+    stream.write_all(&[hello, greeting(&proofs).unwrap()].concat()).await.unwrap();
+    stream.flush().await.unwrap();
+    let answer = Frames::new(&mut stream).next(MAX_GREETING, &Heard::now()).await.unwrap().unwrap();
+    let answer: Welcome = read_greeting(&answer).unwrap();
+    assert!(matches!(answer, Welcome::Come { version: 3, .. }), "{answer:?}");
+    listening.abort();
+}
+
+/// An authority for tests, and certificates of it.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Authority { issuer: Issuer::new(params, key), pem }
+    }
+
+    fn certificates(&self, name: &str) -> PeerCertificates {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
+        PeerCertificates::from_pem(pem.as_bytes(), key.serialize_pem().as_bytes(), self.pem.as_bytes())
+            .unwrap()
+    }
+}
+
+#[tokio::test]
+async fn with_certificates_both_sides_show_one_of_the_authority_and_know_the_secret() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let by = |certificates: Option<PeerCertificates>, secret: [u8; 32]| {
+        move |me: Node| match certificates {
+            Some(certificates) => Terms { tls: certificates.tls(), ..terms(me, &secret) },
+            None => terms(me, &secret),
+        }
+    };
+    let good = || Some(authority.certificates("127.0.0.1"));
+    for (asks, owns, said) in [
+        (by(good(), SECRET), good(), None),
+        (by(good(), [6; 32]), good(), Some("another secret")),
+        (by(None, SECRET), good(), Some("TLS")),
+        (by(good(), SECRET), None, Some("TLS")),
+        (by(Some(other.certificates("127.0.0.1")), SECRET), good(), Some("TLS")),
+        (by(good(), SECRET), Some(authority.certificates("10.0.0.1")), Some("not valid for name")),
+    ] {
+        let (_owner, _, me, listening) = owner_by(by(owns, SECRET)).await;
+        let (peer, running) = ask_by(me, asks(node("asker", 1, "")));
+        match said {
+            None => until("they are connected", || peer.is_up()).await,
+            Some(said) => {
+                let why = refusal(&peer).await;
+                assert!(why.contains(said), "{why}");
+            }
+        }
+        running.abort();
+        listening.abort();
+    }
+}
+
+#[test]
+fn certificates_that_cannot_be_used_name_their_part() {
+    let (authority, key) = (Authority::new(), KeyPair::generate().unwrap());
+    let certificate = CertificateParams::new(["a".to_owned()]).unwrap();
+    let pem = certificate.signed_by(&key, &authority.issuer).unwrap().pem();
+    let (key, other) = (key.serialize_pem(), KeyPair::generate().unwrap().serialize_pem());
+    for (cert, key, ca, part) in [
+        ("", &*key, &*authority.pem, CertificatePart::Certificate),
+        (&*pem, "no key", &*authority.pem, CertificatePart::Key),
+        (&*pem, &*other, &*authority.pem, CertificatePart::Key),
+        (&*pem, &*key, "", CertificatePart::Authority),
+    ] {
+        let wrong = PeerCertificates::from_pem(cert.as_bytes(), key.as_bytes(), ca.as_bytes()).unwrap_err();
+        assert_eq!(wrong.part, part, "{wrong}");
+    }
+    assert!(PeerCertificates::from_pem(pem.as_bytes(), key.as_bytes(), authority.pem.as_bytes()).is_ok());
+}
+
+#[tokio::test]
+async fn an_earlier_version_of_tls_is_refused() {
+    let (_owner, _, me, listening) = owner(&SECRET).await;
+    let stream = TcpStream::connect(&*me.advertise).await.unwrap();
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites.retain(|suite| suite.tls13().is_none());
+    let client = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1").unwrap();
+    let refused = tokio_rustls::TlsConnector::from(Arc::new(client)).connect(name, stream).await.unwrap_err();
+    assert!(refused.to_string().contains("ProtocolVersion"), "{refused}");
+    listening.abort();
+}

@@ -1,0 +1,358 @@
+//! What nodes say to each other, as bytes.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 4 | how many follow, little-endian; more than the limit is refused before anything is allocated |
+//! | … | a [`Head`] in postcard |
+//! | … | as many operations, or answers, as the head says, one after the other in postcard |
+//!
+//! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which
+//! come first, are the same in all versions from 3 on; a later one may append to them.
+
+use duewheel_core::engine::{Op, Reply};
+use duewheel_core::id::ShardId;
+use duewheel_core::policy::Policy;
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::{Answers, Patience};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use dialect::Dialect;
+
+/// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards: a row of
+/// [`dialect::DIALECTS`].
+pub(crate) const PROTOCOL: u32 = 3;
+
+/// Bytes of the length before each frame.
+pub(crate) const LENGTH: usize = 4;
+
+/// What comes before two nodes know each other is never longer.
+pub(crate) const MAX_GREETING: usize = 1_024;
+
+/// What a frame may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes behind the length.
+    pub(crate) bytes: usize,
+    /// Operations, or answers.
+    pub(crate) parts: usize,
+    /// Bytes of a message's body: for those who are told that theirs is too large.
+    pub(crate) body: usize,
+}
+
+impl Limits {
+    /// What the largest request or answer needs that the policy allows.
+    pub(crate) fn of(policy: &Policy) -> Self {
+        let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
+        let one = policy.max_body.saturating_add(policy.max_headers).saturating_add(4_096);
+        // Views and grants carry some hundred bytes beside the body.
+        let beside =
+            policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
+        let bytes = batch.saturating_add(one).saturating_add(beside).clamp(1 << 20, 1 << 30);
+        let parts = policy.max_batch_messages.saturating_mul(2).clamp(1_024, 1 << 20);
+        Limits { bytes, parts, body: policy.max_body }
+    }
+
+    /// What one node may send and the other takes.
+    pub(crate) fn and(self, other: Limits) -> Self {
+        Limits {
+            bytes: self.bytes.min(other.bytes),
+            parts: self.parts.min(other.parts),
+            body: self.body.min(other.body),
+        }
+    }
+}
+
+/// How a frame begins once two nodes know each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Head {
+    /// Operations for a shard follow.
+    Request {
+        /// Chosen by the asker, to know the answer by.
+        id: u64,
+        /// Whose.
+        shard: ShardId,
+        /// What if the store is behind.
+        patience: Patience,
+        /// How many.
+        ops: u32,
+    },
+    /// Answers follow.
+    Answers {
+        /// To which request.
+        id: u64,
+        /// How many.
+        answers: u32,
+    },
+    /// The shard is not here, or not yet, or not any more: nothing was applied.
+    NotMine {
+        /// Which request.
+        id: u64,
+        /// For people.
+        why: Box<str>,
+    },
+    /// Are you there?
+    Ping,
+    /// Yes.
+    Pong,
+    /// Who owns what may have changed.
+    Nudge,
+    /// Everything that was heard is answered, and nothing more is applied.
+    Bye,
+}
+
+/// What came.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    /// Operations for a shard.
+    Request { id: u64, shard: ShardId, patience: Patience, ops: Vec<Op> },
+    /// Answers to a request.
+    Answers { id: u64, answers: Answers },
+    /// The request was not applied, and belongs elsewhere.
+    NotMine { id: u64, why: Box<str> },
+    /// To be answered with [`Head::Pong`].
+    Ping,
+    /// The answer.
+    Pong,
+    /// Who owns what may have changed.
+    Nudge,
+    /// What has no answer by now was not applied.
+    Bye,
+}
+
+/// Why bytes are no frame, or a frame cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    /// Longer than the limit, or with more parts.
+    #[error("a frame is larger than the limit")]
+    TooLarge,
+    /// No frame of ours.
+    #[error("a frame is damaged")]
+    Damaged,
+    /// The version that the other node speaks does not have this kind of operation.
+    #[error("the other node's version does not know this kind of request")]
+    NotKnown,
+}
+
+/// An error as it travels.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Failure {
+    Overloaded,
+    Draining,
+    Store { kind: Kind, outcome: How, detail: Box<str> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Kind {
+    Fenced,
+    Unavailable,
+    Full,
+    Corrupt,
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum How {
+    NotApplied,
+    Unknown,
+}
+
+impl From<&CallError> for Failure {
+    fn from(error: &CallError) -> Self {
+        let store = |kind, outcome, detail: &str| Failure::Store { kind, outcome, detail: detail.into() };
+        match error {
+            CallError::Overloaded => Failure::Overloaded,
+            CallError::Draining => Failure::Draining,
+            CallError::Closed(why) => store(Kind::Unavailable, How::NotApplied, why),
+            CallError::Lost(why) => store(Kind::Unavailable, How::Unknown, why),
+            CallError::Store { error, outcome } => {
+                let kind = match error.kind() {
+                    ErrorKind::Fenced => Kind::Fenced,
+                    ErrorKind::Unavailable => Kind::Unavailable,
+                    ErrorKind::Full => Kind::Full,
+                    ErrorKind::Corrupt => Kind::Corrupt,
+                    ErrorKind::Closed => Kind::Closed,
+                };
+                let outcome = match outcome {
+                    Outcome::NotApplied => How::NotApplied,
+                    Outcome::Unknown => How::Unknown,
+                };
+                store(kind, outcome, &error.to_string())
+            }
+        }
+    }
+}
+
+impl From<Failure> for CallError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Overloaded => CallError::Overloaded,
+            Failure::Draining => CallError::Draining,
+            Failure::Store { kind, outcome, detail } => {
+                let kind = match kind {
+                    Kind::Fenced => ErrorKind::Fenced,
+                    Kind::Unavailable => ErrorKind::Unavailable,
+                    Kind::Full => ErrorKind::Full,
+                    Kind::Corrupt => ErrorKind::Corrupt,
+                    Kind::Closed => ErrorKind::Closed,
+                };
+                let outcome = match outcome {
+                    How::NotApplied => Outcome::NotApplied,
+                    How::Unknown => Outcome::Unknown,
+                };
+                CallError::Store { error: StoreError::new(kind, detail), outcome }
+            }
+        }
+    }
+}
+
+/// A head alone, with its length.
+pub(crate) fn plain(head: &Head, dialect: &Dialect) -> Result<Vec<u8>, WireError> {
+    finish(dialect.close(begin(head)?), MAX_GREETING)
+}
+
+/// A request, with its length.
+///
+/// # Errors
+/// [`WireError::TooLarge`], [`WireError::NotKnown`].
+pub(crate) fn request(
+    id: u64,
+    shard: ShardId,
+    patience: Patience,
+    ops: &[Op],
+    limits: Limits,
+    dialect: &Dialect,
+) -> Result<Vec<u8>, WireError> {
+    let parts = count(ops.len(), limits)?;
+    let mut frame = begin(&Head::Request { id, shard, patience, ops: parts })?;
+    for op in ops {
+        let at = frame.len();
+        frame = push(frame, op)?;
+        if !dialect.knows(&frame[at..]) {
+            return Err(WireError::NotKnown);
+        }
+    }
+    finish(dialect.close(frame), limits.bytes)
+}
+
+/// Answers, with their length.
+///
+/// # Errors
+/// [`WireError::TooLarge`].
+pub(crate) fn answers(
+    id: u64,
+    answers: &[Result<Reply, CallError>],
+    limits: Limits,
+    dialect: &Dialect,
+) -> Result<Vec<u8>, WireError> {
+    let parts = count(answers.len(), limits)?;
+    let mut frame = begin(&Head::Answers { id, answers: parts })?;
+    for answer in answers {
+        let answer: Result<&Reply, Failure> = answer.as_ref().map_err(Failure::from);
+        frame = push(frame, &answer)?;
+    }
+    finish(dialect.close(frame), limits.bytes)
+}
+
+/// What a frame says; `bytes` are those behind its length.
+///
+/// # Errors
+/// See [`WireError`].
+pub(crate) fn read(bytes: &[u8], limits: Limits, dialect: &Dialect) -> Result<Frame, WireError> {
+    if bytes.len() > limits.bytes {
+        return Err(WireError::TooLarge);
+    }
+    let (head, rest) = take::<Head>(bytes)?;
+    let (frame, rest) = match head {
+        Head::Request { id, shard, patience, ops } => {
+            let (ops, rest) = parts::<Op>(rest, ops, limits)?;
+            (Frame::Request { id, shard, patience, ops }, rest)
+        }
+        Head::Answers { id, answers } => {
+            let (answers, rest) = parts::<Result<Reply, Failure>>(rest, answers, limits)?;
+            let answers = answers.into_iter().map(|a| a.map_err(CallError::from)).collect();
+            (Frame::Answers { id, answers }, rest)
+        }
+        Head::NotMine { id, why } => (Frame::NotMine { id, why }, rest),
+        Head::Ping => (Frame::Ping, rest),
+        Head::Pong => (Frame::Pong, rest),
+        Head::Nudge => (Frame::Nudge, rest),
+        Head::Bye => (Frame::Bye, rest),
+    };
+    if dialect.ends(rest) { Ok(frame) } else { Err(WireError::Damaged) }
+}
+
+/// A part of a greeting, with its length.
+pub(crate) fn greeting(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    finish(begin(part)?, MAX_GREETING)
+}
+
+/// What a part of a greeting says; `bytes` are those behind its length. What a later version has appended is left out.
+///
+/// # Errors
+/// See [`WireError`].
+pub(crate) fn read_greeting<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    if bytes.len() > MAX_GREETING {
+        return Err(WireError::TooLarge);
+    }
+    take(bytes).map(|(part, _)| part)
+}
+
+fn count(n: usize, limits: Limits) -> Result<u32, WireError> {
+    if n > limits.parts {
+        return Err(WireError::TooLarge);
+    }
+    u32::try_from(n).map_err(|_| WireError::TooLarge)
+}
+
+/// Begins a frame; the length is filled in at the end.
+fn begin(part: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    push(vec![0; LENGTH], part)
+}
+
+fn push(frame: Vec<u8>, part: &impl Serialize) -> Result<Vec<u8>, WireError> {
+    // Writing to a Vec does not fail; a value that has no bytes (an unknown name of a field) does.
+    postcard::to_extend(part, frame).map_err(|_| WireError::Damaged)
+}
+
+fn finish(mut frame: Vec<u8>, limit: usize) -> Result<Vec<u8>, WireError> {
+    let length = frame.len() - LENGTH;
+    if length > limit {
+        return Err(WireError::TooLarge);
+    }
+    let length = u32::try_from(length).map_err(|_| WireError::TooLarge)?;
+    frame[..LENGTH].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
+fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
+    postcard::take_from_bytes(bytes).map_err(|_| WireError::Damaged)
+}
+
+/// So many parts. Each takes a byte at least, so a number that lies makes no room for nothing.
+fn parts<T: DeserializeOwned>(bytes: &[u8], n: u32, limits: Limits) -> Result<(Vec<T>, &[u8]), WireError> {
+    let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
+    if n > limits.parts {
+        return Err(WireError::TooLarge);
+    }
+    if n > bytes.len() {
+        return Err(WireError::Damaged);
+    }
+    let mut parts = Vec::with_capacity(n);
+    let mut rest = bytes;
+    for _ in 0..n {
+        let (part, behind) = take(rest)?;
+        parts.push(part);
+        rest = behind;
+    }
+    Ok((parts, rest))
+}
+
+pub(crate) mod dialect;
+#[cfg(feature = "testing")]
+pub(crate) mod fuzzing;
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! The versions of what nodes say to each other, and what differs between them.
+//!
+//! A build speaks its own version and the one before it, so that a cluster is upgraded one node after the other. Two
+//! nodes speak the highest version that both know; without one they do not talk, and both say so. A node knows which
+//! version its counterpart speaks before it sends a request, so everything that differs between two versions is
+//! decided where a frame is made or read, by the row of [`DIALECTS`].
+//!
+//! To make a new version: add a row, drop the oldest one, and put the difference where frames are made. New kinds of
+//! operations and answers go behind the existing ones. What no row can express (the placement of messages, the
+//! assignment of shards) must not differ between two versions that are in use together.
+
+/// A version of the nodes' protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    /// Its number; each is one higher than the one before.
+    pub(crate) number: u32,
+    /// Kinds of operations that it knows: the first so many of [`duewheel_core::engine::Op`].
+    pub(crate) ops: u32,
+    /// Bytes behind the last part of each frame.
+    pub(crate) tail: &'static [u8],
+}
+
+/// All versions that this build speaks, in order, without gaps. Version 3 is the first one over TLS; nodes of versions
+/// 1 and 2 are refused.
+pub(crate) static DIALECTS: &[Dialect] = &[Dialect { number: 3, ops: 35, tail: &[] }];
+
+/// The versions of a build that comes after this one, for tests: this one's, and one that differs in every way a row
+/// can say.
+#[cfg(test)]
+pub(crate) static NEXT: &[Dialect] = &[DIALECTS[0], Dialect { number: 4, ops: 36, tail: &[4, 4] }];
+
+/// The versions that a node speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Speaks(pub(crate) &'static [Dialect]);
+
+impl Default for Speaks {
+    fn default() -> Self {
+        Speaks(DIALECTS)
+    }
+}
+
+impl Speaks {
+    /// The lowest and the highest version.
+    pub(crate) fn range(self) -> (u32, u32) {
+        let number = |dialect: Option<&Dialect>| dialect.map_or(0, |dialect| dialect.number);
+        (number(self.0.first()), number(self.0.last()))
+    }
+
+    /// The highest version that lies in `range`, too.
+    pub(crate) fn common(self, range: (u32, u32)) -> Option<&'static Dialect> {
+        self.0.iter().rev().find(|dialect| (range.0..=range.1).contains(&dialect.number))
+    }
+}
+
+impl Dialect {
+    /// Ends a frame.
+    pub(super) fn close(&self, mut frame: Vec<u8>) -> Vec<u8> {
+        frame.extend_from_slice(self.tail);
+        frame
+    }
+
+    /// Whether a frame ends like this.
+    pub(super) fn ends(&self, rest: &[u8]) -> bool {
+        rest == self.tail
+    }
+
+    /// Whether an operation, as it stands in a frame, is of a kind that this version knows.
+    pub(super) fn knows(&self, op: &[u8]) -> bool {
+        postcard::take_from_bytes::<u32>(op).is_ok_and(|(kind, _)| kind < self.ops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_builds_speak_the_highest_version_that_both_know() {
+        let (this, next) = (Speaks(DIALECTS), Speaks(NEXT));
+        let later = Speaks(&NEXT[1..]);
+        let of = |a: Speaks, b: Speaks| a.common(b.range()).map(|dialect| dialect.number);
+        assert_eq!(of(this, this), Some(3));
+        assert_eq!((of(this, next), of(next, this)), (Some(3), Some(3)));
+        assert_eq!((of(next, next), of(next, later)), (Some(4), Some(4)));
+        assert_eq!((of(this, later), of(later, this)), (None, None));
+    }
+
+    #[test]
+    fn the_rows_follow_each_other() {
+        for rows in [DIALECTS, NEXT] {
+            assert!(
+                rows.windows(2).all(|two| two[1].number == two[0].number + 1 && two[1].ops >= two[0].ops)
+            );
+        }
+        assert_eq!(DIALECTS.last().map(|dialect| dialect.number), Some(super::super::PROTOCOL));
+    }
+}

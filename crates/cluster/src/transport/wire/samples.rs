@@ -1,0 +1,623 @@
+//! Any operation and any answer, for round trips.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use duewheel_core::engine::*;
+use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId};
+use duewheel_core::message::{DeadReason, Ended, Marks, MaxAttempts, Message, Options, PastAttempt, State};
+use duewheel_core::name::{Key, QueueName};
+use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use duewheel_core::record::{Created, Pause, Totals};
+use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_core::time::{EngineMs, WallMs};
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::Answers;
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn name() -> impl Strategy<Value = QueueName> {
+    "[A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,30}".prop_map(|name| QueueName::new(&name).unwrap())
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    "\\PC{1,20}".prop_map(|key| Key::new(&key).unwrap())
+}
+
+fn text() -> impl Strategy<Value = Box<str>> {
+    "\\PC{0,20}".prop_map(Into::into)
+}
+
+fn body() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..60).prop_map(Bytes::from)
+}
+
+fn id() -> impl Strategy<Value = MessageId> {
+    any::<u64>().prop_map(MessageId)
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    any::<u64>().prop_map(SessionId)
+}
+
+fn wall() -> impl Strategy<Value = WallMs> {
+    any::<u64>().prop_map(WallMs)
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    select(vec![0, 1, 77, 1 << 20, usize::MAX])
+}
+
+fn ms() -> impl Strategy<Value = Option<u64>> {
+    of(any::<u64>())
+}
+
+fn token() -> impl Strategy<Value = LeaseToken> {
+    any::<(u32, u64)>().prop_map(|(epoch, counter)| LeaseToken { epoch: Epoch(epoch), counter })
+}
+
+fn proof() -> impl Strategy<Value = Proof> {
+    prop_oneof![token().prop_map(Proof::Token), session().prop_map(Proof::Session)]
+}
+
+fn backoff() -> impl Strategy<Value = Backoff> {
+    any::<(u64, u64)>().prop_map(|(min_ms, max_ms)| Backoff { min_ms, max_ms })
+}
+
+fn max_attempts() -> impl Strategy<Value = MaxAttempts> {
+    (1..=u32::MAX).prop_map(|n| MaxAttempts::new(n).unwrap())
+}
+
+fn headers() -> impl Strategy<Value = Vec<(Box<str>, Box<str>)>> {
+    vec((text(), text()), 0..3)
+}
+
+fn message_options() -> impl Strategy<Value = Options> {
+    (ms(), of(max_attempts()), of(backoff())).prop_map(|(lease_ms, max_attempts, backoff)| Options {
+        lease_ms,
+        max_attempts,
+        backoff,
+    })
+}
+
+fn order() -> impl Strategy<Value = ReadyOrder> {
+    select(vec![ReadyOrder::Due, ReadyOrder::Arrival])
+}
+
+fn settings() -> impl Strategy<Value = QueueSettings> {
+    (ms(), of(max_attempts()), any::<Option<u32>>(), of(backoff()), ms(), ms(), of(order()), any::<bool>())
+        .prop_map(
+            |(lease_ms, max_attempts, priority, backoff, dedupe_window_ms, dead_ttl_ms, order, always)| {
+                QueueSettings {
+                    lease_ms,
+                    max_attempts,
+                    priority,
+                    backoff,
+                    dedupe_window_ms,
+                    dead_ttl_ms,
+                    order,
+                    lasting: if always { Lasting::Always } else { Lasting::WhileUsed },
+                }
+            },
+        )
+}
+
+fn when() -> impl Strategy<Value = When> {
+    prop_oneof![
+        any::<u64>().prop_map(When::After),
+        any::<u32>().prop_map(When::Seconds),
+        (wall(), select(vec![Past::Refuse, Past::Fire])).prop_map(|(due_at, past)| When::At { due_at, past }),
+    ]
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![id().prop_map(Target::Id), (name(), key()).prop_map(|(queue, key)| Target::Key(queue, key))]
+}
+
+fn state() -> impl Strategy<Value = State> {
+    select(State::ALL.to_vec())
+}
+
+fn hold() -> impl Strategy<Value = Hold> {
+    select(vec![Hold::Use, Hold::Watch, Hold::Keep])
+}
+
+fn cursor() -> impl Strategy<Value = ListCursor> {
+    (of((any::<u64>(), id())), of((any::<u64>(), id()))).prop_map(|(at, after)| ListCursor { at, after })
+}
+
+fn enqueue() -> impl Strategy<Value = Enqueue> {
+    let what = (name(), of(key()), body(), headers(), when());
+    let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace]);
+    let begins = select(vec![Begins::Waiting, Begins::Dead]);
+    let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()));
+    (what, how).prop_map(|((queue, key, body, headers, when), how)| Enqueue {
+        queue,
+        key,
+        body,
+        headers,
+        when,
+        if_exists: how.0,
+        dedupe_id: how.1,
+        priority: how.2,
+        options: how.3,
+        begins: how.4,
+        order_if_new: how.5,
+    })
+}
+
+fn reserve() -> impl Strategy<Value = Reserve> {
+    (any::<u64>(), vec(name(), 0..4), size(), size(), any::<u64>(), ms(), session(), ms()).prop_map(
+        |(waiter, queues, max, max_bytes, wait_ms, lease_ms, session, deadline_margin_ms)| Reserve {
+            waiter: WaiterId(waiter),
+            queues,
+            max,
+            max_bytes,
+            wait_ms,
+            lease_ms,
+            session,
+            deadline_margin_ms,
+        },
+    )
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let content = (of(body()), of(headers()));
+    (of(when()), content, any::<Option<u32>>(), any::<Option<u32>>(), ms()).prop_map(
+        |(when, (body, headers), priority, max, lease_ms)| Edit {
+            when,
+            body,
+            headers,
+            priority,
+            max_attempts: max.and_then(MaxAttempts::new),
+            lease_ms,
+        },
+    )
+}
+
+/// Any operation: each kind is as likely.
+pub(crate) fn op() -> impl Strategy<Value = Op> {
+    let hand = prop_oneof![
+        enqueue().prop_map(|e| Op::Enqueue(Box::new(e))),
+        reserve().prop_map(Op::Reserve),
+        (id(), session(), ms()).prop_map(|(id, session, lease_ms)| Op::ReserveOne { id, session, lease_ms }),
+        any::<u64>().prop_map(|waiter| Op::CancelReserve { waiter: WaiterId(waiter) }),
+        vec((id(), token()), 0..4).prop_map(|leases| Op::Undelivered { leases }),
+    ];
+    let settle = prop_oneof![
+        (id(), proof()).prop_map(|(id, proof)| Op::Ack { id, proof }),
+        (id(), proof(), select(vec![Attempt::Failed, Attempt::NotYet]), ms(), any::<Option<u32>>(), text())
+            .prop_map(|(id, proof, attempt, delay_ms, priority, note)| Op::Nack {
+                id,
+                proof,
+                attempt,
+                delay_ms,
+                priority,
+                note
+            }),
+        (id(), proof(), any::<Option<u32>>(), text()).prop_map(|(id, proof, priority, note)| Op::Bury {
+            id,
+            proof,
+            priority,
+            note
+        }),
+        (id(), session()).prop_map(|(id, session)| Op::Delete { id, session }),
+        (id(), proof(), ms()).prop_map(|(id, proof, lease_ms)| Op::Extend { id, proof, lease_ms }),
+    ];
+    let change = prop_oneof![
+        target().prop_map(|target| Op::Cancel { target }),
+        (target(), edit(), any::<Option<u32>>()).prop_map(|(target, edit, if_generation)| Op::Postpone {
+            target,
+            edit: Box::new(edit),
+            if_generation
+        }),
+        target().prop_map(|target| Op::Fire { target }),
+        (name(), size()).prop_map(|(queue, max)| Op::FireMany { queue, max }),
+        id().prop_map(|id| Op::Redrive { id }),
+        (name(), size()).prop_map(|(queue, max)| Op::RedriveMany { queue, max }),
+    ];
+    let look = prop_oneof![
+        target().prop_map(|target| Op::Get { target }),
+        id().prop_map(|id| Op::Outline { id }),
+        (name(), state()).prop_map(|(queue, state)| Op::Peek { queue, state }),
+        (name(), of(state()), of(cursor()), size()).prop_map(|(queue, state, after, limit)| Op::List {
+            queue,
+            state,
+            after,
+            limit
+        }),
+        name().prop_map(|queue| Op::Queue { queue }),
+        (of(name()), size()).prop_map(|(after, limit)| Op::Queues { after, limit }),
+        (of(name()), wall(), wall(), size()).prop_map(|(queue, from, to, columns)| Op::Histogram {
+            queue,
+            from,
+            to,
+            columns
+        }),
+        Just(Op::Wheel),
+        Just(Op::Stats),
+        session().prop_map(|session| Op::SessionDeadline { session }),
+        Just(Op::NextDue),
+        Just(Op::Quotas),
+    ];
+    let rule = prop_oneof![
+        (name(), settings()).prop_map(|(queue, settings)| Op::Configure { queue, settings }),
+        (name(), ms()).prop_map(|(queue, for_ms)| Op::Pause { queue, for_ms }),
+        name().prop_map(|queue| Op::Resume { queue }),
+        name().prop_map(|queue| Op::Purge { queue }),
+        (name(), hold()).prop_map(|(queue, how)| Op::Hold { queue, how }),
+        (name(), hold()).prop_map(|(queue, how)| Op::LetGo { queue, how }),
+        session().prop_map(|session| Op::SessionClosed { session }),
+    ];
+    prop_oneof![5 => hand, 5 => settle, 6 => change, 11 => look, 7 => rule]
+}
+
+fn message() -> impl Strategy<Value = Arc<Message>> {
+    (id(), name(), of(key()), body(), headers(), message_options(), wall()).prop_map(
+        |(id, queue, key, body, headers, options, enqueued_at)| {
+            Arc::new(Message { id, queue, key, body, headers, options, enqueued_at })
+        },
+    )
+}
+
+fn grant() -> impl Strategy<Value = Grant> {
+    (message(), token(), any::<[u32; 3]>(), any::<[u64; 4]>()).prop_map(|(message, token, small, large)| {
+        Grant {
+            message,
+            attempt: small[0],
+            priority: small[1],
+            due_at: WallMs(large[0]),
+            token,
+            lease_until: WallMs(large[1]),
+            lease_ms: large[2],
+            lateness_ms: large[3],
+            generation: small[2],
+        }
+    })
+}
+
+fn dead_reason() -> impl Strategy<Value = DeadReason> {
+    select(vec![DeadReason::MaxAttempts, DeadReason::Buried])
+}
+
+fn view() -> impl Strategy<Value = View> {
+    let ended = select(vec![Ended::Nacked, Ended::LeaseExpired, Ended::Released, Ended::Buried]);
+    let past = (any::<u32>(), any::<[u64; 2]>(), ended, text()).prop_map(|(attempt, at, how, note)| {
+        PastAttempt { attempt, granted_at: WallMs(at[0]), ended_at: WallMs(at[1]), how, note }
+    });
+    let marks = (any::<[u32; 4]>(), ms()).prop_map(|(n, delay_ms)| Marks {
+        timeouts: n[0],
+        releases: n[1],
+        burials: n[2],
+        fires: n[3],
+        delay_ms,
+    });
+    let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
+    (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(
+        |(message, state, small, large, (lease_until, dead, marks, history))| View {
+            message,
+            state,
+            due_at: WallMs(large[0]),
+            due_in_ms: large[1],
+            attempt: small[0],
+            generation: small[1],
+            priority: small[2],
+            lease_ms: large[2],
+            max_attempts: small[3],
+            forgiven: small[4],
+            lease_until,
+            dead,
+            marks,
+            delay_ms: large[3],
+            history,
+        },
+    )
+}
+
+fn outline() -> impl Strategy<Value = Outline> {
+    view().prop_map(|view| Outline {
+        id: view.message.id,
+        queue: view.message.queue.clone(),
+        key: view.message.key.clone(),
+        state: view.state,
+        due_at: view.due_at,
+        due_in_ms: view.due_in_ms,
+        attempt: view.attempt,
+        generation: view.generation,
+        priority: view.priority,
+        lease_ms: view.lease_ms,
+        max_attempts: view.max_attempts,
+        enqueued_at: view.message.enqueued_at,
+        dead: view.dead,
+    })
+}
+
+fn counts() -> impl Strategy<Value = Counts> {
+    (any::<[u64; 4]>(), any::<bool>()).prop_map(|([scheduled, ready, leased, dead], estimated)| Counts {
+        scheduled,
+        ready,
+        leased,
+        dead,
+        estimated,
+    })
+}
+
+fn totals() -> impl Strategy<Value = Totals> {
+    any::<[u64; 10]>().prop_map(|n| Totals {
+        enqueued: n[0],
+        granted: n[1],
+        acked: n[2],
+        cancelled: n[3],
+        replaced: n[4],
+        purged: n[5],
+        died: n[6],
+        expired: n[7],
+        paused: n[8],
+    })
+}
+
+fn queue_view() -> impl Strategy<Value = QueueView> {
+    let pause = prop_oneof![
+        Just(Pause::Running),
+        Just(Pause::Paused),
+        any::<[u64; 2]>().prop_map(|[end, length_ms]| Pause::Until { end: EngineMs(end), length_ms }),
+    ];
+    let attended = select(vec![Attended::Yes, Attended::No]);
+    let first = (name(), counts(), any::<u64>(), of(wall()), size(), any::<[u32; 2]>());
+    let then = (attended, totals(), any::<[u64; 3]>(), settings(), pause, ms());
+    (first, then).prop_map(|(first, then)| QueueView {
+        name: first.0,
+        counts: first.1,
+        urgent: first.2,
+        oldest_ready: first.3,
+        waiters: first.4,
+        using: first.5[0],
+        watching: first.5[1],
+        attended: then.0,
+        totals: then.1,
+        rates: Rates { enqueued_milli: then.2[0], granted_milli: then.2[1], acked_milli: then.2[2] },
+        settings: then.3,
+        pause: then.4,
+        pause_left_ms: then.5,
+    })
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let all = [Part::Body, Part::Headers, Part::DedupeId, Part::Lease, Part::MaxAttempts, Part::Backoff];
+    select(all.to_vec())
+}
+
+fn limit() -> impl Strategy<Value = Limit> {
+    prop_oneof![
+        any::<u64>().prop_map(Limit::Messages),
+        any::<u64>().prop_map(Limit::Bytes),
+        any::<u64>().prop_map(Limit::Queues),
+        Just(Limit::Leases),
+    ]
+}
+
+fn change_refusal() -> impl Strategy<Value = ChangeRefusal> {
+    prop_oneof![
+        select(vec![
+            ChangeRefusal::NotFound,
+            ChangeRefusal::Leased,
+            ChangeRefusal::Dead,
+            ChangeRefusal::NotDead,
+            ChangeRefusal::InThePast,
+            ChangeRefusal::Paused,
+            ChangeRefusal::DiskFull,
+            ChangeRefusal::Busy,
+        ]),
+        id().prop_map(ChangeRefusal::KeyExists),
+        any::<u32>().prop_map(ChangeRefusal::GenerationMismatch),
+        any::<u64>().prop_map(ChangeRefusal::TooFar),
+        Just(ChangeRefusal::NothingToChange),
+        limit().prop_map(ChangeRefusal::Overloaded),
+        (part(), size()).prop_map(|(part, max)| ChangeRefusal::TooLarge(part, max)),
+        part().prop_map(ChangeRefusal::OutOfRange),
+        any::<u64>().prop_map(ChangeRefusal::LeaseTooLong),
+        over_quota().prop_map(ChangeRefusal::OverQuota),
+    ]
+}
+
+fn enqueue_refusal() -> impl Strategy<Value = EnqueueRefusal> {
+    prop_oneof![
+        id().prop_map(EnqueueRefusal::KeyExists),
+        id().prop_map(EnqueueRefusal::Leased),
+        Just(EnqueueRefusal::InThePast),
+        any::<u64>().prop_map(EnqueueRefusal::TooFar),
+        id().prop_map(EnqueueRefusal::DedupeMismatch),
+        (part(), size()).prop_map(|(part, max)| EnqueueRefusal::TooLarge(part, max)),
+        part().prop_map(EnqueueRefusal::OutOfRange),
+        limit().prop_map(EnqueueRefusal::Overloaded),
+        Just(EnqueueRefusal::Busy),
+        Just(EnqueueRefusal::DiskFull),
+        over_quota().prop_map(EnqueueRefusal::OverQuota),
+    ]
+}
+
+fn over_quota() -> impl Strategy<Value = Box<OverQuota>> {
+    (text(), select(&Resource::ALL[..]), any::<[u64; 2]>(), ms()).prop_map(
+        |(quota, resource, [limit, used], retry_ms)| {
+            Box::new(OverQuota { quota, resource, limit, used, retry_ms })
+        },
+    )
+}
+
+fn quota_use() -> impl Strategy<Value = QuotaUse> {
+    let limits = (ms(), ms(), ms(), ms(), ms());
+    (text(), limits, any::<[u64; 4]>(), any::<[u64; 4]>()).prop_map(|(prefix, limits, used, refused)| {
+        let (messages, bytes, leases, enqueues_per_second, burst) = limits;
+        let quota = Quota { prefix, messages, bytes, leases, enqueues_per_second, burst };
+        QuotaUse { quota, used, refused }
+    })
+}
+
+fn settle_refusal() -> impl Strategy<Value = SettleRefusal> {
+    prop_oneof![
+        Just(SettleRefusal::LeaseLost),
+        Just(SettleRefusal::NeverIssued),
+        any::<u64>().prop_map(SettleRefusal::TooLong),
+    ]
+}
+
+fn result<T: std::fmt::Debug, E: std::fmt::Debug>(
+    ok: impl Strategy<Value = T>,
+    err: impl Strategy<Value = E>,
+) -> impl Strategy<Value = Result<T, E>> {
+    prop_oneof![ok.prop_map(Ok), err.prop_map(Err)]
+}
+
+/// Any answer: each kind is as likely.
+pub(super) fn reply() -> impl Strategy<Value = Reply> {
+    let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
+    let level = prop_oneof![
+        Just(Level::Memory),
+        Just(Level::Buffered),
+        Just(Level::Fsync),
+        Just(Level::BestEffortReplicated),
+        Just(Level::Quorum),
+    ];
+    let enqueued =
+        (id(), wall(), any::<u32>(), created, level).prop_map(|(id, due_at, generation, created, level)| {
+            Enqueued { id, due_at, generation, created, level }
+        });
+    let reserved = prop_oneof![
+        vec(grant(), 0..4).prop_map(Reserved::Grants),
+        Just(Reserved::HeldBack(HeldBack::Leases)),
+        Just(Reserved::DeadlineSoon),
+        Just(Reserved::TooManyQueues),
+        Just(Reserved::Overloaded),
+        Just(Reserved::HeldBack(HeldBack::Leases)),
+    ];
+    let settled = prop_oneof![
+        Just(Settled::Acked),
+        name().prop_map(|queue| Settled::Already { queue }),
+        wall().prop_map(Settled::Again),
+        dead_reason().prop_map(Settled::Dead),
+    ];
+    let settings_refusal = prop_oneof![
+        (select(vec!["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"]), any::<u64>())
+            .prop_map(|(field, max)| SettingsRefusal::OutOfRange(field, max)),
+        Just(SettingsRefusal::Overloaded),
+    ];
+    let histogram = (any::<[u64; 5]>(), vec(any::<u64>(), 0..9)).prop_map(|(n, counts)| Histogram {
+        from: WallMs(n[0]),
+        width_ms: n[1],
+        counts,
+        before: n[2],
+        after: n[3],
+        resolution_ms: n[4],
+    });
+    let slots = || vec((size(), any::<u64>()), 0..4);
+    let wheel = (size(), any::<[u64; 2]>(), size(), size(), slots(), slots()).prop_map(
+        |(slots, [tick_ms, messages], at, after, a, b)| WheelView {
+            slots,
+            tick_ms,
+            pointers: [at, after],
+            messages,
+            occupied: [a, b],
+        },
+    );
+    let stats = (counts(), any::<[u64; 10]>(), totals(), vec(any::<u64>(), 0..15)).prop_map(
+        |(counts, n, totals, lateness)| Stats {
+            counts,
+            urgent: n[0],
+            bytes: n[1],
+            resident: n[2],
+            resident_bytes: n[3],
+            queues: n[4],
+            waiters: n[5],
+            totals,
+            lease_expired: n[6],
+            lease_lost: n[7],
+            held_back: n[9],
+            lateness,
+            lateness_sum_ms: n[8],
+        },
+    );
+    let page = (vec(view(), 0..3), of(cursor()), vec(cursor(), 0..3))
+        .prop_map(|(views, next, behind)| Page { views, next, behind });
+    let hand = prop_oneof![
+        result(enqueued, enqueue_refusal()).prop_map(Reply::Enqueue),
+        reserved.prop_map(Reply::Reserve),
+        result(grant().prop_map(Box::new), change_refusal()).prop_map(Reply::ReserveOne),
+        result(settled, settle_refusal()).prop_map(Reply::Settle),
+        result(wall(), settle_refusal()).prop_map(Reply::Extend),
+        result(outline().prop_map(Box::new), change_refusal()).prop_map(Reply::Change),
+    ];
+    let look = prop_oneof![
+        of(view().prop_map(Box::new)).prop_map(Reply::View),
+        page.prop_map(Reply::Page),
+        vec(queue_view(), 0..3).prop_map(Reply::Queues),
+        settings_refusal.prop_map(Reply::Configure),
+        histogram.prop_map(Reply::Histogram),
+        wheel.prop_map(|wheel| Reply::Wheel(Box::new(wheel))),
+        stats.prop_map(|stats| Reply::Stats(Box::new(stats))),
+        any::<u64>().prop_map(Reply::Count),
+        ms().prop_map(Reply::Deadline),
+        of(wall()).prop_map(Reply::NextDue),
+        vec(quota_use(), 0..3).prop_map(Reply::Quotas),
+        Just(Reply::Done),
+    ];
+    prop_oneof![6 => hand, 12 => look]
+}
+
+/// Any error of a call.
+pub(super) fn error() -> impl Strategy<Value = CallError> {
+    let kind = select(vec![
+        ErrorKind::Fenced,
+        ErrorKind::Unavailable,
+        ErrorKind::Full,
+        ErrorKind::Corrupt,
+        ErrorKind::Closed,
+    ]);
+    let outcome = select(vec![Outcome::NotApplied, Outcome::Unknown]);
+    prop_oneof![
+        Just(CallError::Overloaded),
+        Just(CallError::Draining),
+        Just(CallError::Closed("said")),
+        Just(CallError::Lost("said")),
+        (kind, text(), outcome).prop_map(|(kind, text, outcome)| CallError::Store {
+            error: StoreError::new(kind, text),
+            outcome
+        }),
+    ]
+}
+
+/// Any answers of a submission.
+pub(super) fn answers() -> impl Strategy<Value = Answers> {
+    vec(result(reply(), error()), 0..5)
+}
+
+/// The number of an operation's kind, as it stands in frames.
+pub(super) fn kind_of_op(op: &Op) -> u32 {
+    postcard::take_from_bytes(&postcard::to_allocvec(op).unwrap()).unwrap().0
+}
+
+/// The place of an answer's kind.
+pub(super) fn kind_of_reply(reply: &Reply) -> u32 {
+    match reply {
+        Reply::Enqueue(_) => 0,
+        Reply::Reserve(_) => 1,
+        Reply::ReserveOne(_) => 2,
+        Reply::Settle(_) => 3,
+        Reply::Extend(_) => 4,
+        Reply::Change(_) => 5,
+        Reply::View(_) => 6,
+        Reply::Page(_) => 7,
+        Reply::Queues(_) => 8,
+        Reply::Configure(_) => 9,
+        Reply::Histogram(_) => 10,
+        Reply::Wheel(_) => 11,
+        Reply::Stats(_) => 12,
+        Reply::Count(_) => 13,
+        Reply::Deadline(_) => 14,
+        Reply::NextDue(_) => 15,
+        Reply::Done => 16,
+        Reply::Quotas(_) => 17,
+    }
+}

@@ -1,0 +1,307 @@
+//! Round trips, and what is no frame.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use duewheel_core::name::{Key, QueueName};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::dialect::{DIALECTS, NEXT};
+use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
+use super::*;
+
+const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
+const NOW: &Dialect = &DIALECTS[0];
+const SHARD: ShardId = ShardId(3);
+
+fn sent(frame: &[u8]) -> Frame {
+    let (length, rest) = frame.split_at(LENGTH);
+    assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
+    read(rest, LIMITS, NOW).unwrap()
+}
+
+fn again(ops: &[Op]) -> Vec<Op> {
+    let frame = request(7, SHARD, Patience::Some, ops, LIMITS, NOW).unwrap();
+    match sent(&frame) {
+        Frame::Request { id: 7, shard: SHARD, patience: Patience::Some, ops } => ops,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What an error says to a caller.
+fn said(error: &CallError) -> (String, Outcome, bool) {
+    let text = match error {
+        CallError::Store { error, .. } => format!("{error:?}"),
+        CallError::Overloaded | CallError::Draining => error.to_string(),
+        // These name a driver on another machine: it is the store of a shard that cannot be had, for the caller.
+        CallError::Closed(why) | CallError::Lost(why) => format!("Unavailable: {why}"),
+    };
+    let retryable = error.is_retryable() || matches!(error, CallError::Closed(_) | CallError::Lost(_));
+    (text, error.outcome(), retryable)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn operations_come_as_they_were_sent(ops in vec(op(), 0..5)) {
+        prop_assert_eq!(again(&ops), ops);
+    }
+
+    #[test]
+    fn answers_come_as_they_were_sent(all in any_answers()) {
+        let Frame::Answers { id: 9, answers: came } = sent(&answers(9, &all, LIMITS, NOW).unwrap()) else {
+            panic!("another frame")
+        };
+        prop_assert_eq!(came.len(), all.len());
+        for (came, was) in came.iter().zip(&all) {
+            match (came, was) {
+                (Ok(came), Ok(was)) => prop_assert_eq!(came, was),
+                (Err(came), Err(was)) => prop_assert_eq!(said(came), said(was)),
+                other => prop_assert!(false, "{:?}", other),
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_keeps_its_outcome(error in error()) {
+        let came = CallError::from(Failure::from(&error));
+        prop_assert_eq!(said(&came), said(&error));
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_or_longer_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
+        let frame = request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap();
+        let rest = &frame[LENGTH..];
+        let cut = cut.index(rest.len());
+        prop_assert!(matches!(read(&rest[..cut], LIMITS, NOW), Err(WireError::Damaged)));
+        let longer = [rest, &[0]].concat();
+        prop_assert!(matches!(read(&longer, LIMITS, NOW), Err(WireError::Damaged)));
+    }
+
+    #[test]
+    fn damaged_bytes_never_panic(
+        all in any_answers(),
+        ops in vec(op(), 0..4),
+        hits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        for frame in [answers(1, &all, LIMITS, NOW).unwrap(), request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap()] {
+            let mut bytes = frame[LENGTH..].to_vec();
+            for (at, by) in &hits {
+                let at = at.index(bytes.len());
+                bytes[at] ^= by;
+            }
+            let _ = read(&bytes, LIMITS, NOW);
+        }
+    }
+
+    #[test]
+    fn garbage_never_panics(bytes in vec(any::<u8>(), 0..300)) {
+        let _ = read(&bytes, LIMITS, NOW);
+        let _ = read_greeting::<(u64, Box<str>)>(&bytes);
+    }
+}
+
+#[test]
+fn the_samples_are_of_every_kind() {
+    let mut runner = TestRunner::deterministic();
+    let mut ops = BTreeSet::new();
+    let mut replies = BTreeSet::new();
+    for _ in 0..2_000 {
+        ops.insert(kind_of_op(&op().new_tree(&mut runner).unwrap().current()));
+        replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
+    }
+    assert_eq!((ops.len(), replies.len()), (35, 18));
+}
+
+/// A new operation is behind all others, counted in its version, and among the samples.
+#[test]
+fn each_version_counts_the_operations_that_it_knows() {
+    // One that is known begins with its number, and is cut off there; an unknown number is an error of another kind.
+    let is_known =
+        |number: &u8| postcard::from_bytes::<Op>(&[*number]) != Err(postcard::Error::SerdeDeCustom);
+    let known = (0..u8::MAX).take_while(is_known).count();
+    assert_eq!(DIALECTS.last().map(|dialect| dialect.ops as usize), Some(known));
+    let mut runner = TestRunner::deterministic();
+    let sampled: BTreeMap<u32, &str> = (0..2_000)
+        .map(|_| op().new_tree(&mut runner).unwrap().current())
+        .map(|op| (kind_of_op(&op), op.operation().name))
+        .collect();
+    let names: BTreeSet<&str> = sampled.values().copied().collect();
+    assert_eq!((sampled.len(), names.len()), (known, known), "each has a row of its own in the table");
+}
+
+#[test]
+fn limits_hold_in_both_directions() {
+    let small = Limits { bytes: 64, parts: 3, body: 64 };
+    let ops = |n| vec![Op::Stats; n];
+    assert!(request(1, SHARD, Patience::None, &ops(3), small, NOW).is_ok());
+    assert_eq!(request(1, SHARD, Patience::None, &ops(4), small, NOW), Err(WireError::TooLarge));
+    let large = request(1, SHARD, Patience::None, &ops(4), LIMITS, NOW).unwrap();
+    assert!(matches!(read(&large[LENGTH..], small, NOW), Err(WireError::TooLarge)));
+    let long = [Ok(Reply::Histogram(duewheel_core::engine::Histogram {
+        from: duewheel_core::WallMs(0),
+        width_ms: 0,
+        counts: vec![0; 100],
+        before: 0,
+        after: 0,
+        resolution_ms: 0,
+    }))];
+    assert_eq!(answers(1, &long, small, NOW), Err(WireError::TooLarge));
+    let long = answers(1, &long, LIMITS, NOW).unwrap();
+    assert!(matches!(read(&long[LENGTH..], small, NOW), Err(WireError::TooLarge)));
+}
+
+#[test]
+fn a_number_of_parts_that_lies_makes_no_room() {
+    let head = Head::Request { id: 1, shard: SHARD, patience: Patience::None, ops: 900 };
+    let frame = plain(&head, NOW).unwrap();
+    assert!(matches!(read(&frame[LENGTH..], LIMITS, NOW), Err(WireError::Damaged)));
+}
+
+#[test]
+fn names_are_checked_on_their_way_in() {
+    // As texts they are bytes with their length before: what a name's bytes are, are a bad name's, too.
+    let bytes = postcard::to_allocvec("-bad name").unwrap();
+    assert!(postcard::from_bytes::<QueueName>(&bytes).is_err());
+    assert!(postcard::from_bytes::<Key>(&bytes).is_ok());
+    assert!(postcard::from_bytes::<Key>(&postcard::to_allocvec("").unwrap()).is_err());
+    assert!(postcard::from_bytes::<Key>(&postcard::to_allocvec(&*"k".repeat(513)).unwrap()).is_err());
+    let good = QueueName::new("good").unwrap();
+    assert_eq!(postcard::from_bytes::<QueueName>(&postcard::to_allocvec("good").unwrap()), Ok(good));
+}
+
+#[test]
+fn the_policy_s_largest_requests_fit() {
+    let policy = Policy::default();
+    let limits = Limits::of(&policy);
+    assert!(limits.bytes > policy.max_batch_bytes + policy.max_body && limits.bytes <= 1 << 30);
+    assert!(limits.parts >= policy.max_batch_messages);
+    let none = Policy { max_batch_bytes: 0, max_reserve_bytes: 0, max_body: 0, ..Policy::default() };
+    assert!(Limits::of(&none).bytes >= MAX_GREETING);
+}
+
+/// The bytes of one frame. If this fails, nodes of two builds would misunderstand each other: raise [`PROTOCOL`].
+#[test]
+fn the_bytes_are_those_of_this_protocol() {
+    let queue = QueueName::new("q").unwrap();
+    let ops = [
+        Op::Enqueue(Box::new(duewheel_core::engine::Enqueue::new(queue.clone(), "b"))),
+        Op::Purge { queue },
+        Op::NextDue,
+    ];
+    let frame = request(1, SHARD, Patience::None, &ops, LIMITS, NOW).unwrap();
+    let expected: &[u8] = &[
+        26, 0, 0, 0, // length
+        0, 1, 3, 0, 3, // head
+        0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // an enqueue
+        28, 1, b'q', // a purge
+        33,   // when is the next one due?
+    ];
+    assert_eq!((PROTOCOL, &*frame), (3, expected));
+}
+
+#[test]
+fn a_frame_of_another_version_is_none_of_this_one() {
+    let ops = [Op::Stats, Op::NextDue];
+    let next = &NEXT[1];
+    for (mine, theirs) in [(NOW, next), (next, NOW)] {
+        let frame = request(7, SHARD, Patience::None, &ops, LIMITS, mine).unwrap();
+        assert!(matches!(read(&frame[LENGTH..], LIMITS, mine), Ok(Frame::Request { id: 7, .. })));
+        assert!(matches!(read(&frame[LENGTH..], LIMITS, theirs), Err(WireError::Damaged)));
+        let frame = plain(&Head::Ping, mine).unwrap();
+        assert!(read(&frame[LENGTH..], LIMITS, theirs).is_err());
+    }
+}
+
+#[test]
+fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
+    let earlier = Dialect { number: 2, ops: 33, tail: &[] };
+    let queue = QueueName::new("q").unwrap();
+    assert!(request(1, SHARD, Patience::None, &[Op::Purge { queue }], LIMITS, &earlier).is_ok());
+    assert_eq!(request(1, SHARD, Patience::None, &[Op::NextDue], LIMITS, &earlier), Err(WireError::NotKnown));
+    assert_eq!(NOW.ops, 35, "all that there are");
+}
+
+/// Seeds for the fuzz target: an operation and an answer of each kind, errors, heads, greetings and streams. What it does with them is in
+/// `proof/fuzz/src/wire.rs`.
+fn seeds() -> Vec<Vec<u8>> {
+    const FRAME: &[u8] = &[0];
+    const TIGHT: &[u8] = &[1, 16];
+    const GREETING: &[u8] = &[2];
+    const STREAM: &[u8] = &[3, 5];
+    let mut runner = TestRunner::deterministic();
+    // Of each kind the longest that is short.
+    let mut kinds: BTreeMap<(u8, u32), Vec<u8>> = BTreeMap::new();
+    let mut keep = |kind, frame: Vec<u8>| {
+        let kept = kinds.entry(kind).or_insert_with(|| frame.clone());
+        let better = if frame.len() > 120 { frame.len() < kept.len() } else { frame.len() > kept.len() };
+        if better || (kept.len() > 120 && frame.len() <= 120) {
+            *kept = frame;
+        }
+    };
+    for n in 0..2_000 {
+        let op = op().new_tree(&mut runner).unwrap().current();
+        keep((0, kind_of_op(&op)), request(n, SHARD, Patience::None, &[op], LIMITS, NOW).unwrap());
+        let reply = reply().new_tree(&mut runner).unwrap().current();
+        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS, NOW).unwrap());
+    }
+    let mut frames: Vec<Vec<u8>> = kinds.into_values().collect();
+    for _ in 0..6 {
+        let error = error().new_tree(&mut runner).unwrap().current();
+        frames.push(answers(1, &[Err(error)], LIMITS, NOW).unwrap());
+    }
+    let several = [Op::Stats, Op::NextDue, Op::Wheel, Op::Stats, Op::NextDue];
+    frames.push(request(300, SHARD, Patience::Some, &several, LIMITS, NOW).unwrap());
+    let why = "node a does not own it".into();
+    for head in [Head::Ping, Head::Pong, Head::Nudge, Head::Bye, Head::NotMine { id: 1, why }] {
+        frames.push(plain(&head, NOW).unwrap());
+    }
+    let mut seeds: Vec<Vec<u8>> = frames.iter().map(|frame| [FRAME, &frame[LENGTH..]].concat()).collect();
+    seeds.extend(frames.iter().rev().take(8).map(|frame| [TIGHT, &frame[LENGTH..]].concat()));
+    // The parts of a greeting, as `peer::proof` has them.
+    let (a, b) = (("a", 1_u32), ("b", 2_u32));
+    let takes = (1_u64 << 20, 1_000_u64, 1_u64 << 18);
+    let greetings = [
+        greeting(&(*b"duewheel", (PROTOCOL, PROTOCOL), takes, a, b)),
+        greeting(&vec![[3_u8; 32], [4_u8; 32]]),
+        greeting(&(0_u32, PROTOCOL, takes, [4_u8; 32])),
+        greeting(&1_u32),
+        greeting(&(2_u32, 2_u32, 3_u32)),
+        greeting(&(3_u32, b)),
+    ];
+    seeds.extend(greetings.into_iter().map(|part| [GREETING, &part.unwrap()[LENGTH..]].concat()));
+    let lies = [255, 255, 255, 127, 1];
+    seeds.extend(frames.chunks(8).map(|few| [STREAM, &few.concat(), &lies].concat()));
+    seeds
+}
+
+/// The corpus begins with a frame of each kind, and they are of this protocol. `DUEWHEEL_SEEDS=write` writes them anew.
+#[test]
+fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire");
+    if std::env::var("DUEWHEEL_SEEDS").is_ok_and(|wish| wish == "write") {
+        fs::create_dir_all(&folder).unwrap();
+        for (n, seed) in seeds().iter().enumerate() {
+            fs::write(folder.join(format!("seed-{n:03}")), seed).unwrap();
+        }
+    }
+    let (mut ops, mut replies) = (BTreeSet::new(), BTreeSet::new());
+    for file in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+        let seed = fs::read(file.path()).unwrap();
+        if !file.file_name().to_string_lossy().starts_with("seed-") || seed[0] != 0 {
+            continue;
+        }
+        match read(&seed[1..], LIMITS, NOW).unwrap() {
+            Frame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
+            Frame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),
+            Frame::NotMine { .. } | Frame::Ping | Frame::Pong | Frame::Nudge | Frame::Bye => {}
+        }
+    }
+    assert_eq!((ops.len(), replies.len()), (35, 18));
+}

@@ -1,0 +1,76 @@
+//! Handlers that are registered: how much each is doing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use duewheel_core::name::{BadName, QueueName};
+use tokio::sync::{Notify, Semaphore};
+
+/// Why a handler was not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandlerError {
+    /// The queue's name is not one.
+    #[error("queue name {0}")]
+    Name(#[from] BadName),
+    /// The queue has a handler already.
+    #[error("queue {0} has a handler already")]
+    Taken(QueueName),
+    /// It is shutting down.
+    #[error("shutting down; no handler is taken")]
+    ShuttingDown,
+    /// Handlers run on a tokio runtime, and there is none here.
+    #[error("no tokio runtime here to run handlers on")]
+    NoRuntime,
+}
+
+/// What is known of a registered handler.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub(crate) queue: QueueName,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) hands: Arc<Semaphore>,
+    pub(crate) concurrency: usize,
+}
+
+impl Registered {
+    /// Whether no message is running.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.activity.running.load(Ordering::SeqCst) == 0
+    }
+
+    /// Runs begun so far.
+    pub(crate) fn started(&self) -> usize {
+        self.activity.started.load(Ordering::SeqCst)
+    }
+
+    /// Waits until a run has ended or the loop waits again; not for long, as a change before the call is not seen.
+    pub(crate) async fn changed(&self) {
+        let _ = tokio::time::timeout(Duration::from_millis(2), self.activity.changed.notified()).await;
+    }
+
+    /// Waits until no message is running.
+    pub(crate) async fn rested(&self) {
+        let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
+        drop(self.hands.acquire_many(all).await);
+    }
+}
+
+/// How much a handler is doing.
+#[derive(Debug, Default)]
+pub(crate) struct Activity {
+    pub(crate) running: AtomicUsize,
+    pub(crate) started: AtomicUsize,
+    /// Called when a run has ended, and when the loop waits for messages again.
+    pub(crate) changed: Notify,
+}
+
+/// A run, until it has been settled: dropped also when something in between panics.
+pub(crate) struct Running(pub(crate) Arc<Activity>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
+        self.0.changed.notify_waiters();
+    }
+}

@@ -1,0 +1,122 @@
+//! duewheel's HTTP interface, as an import needs it. Whoever runs an import brings the connection.
+
+use std::fmt;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+/// What a segment of a path need not escape (RFC 3986, "unreserved").
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// A running duewheel. Paths begin with a slash, and their segments are escaped.
+pub trait HttpApi: fmt::Debug {
+    /// A GET.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn get(&self, path: &str) -> Result<Value, Trouble>;
+
+    /// A POST of JSON.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn post(&self, path: &str, body: &Value) -> Result<Value, Trouble>;
+
+    /// A POST of lines of JSON; gives a result for each that was answered.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, Trouble>;
+
+    /// A DELETE.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    fn delete(&self, path: &str) -> Result<Value, Trouble>;
+}
+
+/// A request that got no good answer.
+#[derive(Debug)]
+pub enum Trouble {
+    /// Nobody listens there, or the connection broke.
+    Unreachable(String),
+    /// The server refused.
+    Refused(Refusal),
+}
+
+/// What a server refused, and why.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The stable code of the error.
+    pub code: String,
+    /// A sentence for people.
+    pub detail: String,
+    /// Which part of the request is at fault.
+    pub field: Option<String>,
+    /// The message that stands in the way.
+    pub existing_id: Option<String>,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Unreachable(what) => f.write_str(what),
+            Trouble::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.detail)?;
+        match &self.existing_id {
+            Some(id) => write!(f, " (id {id})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Refusal {
+    /// From a problem, or a line of a batch.
+    pub fn from_json(problem: &Value) -> Refusal {
+        let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
+        Refusal {
+            code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
+            detail: text("detail").unwrap_or_default(),
+            field: text("field"),
+            existing_id: text("existing_id"),
+        }
+    }
+
+    /// Whether the server only asked to come back a little later.
+    pub fn is_passing(&self) -> bool {
+        self.is_full() || self.code == "draining"
+    }
+
+    /// Whether there was no room: for anybody, or within the quota of the queue's tenant.
+    pub fn is_full(&self) -> bool {
+        matches!(self.code.as_str(), "overloaded" | "over_quota")
+    }
+}
+
+/// A segment of a path.
+pub fn segment(text: &str) -> String {
+    // A path of dots would be understood as one level up on the way.
+    match text {
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        _ => utf8_percent_encode(text, SEGMENT).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_escaped() {
+        assert_eq!(segment("a/b c%ü?#"), "a%2Fb%20c%25%C3%BC%3F%23");
+        assert_eq!(segment("order-42.x_y~"), "order-42.x_y~");
+        assert_eq!(segment(".."), "%2E%2E");
+    }
+}

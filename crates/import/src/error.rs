@@ -1,0 +1,34 @@
+//! How an import fails.
+
+use std::{fmt, io};
+
+use crate::api::Trouble;
+
+/// Why an import ended early. Nothing is lost: every job is in the source or, durable, in duewheel; run it again.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It was asked for something that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// The source or duewheel refused, or could not be reached.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ImportError {
+    pub(crate) fn failed(what: impl fmt::Display) -> Self {
+        ImportError::Failed(what.to_string())
+    }
+}
+
+impl From<Trouble> for ImportError {
+    fn from(trouble: Trouble) -> Self {
+        ImportError::failed(trouble)
+    }
+}
+
+impl From<io::Error> for ImportError {
+    fn from(error: io::Error) -> Self {
+        ImportError::failed(error)
+    }
+}

@@ -1,0 +1,34 @@
+//! What a beanstalkd says to somebody who moves its jobs.
+
+use crate::reply;
+
+/// One reply read as everything that it could be: what was understood, in words; `None` where it was refused.
+pub fn replies(bytes: &[u8]) -> [Option<String>; 4] {
+    fn said<T: std::fmt::Debug>(read: Result<T, reply::Broken>) -> Option<String> {
+        match read {
+            Ok(read) => Some(format!("{read:?}")),
+            Err(broken) => {
+                let text = broken.to_string();
+                assert!(!text.chars().any(char::is_control), "a source writes to the terminal: {text:?}");
+                assert!(text.len() < 1_000, "{text}");
+                None
+            }
+        }
+    }
+    [
+        said(reply::stats(bytes)),
+        said(reply::stats_tube(bytes)),
+        said(reply::stats_job(bytes)),
+        said(reply::tubes(bytes)),
+    ]
+}
+
+/// The numbers of a line such as `FOUND 7 12`.
+pub fn numbers(line: &str, word: &str) -> Option<[u64; 2]> {
+    reply::numbers(line, word)
+}
+
+/// Whether a tube may have this name.
+pub fn is_name(name: &str) -> bool {
+    reply::is_name(name)
+}

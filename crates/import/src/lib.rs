@@ -1,0 +1,312 @@
+//! Moves the jobs of a running beanstalkd to a running duewheel.
+//!
+//! A job is deleted in the source only after duewheel has answered that its copy is durable, and its `dedupe_id` makes the
+//! copy of a second try the same message: an import may be interrupted at any moment and run again. `lineage` has the
+//! reasons. `duewheel import` is its command.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use crate::api::HttpApi;
+pub use crate::error::ImportError;
+use crate::lineage::{Lineage, MARKER};
+use crate::mover::{Mode, Mover};
+pub use crate::reply::is_name;
+use crate::reply::{Broken, Counts};
+use crate::scan::{Enough, Found, scan};
+use crate::source::Source;
+
+pub mod api;
+mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
+mod lineage;
+mod mover;
+mod reply;
+mod report;
+mod scan;
+mod source;
+
+/// How often all ids are looked at again when the source counts more jobs than are known.
+const RESCANS: u32 = 2;
+/// Between two looks at jobs that workers of the source have.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What is moved, and from where.
+#[derive(Clone, Debug)]
+pub struct ImportPlan {
+    /// The running beanstalkd, `HOST:PORT` or `unix:PATH`.
+    pub beanstalk: String,
+    /// Only these tubes; none for all.
+    pub tubes: BTreeSet<String>,
+    /// Goes in front of each tube's name to give the queue's.
+    pub prefix: String,
+    /// Whether all jobs stay in the source, untouched.
+    pub copies: bool,
+    /// How long to wait for jobs that workers have.
+    pub wait: Duration,
+}
+
+/// What an import did.
+#[derive(Debug)]
+pub struct Summary {
+    /// All of it as JSON.
+    pub json: Value,
+    /// A row for each tube: name, ready, delayed, buried, held, refused.
+    pub rows: Vec<Vec<String>>,
+    /// The same in sentences, for people.
+    pub lines: Vec<String>,
+    /// Jobs that duewheel does not take, one a line. Parts of them come from the source.
+    pub refusals: Vec<String>,
+    /// What is left in the source, and why; empty when all is done.
+    pub left: Vec<String>,
+}
+
+/// Moves the jobs of a beanstalkd to the duewheel behind `api`, which the summary calls `to`. Shows how far it is on standard
+/// error, if that is a terminal.
+///
+/// # Errors
+/// See [`ImportError`].
+pub fn run(plan: ImportPlan, api: impl HttpApi + 'static, to: &str) -> Result<Summary, ImportError> {
+    let mut source = Source::connect(&plan.beanstalk)?;
+    let stats = source.stats()?;
+    api.get("/healthz")?;
+    let (lineage, upper, mode) = if plan.copies {
+        let (lineage, upper) = Lineage::copy(&mut source, &api, &stats)?;
+        (lineage, upper, Mode::Copy)
+    } else {
+        let (lineage, upper) = Lineage::begin(&mut source, &api, &stats)?;
+        (lineage, upper, Mode::Move { reserve: source.knows_reserve_job()? })
+    };
+    let mut run = Run {
+        mover: Mover::new(source, Box::new(api), lineage, mode, plan.prefix),
+        tubes: plan.tubes,
+        upper,
+        bar: ProgressBar::hidden(),
+    };
+    let moved = run.all(plan.wait);
+    run.bar.finish_and_clear();
+    let not_found = moved.map_err(|error| match error {
+        ImportError::Failed(what) => {
+            ImportError::Failed(format!("{what}; nothing is lost, run the import again"))
+        }
+        ImportError::Usage(what) => ImportError::Usage(what),
+    })?;
+    run.end(not_found, &plan.beanstalk, to)
+}
+
+/// An import under way.
+#[derive(Debug)]
+struct Run {
+    mover: Mover,
+    /// None for all.
+    tubes: BTreeSet<String>,
+    /// Ids below it were looked at, once a pass is over. Nothing if the source takes no job that would tell.
+    upper: Option<u64>,
+    bar: ProgressBar,
+}
+
+impl Run {
+    /// Moves until there is nothing new. Gives how many jobs the source counts that were not found.
+    fn all(&mut self, wait: Duration) -> Result<u64, ImportError> {
+        let deadline = Instant::now() + wait;
+        let mut found = self.first_look()?;
+        let mut rescans = 0;
+        loop {
+            let news = found.jobs > 0;
+            self.transfer(found)?;
+            self.held_again()?;
+            found = self.look_at_new()?;
+            if news || found.jobs > 0 {
+                continue;
+            }
+            let missing = self.missing()?;
+            if missing > 0 && rescans < RESCANS && self.mover.mode != Mode::Copy {
+                rescans += 1;
+                found = self.look_at_all(missing)?;
+                if found.jobs > 0 {
+                    continue;
+                }
+            }
+            if self.mover.held.is_empty() || Instant::now() >= deadline {
+                return Ok(missing);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn first_look(&mut self) -> Result<Found, ImportError> {
+        let jobs = self.count()?.total();
+        let mut found = Found::default();
+        if jobs > 0 {
+            self.look_down(jobs, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Looks at all ids again for so many jobs that the source counts and that were not found.
+    fn look_at_all(&mut self, missing: u64) -> Result<Found, ImportError> {
+        let mut found = Found::default();
+        let top = self.look_down(missing, &mut found)?;
+        if found.jobs < missing && self.upper.is_none() {
+            let enough = Enough { jobs: Some(missing), misses: Some(scan::MAX_MISSES) };
+            self.look(top.saturating_add(1)..u64::MAX, scan::MAX_MISSES, enough, &mut found)?;
+        }
+        Ok(found)
+    }
+
+    /// Looks at ids from the highest down, until so many jobs are found. Gives the highest.
+    fn look_down(&mut self, jobs: u64, found: &mut Found) -> Result<u64, ImportError> {
+        let top = match self.upper {
+            Some(upper) => upper.saturating_sub(1),
+            // A draining source does not tell how far its ids go. Without a binlog they go a little beyond the number of
+            // jobs it was ever given; with one, that number began at 0 with the last start, but the heads of the tubes
+            // are there. What is above both is looked for later, if the count says that something is missing.
+            None => {
+                let source = &mut self.mover.source;
+                let tubes = source.tubes()?;
+                scan::highest_head(source, &tubes)?.max(source.stats()?.total_jobs)
+            }
+        };
+        let enough = Enough { jobs: Some(jobs), misses: None };
+        self.look((1..=top).rev(), top, enough, found)?;
+        Ok(top)
+    }
+
+    /// Looks at the ids that were given since the last look.
+    fn look_at_new(&mut self) -> Result<Found, ImportError> {
+        let mut found = Found::default();
+        let Some(upper) = self.mover.lineage.renew(&mut self.mover.source)? else { return Ok(found) };
+        let from = self.upper.map_or(1, |old| old.saturating_add(1));
+        self.upper = Some(upper);
+        self.look((from..upper).rev(), upper.saturating_sub(from), Enough::default(), &mut found)?;
+        Ok(found)
+    }
+
+    fn look(
+        &mut self,
+        ids: impl Iterator<Item = u64>,
+        length: u64,
+        enough: Enough,
+        found: &mut Found,
+    ) -> Result<(), ImportError> {
+        self.show("{bar:30} {human_pos}/{human_len} ids looked at, {msg}, {eta} left", length);
+        let Run { mover: Mover { source, held, report, .. }, tubes, bar, .. } = self;
+        let wanted =
+            |tube: &str, id: u64| is_wanted(tubes, tube) && !held.contains(&id) && !report.is_refused(id);
+        bar.set_message("0 jobs found");
+        let mut said = Instant::now();
+        scan(source, ids, wanted, enough, found, |looked, found| {
+            bar.inc(looked);
+            if said.elapsed() > Duration::from_millis(100) {
+                said = Instant::now();
+                bar.set_message(format!("{} jobs found", found.jobs));
+            }
+        })?;
+        Ok(())
+    }
+
+    fn transfer(&mut self, found: Found) -> Result<(), ImportError> {
+        if found.jobs == 0 {
+            return Ok(());
+        }
+        let done = self.mover.report.moved;
+        self.show("{bar:30} {human_pos}/{human_len} jobs, {per_sec}, {eta} left", found.jobs);
+        let bar = self.bar.clone();
+        for (tube, ids) in found.into_tubes() {
+            self.mover.tube(&tube, &ids, |report| bar.set_position(report.moved.saturating_sub(done)))?;
+        }
+        Ok(())
+    }
+
+    fn held_again(&mut self) -> Result<(), ImportError> {
+        self.mover.held_again(|_| {})
+    }
+
+    /// Jobs of the wanted tubes that the source counts now.
+    fn count(&mut self) -> Result<Counts, Broken> {
+        let source = &mut self.mover.source;
+        let mut counts = Counts::default();
+        if self.tubes.is_empty() {
+            // One answer for all tubes: nothing moves between two questions. Our own are taken off.
+            counts = source.stats()?.counts;
+            let own = source.stats_tube(MARKER)?.unwrap_or_default();
+            counts.delayed = counts.delayed.saturating_sub(own.delayed);
+            return Ok(counts);
+        }
+        for tube in &self.tubes {
+            counts = counts.plus(source.stats_tube(tube)?.unwrap_or_default());
+        }
+        Ok(counts)
+    }
+
+    /// Jobs that the source counts, and nobody knows where they are.
+    fn missing(&mut self) -> Result<u64, ImportError> {
+        let counted = self.count()?.total();
+        let report = &self.mover.report;
+        let copied = if self.mover.mode == Mode::Copy { report.moved } else { 0 };
+        Ok(counted.saturating_sub(self.mover.held.len() as u64 + report.refusals() + copied))
+    }
+
+    fn show(&mut self, template: &str, length: u64) {
+        self.bar.finish_and_clear();
+        // Draws only when standard error is a terminal.
+        self.bar = ProgressBar::new(length);
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style);
+        }
+    }
+
+    fn end(mut self, not_found: u64, from: &str, to: &str) -> Result<Summary, ImportError> {
+        let mut by_tube: BTreeMap<String, u64> = BTreeMap::new();
+        let mut held = 0_u64;
+        for id in std::mem::take(&mut self.mover.held) {
+            if let Some(job) = self.mover.source.stats_job(id)? {
+                held += 1;
+                *by_tube.entry(job.tube).or_default() += 1;
+            }
+        }
+        by_tube.iter().for_each(|(tube, n)| self.mover.report.held(tube, *n));
+        let counted = self.count()?.total();
+        let Mover { mut source, remote, lineage, mode, report, .. } = self.mover;
+        lineage.end(&mut source, &*remote)?;
+
+        let verb = if mode == Mode::Copy { "copied" } else { "moved" };
+        let mut left = Vec::new();
+        if held > 0 {
+            left.push(format!(
+                "workers have {}: stop the workers or let them finish, and run it again, or say --wait 10m",
+                jobs(held)
+            ));
+        }
+        if report.refusals() > 0 {
+            left.push(format!("{} refused, and left in the source", jobs(report.refusals())));
+        }
+        if not_found > 0 {
+            left.push(format!(
+                "the source counts {} more than were found: run it again when nobody puts or takes jobs",
+                jobs(not_found)
+            ));
+        }
+        Ok(Summary {
+            json: report.json(held, not_found, counted),
+            rows: report.rows(),
+            lines: report.lines(&format!("{verb} from {from} to {to}; {counted} are in the source now")),
+            refusals: report.refusal_lines(),
+            left,
+        })
+    }
+}
+
+fn jobs(n: u64) -> String {
+    if n == 1 { "1 job".to_owned() } else { format!("{n} jobs") }
+}
+
+/// Whether jobs of this tube are moved: without a choice all but our own.
+fn is_wanted(tubes: &BTreeSet<String>, tube: &str) -> bool {
+    if tubes.is_empty() { tube != MARKER } else { tubes.contains(tube) }
+}

@@ -1,0 +1,510 @@
+//! Moves jobs: looks at them, takes them, enqueues them, and deletes those that duewheel has accepted.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+use crate::api::{HttpApi, Refusal, Trouble, segment};
+use crate::error::ImportError;
+use crate::lineage::Lineage;
+use crate::reply::{JobStats, State};
+use crate::report::{Refused, Report};
+use crate::scan::commands;
+use crate::source::{Body, Head, Source};
+
+/// Jobs of one request.
+pub(crate) const BATCH: usize = 500;
+/// Bytes of bodies of one request, about; the first job always fits.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// How long duewheel may be unreachable or refuse everything before the import gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two tries.
+const REST: Duration = Duration::from_millis(500);
+
+/// Whether the jobs leave the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Those that are ready are reserved first, if the source can.
+    Move {
+        reserve: bool,
+    },
+    Copy,
+}
+
+/// What to do with jobs that are buried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Buried {
+    Take,
+    /// Leave them for the walk in the order in which they were buried.
+    Later,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mover {
+    pub(crate) source: Source,
+    pub(crate) remote: Box<dyn HttpApi>,
+    pub(crate) lineage: Lineage,
+    pub(crate) mode: Mode,
+    /// Goes in front of each tube's name.
+    pub(crate) prefix: String,
+    pub(crate) report: Report,
+    /// Jobs that workers of the source had when they were last looked at.
+    pub(crate) held: BTreeSet<u64>,
+    /// Jobs reserved by this connection.
+    ours: BTreeSet<u64>,
+    /// Jobs of the next request: fewer where bodies are large.
+    size: usize,
+}
+
+/// A job with its body, on its way.
+#[derive(Debug)]
+struct Job {
+    stats: JobStats,
+    /// When its time left was told, or a little later.
+    told: Instant,
+    body: Vec<u8>,
+}
+
+/// What became of a job in duewheel.
+#[derive(Debug)]
+enum Outcome {
+    /// It is there, under this id.
+    There {
+        copy: String,
+        before: bool,
+    },
+    Refused(String),
+}
+
+impl Mover {
+    pub(crate) fn new(
+        source: Source,
+        remote: Box<dyn HttpApi>,
+        lineage: Lineage,
+        mode: Mode,
+        prefix: String,
+    ) -> Mover {
+        Mover {
+            source,
+            remote,
+            lineage,
+            mode,
+            prefix,
+            report: Report::default(),
+            held: BTreeSet::new(),
+            ours: BTreeSet::new(),
+            size: BATCH,
+        }
+    }
+
+    /// Moves jobs of a tube, in this order. `moved` is told how far it is.
+    pub(crate) fn tube(
+        &mut self,
+        tube: &str,
+        ids: &[u64],
+        mut moved: impl FnMut(&Report),
+    ) -> Result<(), ImportError> {
+        // Without deleting, only the first of the buried jobs can be seen; then the order of the ids has to do.
+        let way = if self.mode == Mode::Copy { Buried::Take } else { Buried::Later };
+        let mut buried = Vec::new();
+        self.batches(ids, way, &mut buried, &mut moved)?;
+        if buried.is_empty() {
+            return Ok(());
+        }
+        let mut unseen: HashSet<u64> = buried.iter().copied().collect();
+        self.source.use_tube(tube)?;
+        while let Some((id, _)) = self.source.head(Head::Buried)? {
+            if self.report.is_refused(id) {
+                break;
+            }
+            unseen.remove(&id);
+            self.batch(&[id], Buried::Take, &mut Vec::new())?;
+            moved(&self.report);
+        }
+        // Behind one that was refused, or kicked meanwhile.
+        buried.retain(|id| unseen.contains(id));
+        self.batches(&buried, Buried::Take, &mut Vec::new(), &mut moved)
+    }
+
+    /// Looks again at the jobs that workers had: they may be done, or given back.
+    pub(crate) fn held_again(&mut self, mut moved: impl FnMut(&Report)) -> Result<(), ImportError> {
+        let ids: Vec<u64> = self.held.iter().copied().collect();
+        let mut tubes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for group in ids.chunks(BATCH) {
+            self.source.send(commands("stats-job", group));
+            for id in group {
+                match self.source.read_stats_job(*id)? {
+                    None => {
+                        self.held.remove(id);
+                    }
+                    Some(job) if job.state == State::Reserved => {}
+                    Some(job) => tubes.entry(job.tube).or_default().push(*id),
+                }
+            }
+        }
+        for (tube, ids) in tubes {
+            self.held.retain(|id| ids.binary_search(id).is_err());
+            self.tube(&tube, &ids, &mut moved)?;
+        }
+        Ok(())
+    }
+
+    fn batches(
+        &mut self,
+        ids: &[u64],
+        way: Buried,
+        buried: &mut Vec<u64>,
+        moved: &mut impl FnMut(&Report),
+    ) -> Result<(), ImportError> {
+        let mut waiting: VecDeque<u64> = ids.iter().copied().collect();
+        while !waiting.is_empty() {
+            let batch: Vec<u64> = waiting.drain(..waiting.len().min(self.size)).collect();
+            let rest = self.batch(&batch, way, buried)?;
+            // What was too much has been fetched in vain: the next request asks for less.
+            let fetched = batch.len() - rest.len();
+            self.size = if rest.is_empty() { self.size * 2 } else { fetched }.clamp(4, BATCH);
+            rest.into_iter().rev().for_each(|id| waiting.push_front(id));
+            moved(&self.report);
+        }
+        Ok(())
+    }
+
+    /// Moves some jobs of one tube. Gives back those that were too many bytes, and notes the buried ones.
+    fn batch(&mut self, ids: &[u64], way: Buried, buried: &mut Vec<u64>) -> Result<Vec<u64>, ImportError> {
+        let looked = self.look(ids, way, buried)?;
+        let (jobs, rest) = self.take(looked)?;
+        let outcomes = self.enqueue(&jobs)?;
+        let mut there = Vec::with_capacity(jobs.len());
+        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            match outcome {
+                Outcome::There { copy, before } => there.push((job.stats, copy, before)),
+                Outcome::Refused(reason) => self.refuse(&job.stats, job.body.len() as u64, reason)?,
+            }
+        }
+        if let Mode::Move { .. } = self.mode {
+            self.delete(there)?;
+        } else {
+            there.iter().for_each(|(job, _, before)| self.report.moved(&job.tube, job.state, *before));
+        }
+        Ok(rest)
+    }
+
+    /// Asks how the jobs are now.
+    fn look(
+        &mut self,
+        ids: &[u64],
+        way: Buried,
+        buried: &mut Vec<u64>,
+    ) -> Result<Vec<(JobStats, Instant)>, ImportError> {
+        self.source.send(commands("stats-job", ids));
+        let mut looked = Vec::with_capacity(ids.len());
+        for id in ids {
+            let Some(mut job) = self.source.read_stats_job(*id)? else { continue };
+            let told = Instant::now();
+            match job.state {
+                State::Reserved if self.ours.contains(id) => job.state = State::Ready,
+                State::Reserved => {
+                    self.held.insert(*id);
+                    continue;
+                }
+                State::Buried if way == Buried::Later => {
+                    buried.push(*id);
+                    continue;
+                }
+                State::Ready | State::Delayed | State::Buried => {}
+            }
+            looked.push((job, told));
+        }
+        Ok(looked)
+    }
+
+    /// Fetches the bodies, and reserves those that are ready.
+    fn take(&mut self, looked: Vec<(JobStats, Instant)>) -> Result<(Vec<Job>, Vec<u64>), ImportError> {
+        let reserve = self.mode == Mode::Move { reserve: true };
+        let mut requests = Vec::new();
+        let mut words = Vec::with_capacity(looked.len());
+        for (job, _) in &looked {
+            let (command, word) = if reserve && job.state == State::Ready && !self.ours.contains(&job.id) {
+                ("reserve-job", "RESERVED")
+            } else {
+                ("peek", "FOUND")
+            };
+            requests.extend(commands(command, &[job.id]));
+            words.push(word);
+        }
+        self.source.send(requests);
+        let (mut jobs, mut rest, mut bytes) = (Vec::with_capacity(looked.len()), Vec::new(), 0);
+        for ((stats, told), word) in looked.into_iter().zip(words) {
+            let Some((_, body)) = self.source.read_job(word)? else {
+                // A worker was faster. If it is not gone it is looked at again.
+                self.held.insert(stats.id);
+                continue;
+            };
+            if word == "RESERVED" {
+                self.ours.insert(stats.id);
+            }
+            match body {
+                // Nothing overtakes what was put back.
+                Body::Kept(body)
+                    if jobs.is_empty() || (rest.is_empty() && bytes + body.len() <= BATCH_BYTES) =>
+                {
+                    bytes += body.len();
+                    jobs.push(Job { stats, told, body });
+                }
+                Body::Kept(_) => rest.push(stats.id),
+                // Refused between two answers: what it sends to the source must wait for them.
+                Body::Skipped(size) => {
+                    let reason = "larger than an import takes".to_owned();
+                    self.report.refused(Refused { id: stats.id, tube: stats.tube, size, reason });
+                }
+            }
+        }
+        let refused: Vec<u64> = self.ours.iter().copied().filter(|id| self.report.is_refused(*id)).collect();
+        for id in refused {
+            self.give_back(id, None)?;
+        }
+        Ok((jobs, rest))
+    }
+
+    /// Enqueues the jobs of a tube. Returns when each is durable or refused.
+    fn enqueue(&mut self, jobs: &[Job]) -> Result<Vec<Outcome>, ImportError> {
+        let Some(first) = jobs.first() else { return Ok(Vec::new()) };
+        let path =
+            format!("/v1/queues/{}/messages", segment(&format!("{}{}", self.prefix, first.stats.tube)));
+        let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+        let mut since = Instant::now();
+        loop {
+            let open: Vec<usize> = (0..jobs.len()).filter(|n| outcomes[*n].is_none()).collect();
+            if open.is_empty() {
+                return Ok(outcomes.into_iter().flatten().collect());
+            }
+            let mut request = Vec::new();
+            for n in &open {
+                request.extend_from_slice(self.line(&jobs[*n]).to_string().as_bytes());
+                request.push(b'\n');
+            }
+            match self.remote.post_lines(&path, request) {
+                Ok(results) if results.len() == open.len() => {
+                    for (n, result) in open.into_iter().zip(results) {
+                        outcomes[n] = outcome(&result)?;
+                        if outcomes[n].is_some() {
+                            since = Instant::now();
+                        }
+                    }
+                }
+                // The connection broke before the last result.
+                Ok(_) => {}
+                Err(Trouble::Unreachable(what)) if since.elapsed() >= PATIENCE => {
+                    return Err(ImportError::failed(what));
+                }
+                Err(Trouble::Unreachable(_)) => {}
+                Err(Trouble::Refused(refusal)) if is_passing(&refusal) => {
+                    if since.elapsed() >= PATIENCE {
+                        return Err(ImportError::failed(refusal));
+                    }
+                }
+                Err(Trouble::Refused(refusal)) if is_about_the_server(&refusal) => {
+                    return Err(ImportError::failed(refusal));
+                }
+                Err(Trouble::Refused(refusal)) => {
+                    open.into_iter().for_each(|n| outcomes[n] = Some(Outcome::Refused(refusal.to_string())));
+                }
+            }
+            if outcomes.iter().any(Option::is_none) {
+                if since.elapsed() >= PATIENCE {
+                    return Err(ImportError::failed("the server takes nothing more at present"));
+                }
+                std::thread::sleep(REST);
+            }
+        }
+    }
+
+    fn line(&self, job: &Job) -> Value {
+        let stats = &job.stats;
+        let mut line = Map::new();
+        put_body(&mut line, &job.body);
+        // The time left was rounded down, and told at the latest at `told`: with a second more it is never too early.
+        let delay_ms = match stats.state {
+            State::Delayed => {
+                let left = (stats.time_left.saturating_add(1)).saturating_mul(1000);
+                let gone = u64::try_from(job.told.elapsed().as_millis()).unwrap_or(u64::MAX);
+                left.saturating_sub(gone)
+            }
+            State::Ready | State::Reserved | State::Buried => 0,
+        };
+        line.insert("delay_ms".into(), delay_ms.into());
+        line.insert("priority".into(), stats.priority.into());
+        line.insert("lease_ms".into(), stats.ttr.max(1).saturating_mul(1000).into());
+        line.insert("max_attempts".into(), u32::MAX.into());
+        line.insert("dedupe_id".into(), self.lineage.dedupe_id(stats.id).into());
+        if stats.state == State::Buried {
+            line.insert("state".into(), "dead".into());
+        }
+        Value::Object(line)
+    }
+
+    fn refuse(&mut self, job: &JobStats, size: u64, reason: String) -> Result<(), ImportError> {
+        self.report.refused(Refused { id: job.id, tube: job.tube.clone(), size, reason });
+        self.give_back(job.id, Some(job.priority))
+    }
+
+    /// Releases a job that this connection has reserved.
+    fn give_back(&mut self, id: u64, priority: Option<u32>) -> Result<(), ImportError> {
+        if !self.ours.remove(&id) {
+            return Ok(());
+        }
+        let priority = match priority {
+            Some(priority) => Some(priority),
+            None => self.source.stats_job(id)?.map(|job| job.priority),
+        };
+        if let Some(priority) = priority {
+            self.source.send(format!("release {id} {priority} 0\r\n").into_bytes());
+            // Not found: its time has run out, and it is ready again.
+            self.source.read_done("RELEASED")?;
+        }
+        Ok(())
+    }
+
+    /// Deletes jobs whose copies are durable.
+    fn delete(&mut self, there: Vec<(JobStats, String, bool)>) -> Result<(), ImportError> {
+        let ids: Vec<u64> = there.iter().map(|(job, ..)| job.id).collect();
+        self.source.send(commands("delete", &ids));
+        let mut lost = Vec::new();
+        for (job, copy, before) in there {
+            self.ours.remove(&job.id);
+            if self.source.read_done("DELETED")? {
+                self.report.moved(&job.tube, job.state, before);
+            } else {
+                lost.push((job, copy, before));
+            }
+        }
+        for (job, copy, before) in lost {
+            self.taken(job, &copy, before)?;
+        }
+        Ok(())
+    }
+
+    /// A worker of the source took the job while it was copied.
+    fn taken(&mut self, job: JobStats, copy: &str, before: bool) -> Result<(), ImportError> {
+        // It may have given the job back by now.
+        for _ in 0..3 {
+            match self.source.stats_job(job.id)? {
+                Some(now) if now.state != State::Reserved => {
+                    if self.source.delete(job.id)? {
+                        self.report.moved(&job.tube, job.state, before);
+                        return Ok(());
+                    }
+                }
+                Some(_) => {
+                    self.lineage.note(&*self.remote, job.id, copy)?;
+                    self.held.insert(job.id);
+                    if !self.cancel(copy)? {
+                        self.lineage.withdraw(&*self.remote, job.id)?;
+                    }
+                    return Ok(());
+                }
+                None => {
+                    self.cancel(copy)?;
+                    return Ok(());
+                }
+            }
+        }
+        // It changes hands all the time: a later pass may be luckier. The copy stays, and is found again then.
+        self.held.insert(job.id);
+        Ok(())
+    }
+
+    fn cancel(&mut self, copy: &str) -> Result<bool, ImportError> {
+        match self.remote.delete(&format!("/v1/messages/{copy}")) {
+            Ok(_) => {
+                self.report.left_to_workers += 1;
+                Ok(true)
+            }
+            Err(Trouble::Refused(refusal)) if matches!(&*refusal.code, "leased" | "message_not_found") => {
+                self.report.may_run_twice += 1;
+                Ok(false)
+            }
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+}
+
+/// What a line's result says; nothing if it is to be sent again.
+fn outcome(result: &Value) -> Result<Option<Outcome>, ImportError> {
+    if let Some(id) = result.get("id").and_then(Value::as_str) {
+        return Ok(Some(Outcome::There { copy: id.to_owned(), before: false }));
+    }
+    let refusal = Refusal::from_json(result);
+    // Only its due time, priority or state can be another: the copy was made before.
+    if let ("dedupe_mismatch", Some(copy)) = (&*refusal.code, &refusal.existing_id) {
+        return Ok(Some(Outcome::There { copy: copy.clone(), before: true }));
+    }
+    if is_passing(&refusal) {
+        return Ok(None);
+    }
+    if is_about_the_server(&refusal) {
+        return Err(ImportError::failed(refusal));
+    }
+    Ok(Some(Outcome::Refused(refusal.to_string())))
+}
+
+/// Whether the same may be taken a little later. An unknown outcome is asked again with the same dedupe id.
+fn is_passing(refusal: &Refusal) -> bool {
+    refusal.is_passing()
+        || matches!(&*refusal.code, "storage_unavailable" | "unknown" | "disk_full" | "request_timeout")
+}
+
+/// Whether another job would be refused as well.
+fn is_about_the_server(refusal: &Refusal) -> bool {
+    !matches!(&*refusal.code, "bad_request" | "body_too_large" | "too_large")
+}
+
+/// As text where it is text and that is shorter, else in base64: a control character has six letters in JSON.
+fn put_body(line: &mut Map<String, Value>, body: &[u8]) {
+    let escaped = body.iter().filter(|b| **b < 0x20 || matches!(b, b'"' | b'\\')).count();
+    match std::str::from_utf8(body) {
+        Ok(text) if escaped <= body.len() / 15 => line.insert("body".into(), text.into()),
+        Ok(_) | Err(_) => line.insert("body_base64".into(), STANDARD.encode(body).into()),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_body_never_grows_beyond_base64() {
+        for body in [&b"plain"[..], b"", &[0; 100], "ü\n".as_bytes(), &[0xff; 10], &[b'"'; 50]] {
+            let mut line = Map::new();
+            put_body(&mut line, body);
+            let length = Value::Object(line).to_string().len();
+            assert!(
+                length <= r#"{"body_base64":""}"#.len() + body.len().div_ceil(3) * 4,
+                "{body:?}: {length}"
+            );
+        }
+    }
+
+    #[test]
+    fn results_of_lines() {
+        let there = |value: Value| match outcome(&value) {
+            Ok(Some(Outcome::There { copy, before })) => (copy, before),
+            other => panic!("{value}: {other:?}"),
+        };
+        assert_eq!(there(json!({"id": "7", "status": 201})), ("7".into(), false));
+        assert_eq!(
+            there(json!({"status": 409, "code": "dedupe_mismatch", "existing_id": "5"})),
+            ("5".into(), true)
+        );
+        for code in ["overloaded", "over_quota", "draining", "storage_unavailable"] {
+            assert!(matches!(outcome(&json!({"status": 503, "code": code})), Ok(None)), "{code}");
+        }
+        let refused = outcome(&json!({"status": 413, "code": "body_too_large", "detail": "at most 5"}));
+        assert!(matches!(refused, Ok(Some(Outcome::Refused(what))) if what == "body_too_large: at most 5"));
+        assert!(outcome(&json!({"status": 500, "code": "internal"})).is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! What an import did, for people and as JSON.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde_json::{Value, json};
+
+use crate::reply::State;
+
+/// Refused jobs that are named; the others are counted.
+const MOST_NAMED: usize = 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    tubes: BTreeMap<String, Tally>,
+    pub(crate) moved: u64,
+    /// Of those, the ones that an earlier run had copied.
+    pub(crate) before: u64,
+    /// Copies that were cancelled, for a worker of the source had taken the job.
+    pub(crate) left_to_workers: u64,
+    /// Copies that could not be cancelled any more.
+    pub(crate) may_run_twice: u64,
+    refused_ids: HashSet<u64>,
+    named: Vec<Refused>,
+}
+
+/// A job that duewheel does not take.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) id: u64,
+    pub(crate) tube: String,
+    pub(crate) size: u64,
+    pub(crate) reason: String,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    ready: u64,
+    delayed: u64,
+    buried: u64,
+    held: u64,
+    refused: u64,
+}
+
+impl Report {
+    pub(crate) fn moved(&mut self, tube: &str, state: State, before: bool) {
+        self.moved += 1;
+        self.before += u64::from(before);
+        let tally = self.tally(tube);
+        match state {
+            State::Ready | State::Reserved => tally.ready += 1,
+            State::Delayed => tally.delayed += 1,
+            State::Buried => tally.buried += 1,
+        }
+    }
+
+    pub(crate) fn refused(&mut self, refused: Refused) {
+        if !self.refused_ids.insert(refused.id) {
+            return;
+        }
+        self.tally(&refused.tube).refused += 1;
+        if self.named.len() < MOST_NAMED {
+            self.named.push(refused);
+        }
+    }
+
+    pub(crate) fn is_refused(&self, id: u64) -> bool {
+        self.refused_ids.contains(&id)
+    }
+
+    pub(crate) fn refusals(&self) -> u64 {
+        self.refused_ids.len() as u64
+    }
+
+    /// Jobs that workers of the source still have.
+    pub(crate) fn held(&mut self, tube: &str, jobs: u64) {
+        self.tally(tube).held += jobs;
+    }
+
+    fn tally(&mut self, tube: &str) -> &mut Tally {
+        if !self.tubes.contains_key(tube) {
+            self.tubes.insert(tube.to_owned(), Tally::default());
+        }
+        self.tubes.entry(tube.to_owned()).or_default()
+    }
+
+    pub(crate) fn json(&self, held: u64, not_found: u64, in_source: u64) -> Value {
+        let tubes: Vec<Value> = self
+            .tubes
+            .iter()
+            .map(|(name, t)| {
+                json!({"tube": name, "ready": t.ready, "delayed": t.delayed, "buried": t.buried,
+                       "held": t.held, "refused": t.refused})
+            })
+            .collect();
+        let refused: Vec<Value> = self
+            .named
+            .iter()
+            .map(|r| json!({"id": r.id, "tube": r.tube, "size": r.size, "reason": r.reason}))
+            .collect();
+        json!({"moved": self.moved, "before": self.before, "held": held, "refused": self.refusals(),
+               "not_found": not_found, "in_source": in_source, "left_to_workers": self.left_to_workers,
+               "may_run_twice": self.may_run_twice, "tubes": tubes, "refusals": refused})
+    }
+
+    /// A row for each tube: its name, and how many jobs were moved ready, delayed and buried, are held, and were refused.
+    pub(crate) fn rows(&self) -> Vec<Vec<String>> {
+        let row = |(name, t): (&String, &Tally)| {
+            let numbers = [t.ready, t.delayed, t.buried, t.held, t.refused].map(|n| n.to_string());
+            std::iter::once(name.clone()).chain(numbers).collect()
+        };
+        self.tubes.iter().map(row).collect()
+    }
+
+    /// What is said below the table; `moved` goes on after the number of jobs.
+    pub(crate) fn lines(&self, moved: &str) -> Vec<String> {
+        let mut lines = vec![format!("{} jobs {moved}", self.moved)];
+        let mut say = |n: u64, what: &str| {
+            if n > 0 {
+                lines.push(format!("{n} {what}"));
+            }
+        };
+        say(self.before, "of them were there already, from an earlier run");
+        say(
+            self.left_to_workers,
+            "were taken by workers of the source while they were copied; the copies are cancelled",
+        );
+        say(self.may_run_twice, "of such copies had been handed out already: these jobs may run twice");
+        lines
+    }
+
+    /// The jobs that were refused, one a line.
+    pub(crate) fn refusal_lines(&self) -> Vec<String> {
+        let line =
+            |r: &Refused| format!("job {} of tube {}, {} bytes, stays: {}", r.id, r.tube, r.size, r.reason);
+        let mut lines: Vec<String> = self.named.iter().map(line).collect();
+        let more = self.refused_ids.len() - self.named.len();
+        if more > 0 {
+            lines.push(format!("and {more} more"));
+        }
+        lines
+    }
+}

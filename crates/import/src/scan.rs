@@ -1,0 +1,103 @@
+//! Which jobs there are. beanstalkd's protocol cannot list them, so each id is asked for, a thousand in flight.
+
+use std::collections::BTreeMap;
+
+use crate::reply::Broken;
+use crate::source::{Body, Head, Source};
+
+/// Commands sent together; two such groups are in flight.
+const GROUP: usize = 500;
+/// How many ids above all that are known may be looked at in vain when a draining source counts more jobs than were found.
+pub(crate) const MAX_MISSES: u64 = 10_000_000;
+
+/// Jobs that were found: ids by tube.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    tubes: BTreeMap<String, Vec<u64>>,
+    pub(crate) jobs: u64,
+    highest: u64,
+}
+
+/// When to stop before the ids come to an end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Enough {
+    /// So many were found.
+    pub(crate) jobs: Option<u64>,
+    /// So many ids in a row had none.
+    pub(crate) misses: Option<u64>,
+}
+
+impl Found {
+    /// The ids of each tube, ascending.
+    pub(crate) fn into_tubes(self) -> BTreeMap<String, Vec<u64>> {
+        let mut tubes = self.tubes;
+        for ids in tubes.values_mut() {
+            ids.sort_unstable();
+            ids.dedup();
+        }
+        tubes
+    }
+
+    fn add(&mut self, tube: &str, id: u64) {
+        self.jobs += 1;
+        self.highest = self.highest.max(id);
+        match self.tubes.get_mut(tube) {
+            Some(ids) => ids.push(id),
+            None => drop(self.tubes.insert(tube.to_owned(), vec![id])),
+        }
+    }
+}
+
+/// Asks for ids until they come to an end or it is enough. `saw` is told how many were looked at.
+pub(crate) fn scan(
+    source: &mut Source,
+    mut ids: impl Iterator<Item = u64>,
+    wanted: impl Fn(&str, u64) -> bool,
+    enough: Enough,
+    found: &mut Found,
+    mut saw: impl FnMut(u64, &Found),
+) -> Result<(), Broken> {
+    let mut send = |source: &mut Source| {
+        let group: Vec<u64> = ids.by_ref().take(GROUP).collect();
+        if !group.is_empty() {
+            source.send(commands("stats-job", &group));
+        }
+        group
+    };
+    let mut misses = 0;
+    let mut group = send(source);
+    while !group.is_empty() {
+        let done = enough.jobs.is_some_and(|n| found.jobs >= n) || enough.misses.is_some_and(|n| misses >= n);
+        let next = if done { Vec::new() } else { send(source) };
+        for id in &group {
+            misses += 1;
+            let Some(job) = source.read_stats_job(*id)? else { continue };
+            if wanted(&job.tube, *id) {
+                misses = 0;
+                found.add(&job.tube, *id);
+            }
+        }
+        saw(group.len() as u64, found);
+        group = next;
+    }
+    Ok(())
+}
+
+/// The highest id among the heads of the tubes: jobs that are certainly there, wherever the ids have got to.
+pub(crate) fn highest_head(source: &mut Source, tubes: &[String]) -> Result<u64, Broken> {
+    let mut highest = 0;
+    for tube in tubes {
+        source.use_tube(tube)?;
+        for head in [Head::Ready, Head::Delayed, Head::Buried] {
+            if let Some((id, Body::Kept(_) | Body::Skipped(_))) = source.head(head)? {
+                highest = highest.max(id);
+            }
+        }
+    }
+    Ok(highest)
+}
+
+/// One command for each id.
+pub(crate) fn commands(word: &str, ids: &[u64]) -> Vec<u8> {
+    ids.iter().flat_map(|id| format!("{word} {id}\r\n").into_bytes()).collect()
+}

@@ -1,0 +1,85 @@
+//! `duewheel import`: the command around [`duewheel_import`].
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Args;
+use duewheel_import::{ImportError, ImportPlan};
+
+use super::remote::Remote;
+use super::table::{self, plain};
+use super::{Failure, Server};
+use crate::span::Span;
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A job leaves the source when its copy is durable here; interrupt it when you like, and run it \
+again within a day. Due times, priorities, TTR and the order of buried jobs are kept; jobs get new ids. Jobs that \
+workers have are left to them.\n\nExit codes: 0 all moved, 1 failed, 2 used wrongly, 3 jobs are left in the source \
+(workers have them, or they were refused).\n\ndocs/import.md tells how to move step by step."
+)]
+pub(super) struct Import {
+    /// The running beanstalkd (1.10 or later)
+    #[arg(long, value_name = "HOST:PORT|unix:PATH")]
+    beanstalk: String,
+    /// Only this tube; may be given several times
+    #[arg(long = "tube", value_name = "T")]
+    tubes: Vec<String>,
+    /// Goes in front of each tube's name to give the queue's
+    #[arg(long, value_name = "P", default_value = "")]
+    prefix: String,
+    /// Leave all jobs in the source, untouched. Move them later only after purging the copies: both would run
+    #[arg(long)]
+    copy: bool,
+    /// How long to wait for jobs that workers have, such as 30s, 10m
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    wait: String,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Import {
+    pub(super) fn run(self) -> Result<(), Failure> {
+        let wait: Span = self.wait.parse().map_err(|what| Failure::Usage(format!("--wait: {what}")))?;
+        if let Some(bad) = self.tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
+            return Err(Failure::Usage(format!("--tube {bad:?}: no tube can have this name")));
+        }
+        let remote = Remote::new(&self.server)?;
+        let plan = ImportPlan {
+            beanstalk: self.beanstalk,
+            tubes: self.tubes.into_iter().collect(),
+            prefix: self.prefix,
+            copies: self.copy,
+            wait: Duration::from_millis(wait.0),
+        };
+        let summary = duewheel_import::run(plan, remote, &self.server.server)?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", summary.json)?;
+        } else {
+            if !summary.rows.is_empty() {
+                let head = ["TUBE", "READY", "DELAYED", "BURIED", "HELD", "REFUSED"];
+                table::print(&mut out, &head, &summary.rows)?;
+            }
+            for line in &summary.lines {
+                writeln!(out, "{line}")?;
+            }
+        }
+        for line in &summary.refusals {
+            eprintln!("{}", plain(line));
+        }
+        if summary.left.is_empty() { Ok(()) } else { Err(Failure::Left(summary.left.join("; "))) }
+    }
+}
+
+impl From<ImportError> for Failure {
+    fn from(error: ImportError) -> Self {
+        match error {
+            ImportError::Usage(what) => Failure::Usage(what),
+            ImportError::Failed(what) => Failure::Failed(what),
+        }
+    }
+}

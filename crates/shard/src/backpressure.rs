@@ -1,0 +1,166 @@
+//! New messages that wait for a store that is behind with its work.
+//!
+//! A burst that is faster than the disk fills what memory may hold of it, and then new messages are refused until a part of it is
+//! written. Callers that can do nothing with a refusal, and ask nothing else meanwhile, are better served by waiting: they slow down to
+//! the speed of the disk. Everything else is decided as ever.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use duewheel_core::policy::Policy;
+
+use crate::inbox::Submission;
+
+/// After so long they are decided all the same, and refused if the store is still behind.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the store is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Whether new messages are let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    Open,
+    /// The store is behind.
+    Closed,
+}
+
+/// Submissions that wait, in order.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    line: VecDeque<(Duration, usize, Submission)>,
+    bytes: usize,
+    max_bytes: usize,
+}
+
+impl Waiting {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        Waiting { line: VecDeque::new(), bytes: 0, max_bytes: policy.max_inbox_bytes }
+    }
+
+    /// At a closed gate, takes those out of `submissions` that may wait, unless there is too much of that already, and puts those in
+    /// front that have waited for long enough; at an open one, puts all in front. `now` is [`crate::clock::Clock::running`].
+    pub(crate) fn sort(&mut self, submissions: &mut Vec<Submission>, gate: Gate, now: Duration) {
+        if gate == Gate::Open {
+            return self.give_back(submissions);
+        }
+        let mut stay = Vec::with_capacity(submissions.len());
+        while let Some((since, ..)) = self.line.front()
+            && now.saturating_sub(*since) >= PATIENCE
+            && let Some((_, bytes, submission)) = self.line.pop_front()
+        {
+            self.bytes -= bytes;
+            // It may be looked at again before its turn comes.
+            stay.push(Submission { has_waited: true, ..submission });
+        }
+        for submission in submissions.drain(..) {
+            match submission.may_wait().filter(|bytes| self.bytes + bytes <= self.max_bytes) {
+                Some(bytes) => {
+                    self.bytes += bytes;
+                    self.line.push_back((now, bytes, submission));
+                }
+                None => stay.push(submission),
+            }
+        }
+        *submissions = stay;
+    }
+
+    /// Puts all of them in front.
+    pub(crate) fn give_back(&mut self, submissions: &mut Vec<Submission>) {
+        if !self.line.is_empty() {
+            self.bytes = 0;
+            let late: Vec<_> = self.line.drain(..).map(|(.., submission)| submission).collect();
+            submissions.splice(0..0, late);
+        }
+    }
+
+    /// How long the driver may sleep at most.
+    pub(crate) fn nap(&self) -> Duration {
+        if self.line.is_empty() { Duration::MAX } else { LOOK }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel_core::engine::{Enqueue, Op};
+    use duewheel_core::{MessageId, QueueName, SessionId};
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::inbox::Patience;
+
+    fn submission(op: Op, patience: Patience) -> Submission {
+        Submission { ops: vec![op], answer: oneshot::channel().0, patience, has_waited: false }
+    }
+
+    fn put(body: &'static str, patience: Patience) -> Submission {
+        submission(Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), body))), patience)
+    }
+
+    /// A put, and an operation that frees room.
+    fn mixed(body: &'static str) -> Submission {
+        let mut submission = put(body, Patience::Some);
+        submission.ops.push(Op::Delete { id: MessageId(1), session: SessionId(1) });
+        submission
+    }
+
+    fn bodies(submissions: &[Submission]) -> String {
+        let body = |s: &Submission| match &s.ops[0] {
+            Op::Enqueue(e) => String::from_utf8_lossy(&e.body).into_owned(),
+            _ => "-".to_owned(),
+        };
+        submissions.iter().map(body).collect()
+    }
+
+    /// Story: one that had waited for its ten seconds, and did not get into the driver's step, was put behind all others and waited
+    /// again.
+    #[test]
+    fn who_has_waited_for_long_enough_does_not_wait_again() {
+        let mut waiting = Waiting::new(&Policy::default());
+        let mut some = vec![put("a", Patience::Some)];
+        waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
+        let mut some = vec![put("b", Patience::Paced)];
+        waiting.sort(&mut some, Gate::Closed, Duration::from_secs(1));
+        let mut left = Vec::new();
+        waiting.sort(&mut left, Gate::Closed, PATIENCE);
+        assert_eq!(bodies(&left), "a");
+        waiting.sort(&mut left, Gate::Closed, PATIENCE);
+        assert_eq!(bodies(&left), "a", "the step has left it, and it is the next one still");
+        waiting.sort(&mut left, Gate::Open, PATIENCE);
+        let mut order = bodies(&left).into_bytes();
+        order.sort_unstable();
+        assert_eq!(order, b"ab");
+    }
+
+    #[test]
+    fn new_messages_of_the_patient_wait_while_the_store_is_busy_and_nothing_else_does() {
+        let mut waiting = Waiting::new(&Policy::default());
+        let mut some = vec![
+            put("a", Patience::Some),
+            put("b", Patience::None),
+            submission(Op::Stats, Patience::Some),
+            put("c", Patience::Some),
+            mixed("m"),
+        ];
+        waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
+        assert_eq!(bodies(&some), "b-m", "what frees room is not held up by the put beside it");
+        assert!(waiting.nap() < Duration::from_secs(1));
+        let mut more = vec![put("d", Patience::Some)];
+        waiting.sort(&mut more, Gate::Closed, Duration::ZERO);
+        assert!(more.is_empty());
+        more.push(put("e", Patience::Some));
+        waiting.sort(&mut more, Gate::Open, Duration::ZERO);
+        assert_eq!(bodies(&more), "acde", "in order");
+        assert_eq!((waiting.nap(), waiting.bytes), (Duration::MAX, 0));
+    }
+
+    #[test]
+    fn no_more_waits_than_there_is_room_for_and_nothing_at_the_end() {
+        let mut waiting = Waiting::new(&Policy { max_inbox_bytes: 3 * 200, ..Policy::default() });
+        let mut some: Vec<_> = (0..20).map(|_| put("x", Patience::Some)).collect();
+        waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
+        let (stay, wait) = (some.len(), waiting.line.len());
+        assert!(wait > 0 && stay > 0 && stay + wait == 20, "{stay} {wait}");
+        waiting.sort(&mut some, Gate::Open, Duration::ZERO);
+        assert_eq!((some.len(), waiting.bytes), (20, 0));
+    }
+}

@@ -1,0 +1,222 @@
+//! Where time comes from: the machine, or a test.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use duewheel_core::record::BootId;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::inbox::Inbox;
+
+/// A reading of both clocks, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Elapsed time since some fixed moment of this process's life, suspend included.
+    pub elapsed_ns: u64,
+    /// Time since the Unix epoch.
+    pub wall_ns: u64,
+}
+
+/// Where time comes from.
+pub trait Clock: Send + Sync + fmt::Debug + 'static {
+    /// Both clocks now, elapsed time first: what passes between the two readings makes nothing early. `elapsed_ns` never falls.
+    fn read(&self) -> Reading;
+
+    /// The boot that `elapsed_ns` counts from, if it counts from the same moment in every process of that boot. Downtime
+    /// is then known without the wall clock. `None` by default.
+    fn boot(&self) -> Option<BootId> {
+        None
+    }
+
+    /// How long a driver may sleep when it wants to wake after `wanted`. A clock that a test moves answers with a long
+    /// time, and wakes the driver through what it was given in [`Clock::attach`].
+    fn nap(&self, wanted: Duration) -> Duration {
+        wanted
+    }
+
+    /// Time since some fixed moment that passes even where a test holds the clock: for pauses of our own, and to see
+    /// whether a driver hangs.
+    fn running(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
+    }
+
+    /// Gives the clock a driver to wake when time is moved.
+    fn attach(&self, _inbox: &Arc<Inbox>) {}
+}
+
+/// The machine's clocks: `CLOCK_BOOTTIME` (elapsed, suspend included) and `CLOCK_REALTIME`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn read(&self) -> Reading {
+        Reading { elapsed_ns: ns(ClockId::Boottime), wall_ns: ns(ClockId::Realtime) }
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        static BOOT: OnceLock<Option<BootId>> = OnceLock::new();
+        *BOOT.get_or_init(|| {
+            let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+            // In a time namespace elapsed time has an offset of its own, and the next process may have another one.
+            let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+            boot_id(&id).filter(|_| !is_shifted(&offsets))
+        })
+    }
+}
+
+/// The number in a text of 32 hexadecimal digits, with hyphens between some.
+fn boot_id(text: &str) -> Option<BootId> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let is_id = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    is_id.then(|| u128::from_str_radix(&digits, 16).ok()).flatten().map(BootId)
+}
+
+/// Whether the kernel's table of offsets (clock, seconds, nanoseconds) has one for elapsed time, or is of another form.
+fn is_shifted(offsets: &str) -> bool {
+    offsets.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let is_boottime = words.next() == Some("boottime");
+        is_boottime && !(words.next() == Some("0") && words.next() == Some("0"))
+    })
+}
+
+fn ns(id: ClockId) -> u64 {
+    let t = clock_gettime(id);
+    // Before 1970 counts as 1970.
+    let s = u64::try_from(t.tv_sec).unwrap_or(0);
+    s.saturating_mul(1_000_000_000).saturating_add(u64::try_from(t.tv_nsec).unwrap_or(0))
+}
+
+/// A clock that stands still until it is moved. Clones are the same clock, and each other one is another boot.
+#[derive(Clone, Debug)]
+pub struct VirtualClock(Arc<Mutex<Virtual>>);
+
+#[derive(Debug)]
+struct Virtual {
+    reading: Reading,
+    boot: BootId,
+    drivers: Vec<Weak<Inbox>>,
+}
+
+impl VirtualClock {
+    /// Stands at an instant.
+    pub fn new(start: SystemTime) -> Self {
+        let wall = start.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        VirtualClock(Arc::new(Mutex::new(Virtual {
+            reading: Reading { elapsed_ns: 0, wall_ns },
+            boot: drawn_boot(),
+            drivers: Vec::new(),
+        })))
+    }
+
+    /// Stands at 2026-01-01T00:00:00Z: any instant will do for most tests.
+    pub fn at_2026() -> Self {
+        Self::new(UNIX_EPOCH + Duration::from_secs(1_767_225_600))
+    }
+
+    /// Lets time pass: both clocks move on.
+    pub fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.change(|r| {
+            r.elapsed_ns = r.elapsed_ns.saturating_add(by);
+            r.wall_ns = r.wall_ns.saturating_add(by);
+        });
+    }
+
+    /// Lets time pass until the wall clock shows `instant`; does nothing if it has passed.
+    pub fn advance_to(&self, instant: SystemTime) {
+        self.advance(instant.duration_since(self.now()).unwrap_or_default());
+    }
+
+    /// Steps the wall clock alone, as an operator or a time server does; elapsed time stays.
+    pub fn step_wall_to(&self, instant: SystemTime) {
+        let wall = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
+        self.change(|r| r.wall_ns = wall_ns);
+    }
+
+    /// What the wall clock shows.
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.read().wall_ns)
+    }
+
+    /// Boots the machine again: elapsed time begins anew, the wall clock goes on. Only while nothing is open that reads this clock.
+    pub fn reboot(&self) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.boot = drawn_boot();
+        inner.reading.elapsed_ns = 0;
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Reading)) {
+        let drivers = {
+            let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            change(&mut inner.reading);
+            inner.drivers.retain(|d| d.strong_count() > 0);
+            inner.drivers.clone()
+        };
+        for driver in drivers.iter().filter_map(Weak::upgrade) {
+            driver.wake();
+        }
+    }
+}
+
+impl Clock for VirtualClock {
+    fn read(&self) -> Reading {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).reading
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        Some(self.0.lock().unwrap_or_else(PoisonError::into_inner).boot)
+    }
+
+    fn nap(&self, _: Duration) -> Duration {
+        Duration::from_secs(3_600)
+    }
+
+    fn attach(&self, inbox: &Arc<Inbox>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).drivers.push(Arc::downgrade(inbox));
+    }
+}
+
+/// A number that no other boot has: the standard library keys its hashes from the system's entropy.
+fn drawn_boot() -> BootId {
+    let half = || u128::from(RandomState::new().hash_one(0));
+    BootId(half() << 64 | half())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_is_known_by_its_id_unless_its_clock_is_shifted() {
+        let id = boot_id("0f3c7a52-9b1d-4e6f-8a70-123456789abc\n");
+        assert_eq!(id, Some(BootId(0x0f3c_7a52_9b1d_4e6f_8a70_1234_5678_9abc)));
+        for text in
+            ["", "0f3c", "+f3c7a52-9b1d-4e6f-8a70-123456789abc", "0f3c7a52-9b1d-4e6f-8a70-123456789abcd"]
+        {
+            assert_eq!(boot_id(text), None, "{text}");
+        }
+        assert!(!is_shifted(""), "a kernel without time namespaces");
+        assert!(!is_shifted("monotonic           0         0\nboottime            0         0\n"));
+        assert!(!is_shifted("monotonic          86400         0\nboottime            0         0\n"));
+        assert!(is_shifted("monotonic           0         0\nboottime            864000         0\n"));
+        assert!(is_shifted("boottime 0 1"));
+        assert!(is_shifted("boottime"));
+    }
+
+    #[test]
+    fn every_reading_of_the_machine_is_of_one_boot() {
+        assert_eq!(SystemClock.boot(), SystemClock.boot());
+        assert_ne!(VirtualClock::at_2026().boot(), VirtualClock::at_2026().boot());
+        let clock = VirtualClock::at_2026();
+        let before = clock.boot();
+        assert_eq!(clock.clone().boot(), before);
+        clock.reboot();
+        assert_ne!(clock.boot(), before);
+    }
+}

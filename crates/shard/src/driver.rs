@@ -1,0 +1,709 @@
+//! The driver of one shard: inbox, clock, store and engine, in one plain function.
+//!
+//! ```text
+//!   submissions ──▶ engine.handle ──▶ effects ──▶ store.append (one group) ──▶ store.sync
+//!                                        │                                        │
+//!                                        └── answers, held back until durable ◀───┘
+//! ```
+//!
+//! [`Driver::step`] does one round and never waits. Threads exist only around it ([`crate::thread`]), so that a
+//! simulation can step the real thing.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use duewheel_core::engine::{
+    After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Notice, Op, Quotas, Reply,
+};
+use duewheel_core::id::{Lsn, ReplyTo};
+use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::name::QueueName;
+use duewheel_core::policy::Policy;
+use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::store::{
+    ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+};
+use duewheel_core::time::{EngineMs, Now};
+
+mod calls;
+mod kinds;
+
+use self::calls::Calls;
+pub use self::calls::take_back;
+use self::kinds::is_of_one_group;
+use crate::error::{CallError, Outcome};
+use crate::figures::Figures;
+use crate::inbox::{Patience, Submission};
+use crate::pacing::Pacing;
+
+/// Log lines about queues in a process's life.
+const MAX_SAID: usize = 200;
+
+/// Drives one shard. Owned by one thread, or by a simulation.
+#[derive(Debug)]
+pub struct Driver<S> {
+    engine: Engine,
+    store: S,
+    policy: Policy,
+    room: Room,
+    effects: Effects,
+    records: Vec<Record>,
+    record_bytes: usize,
+    /// How many of `effects` are weighed, and what their records weigh.
+    weighed: (usize, usize),
+    /// Whether the store has said what room there is since the last append.
+    room_known: bool,
+    /// The store has more pages than one step takes in.
+    more_pages: bool,
+    /// The last page that the store has told of could not be read.
+    page_failed: bool,
+    /// Position before the first of `records`.
+    appended: Lsn,
+    asked: Lsn,
+    open: Calls,
+    /// Answers whose conditions only grow: first in, first out.
+    held: VecDeque<Held>,
+    /// Answers with grants: they wait for older positions, and leave as soon as they can.
+    held_grants: Vec<Held>,
+    /// To be asked for once everything decided is appended.
+    loads: Vec<Load>,
+    lookups: Lookups,
+    /// Operations that were taken and not decided yet: what they name weighs more than one look-up may bring.
+    undecided: VecDeque<(ReplyTo, Op)>,
+    /// How many of them to look up next.
+    looks: usize,
+    /// Weight of the bodies in answers that wait, in bytes.
+    held_bytes: usize,
+    /// Operations of our own, to be decided in the next step.
+    own: Vec<Op>,
+    /// New messages that wait for the rate of their tenant's quota.
+    pacing: Pacing,
+    last_append: EngineMs,
+    said: Vec<Notice>,
+    /// The weakest level that was told of and that no answer has had yet.
+    untold: Option<Level>,
+    /// The level that answers had last.
+    reached: Level,
+}
+
+/// An answer that waits for the store.
+#[derive(Debug)]
+struct Held {
+    to: ReplyTo,
+    reply: Reply,
+    after: After,
+    /// Whether a record was decided for it. If not, it may tell what an earlier operation did.
+    recorded: bool,
+}
+
+impl<S: Store> Driver<S> {
+    /// A driver for a store that was just opened, and what [`Store::recovered`] gave; `now` must count the downtime
+    /// (see [`ClockPair::engine_at`]). It takes requests once [`Driver::is_open`].
+    ///
+    /// # Errors
+    /// When the policy asks for a ring that cannot be.
+    pub fn new(
+        mut store: S,
+        recovered: Recovered,
+        mut config: Config,
+        now: Now,
+    ) -> Result<Self, GeometryError> {
+        // What a step of the engine decides goes into one group.
+        let step = &mut config.policy.max_step_bytes;
+        *step = match mutant::is(Mutant::GroupTooLarge) {
+            true => usize::MAX,
+            false => (*step).min(store.max_group_bytes() / 4),
+        };
+        let policy = config.policy.clone();
+        let appended = Lsn(recovered.next_lsn.0 - 1);
+        // Before anything is appended: what one would reach now.
+        let reached = store.progress().map_or(store.level(), |progress| progress.level);
+        let mut engine = Engine::new(config, recovered, now)?;
+        let mut effects = Effects::new();
+        engine.start(&mut effects);
+        Ok(Driver {
+            engine,
+            store,
+            room: Room::Enough,
+            pacing: Pacing::new(&policy),
+            policy,
+            effects,
+            records: Vec::new(),
+            record_bytes: 0,
+            weighed: (0, 0),
+            room_known: false,
+            more_pages: false,
+            page_failed: false,
+            appended,
+            asked: appended,
+            open: Calls::default(),
+            held: VecDeque::new(),
+            held_grants: Vec::new(),
+            loads: Vec::new(),
+            lookups: Lookups::default(),
+            undecided: VecDeque::new(),
+            looks: usize::MAX,
+            held_bytes: 0,
+            own: Vec::new(),
+            last_append: now.engine,
+            said: Vec::new(),
+            untold: None,
+            reached,
+        })
+    }
+
+    /// Whether everything that must be in memory has been loaded.
+    pub fn is_open(&self) -> bool {
+        self.engine.is_open()
+    }
+
+    /// Takes what the store has finished, lets time do its work, decides upon one batch of `submissions`, appends what was
+    /// decided as one group (or several, when it is much), asks for a sync and lets answers go whose condition holds.
+    ///
+    /// What is left in `submissions` was not taken: the batch is full, or so many answers wait ([`Driver::is_full`]). Step
+    /// again with it, with a new reading of the clock.
+    ///
+    /// # Errors
+    /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again. What is left in
+    /// `submissions` was not decided.
+    pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
+        self.take_from_store(now)?;
+        self.append_batch(now)?;
+        // One caller, and nobody waits: it can be no faster than its sync, and nobody is kept from anything by it.
+        let alone = submissions.len() == 1 && !self.is_waiting_for_store();
+        if self.is_open() {
+            submissions.reverse();
+            let decided = self.round(now, submissions);
+            submissions.reverse();
+            decided?;
+        }
+        self.pacing.plan(now, &mut self.engine);
+        if self.asked < self.appended {
+            if alone && self.undecided.is_empty() { self.store.sync_here() } else { self.store.sync() }?;
+            self.asked = self.appended;
+        } else if self.is_open() {
+            self.store.idle(clock(now))?;
+        }
+        self.answer()
+    }
+
+    /// One batch: what it needs is looked up in one call, then decided, then appended. Takes from the end of `submissions`.
+    fn round(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
+        // What is left from the batch before goes first: rates were looked up for all of it.
+        let is_new = self.undecided.is_empty();
+        for op in mem::take(&mut self.own) {
+            self.undecided.push_back((ReplyTo(self.open.insert(1, None)), op));
+        }
+        if is_new {
+            self.pacing.begin(now, &mut self.engine, self.policy.max_batch_ops, &mut self.undecided);
+        }
+        // What has not been taken when the store fails stays with the caller, to be refused.
+        let mut bytes = 0;
+        while is_new && let Some(next) = submissions.last() {
+            bytes += next.ops.iter().map(Op::weight).sum::<usize>();
+            let much = self.undecided.len() + next.ops.len() > self.policy.max_batch_ops
+                || bytes > self.policy.max_batch_bytes;
+            if self.is_full() || (much && !self.undecided.is_empty()) {
+                break;
+            }
+            let Some(Submission { ops, answer, patience, .. }) = submissions.pop() else { break };
+            let first = self.open.insert(ops.len(), Some(answer));
+            let ops = (first..).map(ReplyTo).zip(ops);
+            if !self.engine.has_rates() {
+                self.undecided.extend(ops);
+                continue;
+            }
+            for (to, op) in ops {
+                let paced = patience == Patience::Paced;
+                self.pacing.add(now, &mut self.engine, to, op, paced, &mut self.undecided);
+            }
+        }
+        let looked_up = self.look_up()?;
+        self.know_room(now);
+        self.give_up_many();
+        self.engine.handle_timeout(now, &mut self.effects);
+        self.flush_if_large(now)?;
+        let before = (self.engine.last_lsn(), self.engine.decided_bytes());
+        for decided in 0..looked_up {
+            if decided > 0 && self.is_step_done(before) {
+                // Whoever waits for an answer has it first. The next ones are about as large.
+                self.looks = decided.max(FOUND_AHEAD) * 2;
+                break;
+            }
+            let Some((to, op)) = self.undecided.pop_front() else { break };
+            // A group is appended on the store's word of what room there is, and each word is good for one.
+            self.know_room(now);
+            if self.room == Room::RemoveOnly && op.operation().grows {
+                self.tell_given_up(GivenUp::Untouched(to), &no_room());
+                continue;
+            }
+            self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
+            self.flush_if_large(now)?;
+        }
+        self.know_room(now);
+        self.give_up_many();
+        self.engine.handle_timeout(now, &mut self.effects);
+        self.append_batch(now)
+    }
+
+    /// Whether the operations of this step have made as many records as a step should, or as large ones.
+    fn is_step_done(&self, (lsn, bytes): (Lsn, u64)) -> bool {
+        self.engine.last_lsn().0 - lsn.0 >= self.policy.max_step as u64
+            || self.engine.decided_bytes() - bytes >= self.policy.max_step_bytes as u64
+    }
+
+    /// While the store takes removals alone, nothing is fired or redriven. Whoever has asked for that is told so, or how many it were so far.
+    fn give_up_many(&mut self) {
+        while self.room == Room::RemoveOnly
+            && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
+        {
+            self.tell_given_up(given_up, &no_room());
+        }
+    }
+
+    /// Tells whoever has asked why nothing was done.
+    fn tell_given_up(&mut self, given_up: GivenUp, error: &StoreError) {
+        match given_up {
+            GivenUp::Untouched(to) => {
+                let refusal = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+                self.open.answer(to, Err(refusal), &mut self.own);
+            }
+            GivenUp::Told => {}
+        }
+    }
+
+    /// Appends what was decided: before the next look-up, which must find it.
+    fn append_batch(&mut self, now: Now) -> Result<(), StoreError> {
+        self.carry_out();
+        self.append(now)?;
+        // After the append, so that a page shows everything decided before it was asked for.
+        for load in mem::take(&mut self.loads) {
+            self.store.load(load)?;
+        }
+        self.engine.end_batch();
+        Ok(())
+    }
+
+    /// Finds what the engine must know of messages that are not in its memory. Returns how many of the operations that wait
+    /// can be decided: the first ones, up to one whose messages did not fit.
+    fn look_up(&mut self) -> Result<usize, StoreError> {
+        match self.look_up_together() {
+            Err(error) if self.is_passing(&error) => self.look_up_each(),
+            known => known,
+        }
+    }
+
+    /// Whether an error of a look-up concerns that look-up alone.
+    fn is_passing(&mut self, error: &StoreError) -> bool {
+        error.kind() == ErrorKind::Unavailable && self.progress().is_ok()
+    }
+
+    fn look_up_together(&mut self) -> Result<usize, StoreError> {
+        let most = self.undecided.len().min(self.looks).min(self.policy.max_batch_ops);
+        self.engine.look_up(None, &mut self.lookups);
+        for (_, op) in self.undecided.iter().take(most) {
+            self.engine.look_up(Some(op), &mut self.lookups);
+        }
+        self.find()?;
+        let known = self.looked_up(most);
+        // These ask for the key of what was found.
+        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().revives) {
+            self.engine.look_up(Some(op), &mut self.lookups);
+        }
+        self.find()?;
+        let known = self.looked_up(known);
+        // The next ones are about as large. To ask for far more than fits is work for nothing.
+        self.looks = if known < most { known.max(FOUND_AHEAD) * 2 } else { self.looks.saturating_mul(2) };
+        Ok(known)
+    }
+
+    fn looked_up(&self, most: usize) -> usize {
+        self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
+    }
+
+    /// What the disk would not give is missed by the operations that ask for it, and by no other: these alone are not applied.
+    fn look_up_each(&mut self) -> Result<usize, StoreError> {
+        self.engine.look_up(None, &mut self.lookups);
+        match self.find() {
+            Err(error) if self.is_passing(&error) => {
+                if let Some(given_up) = self.engine.give_up_many(&mut self.effects) {
+                    self.tell_given_up(given_up, &error);
+                }
+            }
+            found => found?,
+        }
+        let mut known = 0;
+        // Few at a time: each look-up brings as much as fits one.
+        while known < FOUND_AHEAD
+            && let Some((to, op)) = self.undecided.get(known)
+        {
+            let to = *to;
+            self.engine.look_up(Some(op), &mut self.lookups);
+            let mut found = self.find();
+            if found.is_ok()
+                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.operation().revives)
+            {
+                self.engine.look_up(Some(op), &mut self.lookups);
+                found = self.find();
+            }
+            match found {
+                Ok(()) => known += 1,
+                Err(error) if self.is_passing(&error) => {
+                    self.undecided.remove(known);
+                    let refusal = CallError::Store { error, outcome: Outcome::NotApplied };
+                    self.open.answer(to, Err(refusal), &mut self.own);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(known)
+    }
+
+    fn find(&mut self) -> Result<(), StoreError> {
+        if self.lookups.is_empty() {
+            return Ok(());
+        }
+        let mut found = Found::default();
+        let result = self.store.find_many(&self.lookups, &mut found);
+        if result.is_ok() {
+            self.engine.adopt(&self.lookups, found);
+        }
+        self.lookups.ids.clear();
+        self.lookups.keys.clear();
+        self.lookups.answers.clear();
+        result
+    }
+
+    /// Lets answers go whose condition holds by now, and does nothing else.
+    ///
+    /// # Errors
+    /// As [`Driver::step`].
+    pub fn answer(&mut self) -> Result<(), StoreError> {
+        let progress = self.progress()?;
+        self.release(progress);
+        Ok(())
+    }
+
+    /// What the store has reached. Whoever does not let answers go by it keeps the level for those that go next.
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        let progress = self.store.progress()?;
+        Ok(self.note(progress))
+    }
+
+    fn note(&mut self, progress: Progress) -> Progress {
+        let level = self.untold.map_or(progress.level, |untold| untold.min(progress.level));
+        self.untold = Some(level);
+        Progress { level, ..progress }
+    }
+
+    /// The level that answers had last; before the first one, the one that the store hopes for.
+    pub fn reached(&self) -> Level {
+        self.reached
+    }
+
+    /// When to step again at the latest, if nothing comes in before.
+    pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
+        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() {
+            return Some(now.engine);
+        }
+        if !self.is_open() {
+            return None;
+        }
+        // The store notes its durable position a little after the last append.
+        let noted = EngineMs(self.last_append.0.saturating_add(110));
+        let note = (noted > now.engine && self.appended > Lsn(0)).then_some(noted);
+        [self.engine.next_wakeup(), note, self.pacing.next_wakeup()].into_iter().flatten().min()
+    }
+
+    /// Whether the store is behind with its work, so that new messages would be refused.
+    pub fn is_busy(&mut self, now: Now) -> bool {
+        self.look_at_room(now);
+        self.room == Room::Busy
+    }
+
+    /// Whether an answer waits for the store: until something is durable, for a page, or for a look-up.
+    pub fn is_waiting_for_store(&self) -> bool {
+        let waits = !self.held.is_empty() || !self.held_grants.is_empty() || !self.undecided.is_empty();
+        waits || self.engine.has_questions()
+    }
+
+    /// Whether so many answers wait, or such large ones, that no more requests should be taken.
+    pub fn is_full(&self) -> bool {
+        self.held.len() + self.held_grants.len() >= self.policy.max_pending_replies
+            || self.held_bytes >= self.policy.max_pending_reply_bytes
+    }
+
+    /// Ends every waiting reserve with an empty answer.
+    pub fn end_waits(&mut self) {
+        self.pacing.end_waits();
+        self.engine.end_all_waits(&mut self.effects);
+    }
+
+    /// Gives the place up: everything appended becomes durable, and all answers leave.
+    pub fn close(mut self, now: Now) -> Result<(), StoreError> {
+        let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
+        for to in self.pacing.drain().chain(undecided) {
+            self.open.answer(to, Err(CallError::Draining), &mut self.own);
+        }
+        self.carry_out();
+        let closed = self.append(now).and_then(|()| self.store.close(clock(now)));
+        match closed {
+            Ok(progress) => {
+                let all = self.appended;
+                let progress = self.note(progress);
+                self.release(Progress { written: all, durable: all, ..progress });
+                Ok(())
+            }
+            Err(error) => {
+                self.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// The store failed: answers that have not left are unknown, never failed.
+    pub fn fail(mut self, error: &StoreError) {
+        if let Some(first) = error.nothing_from() {
+            self.refuse_from(first, error);
+        }
+        let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
+        for to in self.pacing.drain().chain(undecided) {
+            self.open.refuse(to, &not_applied);
+        }
+        let unknown = CallError::Store { error: error.clone(), outcome: Outcome::Unknown };
+        self.open.fail(&unknown);
+    }
+
+    /// From now on these quotas count.
+    pub fn set_quotas(&mut self, now: Now, quotas: Quotas) {
+        self.engine.handle(now, Input::Quotas(quotas), &mut self.effects);
+        self.pacing.renew();
+    }
+
+    /// The place of the quota that counts for a queue.
+    pub(crate) fn tenant_of(&mut self, queue: &QueueName) -> Option<usize> {
+        self.engine.tenant_of(queue)
+    }
+
+    /// Refuses the operations whose records begin at this position or behind it: the store knows that they were not
+    /// applied.
+    fn refuse_from(&mut self, first: Lsn, error: &StoreError) {
+        let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
+        let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
+        for held in held {
+            let last = held.after.durable.max(held.after.written);
+            if last >= first && is_of_one_group(&held.reply, held.recorded) {
+                self.open.refuse(held.to, &not_applied);
+            }
+        }
+    }
+
+    /// The store, for figures and for tests.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Figures of the engine and of the store.
+    pub(crate) fn figures(&mut self, now: Now) -> Figures {
+        let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
+        Figures { stats: self.engine.stats(now), quotas, store: self.store.figures() }
+    }
+
+    /// The engine, for tests.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Asks the store before each group. A store that falls behind within a step has room all the same ([`Room::Busy`] is about its pace):
+    /// what was taken is decided, and senders are held back from the next step on.
+    fn know_room(&mut self, now: Now) {
+        if self.room_known {
+            return;
+        }
+        self.room_known = true;
+        match self.store.room() {
+            Room::Busy if self.room == Room::Enough => {}
+            room => self.take_room(now, room),
+        }
+    }
+
+    /// The same before a step. A batch that was taken is decided whole, over however many steps.
+    fn look_at_room(&mut self, now: Now) {
+        if !self.undecided.is_empty() {
+            self.room_known = false;
+            return self.know_room(now);
+        }
+        self.room_known = true;
+        let room = self.store.room();
+        self.take_room(now, room);
+    }
+
+    fn take_room(&mut self, now: Now, room: Room) {
+        if room != self.room {
+            self.room = room;
+            self.engine.handle(now, Input::Room(room), &mut self.effects);
+        }
+    }
+
+    fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
+        self.look_at_room(now);
+        let mut rows = 0;
+        self.more_pages = false;
+        while let Some(loaded) = self.store.loaded() {
+            match loaded {
+                Ok(loaded) => {
+                    self.page_failed = false;
+                    rows += loaded.rows.len();
+                    self.know_room(now);
+                    self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);
+                    self.flush_if_large(now)?;
+                    // A page more may come in: each is as large as a step.
+                    if rows >= self.policy.max_step {
+                        self.more_pages = true;
+                        break;
+                    }
+                }
+                // A question that waits for it is told so. For anything else the store reads it again.
+                Err(error) if self.is_open() && self.is_passing(&error) => {
+                    if let Some(ticket) = error.page()
+                        && let Some(given_up) = self.engine.give_up_page(ticket, &mut self.effects)
+                    {
+                        self.store.forget(ticket);
+                        self.tell_given_up(given_up, &error);
+                        continue;
+                    }
+                    tracing::warn!(%error, "a page of messages could not be read; it is read again");
+                    self.page_failed = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups are bounded. They are cut between operations, so that what one operation decides stays together. With the last
+    /// operation's records a group is smaller than what the store agrees to ([`Store::max_group_bytes`]).
+    fn flush_if_large(&mut self, now: Now) -> Result<(), StoreError> {
+        let (seen, mut bytes) = self.weighed;
+        for effect in &self.effects[seen..] {
+            if let Effect::Append(record) = effect {
+                bytes += record.weight();
+            }
+        }
+        self.weighed = (self.effects.len(), bytes);
+        let most = match mutant::is(Mutant::GroupTooLarge) {
+            true => usize::MAX,
+            false => self.policy.max_group_bytes.min(self.store.max_group_bytes() / 4),
+        };
+        if self.record_bytes + bytes < most && self.effects.len() < 1_000 {
+            return Ok(());
+        }
+        self.carry_out();
+        let records = self.policy.max_group_records.min(self.store.max_group_records());
+        if self.records.len() >= records || self.record_bytes >= most {
+            self.append(now)?;
+        }
+        Ok(())
+    }
+
+    /// Sorts effects: records to the group, answers to those held back, loads to the store.
+    fn carry_out(&mut self) {
+        let mut effects = mem::take(&mut self.effects);
+        self.weighed = (0, 0);
+        let mut recorded = false;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Append(record) => {
+                    recorded = true;
+                    self.record_bytes += record.weight();
+                    self.records.push(record);
+                }
+                Effect::Respond { to, reply, after } => {
+                    self.held_bytes += reply.weight();
+                    let held = Held { to, reply, after, recorded: mem::take(&mut recorded) };
+                    if after.written > Lsn(0) {
+                        self.held_grants.push(held)
+                    } else {
+                        self.held.push_back(held)
+                    }
+                }
+                Effect::Load(load) => self.loads.push(load),
+                Effect::Notice(notice) => self.say(notice),
+            }
+        }
+        self.effects = effects;
+    }
+
+    /// Tells a person, once a queue: queues come and go, and a log line for each round helps nobody.
+    fn say(&mut self, notice: Notice) {
+        if self.said.len() >= MAX_SAID || self.said.contains(&notice) {
+            return;
+        }
+        match &notice {
+            Notice::Unattended(queue) => {
+                tracing::warn!(%queue, "a message is ready, and nobody has reserved from its queue; it is kept");
+            }
+            Notice::Died(queue) => {
+                tracing::warn!(%queue, "a message died: it failed as often as it may, or was buried; it is kept");
+            }
+        }
+        self.said.push(notice);
+    }
+
+    fn append(&mut self, now: Now) -> Result<(), StoreError> {
+        if self.records.is_empty() {
+            return Ok(());
+        }
+        let group =
+            Group { first: self.appended.next(), clock: clock(now), records: mem::take(&mut self.records) };
+        self.store.append(&group)?;
+        self.appended = group.last();
+        self.last_append = now.engine;
+        self.record_bytes = 0;
+        self.room_known = false;
+        self.records = group.records;
+        self.records.clear();
+        Ok(())
+    }
+
+    /// Lets answers go whose condition holds.
+    fn release(&mut self, progress: Progress) {
+        let durable = match self.store.level() {
+            Level::Memory | Level::Buffered => progress.written,
+            _ if mutant::is(Mutant::AckBeforeSync) => progress.written,
+            Level::Fsync | Level::Quorum | Level::BestEffortReplicated => progress.durable,
+        };
+        self.untold = None;
+        self.reached = progress.level;
+        let say = |mut reply: Reply| {
+            reply.reached(progress.level);
+            Ok(reply)
+        };
+        let holds = |after: After| after.durable <= durable && after.written <= progress.written;
+        while self.held.front().is_some_and(|held| holds(held.after)) {
+            if let Some(held) = self.held.pop_front() {
+                self.held_bytes -= held.reply.weight();
+                self.open.answer(held.to, say(held.reply), &mut self.own);
+            }
+        }
+        let grants = mem::take(&mut self.held_grants);
+        for held in grants {
+            if holds(held.after) {
+                self.held_bytes -= held.reply.weight();
+                self.open.answer(held.to, say(held.reply), &mut self.own);
+            } else {
+                self.held_grants.push(held);
+            }
+        }
+    }
+}
+
+fn no_room() -> StoreError {
+    let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
+    StoreError::new(ErrorKind::Unavailable, what)
+}
+
+fn clock(now: Now) -> ClockPair {
+    ClockPair::of(now)
+}

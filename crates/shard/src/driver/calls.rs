@@ -1,0 +1,111 @@
+//! Calls that are not answered yet: the answers that each still waits for.
+
+use duewheel_core::engine::{Op, Reply};
+use duewheel_core::id::ReplyTo;
+use tokio::sync::oneshot;
+
+use crate::error::CallError;
+use crate::inbox::Answers;
+
+/// Submissions whose answers have not all left.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: Vec<Option<OpenCall>>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct OpenCall {
+    answers: Vec<Option<Result<Reply, CallError>>>,
+    missing: usize,
+    to: Option<oneshot::Sender<Answers>>,
+}
+
+/// An answer's address: the call in the upper half, the operation in the lower.
+const CALL_SHIFT: u32 = 32;
+
+impl Calls {
+    /// Makes room for a call; returns the address of its first answer.
+    pub(super) fn insert(&mut self, ops: usize, to: Option<oneshot::Sender<Answers>>) -> u64 {
+        if ops == 0 {
+            if let Some(to) = to {
+                let _ = to.send(Vec::new());
+            }
+            return 0;
+        }
+        let call = OpenCall { answers: (0..ops).map(|_| None).collect(), missing: ops, to };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.calls[index as usize] = Some(call);
+                index
+            }
+            None => {
+                self.calls.push(Some(call));
+                u32::try_from(self.calls.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        u64::from(index) << CALL_SHIFT
+    }
+
+    /// Puts an error in the place of one answer; the call is sent with the others.
+    pub(super) fn refuse(&mut self, to: ReplyTo, error: &CallError) {
+        let Some((index, part)) = places(to) else { return };
+        if let Some(Some(call)) = self.calls.get_mut(index)
+            && let Some(answer) = call.answers.get_mut(part)
+            && answer.is_none()
+        {
+            *answer = Some(Err(error.clone()));
+        }
+    }
+
+    /// Sends all calls, with this error for each answer that is missing.
+    pub(super) fn fail(&mut self, error: &CallError) {
+        for call in self.calls.iter_mut().filter_map(Option::take) {
+            let answers = call.answers.into_iter().map(|a| a.unwrap_or_else(|| Err(error.clone()))).collect();
+            if let Some(to) = call.to {
+                // Nobody there any more: nothing to tell.
+                let _ = to.send(answers);
+            }
+        }
+    }
+
+    /// Gives one answer; sends all of a call when it was the last. Grants that nobody receives are to be taken back.
+    pub(super) fn answer(&mut self, to: ReplyTo, reply: Result<Reply, CallError>, own: &mut Vec<Op>) {
+        let Some((index, part)) = places(to) else { return };
+        let Some(slot) = self.calls.get_mut(index) else { return };
+        let Some(call) = slot else { return };
+        if let Some(answer) = call.answers.get_mut(part)
+            && answer.is_none()
+        {
+            *answer = Some(reply);
+            call.missing -= 1;
+        }
+        if call.missing > 0 {
+            return;
+        }
+        let Some(call) = slot.take() else { return };
+        self.free.push(u32::try_from(index).unwrap_or(u32::MAX));
+        let answers = call.answers.into_iter().flatten().collect();
+        let unsent = match call.to {
+            Some(to) => to.send(answers).err(),
+            None => None,
+        };
+        for answer in unsent.into_iter().flatten() {
+            if let Some(op) = take_back(&answer) {
+                own.push(op);
+            }
+        }
+    }
+}
+
+/// The place of a call, and that of an answer in it.
+fn places(to: ReplyTo) -> Option<(usize, usize)> {
+    let index = usize::try_from(to.0 >> CALL_SHIFT).ok()?;
+    Some((index, usize::try_from(to.0 & u64::from(u32::MAX)).ok()?))
+}
+
+/// Undoes an answer that never reached anybody.
+pub fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
+    let leases = answer.as_ref().ok()?.leases();
+    (!leases.is_empty()).then_some(Op::Undelivered { leases })
+}

@@ -1,0 +1,71 @@
+//! Errors of a call that got no answer from the engine.
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+/// A call that got no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CallError {
+    /// Too much is waiting for the driver; nothing was applied. Try again a little later.
+    #[error("too many requests are waiting; try again shortly")]
+    Overloaded,
+    /// The owner is shutting down; nothing was applied.
+    #[error("shutting down; no new work is taken")]
+    Draining,
+    /// The store failed. See [`CallError::outcome`].
+    #[error("the store is unavailable: {error}")]
+    Store {
+        /// What the store said.
+        error: StoreError,
+        /// Whether the call may have been applied.
+        outcome: Outcome,
+    },
+    /// The driver ended before the call, as its store cannot be had any more or because of a bug of ours; or the call can never succeed.
+    /// Nothing was applied.
+    #[error("closed: {0}")]
+    Closed(&'static str),
+    /// The driver ended before it answered; the call may have been applied.
+    #[error("no answer: {0}")]
+    Lost(&'static str),
+}
+
+/// Whether a failed call may have been applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was not: trying again is safe.
+    NotApplied,
+    /// It may have been: try again with the same key or `dedupe_id`.
+    Unknown,
+}
+
+impl CallError {
+    /// The driver answered with another operation's answer: a bug of ours.
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
+
+    /// The channel of the answer is closed and empty.
+    pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
+
+    /// A place in a listing that was made with another number of shards.
+    pub const WRONG_PLACES: CallError =
+        CallError::Closed("the place is not one of a listing over this number of shards");
+
+    /// Whether the call may have been applied.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            CallError::Overloaded | CallError::Draining | CallError::Closed(_) => Outcome::NotApplied,
+            CallError::Store { outcome, .. } => *outcome,
+            CallError::Lost(_) => Outcome::Unknown,
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            CallError::Overloaded | CallError::Draining => true,
+            CallError::Store { error, .. } => match error.kind() {
+                ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::Fenced => true,
+                ErrorKind::Corrupt | ErrorKind::Closed => false,
+            },
+            CallError::Closed(_) | CallError::Lost(_) => false,
+        }
+    }
+}

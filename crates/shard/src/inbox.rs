@@ -1,0 +1,254 @@
+//! What waits for the driver: submissions, in order, bounded by count and bytes.
+
+use std::mem;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::engine::{Op, Reply};
+use duewheel_core::policy::Policy;
+use tokio::sync::oneshot;
+
+use crate::error::CallError;
+
+/// Operations that were asked for together, and where their answers go, in order.
+///
+/// The answers leave together, when the last of them may.
+#[derive(Debug)]
+pub struct Submission {
+    /// What is asked.
+    pub ops: Vec<Op>,
+    /// Where the answers go. A closed channel is noticed: grants that nobody receives are taken back.
+    pub answer: oneshot::Sender<Answers>,
+    /// What if the store is behind with its work.
+    pub patience: Patience,
+    /// It has waited for the store for as long as it may.
+    pub has_waited: bool,
+}
+
+/// What becomes of new messages while the store is behind with its work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Patience {
+    /// They are refused, so that the caller may slow down.
+    #[default]
+    None,
+    /// They wait a while: the caller asks nothing else meanwhile, and slows down by that.
+    Some,
+    /// As `Some`, and those above the rate of their tenant's quota wait, too.
+    Paced,
+}
+
+impl Submission {
+    /// Bytes it counts against limits, if it is one that may wait for the store: it brings messages, and nothing in it frees
+    /// room or has a deadline.
+    pub(crate) fn may_wait(&self) -> Option<usize> {
+        let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
+        let only =
+            self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
+        (self.patience != Patience::None && !self.has_waited && brings && only)
+            .then(|| self.ops.iter().map(Op::weight).sum())
+    }
+}
+
+/// One answer for each operation, in order.
+pub type Answers = Vec<Result<Reply, CallError>>;
+
+/// The way into a driver. Many threads put in, one takes out.
+#[derive(Debug)]
+pub struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+    max_requests: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<Submission>,
+    requests: usize,
+    bytes: usize,
+    woken: Woken,
+    sleep: Sleep,
+    door: Door,
+}
+
+/// What the driver's thread sleeps for, so that nobody wakes it in vain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sleep {
+    #[default]
+    Awake,
+    /// For anything.
+    Waiting,
+    /// For a call of [`Inbox::wake`].
+    Gathering,
+    /// For so many submissions.
+    Crowd(usize),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Woken {
+    #[default]
+    No,
+    Yes,
+}
+
+/// Whether submissions are taken.
+#[derive(Clone, Debug, Default)]
+pub enum Door {
+    /// They are.
+    #[default]
+    Open,
+    /// Only what settles messages is: the owner is shutting down.
+    Draining,
+    /// None is, for this reason.
+    Closed(CallError),
+}
+
+impl Door {
+    fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        match self {
+            Door::Open => Ok(()),
+            Door::Draining if ops.iter().all(|op| op.operation().settles) => Ok(()),
+            Door::Draining => Err(CallError::Draining),
+            Door::Closed(why) => Err(why.clone()),
+        }
+    }
+}
+
+impl Inbox {
+    /// An empty inbox with the limits of `policy`.
+    pub fn new(policy: &Policy) -> Self {
+        Inbox {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            max_requests: policy.max_inbox_requests,
+            max_bytes: policy.max_inbox_bytes,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a submission in.
+    ///
+    /// # Errors
+    /// [`CallError::Overloaded`] when too much is waiting, [`CallError::Draining`] or the closing reason. Nothing of it
+    /// was or will be applied.
+    pub fn put(&self, submission: Submission) -> Result<(), CallError> {
+        self.offer(submission).map_err(|(error, _)| error)
+    }
+
+    /// As [`Inbox::put`]; a submission that is not taken comes back.
+    pub fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
+        let requests = submission.ops.len();
+        let bytes: usize = submission.ops.iter().map(Op::weight).sum();
+        let mut state = self.state();
+        if let Err(error) = state.door.admits(&submission.ops) {
+            return Err((error, submission));
+        }
+        let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
+        // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
+        if full && state.requests > 0 && !submission.ops.iter().all(|op| op.operation().settles) {
+            return Err((CallError::Overloaded, submission));
+        }
+        state.requests += requests;
+        state.bytes += bytes;
+        state.waiting.push(submission);
+        // The first one wakes the driver; the others find it awake.
+        let asleep = match state.sleep {
+            Sleep::Awake | Sleep::Gathering => false,
+            Sleep::Waiting => true,
+            Sleep::Crowd(n) => state.waiting.len() >= n,
+        };
+        if asleep {
+            state.sleep = Sleep::Awake;
+        }
+        drop(state);
+        if asleep {
+            self.changed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Whether the door lets these in, whatever room there is.
+    ///
+    /// # Errors
+    /// [`CallError::Draining`] or the closing reason.
+    pub fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
+        self.state().door.admits(ops)
+    }
+
+    /// Makes the driver run its loop once more.
+    pub fn wake(&self) {
+        let mut state = self.state();
+        state.woken = Woken::Yes;
+        let asleep = std::mem::take(&mut state.sleep) != Sleep::Awake;
+        drop(state);
+        if asleep {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Closes the door, or a part of it. A door that is closed does not open again.
+    pub fn close_door(&self, door: Door) {
+        let mut state = self.state();
+        if !matches!(state.door, Door::Closed(_)) {
+            state.door = door;
+        }
+        drop(state);
+        self.wake();
+    }
+
+    /// Moves everything waiting to `into`, which must be empty.
+    pub fn take(&self, into: &mut Vec<Submission>) {
+        let mut state = self.state();
+        state.requests = 0;
+        state.bytes = 0;
+        state.woken = Woken::No;
+        mem::swap(&mut state.waiting, into);
+    }
+
+    /// Whether somebody has called [`Inbox::wake`] since the last nap or take.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.state().woken == Woken::Yes
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.state().waiting.is_empty()
+    }
+
+    /// Waits until somebody calls [`Inbox::wake`], whatever is put in meanwhile, or the time is over.
+    pub fn wait_for_wake(&self, at_most: Duration) {
+        let mut state = self.state();
+        if state.woken == Woken::No {
+            state.sleep = Sleep::Gathering;
+            let waited = self.changed.wait_timeout_while(state, at_most, |s| s.woken == Woken::No);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.sleep = Sleep::Awake;
+        state.woken = Woken::No;
+    }
+
+    /// Waits until so many submissions are there, somebody calls [`Inbox::wake`], or the time is over.
+    pub(crate) fn wait_for_crowd(&self, n: usize, at_most: Duration) {
+        let mut state = self.state();
+        let fewer = |s: &mut State| s.woken == Woken::No && s.waiting.len() < n;
+        if fewer(&mut state) {
+            state.sleep = Sleep::Crowd(n);
+            let waited = self.changed.wait_timeout_while(state, at_most, fewer);
+            waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
+        }
+    }
+
+    /// Waits until something is put in, somebody calls [`Inbox::wake`], or the time is over.
+    pub fn wait(&self, at_most: Duration) {
+        let mut state = self.state();
+        let nothing = |s: &mut State| s.woken == Woken::No && s.waiting.is_empty();
+        if nothing(&mut state) {
+            state.sleep = Sleep::Waiting;
+            let waited = self.changed.wait_timeout_while(state, at_most, nothing);
+            waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The runtime of one shard of duewheel: what stands between the pure engine and the world.
+//!
+//! ```text
+//!   Client ──▶ Inbox ──▶ Runner, on a thread of its own ──▶ Driver ──▶ engine, store
+//! ```
+//!
+//! A [`client::Client`] puts operations into an [`inbox::Inbox`]. The [`driver::Driver`] takes them out in batches, lets the engine
+//! decide, and holds the answers back until the store says that they are durable. The [`runner::Runner`] is the driver's life: it
+//! reads the clock and opens the store again after a failure. The [`thread::Shard`] gives it a thread; a simulation takes its turns
+//! itself.
+//!
+//! This crate is for duewheel's other crates. People who embed duewheel use the crate `duewheel`, which shows nothing of it but
+//! the client, clocks and errors.
+
+pub mod backoff;
+mod backpressure;
+pub mod budget;
+pub mod client;
+pub mod clock;
+pub mod driver;
+pub mod error;
+pub mod figures;
+pub mod health;
+pub mod inbox;
+pub mod lifecycle;
+pub mod listing;
+pub mod local;
+mod pacing;
+pub mod pending;
+pub mod quotas;
+pub mod runner;
+pub mod shared;
+pub mod testing;
+pub mod thread;
+pub mod timekeeper;
+mod turns;

@@ -1,0 +1,128 @@
+//! Listings over all shards: in due order, page by page, each message once.
+//!
+//! Each shard has its own place in a listing. A page is merged out of a part of each shard's next page; the places behind what was taken are the
+//! cursor. So it does not matter how much a shard had sent ahead.
+
+use std::collections::VecDeque;
+
+use duewheel_core::engine::{ListCursor, Page, View};
+use duewheel_core::message::State;
+
+/// How far a listing has come: one place for each shard. Made by [`crate::client::Client::list`]; [`ListPlaces::new`] puts one together again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListPlaces(Vec<ListPlace>);
+
+/// A place in the listing of one shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListPlace {
+    /// Behind this one; nothing seen so far if both of its halves are `None`.
+    Behind(ListCursor),
+    /// Everything has been seen.
+    End,
+}
+
+impl ListPlace {
+    /// Before everything.
+    pub const START: ListPlace = ListPlace::Behind(ListCursor { at: None, after: None });
+}
+
+impl ListPlaces {
+    /// Places, one for each shard, in their order.
+    pub fn new(places: Vec<ListPlace>) -> Self {
+        ListPlaces(places)
+    }
+
+    /// The places, one for each shard, in their order.
+    pub fn as_slice(&self) -> &[ListPlace] {
+        &self.0
+    }
+}
+
+/// A page of a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// Messages in due order; dead ones in the order in which they died. May be fewer than asked for although there are more: see `next`.
+    pub views: Vec<View>,
+    /// Go on here; `None`: that was all.
+    pub next: Option<ListPlaces>,
+}
+
+/// Pages of shards on their way into one.
+#[derive(Debug)]
+pub struct Merge {
+    state: Option<State>,
+    shards: Vec<Reading>,
+    views: Vec<View>,
+    bytes: usize,
+    limit: usize,
+    max_bytes: usize,
+}
+
+/// How far a shard's listing has been read.
+#[derive(Debug)]
+struct Reading {
+    /// Behind what was taken.
+    place: ListPlace,
+    rows: VecDeque<(View, ListCursor)>,
+    /// Behind `rows`.
+    next: ListPlace,
+}
+
+impl Merge {
+    /// Begins at these places. A page has at most so many messages, and ends when they have so many bytes.
+    pub fn new(state: Option<State>, places: ListPlaces, limit: usize, max_bytes: usize) -> Self {
+        let reading = |place| Reading { place, rows: VecDeque::new(), next: place };
+        let shards = places.0.into_iter().map(reading).collect();
+        Merge { state, shards, views: Vec::new(), bytes: 0, limit, max_bytes }
+    }
+
+    /// The shards of which more must be known before anything else can be taken, and from where on. None: the page is done.
+    pub fn wants(&self) -> Vec<(usize, ListCursor)> {
+        if self.is_full() {
+            return Vec::new();
+        }
+        let wants = |(at, reading): (usize, &Reading)| match reading.next {
+            ListPlace::Behind(place) if reading.rows.is_empty() => Some((at, place)),
+            ListPlace::Behind(_) | ListPlace::End => None,
+        };
+        self.shards.iter().enumerate().filter_map(wants).collect()
+    }
+
+    /// A shard's next page.
+    pub fn give(&mut self, shard: usize, page: Page) {
+        let Some(reading) = self.shards.get_mut(shard) else { return };
+        reading.rows.extend(page.views.into_iter().zip(page.behind));
+        reading.next = page.next.map_or(ListPlace::End, ListPlace::Behind);
+        if reading.rows.is_empty() {
+            reading.place = reading.next;
+        }
+    }
+
+    /// Takes as much as is known to come next.
+    pub fn take(&mut self) {
+        while !self.is_full() && self.wants().is_empty() {
+            let key = |view: &View| match (self.state, view.dead) {
+                (Some(State::Dead), Some((_, since))) => (since, view.message.id),
+                _ => (view.due_at, view.message.id),
+            };
+            let first = |(at, reading): (usize, &Reading)| reading.rows.front().map(|(v, _)| (key(v), at));
+            let Some((_, at)) = self.shards.iter().enumerate().filter_map(first).min() else { return };
+            let reading = &mut self.shards[at];
+            let Some((view, behind)) = reading.rows.pop_front() else { return };
+            reading.place = if reading.rows.is_empty() { reading.next } else { ListPlace::Behind(behind) };
+            self.bytes += view.message.weight();
+            self.views.push(view);
+        }
+    }
+
+    /// The page as far as it has come.
+    pub fn end(self) -> Listing {
+        let places: Vec<ListPlace> = self.shards.iter().map(|reading| reading.place).collect();
+        let all = places.iter().all(|place| *place == ListPlace::End);
+        Listing { views: self.views, next: (!all).then_some(ListPlaces(places)) }
+    }
+
+    fn is_full(&self) -> bool {
+        self.views.len() >= self.limit || self.bytes >= self.max_bytes
+    }
+}

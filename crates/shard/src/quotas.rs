@@ -1,0 +1,52 @@
+//! The quotas of a process: set by its owner, read by each of its shards between two steps.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use duewheel_core::engine::{BadQuota, Quota, Quotas};
+use duewheel_core::policy::Policy;
+
+/// The quotas that count in a process. Cheap to clone; all clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaSource {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// How often they were set.
+    version: AtomicU64,
+    quotas: Mutex<Quotas>,
+}
+
+impl QuotaSource {
+    /// From now on these count, and no others.
+    ///
+    /// # Errors
+    /// When they cannot be; those before go on.
+    pub fn set(&self, quotas: Vec<Quota>, policy: &Policy) -> Result<(), BadQuota> {
+        let quotas = Quotas::new(quotas, policy)?;
+        let mut place = self.lock();
+        *place = quotas;
+        self.inner.version.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// What counts, and its version, if that is not the version seen.
+    pub fn newer(&self, seen: u64) -> Option<(u64, Quotas)> {
+        if self.inner.version.load(Ordering::SeqCst) == seen {
+            return None;
+        }
+        let quotas = self.lock();
+        Some((self.inner.version.load(Ordering::SeqCst), quotas.clone()))
+    }
+
+    /// Whether there are any.
+    pub fn are_set(&self) -> bool {
+        self.inner.version.load(Ordering::SeqCst) > 0 && !self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Quotas> {
+        self.inner.quotas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

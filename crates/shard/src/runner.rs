@@ -1,0 +1,524 @@
+//! The life of a shard, turn by turn: it reads the clock, steps the driver, says how long to sleep, and opens the store
+//! again after a failure.
+//!
+//! A turn never waits. The thread of [`crate::thread`] sleeps in between; a simulation lets its own time pass instead.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use duewheel_core::QueueName;
+use duewheel_core::engine::{BoundLeases, Config, GeometryError};
+use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::record::ClockPair;
+use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
+
+use crate::backpressure::{Gate, Waiting};
+use crate::client::Client;
+use crate::clock::Clock;
+use crate::driver::Driver;
+use crate::error::{CallError, Outcome};
+use crate::inbox::{Door, Inbox, Submission};
+use crate::quotas::QuotaSource;
+use crate::shared::{End, Shared, Wish};
+use crate::testing;
+use crate::timekeeper::Timekeeper;
+use crate::turns::Turns;
+
+/// Opens the shard's store; called at the start, and after each failure.
+pub type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
+
+/// Why a shard did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The store did not open, or what must be in memory could not be loaded.
+    Store(StoreError),
+    /// The policy asks for a ring that cannot be.
+    Policy(GeometryError),
+    /// There is no thread to be had.
+    Thread(std::io::Error),
+}
+
+/// What a runner does when another owner has its shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFenced {
+    /// It opens the store again, under a new epoch.
+    #[default]
+    OpenAgain,
+    /// It ends: somebody else decides who owns the shard.
+    End,
+}
+
+/// What comes after a turn.
+#[derive(Debug)]
+pub enum Turn {
+    /// The next one, at once.
+    Again,
+    /// A nap; tell [`Runner::woke`] when it is over.
+    Sleep(Nap),
+    /// Nothing any more; tell [`Runner::end`].
+    Ended(End),
+}
+
+/// How long the runner may be left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nap {
+    /// What ends it early.
+    pub until: NapFor,
+    /// Its longest time.
+    pub at_most: Duration,
+}
+
+/// What ends a nap early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NapFor {
+    /// A call of [`Inbox::wake`]; a sync is under way, and what comes in meanwhile becomes one group.
+    Gathering,
+    /// A call of [`Inbox::wake`].
+    Wake,
+    /// That, or something in the inbox.
+    Anything,
+    /// The same, by time that passes even where a test holds the clock: the store is to be opened again.
+    Retry,
+}
+
+type ShardDriver = Driver<Box<dyn Store>>;
+
+/// How long requests gather while a sync is under way.
+const GATHER: Duration = Duration::from_micros(500);
+
+/// From so many callers on, the driver waits a moment for the others when the first of them comes: a sync for each
+/// handful would cost more than the moment. (PostgreSQL's `commit_delay` and `commit_siblings` do the same.)
+const CROWD: usize = 6;
+
+/// How long that moment is at most; it ends when as many have come as came lately.
+const GATHER_CROWD: Duration = Duration::from_micros(200);
+
+/// How long to wait before the store is opened again, at most; doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The same for a shard of a node: it is to be served again soon after its store is back, whatever the lease.
+const LONGEST_PAUSE_OF_A_NODE: Duration = Duration::from_secs(1);
+
+/// How old the store's figures may get while the driver works.
+const FIGURES: Duration = Duration::from_secs(1);
+
+/// How often a store that loads is looked at, if it tells nothing.
+const OPENING: Duration = Duration::from_millis(100);
+
+/// A shard between two turns. Owned by one thread, or by a simulation.
+pub struct Runner {
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) shared: Arc<Shared>,
+    opener: Opener,
+    config: Config,
+    /// Of the engine before, for the one that takes its place after a failure.
+    holds: Vec<(QueueName, [u32; 3])>,
+    fenced: WhenFenced,
+    /// For [`Runner::jittered`]; never 0.
+    dice: u64,
+    phase: Phase,
+    submissions: Vec<Submission>,
+    waiting: Waiting,
+    quotas: QuotaSource,
+    /// The version of the quotas that the driver has.
+    quotas_seen: u64,
+    turns: Turns,
+    /// When the store's figures are told again, by [`Clock::running`].
+    figures_due: Duration,
+    /// About how many callers there are: as many as came together lately.
+    crowd: usize,
+}
+
+enum Phase {
+    /// Loads what must be in memory.
+    Opening(Box<ShardDriver>, Pause),
+    Serving(Box<ShardDriver>),
+    /// The store has failed.
+    Failed(StoreError, Pause),
+    /// Between two phases, or for good.
+    Ended,
+}
+
+/// When the store may be opened again.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    until: Duration,
+    next: Duration,
+}
+
+impl fmt::Debug for Runner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = match &self.phase {
+            Phase::Opening(..) => "opening",
+            Phase::Serving(_) => "serving",
+            Phase::Failed(..) => "failed",
+            Phase::Ended => "ended",
+        };
+        f.debug_struct("Runner").field("phase", &phase).finish_non_exhaustive()
+    }
+}
+
+impl Runner {
+    /// Opens the store. Call [`Runner::opening`] until it says that everything is loaded.
+    ///
+    /// # Errors
+    /// When the store does not open, or the policy asks for a ring that cannot be.
+    pub fn start(mut opener: Opener, config: Config, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+        let inbox = Arc::new(Inbox::new(&config.policy));
+        clock.attach(&inbox);
+        let store = opener(waker(&inbox)).map_err(StartError::Store)?;
+        let shared = Arc::new(Shared::new(store.level(), clock));
+        let dice = config.seed | 1;
+        let mut runner = Runner {
+            waiting: Waiting::new(&config.policy),
+            turns: Turns::new(&config.policy),
+            quotas: QuotaSource::default(),
+            quotas_seen: 0,
+            inbox,
+            shared,
+            opener,
+            config,
+            holds: Vec::new(),
+            fenced: WhenFenced::OpenAgain,
+            dice,
+            phase: Phase::Ended,
+            submissions: Vec::new(),
+            figures_due: Duration::ZERO,
+            crowd: 0,
+        };
+        let driver = runner.driver(store)?;
+        runner.phase = Phase::Opening(Box::new(driver), runner.first_pause());
+        Ok(runner)
+    }
+
+    /// What to do when another owner has the shard; it is opened again if nothing else is said.
+    #[must_use]
+    pub fn when_fenced(mut self, fenced: WhenFenced) -> Self {
+        self.fenced = fenced;
+        self
+    }
+
+    /// Where its quotas come from; it looks before each step.
+    #[must_use]
+    pub fn with_quotas(mut self, quotas: QuotaSource) -> Self {
+        self.quotas = quotas;
+        self
+    }
+
+    /// A way in for callers.
+    pub fn client(&self) -> Client {
+        Client::new(self.inbox.clone(), self.shared.clone())
+    }
+
+    /// Whether it serves: everything is loaded, and the store is well.
+    pub fn is_serving(&self) -> bool {
+        matches!(self.phase, Phase::Serving(_))
+    }
+
+    /// Whether a nap for this is over before its time.
+    pub fn is_woken(&self, nap: Nap) -> bool {
+        match nap.until {
+            NapFor::Gathering | NapFor::Wake => self.inbox.is_woken(),
+            NapFor::Anything | NapFor::Retry => self.inbox.is_woken() || !self.inbox.is_empty(),
+        }
+    }
+
+    /// Loads on; `None` when everything that must be in memory is there, else how long to wait for the store to wake us.
+    ///
+    /// # Errors
+    /// When the store fails before the shard has served anybody: it has not started.
+    pub fn opening(&mut self) -> Result<Option<Duration>, StartError> {
+        let Phase::Opening(driver, _) = &mut self.phase else { return Ok(None) };
+        let now = self.shared.now();
+        driver.step(now, &mut Vec::new()).map_err(StartError::Store)?;
+        if !driver.is_open() {
+            return Ok(Some(OPENING));
+        }
+        if let Phase::Opening(driver, _) = std::mem::replace(&mut self.phase, Phase::Ended) {
+            self.phase = Phase::Serving(driver);
+        }
+        Ok(None)
+    }
+
+    /// For how many submissions to wait, and how long at most, before the next turn.
+    pub fn crowd(&self) -> Option<(usize, Duration)> {
+        let Phase::Serving(driver) = &self.phase else { return None };
+        let gathers = !driver.is_full() && self.crowd >= CROWD && driver.store().level() != Level::Memory;
+        gathers.then_some((self.crowd, GATHER_CROWD))
+    }
+
+    /// One turn.
+    pub fn turn(&mut self) -> Turn {
+        let turn = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Serving(driver) => self.serve(driver),
+            Phase::Opening(driver, pause) => {
+                self.phase = Phase::Opening(driver, pause);
+                match self.opening() {
+                    Ok(None) => {
+                        tracing::info!("the store is open again");
+                        self.shared.set_trouble(None);
+                        Turn::Again
+                    }
+                    Ok(Some(at_most)) => Turn::Sleep(Nap { until: NapFor::Gathering, at_most }),
+                    Err(error) => self.not_open(error, pause),
+                }
+            }
+            Phase::Failed(error, pause) => self.reopen(error, pause),
+            Phase::Ended => Turn::Ended(End::Stopped),
+        };
+        self.shared.tick();
+        turn
+    }
+
+    /// A nap is over.
+    pub fn woke(&mut self, nap: Nap) {
+        if let (NapFor::Gathering | NapFor::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
+            // Whoever waited goes on while the next ones gather. An error shows again in the next step.
+            let _ = driver.answer();
+        }
+    }
+
+    /// The last word: nothing is taken any more, and whoever asks hears why.
+    pub fn end(mut self, end: End) {
+        let refusal = match &end {
+            End::Stopped => CallError::Draining,
+            End::Fenced(why) => {
+                tracing::warn!(%why, "the shard has another owner");
+                not_applied(&StoreError::new(ErrorKind::Fenced, why))
+            }
+            End::Failed(why) => {
+                tracing::error!(%why, "the driver ended");
+                CallError::Closed("the driver ended; see the log")
+            }
+        };
+        self.inbox.close_door(Door::Closed(refusal.clone()));
+        refuse(&mut self.submissions, &refusal);
+        self.refuse_waiting(&refusal);
+        self.shared.set_ended(end);
+    }
+
+    /// Makes a driver for a store; it has to load before it is open.
+    fn driver(&mut self, mut store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
+        let clock = &**self.shared.clock();
+        let recovered = store.recovered();
+        let before = self.shared.keeper();
+        let keeper = Timekeeper::resume(before, recovered.clock, recovered.anchor, clock);
+        self.shared.set_keeper(keeper);
+        let now = keeper.now(clock.read());
+        if let Some(anchor) = keeper.anchor(clock) {
+            store.anchor(ClockPair::of(now), anchor).map_err(StartError::Store)?;
+        }
+        let mut config = self.config.clone();
+        config.policy = config.policy.fitting(store.max_group_bytes());
+        if config.policy.max_body < self.config.policy.max_body {
+            let (wanted, largest) = (self.config.policy.max_body, config.policy.max_body);
+            tracing::warn!(
+                wanted,
+                largest,
+                "the store takes no bodies as large as is wanted; larger ones are refused"
+            );
+        }
+        if before.is_some() {
+            config.bound = BoundLeases::Keep;
+            config.holds = self.holds.clone();
+        }
+        config.policy.max_body = config.policy.max_body.min(store.max_body_bytes());
+        self.quotas_seen = 0;
+        Driver::new(store, recovered, config, now).map_err(StartError::Policy)
+    }
+
+    fn serve(&mut self, mut driver: Box<ShardDriver>) -> Turn {
+        // What the step before has left comes first, as it is.
+        let is_fresh = !driver.is_full() && self.submissions.is_empty();
+        if is_fresh {
+            self.inbox.take(&mut self.submissions);
+            self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
+        }
+        let now = self.shared.now();
+        let closed = driver.is_busy(now) && !self.shared.wished(Wish::EndWaits);
+        let gate = if closed { Gate::Closed } else { Gate::Open };
+        self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
+        if let Some((version, quotas)) = self.quotas.newer(self.quotas_seen) {
+            self.quotas_seen = version;
+            driver.set_quotas(now, quotas);
+        }
+        self.refresh_figures(&mut driver);
+        // Every round: a reserve may have come in before the door was closed.
+        let waits_ended = self.shared.wished(Wish::EndWaits);
+        if waits_ended {
+            driver.end_waits();
+        }
+        if waits_ended || !driver.engine().has_quotas() {
+            let before = if is_fresh { 0 } else { self.submissions.len() };
+            self.turns.give_back(before, &mut self.submissions);
+        } else if is_fresh {
+            self.turns.sort(&mut self.submissions, |queue| driver.tenant_of(queue));
+        }
+        if let Err(error) = driver.step(now, &mut self.submissions) {
+            self.waiting.give_back(&mut self.submissions);
+            self.turns.give_back(0, &mut self.submissions);
+            return self.failed(*driver, error);
+        }
+        self.shared.set_level(driver.reached());
+        testing::place("driver");
+        if let Some(bug) = self.shared.bug() {
+            driver.end_waits();
+            // What was accepted becomes durable if it can; the bug is the news in any case.
+            self.shared.fold_figures(&driver.figures(now));
+            let _ = driver.close(now);
+            return Turn::Ended(End::Failed(bug.clone()));
+        }
+        let done = self.submissions.is_empty() && !driver.is_waiting_for_store();
+        if waits_ended && self.shared.wished(Wish::Stop) && done {
+            driver.end_waits();
+            self.shared.fold_figures(&driver.figures(now));
+            return Turn::Ended(match driver.close(now) {
+                Ok(()) => End::Stopped,
+                Err(error) => End::Failed(error.to_string()),
+            });
+        }
+        let turn = self.nap(&mut driver);
+        self.phase = Phase::Serving(driver);
+        turn
+    }
+
+    /// Tells the store's figures when somebody wants them, and once a second however busy the driver is. This is done before a step, so
+    /// that whoever asks for them and then for anything else has both from after the asking.
+    fn refresh_figures(&mut self, driver: &mut ShardDriver) {
+        let running = self.shared.clock().running();
+        if self.shared.take_figures_wanted() || running >= self.figures_due {
+            self.figures_due = running.saturating_add(FIGURES);
+            self.shared.set_figures(driver.figures(self.shared.now()));
+        }
+    }
+
+    fn nap(&self, driver: &mut ShardDriver) -> Turn {
+        let most =
+            if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
+        let longest = Duration::from_millis(most).min(self.waiting.nap());
+        if !self.turns.is_empty() && !driver.is_full() {
+            return Turn::Again;
+        }
+        // The clock again: the step may have taken long.
+        let now = self.shared.now();
+        if !self.submissions.is_empty() && !driver.is_full() {
+            return Turn::Again;
+        }
+        let wanted = match driver.next_wakeup(now) {
+            None => longest,
+            Some(t) if t <= now.engine => return Turn::Again,
+            Some(t) => longest.min(Duration::from_millis(t.0 - now.engine.0)),
+        };
+        if wanted == longest {
+            // At leisure, so that the figures of a driver that sleeps are of its last step.
+            self.shared.set_figures(driver.figures(now));
+        }
+        Turn::Sleep(if driver.is_full() {
+            Nap { until: NapFor::Wake, at_most: wanted }
+        } else if driver.is_waiting_for_store() {
+            // A sync is under way: what comes in meanwhile becomes one group, for one write and one sync. Grants do not
+            // need the sync, so this is not for long even where syncs are.
+            Nap { until: NapFor::Gathering, at_most: wanted.min(GATHER) }
+        } else {
+            Nap { until: NapFor::Anything, at_most: wanted }
+        })
+    }
+
+    /// The store failed. What was under way is unknown; then it is opened again, under a new epoch.
+    fn failed(&mut self, mut driver: ShardDriver, error: StoreError) -> Turn {
+        tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
+        self.holds = driver.engine().holds();
+        self.shared.fold_figures(&driver.figures(self.shared.now()));
+        driver.fail(&error);
+        let refusal = not_applied(&error);
+        refuse(&mut self.submissions, &refusal);
+        self.reopen(error, self.first_pause())
+    }
+
+    /// Opens the store again, if the time has come.
+    fn reopen(&mut self, error: StoreError, pause: Pause) -> Turn {
+        self.shared.set_trouble(Some(error.to_string()));
+        if let Some(bug) = self.shared.bug() {
+            return Turn::Ended(End::Failed(bug.clone()));
+        }
+        if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Closed) || self.shared.wished(Wish::Stop) {
+            return Turn::Ended(End::Failed(error.to_string()));
+        }
+        self.refuse_waiting(&not_applied(&error));
+        if error.kind() == ErrorKind::Fenced && self.fenced == WhenFenced::End {
+            return Turn::Ended(End::Fenced(error.to_string()));
+        }
+        let left = pause.until.saturating_sub(self.shared.clock().running());
+        if !left.is_zero() {
+            self.phase = Phase::Failed(error, pause);
+            return Turn::Sleep(Nap { until: NapFor::Retry, at_most: left });
+        }
+        let opened = (self.opener)(waker(&self.inbox)).map_err(StartError::Store);
+        match opened.and_then(|store| self.driver(store)) {
+            Ok(driver) => {
+                self.phase = Phase::Opening(Box::new(driver), pause);
+                Turn::Again
+            }
+            Err(error) => self.not_open(error, pause),
+        }
+    }
+
+    fn not_open(&mut self, error: StartError, pause: Pause) -> Turn {
+        match error {
+            StartError::Store(error) => {
+                let until = self.shared.clock().running() + self.jittered(pause.next);
+                let longest = match self.fenced {
+                    WhenFenced::OpenAgain => LONGEST_PAUSE,
+                    WhenFenced::End => LONGEST_PAUSE_OF_A_NODE,
+                };
+                let next = (pause.next * 2).min(longest);
+                self.phase = Phase::Failed(error, Pause { until, next });
+                Turn::Again
+            }
+            StartError::Policy(why) => Turn::Ended(End::Failed(why.to_string())),
+            StartError::Thread(why) => Turn::Ended(End::Failed(why.to_string())),
+        }
+    }
+
+    /// From half of a pause to all of it: shards that lost the same server do not come back at the same moment. Seeded by
+    /// [`Config::seed`], stepped as in Vigna, "An experimental exploration of Marsaglia's xorshift generators" (2016).
+    fn jittered(&mut self, pause: Duration) -> Duration {
+        self.dice ^= self.dice >> 12;
+        self.dice ^= self.dice << 25;
+        self.dice ^= self.dice >> 27;
+        let part = u32::try_from(self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 48).unwrap_or(0);
+        pause / 2 + pause / 2 * part / (1 << 16)
+    }
+
+    fn first_pause(&self) -> Pause {
+        Pause { until: self.shared.clock().running(), next: FIRST_PAUSE }
+    }
+
+    /// Answers what waits while there is no store: it was not applied.
+    fn refuse_waiting(&self, refusal: &CallError) {
+        let mut waiting = Vec::new();
+        self.inbox.take(&mut waiting);
+        refuse(&mut waiting, refusal);
+    }
+}
+
+fn refuse(submissions: &mut Vec<Submission>, refusal: &CallError) {
+    for Submission { ops, answer, .. } in submissions.drain(..) {
+        // Nobody there any more: nothing to tell.
+        let _ = answer.send(ops.iter().map(|_| Err(refusal.clone())).collect());
+    }
+}
+
+fn not_applied(error: &StoreError) -> CallError {
+    CallError::Store { error: error.clone(), outcome: Outcome::NotApplied }
+}
+
+fn waker(inbox: &Arc<Inbox>) -> Waker {
+    let inbox = Arc::downgrade(inbox);
+    Arc::new(move || {
+        if let Some(inbox) = inbox.upgrade() {
+            inbox.wake();
+        }
+    })
+}

@@ -1,0 +1,107 @@
+//! The thread of a shard: it takes the runner's turns, and sleeps in between.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use duewheel_core::engine::Config;
+
+use crate::clock::Clock;
+use crate::inbox::Inbox;
+use crate::quotas::QuotaSource;
+use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
+use crate::shared::{End, Shared, Wish, bug};
+
+/// A shard that runs: its driver's thread, and what is shared with it.
+///
+/// Dropped before it was handed on, it stops: nobody waits for it any more.
+#[derive(Debug)]
+pub struct Shard {
+    inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    handed_on: bool,
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        if !self.handed_on {
+            self.shared.wish(Wish::Stop, &self.inbox);
+        }
+    }
+}
+
+impl Shard {
+    /// Its parts, for an owner that will stop it.
+    pub fn hand_on(mut self) -> (Arc<Inbox>, Arc<Shared>) {
+        self.handed_on = true;
+        (self.inbox.clone(), self.shared.clone())
+    }
+
+    /// Opens the store and starts the driver's thread. Blocks until everything that must be in memory is loaded.
+    ///
+    /// # Errors
+    /// See [`StartError`]; no thread is left behind.
+    pub fn start(
+        opener: Opener,
+        config: Config,
+        quotas: QuotaSource,
+        clock: Arc<dyn Clock>,
+        fenced: WhenFenced,
+    ) -> Result<Shard, StartError> {
+        let mut runner = Runner::start(opener, config, clock)?.when_fenced(fenced).with_quotas(quotas);
+        let (inbox, shared) = (runner.inbox.clone(), runner.shared.clone());
+        while let Some(nap) = runner.opening()? {
+            inbox.wait_for_wake(nap);
+        }
+        std::thread::Builder::new()
+            .name("duewheel-shard".into())
+            .spawn(move || run(runner))
+            .map_err(StartError::Thread)?;
+        Ok(Shard { inbox, shared, handed_on: false })
+    }
+}
+
+/// The thread's life.
+fn run(mut runner: Runner) {
+    let end = match catch_unwind(AssertUnwindSafe(|| drive(&mut runner))) {
+        Ok(end) => end,
+        Err(panic) => {
+            let bug = bug("the driver", panic_text(&*panic));
+            // Said apart from the end: an owner of several shards ends all of them for a bug, and none for a store that is gone.
+            runner.shared.end(bug.clone(), &runner.inbox);
+            End::Failed(bug)
+        }
+    };
+    runner.end(end);
+}
+
+fn drive(runner: &mut Runner) -> End {
+    let inbox = runner.inbox.clone();
+    let clock = runner.shared.clock().clone();
+    loop {
+        if let Some((n, at_most)) = runner.crowd() {
+            inbox.wait_for_crowd(n, at_most);
+        }
+        match runner.turn() {
+            Turn::Again => {}
+            Turn::Sleep(nap) => {
+                match nap {
+                    Nap { until: NapFor::Gathering, at_most } => inbox.wait_for_wake(at_most),
+                    Nap { until: NapFor::Wake, at_most } => inbox.wait_for_wake(clock.nap(at_most)),
+                    Nap { until: NapFor::Anything, at_most } => inbox.wait(clock.nap(at_most)),
+                    Nap { until: NapFor::Retry, at_most } => inbox.wait(at_most),
+                }
+                runner.woke(nap);
+            }
+            Turn::Ended(end) => return end,
+        }
+    }
+}
+
+/// What a panic said.
+pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}

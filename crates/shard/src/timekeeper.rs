@@ -1,0 +1,207 @@
+//! Engine time out of readings of a clock.
+
+use duewheel_core::record::{BootAnchor, ClockPair};
+use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
+
+use crate::clock::{Clock, Reading};
+
+const NS_OF_MS: u64 = 1_000_000;
+
+/// Turns readings of a clock into engine time that counts on from where the store was left.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timekeeper {
+    /// Engine time at `since`, in ns.
+    base_ns: u64,
+    since_ns: u64,
+}
+
+impl Timekeeper {
+    /// Both clocks at this reading.
+    pub fn now(&self, reading: Reading) -> Now {
+        let engine_ns = self.engine_ns(reading);
+        let whole = engine_ns.is_multiple_of(1_000_000) && reading.wall_ns.is_multiple_of(1_000_000);
+        let partial = if whole { Partial::Whole } else { Partial::Cut };
+        Now { engine: EngineMs(engine_ns / 1_000_000), wall: WallMs(reading.wall_ns / 1_000_000), partial }
+    }
+
+    /// Goes on from where the store was left: downtime counts. On the boot of the anchor it is taken from elapsed time, otherwise from
+    /// the wall clock. After a failure in mid-life, what was shown `before` counts, too.
+    pub fn resume(
+        before: Option<Timekeeper>,
+        left: Option<ClockPair>,
+        anchor: Option<BootAnchor>,
+        clock: &dyn Clock,
+    ) -> Self {
+        let wall_ns = clock.read().wall_ns;
+        // Later than the wall clock: what passes in between is counted by neither, rather than by both.
+        let reading = Reading { wall_ns, ..clock.read() };
+        let anchored = anchor.zip(clock.boot());
+        if let Some(engine_ns) = anchored
+            .and_then(|(anchor, boot)| anchor.engine_ns(boot, reading.elapsed_ns))
+            .filter(|_| before.is_none())
+        {
+            let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(NS_OF_MS));
+            return Timekeeper { base_ns: engine_ns.max(left_ns), since_ns: reading.elapsed_ns };
+        }
+        let wall = WallMs(reading.wall_ns / 1_000_000);
+        if let Some(keeper) = before {
+            // Elapsed time is known better than the wall clock, which may have been stepped meanwhile.
+            let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(1_000_000));
+            return Timekeeper {
+                base_ns: keeper.engine_ns(reading).max(left_ns),
+                since_ns: reading.elapsed_ns,
+            };
+        }
+        let left = left.map_or(EngineMs(0), |pair| pair.engine_at(wall));
+        // The downtime up to this very instant: with the wall clock's own part of a millisecond. So both clocks tick
+        // together, and the instant shown for a delayed message is the same at every look.
+        let left_ns = left.0.saturating_mul(1_000_000).saturating_add(reading.wall_ns % 1_000_000);
+        Timekeeper { base_ns: left_ns, since_ns: reading.elapsed_ns }
+    }
+
+    /// What the next owner on this boot goes on from.
+    pub fn anchor(&self, clock: &dyn Clock) -> Option<BootAnchor> {
+        let boot = clock.boot()?;
+        // The end of the millisecond: a whole one of engine time, and never before the boot.
+        let engine = self.base_ns.div_ceil(NS_OF_MS);
+        let ahead = engine.checked_mul(NS_OF_MS)? - self.base_ns;
+        Some(BootAnchor { boot, engine: EngineMs(engine), elapsed_ns: self.since_ns.checked_add(ahead)? })
+    }
+
+    fn engine_ns(&self, reading: Reading) -> u64 {
+        self.base_ns.saturating_add(reading.elapsed_ns.saturating_sub(self.since_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use duewheel_core::record::BootId;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const BOOT: BootId = BootId(7);
+
+    /// A machine's clocks. Between any two of its readings passes a pause, as when the process has to wait for a processor.
+    #[derive(Debug)]
+    struct Machine {
+        boot: Option<BootId>,
+        pause_ns: u64,
+        now: Mutex<Reading>,
+    }
+
+    impl Machine {
+        fn at(elapsed_ns: u64, wall_ns: u64) -> Self {
+            Machine { boot: None, pause_ns: 0, now: Mutex::new(Reading { elapsed_ns, wall_ns }) }
+        }
+
+        fn of(self, boot: BootId) -> Self {
+            Machine { boot: Some(boot), ..self }
+        }
+
+        /// True time passes, by both clocks.
+        fn pass(&self, ns: u64) {
+            let mut now = self.now.lock().unwrap();
+            now.elapsed_ns += ns;
+            now.wall_ns += ns;
+        }
+    }
+
+    impl Clock for Machine {
+        fn read(&self) -> Reading {
+            self.pass(self.pause_ns);
+            let elapsed_ns = self.now.lock().unwrap().elapsed_ns;
+            self.pass(self.pause_ns);
+            Reading { elapsed_ns, wall_ns: self.now.lock().unwrap().wall_ns }
+        }
+
+        fn boot(&self) -> Option<BootId> {
+            self.boot
+        }
+    }
+
+    fn pair(engine: u64, wall: u64) -> Option<ClockPair> {
+        Some(ClockPair { engine: EngineMs(engine), wall: WallMs(wall) })
+    }
+
+    fn shown(keeper: &Timekeeper, clock: &Machine) -> EngineMs {
+        keeper.now(clock.read()).engine
+    }
+
+    #[test]
+    fn engine_time_begins_where_the_store_was_left_whatever_the_uptime() {
+        // Story: the first open compared with a keeper that had not been set, which showed the machine's uptime. On a host
+        // that was up for longer than the folder was old, every delay would have ended at once; on any other, each
+        // restart gained the time between two readings, and messages came some ms early. Found by the kill -9 test.
+        let up_for_years = Machine::at(u64::from(u32::MAX) * 1_000 * MS, 70_000 * MS);
+        let new = Timekeeper::resume(None, None, None, &up_for_years);
+        assert_eq!(shown(&new, &up_for_years), EngineMs(0));
+        let again = Timekeeper::resume(None, pair(500, 60_000), None, &up_for_years);
+        assert_eq!(shown(&again, &up_for_years), EngineMs(10_500), "downtime counts, uptime does not");
+    }
+
+    #[test]
+    fn opened_again_in_mid_life_elapsed_time_counts_and_no_step_of_the_wall_clock() {
+        let at = |ms: u64| Machine::at(ms * MS, 50_000 * MS).of(BOOT);
+        let first = Timekeeper::resume(None, None, None, &at(100));
+        let left = pair(10, 40_000); // stepped by ten seconds since
+        let again = Timekeeper::resume(Some(first), left, first.anchor(&at(100)), &at(400));
+        assert_eq!(shown(&again, &at(400)), EngineMs(300));
+        assert_eq!(shown(&again, &at(450)), EngineMs(350));
+    }
+
+    #[test]
+    fn a_pause_between_the_readings_gains_no_time() {
+        // Story: elapsed time was read before the wall clock. What passed in between counted as downtime, and again as time that had
+        // elapsed since: a process that was preempted there showed messages early by as much.
+        for pause_ns in [0, 1, 3 * MS, 70 * MS] {
+            let clock = Machine { pause_ns, ..Machine::at(5_000 * MS, 70_000 * MS) };
+            let keeper = Timekeeper::resume(None, pair(500, 60_000), None, &clock);
+            let shown = shown(&keeper, &clock).0;
+            let true_engine = 500 + (clock.now.lock().unwrap().wall_ns / MS - 60_000);
+            assert!(shown <= true_engine, "{pause_ns} ns: shows {shown}, and it is {true_engine}");
+        }
+    }
+
+    #[test]
+    fn on_the_same_boot_neither_a_step_nor_a_slew_of_the_wall_clock_counts_as_downtime() {
+        // Story: downtime was what the wall clock showed. An hour by which it was stepped while the process was down ended every delay
+        // of an hour, and a slew that was not noted yet made all of them early.
+        let clock = Machine::at(5_000 * MS + 123, 70_000 * MS + 456_789).of(BOOT);
+        let keeper = Timekeeper::resume(None, pair(500, 60_000), None, &clock);
+        let before = keeper.engine_ns(clock.read());
+        let anchor = keeper.anchor(&clock).expect("a boot has an anchor");
+        clock.pass(2_000 * MS + 5);
+        let left = pair(before / MS + 1_000, 71_000); // noted a second before the end
+        for wall_ns in [0, 70_500 * MS, 72_000 * MS, 3_672_000 * MS] {
+            clock.now.lock().unwrap().wall_ns = wall_ns;
+            let again = Timekeeper::resume(None, left, Some(anchor), &clock);
+            assert_eq!(
+                again.engine_ns(clock.read()),
+                before + 2_000 * MS + 5,
+                "to the ns, at wall {wall_ns}"
+            );
+            assert_eq!(again.anchor(&clock).and_then(|a| a.at(anchor.engine)), Some(anchor), "the same line");
+        }
+        // What was shown already is not taken back, should the anchor say less.
+        let ahead = Timekeeper::resume(None, pair(900_000, 60_000), Some(anchor), &clock);
+        assert_eq!(shown(&ahead, &clock), EngineMs(900_000));
+    }
+
+    #[test]
+    fn on_another_boot_the_wall_clock_tells_the_downtime() {
+        let clock = Machine::at(5_000 * MS, 70_000 * MS).of(BOOT);
+        let anchor = Timekeeper::resume(None, pair(500, 70_000), None, &clock).anchor(&clock);
+        let left = pair(700, 70_200);
+        let later = |boot| Machine { boot, ..Machine::at(9_000 * MS, 80_200 * MS) };
+        for boot in [Some(BootId(8)), None] {
+            let again = Timekeeper::resume(None, left, anchor, &later(boot));
+            assert_eq!(shown(&again, &later(boot)), EngineMs(10_700));
+        }
+        // A clock that is behind the anchor is of another boot, whatever it says.
+        let behind = Machine::at(4_000 * MS, 80_200 * MS).of(BOOT);
+        assert_eq!(shown(&Timekeeper::resume(None, left, anchor, &behind), &behind), EngineMs(10_700));
+    }
+}

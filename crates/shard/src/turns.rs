@@ -1,0 +1,400 @@
+//! Reserves take turns by tenant when more messages are asked for than a step should grant.
+//!
+//! Without quotas, and while the driver keeps up, everything is decided in the order in which it came. When one tenant's reserves would take
+//! several steps, a step takes some of each tenant (deficit round robin; Shreedhar and Varghese, SIGCOMM 1995, in messages asked for), and the
+//! rest waits here. Whatever is no reserve goes by.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use duewheel_core::engine::{Op, Reserve, WaiterId};
+use duewheel_core::id::SessionId;
+use duewheel_core::name::QueueName;
+use duewheel_core::policy::Policy;
+
+use crate::inbox::Submission;
+
+/// Messages that a tenant may ask for before the next one has its turn.
+const QUANTUM: usize = 64;
+
+/// Place of a tenant among the quotas; all queues without a quota are one.
+type Tenant = Option<usize>;
+
+/// Reserves that wait for their turn.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// Those that wait, by arrival.
+    held: BTreeMap<u64, Submission>,
+    /// Of each tenant, in order. One that was taken out of `held` meanwhile is passed over.
+    lines: BTreeMap<Tenant, Line>,
+    by_name: BTreeMap<WaiterId, u64>,
+    by_session: BTreeSet<(SessionId, u64)>,
+    arrivals: u64,
+    /// Whose turn was last.
+    last: Tenant,
+    max_turn: usize,
+    /// Reserves of one step.
+    max_ops: usize,
+    max_reserve: usize,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    arrivals: VecDeque<u64>,
+    /// Messages that it may still ask for in its turn.
+    credit: usize,
+}
+
+impl Turns {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        Turns {
+            held: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            by_name: BTreeMap::new(),
+            by_session: BTreeSet::new(),
+            arrivals: 0,
+            last: None,
+            max_turn: policy.max_turn,
+            max_ops: policy.max_batch_ops.max(1),
+            max_reserve: policy.max_reserve,
+        }
+    }
+
+    /// Whether none waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Leaves as many reserves in `submissions`, which have just come, as a step should decide, in turns, and keeps the others. What a step
+    /// does not take of them is not sorted again: it has had its turn.
+    pub(crate) fn sort(
+        &mut self,
+        submissions: &mut Vec<Submission>,
+        mut tenant_of: impl FnMut(&QueueName) -> Tenant,
+    ) {
+        let asked = submissions.iter().filter_map(reserve_of).fold(0usize, |sum, r| sum + self.cost(r));
+        if self.is_empty() && asked <= self.max_turn {
+            return;
+        }
+        let mut stay = Vec::with_capacity(submissions.len());
+        for submission in submissions.drain(..) {
+            if let Some(reserve) = reserve_of(&submission) {
+                let tenant = reserve.queues.first().and_then(&mut tenant_of);
+                self.hold(tenant, submission);
+                continue;
+            }
+            // What ends a reserve must not be decided before it.
+            for op in &submission.ops {
+                match op {
+                    Op::CancelReserve { waiter } => stay.extend(self.take_named(*waiter)),
+                    Op::SessionClosed { session } => self.take_session(*session, &mut stay),
+                    _ => {}
+                }
+            }
+            stay.push(submission);
+        }
+        self.let_out(&mut stay);
+        *submissions = stay;
+    }
+
+    /// Puts all of them behind the first `before` submissions, in order.
+    pub(crate) fn give_back(&mut self, before: usize, submissions: &mut Vec<Submission>) {
+        if !self.is_empty() {
+            submissions.splice(before..before, std::mem::take(&mut self.held).into_values());
+            self.lines.clear();
+            self.by_name.clear();
+            self.by_session.clear();
+        }
+    }
+
+    fn hold(&mut self, tenant: Tenant, submission: Submission) {
+        let Some(reserve) = reserve_of(&submission) else { return };
+        self.arrivals += 1;
+        self.by_name.insert(reserve.waiter, self.arrivals);
+        self.by_session.insert((reserve.session, self.arrivals));
+        self.lines.entry(tenant).or_default().arrivals.push_back(self.arrivals);
+        self.held.insert(self.arrivals, submission);
+    }
+
+    fn let_out(&mut self, out: &mut Vec<Submission>) {
+        let (mut left, most) = (self.max_turn, out.len() + self.max_ops);
+        while left > 0 && out.len() < most {
+            let behind = (std::ops::Bound::Excluded(self.last), std::ops::Bound::Unbounded);
+            let next = self.lines.range(behind).chain(self.lines.iter()).next().map(|(tenant, _)| *tenant);
+            let Some(tenant) = next else { return };
+            self.last = tenant;
+            let Some(mut line) = self.lines.remove(&tenant) else { return };
+            line.credit += QUANTUM;
+            while let Some(&first) = line.arrivals.front() {
+                if let Some(cost) = self.held.get(&first).and_then(reserve_of).map(|r| self.cost(r)) {
+                    if cost > line.credit || left == 0 || out.len() == most {
+                        break;
+                    }
+                    line.credit -= cost;
+                    left = left.saturating_sub(cost);
+                    out.extend(self.take(first));
+                }
+                line.arrivals.pop_front();
+            }
+            if !line.arrivals.is_empty() {
+                self.lines.insert(tenant, line);
+            }
+        }
+    }
+
+    /// Messages that it asks for; one that only wants to be told costs as much as one.
+    fn cost(&self, reserve: &Reserve) -> usize {
+        reserve.max.clamp(1, self.max_reserve.max(1))
+    }
+
+    fn take(&mut self, arrival: u64) -> Option<Submission> {
+        let submission = self.held.remove(&arrival)?;
+        if let Some(reserve) = reserve_of(&submission) {
+            if self.by_name.get(&reserve.waiter) == Some(&arrival) {
+                self.by_name.remove(&reserve.waiter);
+            }
+            self.by_session.remove(&(reserve.session, arrival));
+        }
+        Some(submission)
+    }
+
+    fn take_named(&mut self, name: WaiterId) -> Option<Submission> {
+        let arrival = *self.by_name.get(&name)?;
+        self.take(arrival)
+    }
+
+    fn take_session(&mut self, session: SessionId, out: &mut Vec<Submission>) {
+        while let Some(&(of, arrival)) = self.by_session.range((session, 0)..).next()
+            && of == session
+            && session != SessionId::NONE
+        {
+            out.extend(self.take(arrival));
+        }
+    }
+}
+
+/// The reserve that a submission is, if it is one and nothing else.
+fn reserve_of(submission: &Submission) -> Option<&Reserve> {
+    match submission.ops.as_slice() {
+        [Op::Reserve(reserve)] => Some(reserve),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::inbox::Patience;
+
+    fn submission(op: Op) -> Submission {
+        Submission {
+            ops: vec![op],
+            answer: oneshot::channel().0,
+            patience: Patience::None,
+            has_waited: false,
+        }
+    }
+
+    fn reserve(queue: &str, waiter: u64, max: usize) -> Submission {
+        submission(Op::Reserve(Reserve {
+            waiter: WaiterId(waiter),
+            queues: vec![QueueName::new(queue).unwrap()],
+            max,
+            max_bytes: usize::MAX,
+            wait_ms: 0,
+            lease_ms: None,
+            session: SessionId(waiter),
+            deadline_margin_ms: None,
+        }))
+    }
+
+    fn tenant_of(queue: &QueueName) -> Tenant {
+        queue.as_str().strip_prefix('t').and_then(|n| n.parse().ok())
+    }
+
+    fn turns() -> Turns {
+        Turns::new(&Policy { max_turn: 1_000, ..Policy::default() })
+    }
+
+    fn names(submissions: &[Submission]) -> Vec<u64> {
+        submissions.iter().filter_map(reserve_of).map(|r| r.waiter.0).collect()
+    }
+
+    fn asked(submissions: &[Submission], queue: &str) -> usize {
+        submissions
+            .iter()
+            .filter_map(reserve_of)
+            .filter(|r| r.queues[0].as_str() == queue)
+            .map(|r| r.max)
+            .sum()
+    }
+
+    #[test]
+    fn what_a_step_can_do_goes_through_untouched() {
+        let mut turns = turns();
+        let mut some: Vec<_> = (0..10).map(|n| reserve(["t1", "t2"][n % 2], n as u64, 100)).collect();
+        turns.sort(&mut some, tenant_of);
+        assert_eq!((names(&some), turns.is_empty()), ((0..10).collect(), true));
+    }
+
+    #[test]
+    fn a_flood_of_one_tenant_does_not_keep_the_others() {
+        let mut turns = turns();
+        let mut some: Vec<_> = (0..10_000).map(|n| reserve("t1", n, 100)).collect();
+        some.push(reserve("t2", 10_000, 1));
+        some.push(reserve("free", 10_001, 1));
+        turns.sort(&mut some, tenant_of);
+        assert!(names(&some).contains(&10_000) && names(&some).contains(&10_001));
+        assert!((900..=1_100).contains(&asked(&some, "t1")), "{}", asked(&some, "t1"));
+
+        // Two that want all they can get have half each, whatever one of their reserves asks for.
+        let mut more: Vec<_> = (20_000..22_000).map(|n| reserve("t2", n, 7)).collect();
+        let mut of = [0, 0];
+        for _ in 0..10 {
+            turns.sort(&mut more, tenant_of);
+            of = [of[0] + asked(&more, "t1"), of[1] + asked(&more, "t2")];
+            more.clear();
+        }
+        assert!(of[0].abs_diff(of[1]) <= 400 && of[0] + of[1] >= 10_000, "{of:?}");
+
+        // A step always takes one at least, however much it asks for.
+        let mut large = vec![reserve("t3", 50_000, 10_000)];
+        turns.sort(&mut large, tenant_of);
+        let seen = (0..200).any(|_| {
+            large.clear();
+            turns.sort(&mut large, tenant_of);
+            names(&large).contains(&50_000)
+        });
+        assert!(seen);
+    }
+
+    #[test]
+    fn what_ends_a_reserve_comes_after_it_and_nothing_is_lost() {
+        let mut turns = turns();
+        let mut some: Vec<_> = (0..100).map(|n| reserve("t1", n, 100)).collect();
+        some.push(submission(Op::CancelReserve { waiter: WaiterId(90) }));
+        some.push(submission(Op::SessionClosed { session: SessionId(91) }));
+        turns.sort(&mut some, tenant_of);
+        let ops: Vec<&Op> = some.iter().map(|s| &s.ops[0]).collect();
+        let is = |op: &Op, name| matches!(op, Op::Reserve(r) if r.waiter == WaiterId(name));
+        assert!(is(ops[0], 90) && matches!(ops[1], Op::CancelReserve { .. }), "{ops:?}");
+        assert!(is(ops[2], 91) && matches!(ops[3], Op::SessionClosed { .. }), "{ops:?}");
+        let mut all = names(&some);
+        while !turns.is_empty() {
+            let mut next = Vec::new();
+            turns.sort(&mut next, tenant_of);
+            all.extend(names(&next));
+        }
+        all.sort_unstable();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+
+        let mut again: Vec<_> = (0..100).map(|n| reserve("t1", n, 100)).collect();
+        turns.sort(&mut again, tenant_of);
+        turns.give_back(0, &mut again);
+        assert_eq!((again.len(), turns.is_empty()), (100, true));
+        again.clear();
+        turns.sort(&mut again, tenant_of);
+        assert!(again.is_empty() && turns.lines.is_empty());
+    }
+
+    fn is_answered(pending: &mut crate::pending::Pending) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::Pin::new(pending).poll(&mut context).is_ready()
+    }
+
+    /// A runner on a memory store, with quotas for these prefixes and so many messages in each queue of that name.
+    fn runner(policy: Policy, prefixes: &[&str], messages: usize) -> crate::runner::Runner {
+        use duewheel_core::engine::{Config, Enqueue, Quota};
+        use duewheel_core::store::{MemoryStore, Store};
+
+        let config = Config { policy, ..Config::default() };
+        let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
+        let clock = std::sync::Arc::new(crate::clock::VirtualClock::at_2026());
+        let source = crate::quotas::QuotaSource::default();
+        let quotas = prefixes.iter().map(|&prefix| Quota { prefix: prefix.into(), ..Quota::default() });
+        source.set(quotas.collect(), &config.policy).unwrap();
+        let mut runner =
+            crate::runner::Runner::start(Box::new(opener), config, clock).unwrap().with_quotas(source);
+        while runner.opening().unwrap().is_some() {}
+        let client = runner.client();
+        for prefix in prefixes {
+            let put = || Op::Enqueue(Box::new(Enqueue::new(QueueName::new(prefix).unwrap(), "x")));
+            drop(client.submit((0..messages).map(|_| put()).collect()).unwrap());
+        }
+        while matches!(runner.turn(), crate::runner::Turn::Again) {}
+        runner
+    }
+
+    /// Story: what a step did not take of what was let out was sorted again, and came behind all that had come later.
+    #[test]
+    fn what_a_step_did_not_take_keeps_its_place() {
+        let policy = Policy { max_turn: 100, max_batch_ops: 10, ..Policy::default() };
+        let mut runner = runner(policy, &["flood"], 1_000);
+        let client = runner.client();
+        let ask = |waiter: u64| client.submit(reserve("flood", waiter, 1).ops).unwrap();
+        let mut flood: Vec<_> = (0..300).map(ask).collect();
+        let mut served = 0;
+        for _ in 0..60 {
+            runner.turn();
+            let answered: Vec<_> = flood[served..].iter_mut().map(is_answered).collect();
+            let more = answered.iter().take_while(|is| **is).count();
+            assert!(!answered[more..].contains(&true), "one is served before others that came earlier");
+            assert!(more <= 20, "{more} in a step");
+            served += more;
+        }
+        assert_eq!(served, 300);
+    }
+
+    #[test]
+    fn no_more_is_let_out_than_a_step_takes() {
+        let mut turns = Turns::new(&Policy { max_turn: 1_000, max_batch_ops: 50, ..Policy::default() });
+        let mut some: Vec<_> = (0..2_000).map(|n| reserve("t1", n, 1)).collect();
+        turns.sort(&mut some, tenant_of);
+        assert_eq!(names(&some), (0..50).collect::<Vec<_>>());
+    }
+
+    /// Counts what is decided before a consumer of another tenant is served, in steps of the real runner.
+    #[test]
+    fn a_step_grants_a_bounded_number_to_a_flood_before_it_serves_another_tenant() {
+        use duewheel_core::engine::{Config, Enqueue, Quota};
+        use duewheel_core::store::{MemoryStore, Store};
+
+        let config = Config { policy: Policy { max_turn: 100, ..Policy::default() }, ..Config::default() };
+        let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
+        let clock = std::sync::Arc::new(crate::clock::VirtualClock::at_2026());
+        let source = crate::quotas::QuotaSource::default();
+        let prefixes = ["flood", "calm"];
+        let quotas = prefixes.map(|prefix| Quota { prefix: prefix.into(), ..Quota::default() });
+        source.set(quotas.to_vec(), &config.policy).unwrap();
+        let mut runner = crate::runner::Runner::start(Box::new(opener), config, clock)
+            .unwrap()
+            .with_quotas(source.clone());
+        while runner.opening().unwrap().is_some() {}
+        let client = runner.client();
+        let put = |queue: &str| Op::Enqueue(Box::new(Enqueue::new(QueueName::new(queue).unwrap(), "x")));
+        drop(client.submit((0..2_000).map(|_| put("flood")).collect()).unwrap());
+        drop(client.submit(vec![put("calm")]).unwrap());
+        runner.turn();
+        let ask = |queue: &str, waiter: u64, max: usize| {
+            let Submission { ops, .. } = reserve(queue, waiter, max);
+            client.submit(ops).unwrap()
+        };
+        let mut flood: Vec<_> = (0..200).map(|n| ask("flood", n, 10)).collect();
+        let mut calm = ask("calm", 1_000, 1);
+        runner.turn();
+        assert!(is_answered(&mut calm));
+        let served = flood.iter_mut().filter_map(|pending| is_answered(pending).then_some(())).count();
+        assert!((1..=11).contains(&served), "{served} of them, of 10 messages each, and 100 are a turn");
+        assert!(matches!(runner.turn(), crate::runner::Turn::Again), "the others go on at once");
+        source.set(Vec::new(), &Policy::default()).unwrap();
+        runner.turn();
+        let mut left: Vec<_> = flood.iter_mut().skip(2 * served).collect();
+        assert!(
+            left.iter_mut().all(|pending| is_answered(pending)),
+            "without quotas nobody waits for a turn"
+        );
+    }
+}

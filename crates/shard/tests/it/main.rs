@@ -1,0 +1,9 @@
+//! Tests of the driver, stepped by hand, in one binary.
+#![allow(unreachable_pub)] // one binary of several modules
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+
+mod driver;
+mod groups;
+mod pages;
+mod parts;
+mod quotas;

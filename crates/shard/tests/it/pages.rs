@@ -1,0 +1,188 @@
+//! Pages that the disk does not give: who is told, and who goes on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use duewheel_core::engine::{Attempt, Config, Op, Reply};
+use duewheel_core::message::State;
+use duewheel_core::policy::Policy;
+use duewheel_core::record::{ClockPair, Group};
+use duewheel_core::store::{
+    ErrorKind, Found, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Recovered, Room,
+    Sequence, Store, StoreError,
+};
+use duewheel_core::time::Now;
+use duewheel_shard::driver::Driver;
+use duewheel_shard::error::{CallError, Outcome};
+use duewheel_shard::inbox::{Answers, Patience, Submission};
+use tokio::sync::oneshot;
+
+use crate::driver::{put, queue};
+
+/// A memory store whose disk does not give the pages of dead messages.
+struct Torn {
+    store: MemoryStore,
+    is_torn: Arc<AtomicBool>,
+    /// Pages that could not be read, to be read again.
+    unread: Vec<Loaded>,
+}
+
+impl Store for Torn {
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        if !self.is_torn.load(Relaxed)
+            && let Some(page) = self.unread.pop()
+        {
+            return Some(Ok(page));
+        }
+        match self.store.loaded()? {
+            Ok(page) if self.is_torn.load(Relaxed) && page.load.sequence == Sequence::Dead => {
+                let error = StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO");
+                let ticket = page.load.ticket;
+                self.unread.push(page);
+                Some(Err(error.of_page(ticket)))
+            }
+            page => Some(page),
+        }
+    }
+    fn forget(&mut self, ticket: u64) {
+        self.unread.retain(|page| page.load.ticket != ticket);
+    }
+    fn recovered(&mut self) -> Recovered {
+        self.store.recovered()
+    }
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.store.append(group)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.store.sync()
+    }
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.store.progress()
+    }
+    fn room(&mut self) -> Room {
+        self.store.room()
+    }
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.store.find_many(lookups, found)
+    }
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.store.load(load)
+    }
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.store.idle(clock)
+    }
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
+        self.store.close(clock)
+    }
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.store.figures()
+    }
+}
+
+fn now() -> Now {
+    Now::whole(0, 1_000)
+}
+
+struct Rig {
+    driver: Driver<Torn>,
+    is_torn: Arc<AtomicBool>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut store = MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {}));
+        let recovered = store.recovered();
+        let is_torn = Arc::new(AtomicBool::new(false));
+        let torn = Torn { store, is_torn: is_torn.clone(), unread: Vec::new() };
+        let mut driver = Driver::new(torn, recovered, Config::default(), now()).unwrap();
+        while !driver.is_open() {
+            driver.step(now(), &mut Vec::new()).unwrap();
+        }
+        Rig { driver, is_torn }
+    }
+
+    fn submit(&mut self, op: Op) -> oneshot::Receiver<Answers> {
+        let (answer, answers) = oneshot::channel();
+        let submission = Submission { ops: vec![op], answer, patience: Patience::None, has_waited: false };
+        self.driver.step(now(), &mut vec![submission]).unwrap();
+        answers
+    }
+
+    fn step(&mut self) {
+        self.driver.step(now(), &mut Vec::new()).unwrap();
+    }
+
+    fn bury_one(&mut self) {
+        self.submit(put(0));
+        let mut grants = self.submit(crate::driver::reserve(0)).try_recv().unwrap();
+        let Some(Ok(Reply::Reserve(duewheel_core::engine::Reserved::Grants(grants)))) = grants.pop() else {
+            panic!()
+        };
+        let nack = |id, proof| Op::Nack {
+            id,
+            proof,
+            attempt: Attempt::Failed,
+            delay_ms: Some(0),
+            priority: None,
+            note: "".into(),
+        };
+        let (last, others) = grants.split_last().unwrap();
+        for grant in others {
+            self.submit(nack(grant.message.id, grant.token.into()));
+        }
+        let (id, proof) = (last.message.id, last.token.into());
+        self.submit(Op::Bury { id, proof, priority: None, note: "".into() });
+    }
+}
+
+fn list_dead() -> Op {
+    Op::List { queue: queue(), state: Some(State::Dead), after: None, limit: 10 }
+}
+
+fn assert_unread(answers: &mut oneshot::Receiver<Answers>) {
+    match answers.try_recv().expect("an answer").pop() {
+        Some(Err(CallError::Store { error, outcome })) => {
+            assert_eq!((error.kind(), outcome), (ErrorKind::Unavailable, Outcome::NotApplied));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Story: as many listings as may read at a time waited for pages that the disk did not give, and kept their places. From then on every listing
+/// and every peek of every queue waited for ever.
+#[test]
+fn questions_whose_page_cannot_be_read_are_told_so_and_others_go_on() {
+    let mut rig = Rig::new();
+    rig.bury_one();
+    rig.submit(put(60_000));
+    rig.is_torn.store(true, Relaxed);
+    let places = Policy::default().max_gathers;
+    let mut torn: Vec<_> = (0..2 * places).map(|_| rig.submit(list_dead())).collect();
+    let all = Op::List { queue: queue(), state: None, after: None, limit: 10 };
+    let mut well = rig.submit(all);
+    for _ in 0..10 {
+        rig.step();
+    }
+    assert!(
+        matches!(&well.try_recv().expect("an answer")[0], Ok(Reply::Page(page)) if page.views.len() == 2)
+    );
+    torn.iter_mut().for_each(assert_unread);
+    assert!(!rig.driver.is_waiting_for_store(), "a shutdown need not wait for them");
+
+    let mut redrive = rig.submit(Op::RedriveMany { queue: queue(), max: 10 });
+    rig.step();
+    assert_unread(&mut redrive);
+    rig.is_torn.store(false, Relaxed);
+    let mut again = rig.submit(list_dead());
+    rig.step();
+    assert!(
+        matches!(&again.try_recv().expect("an answer")[0], Ok(Reply::Page(page)) if page.views.len() == 1)
+    );
+    let mut redrive = rig.submit(Op::RedriveMany { queue: queue(), max: 10 });
+    rig.step();
+    rig.step();
+    assert!(matches!(redrive.try_recv().expect("an answer")[0], Ok(Reply::Count(1))));
+}

@@ -1,0 +1,189 @@
+//! A batch that names messages that weigh more than memory may hold is decided in parts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use duewheel_core::engine::{Config, Enqueue, Op, Reply, Target, When};
+use duewheel_core::id::{MessageId, SessionId};
+use duewheel_core::name::{Key, QueueName};
+use duewheel_core::policy::Policy;
+use duewheel_core::record::{ClockPair, Group};
+use duewheel_core::store::{
+    Found, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Recovered, Room, Store,
+    StoreError,
+};
+use duewheel_core::time::Now;
+use duewheel_shard::driver::Driver;
+use duewheel_shard::inbox::{Answers, Patience, Submission};
+use tokio::sync::oneshot;
+
+const MESSAGES: u64 = 300;
+const BODY: usize = 1_000;
+const FOUND: usize = 40 * BODY;
+
+/// A memory store, and the greatest weight that one call of `find_many` has brought.
+struct Weighed(MemoryStore, Arc<AtomicUsize>);
+
+impl Store for Weighed {
+    fn recovered(&mut self) -> Recovered {
+        self.0.recovered()
+    }
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.0.append(group)
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.0.sync()
+    }
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.0.progress()
+    }
+    fn room(&mut self) -> Room {
+        self.0.room()
+    }
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.0.find_many(lookups, found)?;
+        let weight = found.rows.iter().map(|row| row.message.weight()).sum();
+        self.1.fetch_max(weight, Relaxed);
+        Ok(())
+    }
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.0.load(load)
+    }
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        self.0.loaded()
+    }
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.0.idle(clock)
+    }
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
+        self.0.close(clock)
+    }
+    fn level(&self) -> Level {
+        self.0.level()
+    }
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.0.figures()
+    }
+}
+
+struct Rig {
+    driver: Driver<Weighed>,
+    heaviest: Arc<AtomicUsize>,
+    now: Now,
+}
+
+impl Rig {
+    /// Memory reaches so far ahead that none of the messages is in it.
+    fn new() -> Self {
+        let now = Now::whole(0, 1_000);
+        let heaviest = Arc::<AtomicUsize>::default();
+        let mut store = Weighed(MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {})), heaviest.clone());
+        let recovered = store.recovered();
+        let policy = Policy {
+            near_messages: 2,
+            near_bytes: 2 * BODY,
+            load_rows: 2,
+            found_bytes: FOUND,
+            max_batch_ops: 2_048,
+            ..Policy::default()
+        };
+        let config = Config { policy, ..Config::default() };
+        let driver = Driver::new(store, recovered, config, now).unwrap();
+        let mut rig = Rig { driver, heaviest, now };
+        while !rig.driver.is_open() {
+            rig.driver.step(now, &mut Vec::new()).unwrap();
+        }
+        rig
+    }
+
+    /// The answers to operations that are submitted together, and the steps that it took.
+    fn submit(&mut self, ops: Vec<Op>) -> (Answers, usize) {
+        let (answer, mut answers) = oneshot::channel();
+        let mut submissions = vec![Submission { ops, answer, patience: Patience::None, has_waited: false }];
+        for steps in 1..10_000 {
+            self.driver.step(self.now, &mut submissions).unwrap();
+            if let Ok(answers) = answers.try_recv() {
+                return (answers, steps);
+            }
+            let at_once = self.driver.next_wakeup(self.now) == Some(self.now.engine);
+            assert!(at_once || self.driver.engine().has_questions(), "there is more to do");
+        }
+        panic!("no answer");
+    }
+}
+
+fn queue() -> QueueName {
+    QueueName::new("q").unwrap()
+}
+
+fn key(id: u64) -> Key {
+    Key::new(&format!("key-{id}")).unwrap()
+}
+
+fn filled() -> Rig {
+    let mut rig = Rig::new();
+    let put = |id| {
+        let when = When::After(3_600_000 + id);
+        Op::Enqueue(Box::new(Enqueue { key: Some(key(id)), when, ..Enqueue::new(queue(), vec![b'a'; BODY]) }))
+    };
+    let (answers, _) = rig.submit((1..=MESSAGES).map(put).collect());
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Reply::Enqueue(Ok(_))))));
+    rig.heaviest.store(0, Relaxed);
+    rig
+}
+
+/// Story: the driver looked up everything that a batch named in one call. A cancel of 10,000 keys with bodies of 250 kB took
+/// more than 3 GB of memory.
+#[test]
+fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
+    let by_key = |id| Target::Key(queue(), key(id));
+    let by_id = |id| Target::Id(MessageId(id));
+    for target in [&by_key as &dyn Fn(u64) -> Target, &by_id] {
+        let mut rig = filled();
+        let (answers, steps) =
+            rig.submit((1..=MESSAGES).map(|id| Op::Cancel { target: target(id) }).collect());
+        for (id, answer) in (1..).zip(&answers) {
+            let Ok(Reply::Change(Ok(was))) = answer else { panic!("{id}: {answer:?}") };
+            assert_eq!((was.id, was.key.as_ref()), (MessageId(id), Some(&key(id))));
+        }
+        assert_eq!(answers.len(), 300);
+        let heaviest = rig.heaviest.load(Relaxed);
+        assert!((BODY..2 * FOUND).contains(&heaviest), "{heaviest} bytes at once");
+        assert!(steps >= 5, "the inbox is looked at between two parts: {steps}");
+        let (answers, _) = rig.submit((1..=MESSAGES).map(|id| Op::Cancel { target: target(id) }).collect());
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Reply::Change(Err(_))))), "each is gone");
+    }
+}
+
+/// The parts are decided in order: what is done to one message twice in a batch counts in that order.
+#[test]
+fn the_parts_of_a_batch_keep_its_order() {
+    let mut rig = filled();
+    let fire = |id| Op::Fire { target: Target::Id(MessageId(id)) };
+    let cancel = |id| Op::Cancel { target: Target::Key(queue(), key(id)) };
+    let ops = (1..=MESSAGES).flat_map(|id| [fire(id), cancel(id), fire(id)]).collect();
+    let (answers, _) = rig.submit(ops);
+    for three in answers.chunks(3) {
+        let done = three.iter().map(|a| matches!(a, Ok(Reply::Change(Ok(_))))).collect::<Vec<_>>();
+        assert_eq!(done, [true, true, false]);
+    }
+}
+
+/// Messages brought back from the dead are looked up in parts, too, and none is left out.
+#[test]
+fn many_are_redriven_in_parts() {
+    let mut rig = filled();
+    let reserve = |id| Op::ReserveOne { id: MessageId(id), session: SessionId(7), lease_ms: None };
+    rig.submit((1..=MESSAGES).map(reserve).collect());
+    let bury = |id| Op::Bury {
+        id: MessageId(id),
+        proof: duewheel_core::engine::Proof::Session(SessionId(7)),
+        priority: None,
+        note: "".into(),
+    };
+    rig.submit((1..=MESSAGES).map(bury).collect());
+    rig.heaviest.store(0, Relaxed);
+    let (answers, _) = rig.submit(vec![Op::RedriveMany { queue: queue(), max: 10_000 }]);
+    assert!(matches!(answers[0], Ok(Reply::Count(MESSAGES))), "{answers:?}");
+    assert!(rig.heaviest.load(Relaxed) < 2 * FOUND);
+}

@@ -1,0 +1,60 @@
+//! What the fuzz targets of `fuzz/` do with their bytes. On stable, so that the corpora are replayed with the other tests;
+//! `docs/testing.md` says what each target asserts.
+//!
+//! A target takes any bytes, and panics when something is wrong with what the code makes of them.
+
+mod base;
+mod beanstalk;
+mod choices;
+mod disk;
+mod edits;
+mod engine;
+mod folder;
+mod http;
+mod pieces;
+mod record;
+mod text;
+mod wild;
+mod wire;
+
+// The engine's rig and its model, as its own tests have them.
+#[path = "../../../crates/core/tests/engine/harness.rs"]
+#[allow(dead_code, missing_docs, missing_debug_implementations, unreachable_pub)]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+mod harness;
+#[path = "../../../crates/core/tests/engine/model.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::cast_possible_truncation)]
+mod model;
+
+pub use beanstalk::beanstalk;
+pub use engine::engine;
+pub use folder::{journal, manifest, run_file, state};
+pub use http::http;
+pub use record::record;
+pub use text::text;
+pub use wire::wire;
+
+/// A target, as `cargo fuzz run` and the replay know it.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of its corpus.
+    pub name: &'static str,
+    /// What it does with bytes.
+    pub run: fn(&[u8]),
+    /// Longer inputs say nothing new.
+    pub max_len: usize,
+}
+
+/// All targets.
+pub const TARGETS: [Target; 10] = [
+    Target { name: "journal", run: journal, max_len: 1_024 },
+    Target { name: "run_file", run: run_file, max_len: 1_024 },
+    Target { name: "manifest", run: manifest, max_len: 512 },
+    Target { name: "state", run: state, max_len: 1_024 },
+    Target { name: "record", run: record, max_len: 1_024 },
+    Target { name: "engine", run: engine, max_len: 768 },
+    Target { name: "beanstalk", run: beanstalk, max_len: 2_048 },
+    Target { name: "http", run: http, max_len: 2_048 },
+    Target { name: "text", run: text, max_len: 1_024 },
+    Target { name: "wire", run: wire, max_len: 1_024 },
+];
