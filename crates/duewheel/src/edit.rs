@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
+use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
@@ -114,11 +114,12 @@ impl Change {
     ///
     /// # Cancel safety
     /// Dropping the future does not take the change back; whether it was made is then unknown.
-    pub async fn apply(self) -> Result<Outline, QueueError> {
+    pub async fn apply(self) -> Result<Applied<Outline>, QueueError> {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
         let change = Op::postpone(self.target?, self.edit, self.if_generation);
-        self.client.ask(change).await?.map(|outline| *outline).map_err(QueueError::Refused)
+        let Applied { what, level } = self.client.ask(change).await?.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
     }
 }

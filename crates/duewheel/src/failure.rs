@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use duewheel_core::engine::{Attempt, Op, SettleRefusal, Settled, Typed};
+use duewheel_core::engine::{Applied, Attempt, Op, SettleRefusal, Settled, Typed};
 use duewheel_core::id::{LeaseToken, MessageId};
 use duewheel_core::time::ceil_ms;
 
@@ -108,7 +108,11 @@ impl Failure {
     }
 
     /// The operation that says so.
-    pub(crate) fn op(&self, id: MessageId, token: LeaseToken) -> Typed<Result<Settled, SettleRefusal>> {
+    pub(crate) fn op(
+        &self,
+        id: MessageId,
+        token: LeaseToken,
+    ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         match self.kind {
             Kind::Failed => Op::nack(id, token, Attempt::Failed, None, &self.note),
             Kind::NotYet { delay_ms } => Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note),

@@ -84,14 +84,15 @@ pub use duewheel_cluster::{
     ShardView, Stage,
 };
 pub use duewheel_core as core;
-pub use duewheel_core::engine::{Attended, IfExists, Outline, QueueView, View};
+pub use duewheel_core::engine::{Applied, Attended, IfExists, Outline, QueueView, View};
 pub use duewheel_core::record::BootId;
+pub use duewheel_core::store::Level;
 pub use duewheel_core::{MessageId, Policy};
 pub use duewheel_shard::client::{Client, Demand};
 pub use duewheel_shard::clock::{Clock, Reading, SystemClock, VirtualClock};
 pub use duewheel_shard::error::{CallError, Outcome};
 pub use duewheel_shard::figures::{Counted, is_counter};
-pub use duewheel_shard::health::Health;
+pub use duewheel_shard::health::{Health, ThreadIn};
 pub use duewheel_shard::inbox::{Answers, Patience};
 pub use duewheel_shard::listing::{ListPlace, ListPlaces, Listing};
 pub use duewheel_shard::local::LocalShard;

@@ -62,8 +62,9 @@ impl NodeOptions {
         self
     }
 
-    /// How long a node that comes must stay before this one gives shards up to it; [`DEFAULT_SETTLE_DELAY`](crate::DEFAULT_SETTLE_DELAY) if nothing else is said. So
-    /// one that comes and goes again and again moves no shards each time. The same at all nodes, best.
+    /// How long a node that comes must stay before this one gives shards up to it;
+    /// [`DEFAULT_SETTLE_DELAY`](crate::DEFAULT_SETTLE_DELAY) if nothing else is said. So one that comes and goes again
+    /// and again moves no shards each time. The same at all nodes: one that has another is refused while others take part.
     #[must_use]
     pub fn settle_delay(mut self, delay: Duration) -> Self {
         self.fleet.settle_delay = delay;

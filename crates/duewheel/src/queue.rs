@@ -4,12 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Ask, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reserved, SettingsField,
+    Applied, Ask, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reserved, SettingsField,
     SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
+use duewheel_core::store::Level;
 use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::client::Demand;
 use duewheel_shard::error::CallError;
@@ -57,8 +58,8 @@ pub enum QueueError {
 /// The truthful answer to a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
-    /// It will not be delivered any more.
-    Cancelled,
+    /// It will not be delivered any more; how safe that is.
+    Cancelled(Level),
     /// Too late: a consumer has it. If that attempt fails, it can be cancelled again.
     Leased,
     /// Nothing is pending: delivered, cancelled, or never there.
@@ -95,18 +96,22 @@ impl Queue {
     }
 
     /// Gives the message with this key another delay, from now.
-    pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Outline, QueueError> {
+    pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Applied<Outline>, QueueError> {
         self.postpone(key, When::After(ceil_ms(delay))).await
     }
 
     /// Gives the message with this key another instant.
-    pub async fn postpone_key_to(&self, key: &str, instant: SystemTime) -> Result<Outline, QueueError> {
+    pub async fn postpone_key_to(
+        &self,
+        key: &str,
+        instant: SystemTime,
+    ) -> Result<Applied<Outline>, QueueError> {
         let due_at = WallMs::from_system_time_up(instant);
         self.postpone(key, When::At { due_at, past: Past::Refuse }).await
     }
 
     /// Makes the message with this key due now.
-    pub async fn fire_key(&self, key: &str) -> Result<Outline, QueueError> {
+    pub async fn fire_key(&self, key: &str) -> Result<Applied<Outline>, QueueError> {
         self.change(Op::fire(self.target(key)?)).await
     }
 
@@ -140,8 +145,8 @@ impl Queue {
         Ok(self.wheel.client().ask(Op::resume(queue)).await?)
     }
 
-    /// Removes Scheduled, Ready and Dead messages; leased ones stay. Answers how many went.
-    pub async fn purge(&self) -> Result<u64, QueueError> {
+    /// Removes Scheduled, Ready and Dead messages; leased ones stay. Answers how many went, and how safe that is.
+    pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
         Ok(self.wheel.client().ask(Op::purge(queue)).await?)
     }
@@ -161,9 +166,10 @@ impl Queue {
         }
     }
 
-    /// Done: the message goes. An ack that is repeated within five minutes succeeds, too, unless the process was restarted.
-    pub async fn ack(&self, message: &Message) -> Result<(), QueueError> {
-        self.settle(Op::ack(message.id(), message.lease_token())).await.map(drop)
+    /// Done: the message goes; answers how safe that is. An ack that is repeated within five minutes succeeds, too, unless
+    /// the process was restarted.
+    pub async fn ack(&self, message: &Message) -> Result<Level, QueueError> {
+        self.settle(Op::ack(message.id(), message.lease_token())).await.map(|done| done.level)
     }
 
     /// Not done: again after `delay`, or after its backoff.
@@ -172,7 +178,7 @@ impl Queue {
         message: &Message,
         delay: Option<Duration>,
         note: &str,
-    ) -> Result<Settled, QueueError> {
+    ) -> Result<Applied<Settled>, QueueError> {
         self.settle(nack(message, Attempt::Failed, delay, note)).await
     }
 
@@ -182,13 +188,14 @@ impl Queue {
         message: &Message,
         delay: Duration,
         note: &str,
-    ) -> Result<Settled, QueueError> {
+    ) -> Result<Applied<Settled>, QueueError> {
         self.settle(nack(message, Attempt::NotYet, Some(delay), note)).await
     }
 
-    /// Not to be tried any more: dead at once, with the reason in its history, until it is redriven or cancelled.
-    pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<(), QueueError> {
-        self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(drop)
+    /// Not to be tried any more: dead at once, with the reason in its history, until it is redriven or cancelled. Answers
+    /// how safe that is.
+    pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<Level, QueueError> {
+        self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(|done| done.level)
     }
 
     pub(crate) fn target(&self, key: &str) -> Result<Target, QueueError> {
@@ -197,28 +204,30 @@ impl Queue {
 
     async fn cancel(&self, target: Target) -> Result<Cancel, QueueError> {
         match self.change(Op::cancel(target)).await {
-            Ok(_) => Ok(Cancel::Cancelled),
+            Ok(was) => Ok(Cancel::Cancelled(was.level)),
             Err(QueueError::Refused(ChangeRefusal::Leased)) => Ok(Cancel::Leased),
             Err(QueueError::Refused(ChangeRefusal::NotFound)) => Ok(Cancel::NotFound),
             Err(error) => Err(error),
         }
     }
 
-    async fn postpone(&self, key: &str, when: When) -> Result<Outline, QueueError> {
+    async fn postpone(&self, key: &str, when: When) -> Result<Applied<Outline>, QueueError> {
         self.change(Op::postpone(self.target(key)?, Box::new(Edit::due(when)), None)).await
     }
 
     async fn change(
         &self,
-        change: impl Ask<Reply = Result<Box<Outline>, ChangeRefusal>>,
-    ) -> Result<Outline, QueueError> {
-        self.wheel.client().ask(change).await?.map(|outline| *outline).map_err(QueueError::Refused)
+        change: impl Ask<Reply = Result<Applied<Box<Outline>>, ChangeRefusal>>,
+    ) -> Result<Applied<Outline>, QueueError> {
+        let changed = self.wheel.client().ask(change).await?;
+        let Applied { what, level } = changed.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
     }
 
     async fn settle(
         &self,
-        settlement: impl Ask<Reply = Result<Settled, SettleRefusal>>,
-    ) -> Result<Settled, QueueError> {
+        settlement: impl Ask<Reply = Result<Applied<Settled>, SettleRefusal>>,
+    ) -> Result<Applied<Settled>, QueueError> {
         self.wheel.client().ask(settlement).await?.map_err(|_| QueueError::LeaseLost)
     }
 }
@@ -235,6 +244,6 @@ fn nack(
     attempt: Attempt,
     delay: Option<Duration>,
     note: &str,
-) -> Typed<Result<Settled, SettleRefusal>> {
+) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
     Op::nack(message.id(), message.lease_token(), attempt, delay.map(ceil_ms), note)
 }

@@ -10,8 +10,7 @@ const BACKLOG: u32 = 1_024;
 
 /// A TCP address that this process has taken and does not listen on yet: connections to it are refused.
 ///
-/// It is taken before the store is opened, so that a server whose port is taken changes no data folder, and refuses connections until it
-/// can answer them.
+/// It is taken before the store is opened, so that a server whose port is taken changes no data folder.
 #[derive(Debug)]
 pub(crate) struct Claim(TcpSocket);
 

@@ -16,6 +16,7 @@ pub mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;
+mod peer_files;
 mod private;
 mod reload;
 pub mod rfc3339;

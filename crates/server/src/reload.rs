@@ -1,4 +1,5 @@
-//! What a running server reads again: the tokens, certificates with their keys, and the quotas of the configuration.
+//! What a running server reads again: the tokens, certificates with their keys, those of nodes included, and the quotas of the
+//! configuration.
 //!
 //! It does so at SIGHUP, and when one of the files has changed. A secret that Kubernetes mounts changes by exchanging a link, and
 //! nobody can send a signal then; so the files are looked at by their names, through all links, and compared by their metadata.
@@ -6,16 +7,17 @@
 use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use duewheel::Duewheel;
 use duewheel::core::engine::{Quota, Resource};
+use duewheel::{Duewheel, PeerCertificates};
 use tokio::sync::mpsc;
 
 use crate::auth::Guard;
-use crate::config::{ConfigError, Settings, read_quotas};
+use crate::config::{ConfigError, PeerFiles, Settings, read_quotas};
+use crate::peer_files::certificates;
 use crate::tls::Tls;
 
 /// How often the files are looked at for changes.
@@ -23,23 +25,33 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What is read again.
 pub(crate) struct Reload {
-    pub(crate) guard: Arc<Guard>,
-    pub(crate) tls: Vec<Arc<Tls>>,
+    guard: Arc<Guard>,
+    tls: Vec<Arc<Tls>>,
+    /// What this node shows to others.
+    peers: Option<(PeerFiles, PeerCertificates)>,
     /// The configuration, of which only the quotas are read again.
-    pub(crate) file: Option<PathBuf>,
-    /// Where the quotas count; `None` until it is open.
-    wheel: Option<Duewheel>,
+    file: Option<PathBuf>,
+    /// Where the quotas count; nothing until it is open.
+    wheel: OnceLock<Duewheel>,
     /// The quotas were to be read again before that.
     missed: AtomicBool,
 }
 
 impl Reload {
-    pub(crate) fn new(guard: Arc<Guard>, tls: Vec<Arc<Tls>>, file: Option<PathBuf>) -> Self {
-        Reload { guard, tls, file, wheel: None, missed: AtomicBool::new(false) }
+    /// `peers` are the certificates of these settings as they were read, if there are any.
+    pub(crate) fn new(
+        settings: &Settings,
+        guard: Arc<Guard>,
+        tls: Vec<Arc<Tls>>,
+        peers: Option<PeerCertificates>,
+    ) -> Self {
+        let (wheel, missed) = (OnceLock::new(), AtomicBool::new(false));
+        let peers = settings.store.peer_files().cloned().zip(peers);
+        Reload { guard, tls, peers, file: settings.file.clone(), wheel, missed }
     }
 
-    /// Reads everything again. What cannot be read stays as it was.
-    pub(crate) fn reload(&self) {
+    /// Reads everything again. What cannot be read stays as it was. A file system that hangs keeps this waiting.
+    fn reload(&self) {
         match self.guard.reload() {
             Ok(Some(tokens)) => tracing::info!(tokens, "the tokens were read again"),
             Ok(None) => {}
@@ -51,26 +63,72 @@ impl Reload {
                 Err(error) => tracing::error!(%error, "certificate and key stay as they were"),
             }
         }
+        if let Some((files, peers)) = &self.peers {
+            match certificates(files) {
+                Ok(fresh) => {
+                    peers.replace(&fresh);
+                    tracing::info!("what this node shows to others was read again; new connections use it");
+                }
+                Err(error) => tracing::error!(%error, "what this node shows to others stays as it was"),
+            }
+        }
         self.reload_quotas();
     }
 
     /// Before the store is open there is nobody to tell: then it is done once it is ([`Reload::opened`]).
     fn reload_quotas(&self) {
-        match (&self.file, &self.wheel) {
-            (Some(file), Some(wheel)) => match set_quotas(file, wheel) {
-                Ok(quotas) => tracing::info!(quotas, "the quotas were read again"),
-                Err(error) => tracing::error!(%error, "the quotas stay as they were"),
-            },
-            (Some(_), None) => self.missed.store(true, Relaxed),
-            (None, _) => {}
+        let Some(file) = &self.file else { return };
+        // Said first: whoever opens the store meanwhile sees it, or this sees the store.
+        self.missed.store(true, SeqCst);
+        let Some(wheel) = self.wheel.get() else { return };
+        self.missed.store(false, SeqCst);
+        match set_quotas(file, wheel) {
+            Ok(quotas) => tracing::info!(quotas, "the quotas were read again"),
+            Err(error) => tracing::error!(%error, "the quotas stay as they were"),
         }
     }
 
+    /// The store is open. Whether something was asked for meanwhile that is done now.
+    fn opened(&self, wheel: Duewheel) -> bool {
+        let _ = self.wheel.set(wheel); // once
+        self.missed.load(SeqCst)
+    }
+}
+
+/// Reads again when it is told to, on a thread that may wait for a file system; whoever tells it never waits.
+pub(crate) struct Reloader {
+    reload: Arc<Reload>,
+    wanted: mpsc::Sender<()>,
+}
+
+impl Reloader {
+    /// Must be called within a runtime.
+    pub(crate) fn new(reload: Reload) -> Self {
+        let reload = Arc::new(reload);
+        let (wanted, mut asked) = mpsc::channel(1);
+        let works = Arc::clone(&reload);
+        tokio::spawn(async move {
+            while asked.recv().await.is_some() {
+                let works = Arc::clone(&works);
+                let read = tokio::task::spawn_blocking(move || works.reload());
+                if let Err(error) = read.await {
+                    tracing::error!(%error, "files could not be read again");
+                }
+            }
+        });
+        Reloader { reload, wanted }
+    }
+
+    /// Everything is read again, from now on or as soon as what goes on is done.
+    pub(crate) fn ask(&self) {
+        // If one is asked for already, it begins later than now.
+        let _ = self.wanted.try_send(());
+    }
+
     /// The store is open: what was asked for meanwhile is done.
-    pub(crate) fn opened(&mut self, wheel: Duewheel) {
-        self.wheel = Some(wheel);
-        if self.missed.swap(false, Relaxed) {
-            self.reload_quotas();
+    pub(crate) fn opened(&self, wheel: Duewheel) {
+        if self.reload.opened(wheel) {
+            self.ask();
         }
     }
 }
@@ -88,9 +146,10 @@ impl Watched {
     /// The files of these settings, as they are now: whatever is read afterwards is no older.
     pub(crate) fn of(settings: &Settings) -> Self {
         let tls = settings.tls.iter().flat_map(|files| [&files.cert, &files.key]);
-        let files =
-            settings.tokens.iter().chain(tls).chain(&settings.of_beanstalk.client_ca).chain(&settings.file);
-        let files: Vec<PathBuf> = files.cloned().collect();
+        let peers = settings.store.peer_files();
+        let peers = peers.into_iter().flat_map(|files| [&files.own.cert, &files.own.key, &files.ca]);
+        let files = settings.tokens.iter().chain(tls).chain(&settings.of_beanstalk.client_ca).chain(peers);
+        let files: Vec<PathBuf> = files.chain(&settings.file).cloned().collect();
         let stamps = files.iter().map(|file| stamp(file)).collect();
         Watched { files, stamps }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::Duewheel;
+use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -18,7 +19,8 @@ use crate::bug::Bugs;
 use crate::claim::Claim;
 use crate::config::{ConfigError, Settings};
 use crate::drain::Drain;
-use crate::http::{App, Listener};
+use crate::http::{App, Audience, Listener, StartWords, Starting};
+use crate::peer_files;
 use crate::reload::{Reload, Watched, warn_of_empty_shares};
 use crate::signals::Signals;
 use crate::store;
@@ -91,7 +93,9 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     };
     // Before anything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
-    let mut stop = Signals::new(Reload::new(Arc::clone(&guard), all_tls, settings.file.clone()), watched)?;
+    let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
+    let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
+    let mut stop = Signals::new(reload, watched)?;
     let drain = Drain::default();
     // Before the store is opened: a server whose address is taken changes nothing.
     let http = http.map(|address| claim(address).map(|claim| (address, claim))).transpose()?;
@@ -99,13 +103,21 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
         Some(beanstalk::Address::Tcp(address)) => Some(claim(*address)?),
         Some(beanstalk::Address::Unix(_)) | None => None,
     };
+    // From now on whoever asks hears that the server starts, and why it does not serve yet.
+    let waits = StartWords::new("the store is being opened".to_owned());
+    let audience = if guard.is_open() { Audience::Everybody } else { Audience::Nobody };
+    let start = |(address, claim)| match Starting::on(claim, tls.clone(), &waits, audience) {
+        Ok(starting) => Ok((address, starting)),
+        Err(why) => Err(bind_error(address, why)),
+    };
+    let http = http.map(start).transpose()?;
     let wheel = tokio::select! {
-        wheel = store::open(&settings) => wheel?,
+        wheel = store::open(&settings, peers, &waits) => wheel?,
         // It may be waiting for its store.
         () = stop.next(&drain) => return Ok(()),
     };
     warn_of_empty_shares(&settings.quotas, wheel.client().shards());
-    stop.reload.opened(wheel.clone());
+    stop.opened(wheel.clone());
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
     let max_connections = limits.max_connections;
@@ -118,8 +130,9 @@ pub async fn serve(settings: Settings, mut bugs: Bugs, out: &mut impl Write) -> 
     let header_timeout = settings.limits.header_timeout;
     let bound = async {
         let mut listeners = Listeners::default();
-        if let Some((address, claim)) = http {
-            listeners.add_http(address, claim, app.clone(), tls)?;
+        if let Some((address, starting)) = http {
+            let socket = starting.end().await.map_err(|why| bind_error(address, why))?;
+            listeners.add_http(socket, app.clone(), tls)?;
         }
         if let (Some(address), Some(lean)) = (beanstalk, &lean) {
             if asks && beanstalk_tls.is_none() {
@@ -260,7 +273,11 @@ struct Listeners {
 }
 
 fn claim(address: SocketAddr) -> Result<Claim, ServeError> {
-    Claim::of(address).map_err(|why| ServeError::Bind { address: address.to_string(), why })
+    Claim::of(address).map_err(|why| bind_error(address, why))
+}
+
+fn bind_error(address: SocketAddr, why: std::io::Error) -> ServeError {
+    ServeError::Bind { address: address.to_string(), why }
 }
 
 type Run = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -276,17 +293,9 @@ impl Listeners {
         self.stoppers.push(Box::new(stop));
     }
 
-    fn add_http(
-        &mut self,
-        address: SocketAddr,
-        claim: Claim,
-        app: App,
-        tls: Option<Arc<Tls>>,
-    ) -> Result<(), ServeError> {
-        let bound = Listener::on(claim, app);
-        let listener = bound.map_err(|why| ServeError::Bind { address: address.to_string(), why })?;
+    fn add_http(&mut self, socket: TcpListener, app: App, tls: Option<Arc<Tls>>) -> Result<(), ServeError> {
         let scheme = if tls.is_some() { "https" } else { "http" };
-        let listener = listener.with_tls(tls);
+        let listener = Listener::on(socket, app).with_tls(tls);
         let (shown, stopper) = (format!("{scheme}://{}", listener.address()?), listener.stopper());
         self.add(shown, listener.run(LINGER), move || stopper.stop());
         Ok(())

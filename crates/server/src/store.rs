@@ -1,35 +1,36 @@
 //! Opens the wheel on the store that was chosen.
 
-use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
-use duewheel::{CertificatePart, Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
+use duewheel::{Duewheel, FleetError, NodeOptions, OpenError, PeerCertificates};
 use duewheel_store_redis::{BadOption, Create, Options, RedisCoordinator, Reset, Rotation, WaitFor, Weight};
 
-use crate::config::{
-    ConfigError, Level, PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice,
-};
-use crate::private;
+use crate::config::{ConfigError, Level, RedisCreate, RedisSettings, RedisWaitFor, Settings, StoreChoice};
+use crate::http::StartWords;
 use crate::serve::ServeError;
-use crate::tls;
 
-/// Bytes of a private key that are read; no key is as long.
-const MAX_KEY: u64 = 64 * 1024;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Replicas have so much of the lease to take a change; later it could not be answered any more.
 const WAIT_PART: u32 = 4;
 
-/// Opens it.
-pub(crate) async fn open(settings: &Settings) -> Result<Duewheel, ServeError> {
+/// Opens it, and says meanwhile what is waited for.
+pub(crate) async fn open(
+    settings: &Settings,
+    certificates: Option<PeerCertificates>,
+    waits: &StartWords,
+) -> Result<Duewheel, ServeError> {
     match &settings.store {
-        StoreChoice::Log => open_log(settings).await,
-        StoreChoice::Redis(redis) => open_redis(settings, redis).await,
+        StoreChoice::Log => {
+            waits.send_replace(format!("reading the data folder {}", settings.data.display()));
+            open_log(settings).await
+        }
+        StoreChoice::Redis(redis) => open_redis(settings, redis, certificates, waits).await,
     }
 }
 
@@ -49,15 +50,22 @@ async fn open_log(settings: &Settings) -> Result<Duewheel, ServeError> {
     opened.map_err(|why| ServeError::Open { what: settings.data.display().to_string(), why })
 }
 
-async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewheel, ServeError> {
+async fn open_redis(
+    settings: &Settings,
+    redis: &RedisSettings,
+    certificates: Option<PeerCertificates>,
+    waits: &StartWords,
+) -> Result<Duewheel, ServeError> {
     let options = options_of(redis)?;
+    let servers = options.servers();
+    waits.send_replace(format!("opening the store in Redis at {servers}"));
     let mut node = NodeOptions::new(&redis.node).shards_if_new(redis.shards_if_new());
     node = node.settle_delay(redis.settle_delay);
     if let (Some(advertise), Some(bind)) = (&redis.advertise, settings.peer_address()?) {
         node = node.advertise(advertise).bind(bind.to_string());
     }
-    if let Some(files) = &redis.peer {
-        node = node.certificates(certificates(files)?);
+    if let Some(certificates) = certificates {
+        node = node.certificates(certificates);
     }
     let redis_itself = Arc::new(RedisCoordinator::new(options));
     let coordinator: Arc<dyn Coordinator> = redis_itself.clone();
@@ -67,6 +75,7 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
             Ok(()) => break,
             Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
+                waits.send_replace(format!("waiting for Redis at {servers}: {why}"));
                 tokio::time::sleep(PAUSE).await;
             }
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
@@ -79,28 +88,12 @@ async fn open_redis(settings: &Settings, redis: &RedisSettings) -> Result<Duewhe
             Ok(wheel) => return Ok(wheel),
             Err(why) if is_away(&why) && since.elapsed() < redis.start_timeout => {
                 tracing::warn!(%why, "Redis is not there yet; trying again");
+                waits.send_replace(format!("waiting for Redis at {servers}: {why}"));
                 tokio::time::sleep(PAUSE).await;
             }
             Err(why) => return Err(ServeError::Open { what: "the store in Redis".to_owned(), why }),
         }
     }
-}
-
-/// What nodes show each other.
-fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
-    let PeerFiles { own: tls::Files { cert, key }, ca } = files;
-    let named = |option: &str, file: &Path, why: &dyn Display| {
-        ConfigError::Value(format!("--{option} {}: {why}", file.display()))
-    };
-    let read = |option, file: &Path| std::fs::read(file).map_err(|why| named(option, file, &why));
-    let secret = private::read(key, MAX_KEY).map_err(|why| named("peer-key", key, &why))?;
-    let secret = secret.map_err(|what| named("peer-key", key, &what))?;
-    let pem = (read("peer-cert", cert)?, secret, read("peer-ca", ca)?);
-    PeerCertificates::from_pem(&pem.0, &pem.1, &pem.2).map_err(|why| match why.part {
-        CertificatePart::Certificate => named("peer-cert", cert, &why),
-        CertificatePart::Key => named("peer-key", key, &why),
-        CertificatePart::Authority => named("peer-ca", ca, &why),
-    })
 }
 
 /// Replaces the secret by which nodes know each other; `says` is told what is waited for, and how long.

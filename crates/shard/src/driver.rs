@@ -80,7 +80,7 @@ pub struct Driver<S> {
     pacing: Pacing,
     last_append: EngineMs,
     said: Vec<Notice>,
-    /// The weakest level that was told of and that no answer has had yet.
+    /// What all groups have reached that were told of since an answer left.
     untold: Option<Level>,
     /// The level that answers had last.
     reached: Level,
@@ -391,7 +391,7 @@ impl<S: Store> Driver<S> {
     }
 
     fn note(&mut self, progress: Progress) -> Progress {
-        let level = self.untold.map_or(progress.level, |untold| untold.min(progress.level));
+        let level = self.untold.map_or(progress.level, |untold| untold.and(progress.level));
         self.untold = Some(level);
         Progress { level, ..progress }
     }

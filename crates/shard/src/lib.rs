@@ -25,6 +25,7 @@ pub mod inbox;
 pub mod lifecycle;
 pub mod listing;
 pub mod local;
+mod marked;
 mod pacing;
 pub mod pending;
 pub mod quotas;

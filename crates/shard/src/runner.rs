@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Door, Inbox, Submission};
+use crate::marked::Marked;
 use crate::quotas::QuotaSource;
 use crate::shared::{End, Shared, Wish};
 use crate::testing;
@@ -299,7 +300,8 @@ impl Runner {
     }
 
     /// Makes a driver for a store; it has to load before it is open.
-    fn driver(&mut self, mut store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
+    fn driver(&mut self, store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
+        let mut store: Box<dyn Store> = Box::new(Marked::new(store, &self.shared));
         let clock = &**self.shared.clock();
         let recovered = store.recovered();
         let before = self.shared.keeper();
@@ -454,7 +456,8 @@ impl Runner {
             self.phase = Phase::Failed(error, pause);
             return Turn::Sleep(Nap { until: NapFor::Retry, at_most: left });
         }
-        let opened = (self.opener)(waker(&self.inbox)).map_err(StartError::Store);
+        let (opener, waker) = (&mut self.opener, waker(&self.inbox));
+        let opened = self.shared.in_store(|| opener(waker)).map_err(StartError::Store);
         match opened.and_then(|store| self.driver(store)) {
             Ok(driver) => {
                 self.phase = Phase::Opening(Box::new(driver), pause);

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::figures::{Counted, Figures};
-use crate::health::Health;
+use crate::health::{Health, ThreadIn};
 use crate::inbox::Inbox;
 use crate::timekeeper::Timekeeper;
 
@@ -22,8 +22,7 @@ pub struct Shared {
     clock: Arc<dyn Clock>,
     /// `None` until the store was opened for the first time: before, there is no engine time.
     keeper: Mutex<Option<Timekeeper>>,
-    /// When the last turn ended, by [`Clock::running`].
-    tick: Mutex<Duration>,
+    pulse: Mutex<Pulse>,
     trouble: Mutex<Option<String>>,
     /// Of the reign under way, and what earlier ones have counted.
     figures: Mutex<(Figures, Counted)>,
@@ -41,7 +40,7 @@ impl Shared {
         Shared {
             level: Mutex::new(level),
             keeper: Mutex::new(None),
-            tick: Mutex::new(clock.running()),
+            pulse: Mutex::new(Pulse::new(clock.running())),
             trouble: Mutex::new(None),
             figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
@@ -68,7 +67,25 @@ impl Shared {
 
     /// The loop has come round.
     pub fn tick(&self) {
-        *lock(&self.tick) = self.clock.running();
+        let now = self.clock.running();
+        *lock(&self.pulse) = Pulse::new(now);
+    }
+
+    /// The loop has not come round, for want of a store: its thread is well.
+    pub fn waits_for_store(&self) {
+        let now = self.clock.running();
+        let mut pulse = lock(&self.pulse);
+        (pulse.seen, pulse.waits) = (now, ThreadIn::Store);
+    }
+
+    /// Makes a call of the store on the loop's thread: the time that it takes is the store's, not the thread's.
+    pub fn in_store<T>(&self, call: impl FnOnce() -> T) -> T {
+        lock(&self.pulse).thread = ThreadIn::Store;
+        let result = call();
+        let now = self.clock.running();
+        let mut pulse = lock(&self.pulse);
+        (pulse.seen, pulse.thread) = (now, ThreadIn::Ours);
+        result
     }
 
     /// What [`Health::trouble`] says while the driver lives; `None`: all is well.
@@ -103,6 +120,25 @@ impl Shared {
     /// The driver has ended.
     pub fn set_ended(&self, end: End) {
         self.ended.send_replace(Some(end));
+    }
+}
+
+/// When the thread of a loop was seen, by [`Clock::running`].
+#[derive(Clone, Copy, Debug)]
+struct Pulse {
+    /// The loop came round.
+    tick: Duration,
+    /// That, or a call of the store returned.
+    seen: Duration,
+    /// Where the thread is now.
+    thread: ThreadIn,
+    /// What holds up the threads that this one looks after.
+    waits: ThreadIn,
+}
+
+impl Pulse {
+    fn new(now: Duration) -> Self {
+        Pulse { tick: now, seen: now, thread: ThreadIn::Ours, waits: ThreadIn::Ours }
     }
 }
 
@@ -145,13 +181,21 @@ impl Shared {
 
     /// How the driver is doing.
     pub fn health(&self) -> Health {
-        let age = self.clock.running().saturating_sub(*lock(&self.tick)).as_millis();
+        let pulse = *lock(&self.pulse);
+        let age = |since| {
+            let age = self.clock.running().saturating_sub(since).as_millis();
+            u64::try_from(age).unwrap_or(u64::MAX)
+        };
+        let (quiet_ms, thread) = match (pulse.thread, pulse.waits) {
+            (ThreadIn::Store, _) => (0, ThreadIn::Store),
+            (ThreadIn::Ours, waits) => (age(pulse.seen), waits),
+        };
         let trouble = match &*self.ended.borrow() {
             Some(End::Stopped) => Some("shut down".to_owned()),
             Some(End::Fenced(why) | End::Failed(why)) => Some(why.clone()),
             None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
-        Health { tick_age_ms: u64::try_from(age).unwrap_or(u64::MAX), trouble }
+        Health { tick_age_ms: age(pulse.tick), quiet_ms, thread, trouble }
     }
 
     pub(crate) fn figures(&self) -> Figures {
@@ -230,5 +274,57 @@ impl Drop for EndOnPanic {
         if std::thread::panicking() {
             self.shared.end(bug(self.place, "see the standard error"), &self.inbox);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::clock::Reading;
+
+    /// A clock whose seconds a test counts.
+    #[derive(Debug, Default)]
+    struct Counted(AtomicU64);
+
+    impl Clock for Counted {
+        fn read(&self) -> Reading {
+            Reading { elapsed_ns: 0, wall_ns: 0 }
+        }
+        fn running(&self) -> Duration {
+            Duration::from_secs(self.0.load(Ordering::SeqCst))
+        }
+    }
+
+    #[test]
+    fn time_in_the_store_is_not_counted_as_a_stall_of_the_thread() {
+        let clock = Arc::new(Counted::default());
+        let shared = Shared::new(Level::Memory, clock.clone());
+        let pass = |seconds| {
+            clock.0.fetch_add(seconds, Ordering::SeqCst);
+        };
+        let health = || {
+            let Health { tick_age_ms, quiet_ms, thread, trouble: _ } = shared.health();
+            (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
+        };
+        pass(7);
+        assert_eq!(health(), (7, 7, ThreadIn::Ours));
+        shared.in_store(|| {
+            pass(600);
+            assert_eq!(health(), (607, 0, ThreadIn::Store));
+        });
+        pass(3);
+        assert_eq!(health(), (610, 3, ThreadIn::Ours), "since it was back");
+        pass(200);
+        assert_eq!(health(), (810, 203, ThreadIn::Ours), "a stall of ours after it");
+        // What looks after other threads is held up by their stores, and stalls like any other.
+        shared.waits_for_store();
+        pass(1);
+        assert_eq!(health(), (811, 1, ThreadIn::Store));
+        pass(300);
+        assert_eq!(health(), (1_111, 301, ThreadIn::Store));
+        shared.tick();
+        assert_eq!(health(), (0, 0, ThreadIn::Ours));
     }
 }

@@ -35,13 +35,14 @@ const LEAST: Duration = Duration::from_secs(1);
 /// # Examples
 /// ```no_run
 /// use std::sync::Arc;
+/// use std::time::Duration;
 /// use duewheel_core::ShardId;
 /// use duewheel_core::store::{Candidate, Coordinator};
 /// use duewheel_store_redis::{Options, RedisCoordinator};
 ///
 /// let nodes = RedisCoordinator::new(Options::parse("redis-cluster://10.0.0.1,10.0.0.2")?);
 /// let candidate =
-///     Candidate { name: "a".into(), advertise: "10.0.1.1:7600".into(), shards_if_new: 16 };
+///     Candidate { name: "a".into(), advertise: "10.0.1.1:7600".into(), shards_if_new: 16, settle_delay: Duration::from_secs(10) };
 /// let joined = nodes.join(&candidate)?;
 /// let store = nodes.open(&joined.node, ShardId(0), Arc::new(|| {}))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -483,7 +484,7 @@ pub(crate) fn unknown_format(format: &str) -> StoreError {
 
 impl Coordinator for RedisCoordinator {
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError> {
-        let Candidate { name, advertise, shards_if_new } = candidate;
+        let Candidate { name, advertise, shards_if_new, settle_delay } = candidate;
         let inner = &self.inner;
         let mut call = inner.node_call("join", name, 0, advertise);
         let if_new = Cluster {
@@ -494,6 +495,7 @@ impl Coordinator for RedisCoordinator {
         };
         let new = if inner.options().create == Create::Always { "new" } else { "" };
         inner.about(&mut call, Some(&if_new), new);
+        call.arg(reign::millis(*settle_delay));
         let of = "join";
         let mut words = self.call(call)?.into_iter();
         let mut next = || value::text(words.next().unwrap_or_default(), of);
@@ -534,6 +536,14 @@ impl Coordinator for RedisCoordinator {
                 let what = format_args!(
                     "the nodes that take part have --shard-lease {lease}ms, and this one {}ms: it must be the same at all",
                     reign::millis(inner.options().lease)
+                );
+                Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
+            }
+            Some("SETTLE") => {
+                let delay = next()?.unwrap_or_default();
+                let what = format_args!(
+                    "the nodes that take part have --settle-delay {delay}ms, and this one {}ms: it must be the same at all",
+                    reign::millis(*settle_delay)
                 );
                 Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
             }

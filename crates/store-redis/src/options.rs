@@ -402,6 +402,17 @@ fn within(
     Err(BadOption::new(field, what))
 }
 
+impl Options {
+    /// The servers that are named, `host:port` each, for people.
+    pub fn servers(&self) -> String {
+        let server = |(host, port): &(String, u16)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        self.hosts.iter().map(server).collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl fmt::Debug for Options {
     /// Without passwords and keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -437,6 +448,7 @@ mod tests {
         let o = Options::parse("rediss-cluster://:pw@[::1]:7000,b,c:7002").unwrap();
         assert_eq!((o.shape, o.transport), (Shape::Cluster, Transport::Tls));
         assert_eq!(o.hosts, [("::1".to_string(), 7000), ("b".to_string(), 6379), ("c".to_string(), 7002)]);
+        assert_eq!(o.servers(), "[::1]:7000, b:6379, c:7002");
         assert_eq!((o.user, o.password.as_deref()), (None, Some("pw")));
     }
 

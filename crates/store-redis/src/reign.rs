@@ -1,6 +1,7 @@
 //! Who owns a shard: taking it, keeping the lease, giving it back, and knowing for sure that it is still ours.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -44,7 +45,7 @@ pub(crate) struct Claimant {
 }
 
 /// What the shards of a cluster have in common.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
     /// Random, and never another one.
     pub(crate) id: String,
@@ -52,6 +53,18 @@ pub(crate) struct Cluster {
     pub(crate) secret: [u8; 32],
     /// Whether each shard has had an owner: then one that is not there was lost.
     pub(crate) made: bool,
+}
+
+impl fmt::Debug for Cluster {
+    /// Without the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cluster { id, shards, secret: _, made } = self;
+        f.debug_struct("Cluster")
+            .field("id", id)
+            .field("shards", shards)
+            .field("made", made)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A reign that was begun.
@@ -317,5 +330,23 @@ pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
             None => Err(fault::of_script(said)),
         },
         None => Err(fault::odd(of)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: whoever printed a claimant for debugging wrote the nodes' secret into the log.
+    #[test]
+    fn the_secret_is_not_shown() {
+        let cluster = Cluster { id: "c".to_owned(), shards: 4, secret: [0xab; 32], made: true };
+        let claimant =
+            Claimant { node: "a".into(), number: 1, advertise: "a:1".into(), cluster: Some(cluster) };
+        let shown = format!("{claimant:?} {claimant:#?}");
+        assert!(
+            shown.contains("shards: 4") && !shown.contains("171") && !shown.contains("secret"),
+            "{shown}"
+        );
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Shared {
 /// The level of what was acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
-    /// The weakest since it was told.
+    /// What all have reached since it was told.
     level: Level,
     /// Up to here it was told.
     told: Lsn,
@@ -263,7 +263,7 @@ impl Shared {
         self.memory.comes(bytes);
     }
 
-    /// How far everything has come, and the weakest level that it has reached since this was asked last.
+    /// How far everything has come, and what all of it has reached since this was asked last.
     pub(crate) fn progress(&self) -> Progress {
         let mut reached = locked(&self.reached);
         let acked = self.acked();
@@ -287,7 +287,7 @@ impl Shared {
             Ok(level) => {
                 let mut reached = locked(&self.reached);
                 let is_told = reached.told == self.acked();
-                reached.level = if is_told { level } else { reached.level.min(level) };
+                reached.level = if is_told { level } else { reached.level.and(level) };
                 self.acked.fetch_max(last.0, SeqCst);
             }
             Err(error) => self.end(error),

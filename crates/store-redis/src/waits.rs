@@ -84,7 +84,7 @@ impl Reach {
     /// The level of a change whose master alone would give `alone`. A master without an append-only file comes back empty,
     /// and its replicas empty themselves after it.
     pub(crate) fn level(self, alone: Level) -> Level {
-        let alone = if self.synced { alone.max(Level::Fsync) } else { alone };
+        let alone = if self.synced { Level::Fsync } else { alone };
         if alone == Level::Memory || self.replicas == 0 { alone } else { Level::BestEffortReplicated }
     }
 

@@ -1,14 +1,18 @@
 //! What the pointer has reached: the only part of the wheel that is in order.
 //!
 //! ```text
-//! sorted   the slot under the pointer, put in order when it was reached
+//! first    a run: some entries of the slot under the pointer, put in order when they were taken in
+//! others   the other runs of a crowded slot, by their heads
 //! late     entries inserted since then with a due time in that tick or before it: a binary heap
 //! ```
+//!
+//! A run has at most [`RUN`] entries, so that no call puts more than that in order: a crowded slot becomes several runs, which are
+//! merged as they are handed out. A heap of late entries that has grown as large as a run becomes one.
 //!
 //! The next one to go is the smaller of both heads. Both heads are live: whoever cancels or takes a head
 //! clears the dead ones behind it. So the next due time can be read without touching anything.
 
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
 use crate::chunk::{Chunk, Entry, Pool};
@@ -16,48 +20,156 @@ use crate::list::List;
 use crate::liveness::{Index, Liveness};
 use crate::sort::Sorter;
 
+/// Entries that are put in order at once, at most.
+pub(crate) const RUN: usize = if cfg!(test) { 256 } else { 2048 };
 /// Room for this many entries is never worth giving back.
 const KEEP: usize = 1024;
+/// How many entries a cancel may look at, on average, to give memory back.
+const LOOKS_PER_CANCEL: usize = 8;
+
+/// The rank of an entry: when it is due, and the tie.
+pub(crate) type Rank = (u64, u64);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Current<T> {
-    sorted: Sorted<T>,
+    first: Sorted<T>,
+    others: Vec<Sorted<T>>,
+    /// The heads of `others`, or what was the head before it was cancelled; the earliest on top.
+    heads: BinaryHeap<Reverse<(Rank, usize)>>,
+    /// Places in `others` that hold nothing.
+    vacant: Vec<usize>,
     late: BinaryHeap<Late<T>>,
-    /// How many of both are believed to be cancelled; a hint, as in [`List`].
+    sorter: Sorter,
+    /// Entries in here, live or cancelled.
+    stored: usize,
+    /// How many of them are believed to be cancelled; a hint, as in [`List`].
     dead: usize,
+    /// How many entries compaction may look at, and which part is next.
+    looks: usize,
+    next_compacted: usize,
 }
 
 impl<T> Current<T> {
     pub(crate) fn new() -> Self {
-        Self { sorted: Sorted::new(), late: BinaryHeap::new(), dead: 0 }
+        Self {
+            first: Sorted::new(),
+            others: Vec::new(),
+            heads: BinaryHeap::new(),
+            vacant: Vec::new(),
+            late: BinaryHeap::new(),
+            sorter: Sorter::new(),
+            stored: 0,
+            dead: 0,
+            looks: 0,
+            next_compacted: 0,
+        }
     }
 
+    /// Between calls the first run is empty only if all are.
     pub(crate) fn is_empty(&self) -> bool {
-        self.sorted.order.is_empty() && self.late.is_empty()
+        self.first.order.is_empty() && self.late.is_empty()
     }
 
-    pub(crate) fn push_late(&mut self, entry: Entry<T>) {
+    pub(crate) fn push_late(&mut self, entry: Entry<T>, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.late.push(Late(entry));
+        self.stored += 1;
+        if self.late.len() >= RUN {
+            self.late_to_run(liveness, pool);
+        }
     }
 
-    /// Takes in the slot that the pointer has reached, whose entries are due in `start..=last`.
+    #[cold]
+    fn late_to_run(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
+        let (mut list, mut start, mut last) = (List::new(), u64::MAX, 0);
+        let others = self.stored - self.late.len();
+        let before = std::mem::replace(&mut self.stored, others) - others;
+        for Late(entry) in std::mem::take(&mut self.late) {
+            (start, last) = (start.min(entry.due), last.max(entry.due));
+            list.push(entry, pool);
+        }
+        while !list.is_empty() {
+            self.load(&mut list, start, last, liveness, pool);
+        }
+        self.dead = self.dead.saturating_sub(before - (self.stored - others));
+    }
+
+    /// Takes a part of a list in, all of whose entries are due in `start..=last`: one run. Says how many entries it has looked at.
     pub(crate) fn load(
         &mut self,
-        list: List<T>,
+        list: &mut List<T>,
         start: u64,
         last: u64,
         liveness: &mut Liveness,
         pool: &mut Pool<T>,
-    ) {
-        debug_assert!(self.sorted.order.is_empty(), "the pointer moved on before the slot was handed out");
-        self.give_back_room(list.len(), pool);
-        self.sorted.load(list, start, last, liveness);
+    ) -> usize {
+        if self.stored == 0 {
+            self.dead = 0;
+        }
+        if self.first.order.is_empty() {
+            self.first.give_back_room(list.len().min(RUN), pool);
+        }
+        let mut run = match self.first.order.is_empty() {
+            true => std::mem::replace(&mut self.first, Sorted::new()),
+            false => Sorted::new(),
+        };
+        let looked = run.load(list, start, last, &mut self.sorter, liveness);
+        self.stored += run.order.len();
+        if self.first.order.is_empty() && self.heads.is_empty() {
+            self.first = run;
+        } else if let Some(head) = run.first_key() {
+            self.put_aside(run, head);
+            self.first_is_first();
+        }
+        self.clear_heads(liveness);
+        looked
+    }
+
+    fn put_aside(&mut self, run: Sorted<T>, head: Rank) {
+        let at = match self.vacant.pop() {
+            Some(at) => {
+                self.others[at] = run;
+                at
+            }
+            None => {
+                self.others.push(run);
+                self.others.len() - 1
+            }
+        };
+        self.heads.push(Reverse((head, at)));
+    }
+
+    /// Makes the run with the earliest head the first one.
+    #[inline]
+    fn first_is_first(&mut self) {
+        if !self.heads.is_empty() {
+            self.change_first();
+        }
+    }
+
+    fn change_first(&mut self) {
+        loop {
+            let head = self.first.first_key();
+            let is_first = |other: &Reverse<(Rank, usize)>| head.is_some_and(|head| head <= other.0.0);
+            let Some(&Reverse((_, at))) = self.heads.peek().filter(|other| !is_first(other)) else { break };
+            self.heads.pop();
+            std::mem::swap(&mut self.first, &mut self.others[at]);
+            match head {
+                Some(head) => self.heads.push(Reverse((head, at))),
+                None => {
+                    self.others[at] = Sorted::new();
+                    self.vacant.push(at);
+                }
+            }
+        }
+        if self.heads.is_empty() {
+            (self.others, self.vacant) = (Vec::new(), Vec::new());
+        }
     }
 
     /// One crowded slot must not hold its memory for ever.
     pub(crate) fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
-        if self.sorted.order.is_empty() {
-            self.sorted.give_back_room(needed, pool);
+        if self.first.order.is_empty() {
+            self.first.give_back_room(needed, pool);
         }
         if self.late.is_empty() && self.late.capacity() > KEEP {
             self.late = BinaryHeap::new();
@@ -65,7 +177,7 @@ impl<T> Current<T> {
     }
 
     pub(crate) fn first_due(&self) -> Option<u64> {
-        let sorted = self.sorted.first_key().map(|(due, _)| due);
+        let sorted = self.first.first_key().map(|(due, _)| due);
         let late = self.late.peek().map(|late| late.0.due);
         match (sorted, late) {
             (Some(sorted), Some(late)) => Some(sorted.min(late)),
@@ -79,6 +191,8 @@ impl<T> Current<T> {
         loop {
             let entry = self.pop_any(to)?;
             let live = liveness.release(entry.index);
+            self.stored -= 1;
+            self.first_is_first();
             if self.dead > 0 {
                 self.dead -= usize::from(!live);
                 self.clear_heads(liveness);
@@ -92,89 +206,185 @@ impl<T> Current<T> {
     #[inline]
     fn pop_any(&mut self, to: u64) -> Option<Entry<T>> {
         if let Some(late) = self.late.peek()
-            && self.sorted.first_key().is_none_or(|sorted| late.0.key() < sorted)
+            && self.first.first_key().is_none_or(|sorted| late.0.key() < sorted)
         {
             if late.0.due > to {
                 return None;
             }
             return self.late.pop().map(|late| late.0);
         }
-        self.sorted.pop_if(|due, _| due <= to)
+        self.first.pop_if(|due, _| due <= to)
     }
 
-    /// An entry in here has been cancelled.
+    /// An entry in here has been cancelled. Memory is given back run by run, and so that a cancel looks at few entries on average.
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;
+        self.looks = (self.looks + LOOKS_PER_CANCEL).min(2 * RUN);
         self.clear_heads(liveness);
-        if self.dead > 64 && self.dead > (self.sorted.order.len() + self.late.len()) / 2 {
+        if self.dead > 64 && self.dead > self.stored / 2 {
             self.compact(liveness, pool);
         }
     }
 
     fn clear_heads(&mut self, liveness: &mut Liveness) {
-        while let Some(entry) = self.sorted.pop_if(|_, index| !liveness.is_live(index)) {
-            liveness.release(entry.index);
-            self.dead = self.dead.saturating_sub(1);
+        while let Some(entry) = self.first.pop_if(|_, index| !liveness.is_live(index)) {
+            self.note_cleared(entry.index, liveness);
+            self.first_is_first();
         }
         while self.late.peek().is_some_and(|late| !liveness.is_live(late.0.index))
             && let Some(late) = self.late.pop()
         {
-            liveness.release(late.0.index);
-            self.dead = self.dead.saturating_sub(1);
+            self.note_cleared(late.0.index, liveness);
         }
     }
 
+    fn note_cleared(&mut self, index: Index, liveness: &mut Liveness) {
+        liveness.release(index);
+        self.stored -= 1;
+        self.dead = self.dead.saturating_sub(1);
+    }
+
+    /// Drops what is cancelled in the parts whose turn it is, as far as the looks that cancels have earned go.
     fn compact(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
-        self.sorted.compact(liveness, pool);
-        self.late.retain(|late| liveness.is_live(late.0.index) || liveness.release(late.0.index));
-        self.late.shrink_to(KEEP.max(self.late.len() * 2));
-        self.dead = 0;
+        let parts = self.parts();
+        for _ in 0..parts {
+            let part = self.next_compacted % parts;
+            let len = self.part_len(part);
+            if len > self.looks {
+                break;
+            }
+            self.looks -= len;
+            self.next_compacted = part + 1;
+            match part {
+                0 => self.first.compact(liveness, pool),
+                1 => {
+                    self.late.retain(|l| liveness.is_live(l.0.index) || liveness.release(l.0.index));
+                    self.late.shrink_to(KEEP.max(self.late.len() * 2));
+                }
+                other => self.others[other - 2].compact(liveness, pool),
+            }
+            let dropped = len - self.part_len(part);
+            self.stored -= dropped;
+            self.dead = self.dead.saturating_sub(dropped);
+            if self.dead <= self.stored / 2 {
+                break;
+            }
+        }
+        if self.stored == 0 {
+            self.dead = 0;
+        }
+        self.first_is_first();
+        self.clear_heads(liveness);
+    }
+
+    /// The parts that compaction and [`Current::cut`] take one by one: the first run, the late ones, the other runs.
+    pub(crate) fn parts(&self) -> usize {
+        self.others.len() + 2
+    }
+
+    fn part_len(&self, part: usize) -> usize {
+        match part {
+            0 => self.first.order.len(),
+            1 => self.late.len(),
+            other => self.others.get(other - 2).map_or(0, |run| run.order.len()),
+        }
+    }
+
+    /// Takes what comes after a rank out of one part. Says how many entries it has looked at.
+    pub(crate) fn cut(
+        &mut self,
+        part: usize,
+        after: Rank,
+        liveness: &mut Liveness,
+        mut out: impl FnMut(Entry<T>),
+    ) -> usize {
+        let len = self.part_len(part);
+        match part {
+            0 => self.first.cut(after, &mut out),
+            1 => {
+                let (gone, kept): (Vec<_>, Vec<_>) =
+                    std::mem::take(&mut self.late).into_iter().partition(|late| late.0.key() > after);
+                self.late = kept.into();
+                gone.into_iter().for_each(|late| out(late.0));
+            }
+            other => {
+                if let Some(run) = self.others.get_mut(other - 2) {
+                    run.cut(after, &mut out);
+                }
+            }
+        }
+        self.stored -= len - self.part_len(part);
+        self.first_is_first();
+        self.clear_heads(liveness);
+        len
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<&T>> {
-        let sorted = self.sorted.chunks.iter().flat_map(Chunk::iter);
+        let runs = std::iter::once(&self.first).chain(&self.others);
+        let sorted = runs.flat_map(|run| &run.chunks).flat_map(Chunk::iter);
         sorted.chain(self.late.iter().map(|late| late.0.as_ref()))
+    }
+
+    /// Every so many entries one.
+    pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
+        let runs = std::iter::once(&self.first).chain(&self.others);
+        let sorted =
+            runs.flat_map(move |run| run.order.iter().step_by(stride).filter_map(|at| run.peek(*at)));
+        sorted.chain(self.late.as_slice().iter().step_by(stride).map(|late| late.0.as_ref()))
     }
 }
 
-/// A slot in order. The entries stay in their chunks; what is sorted is their positions, which go on from
+/// A run: entries of a slot in order. The entries stay in their chunks; what is sorted is their positions, which go on from
 /// chunk to chunk: all but the last are full.
 #[derive(Clone, Debug)]
 struct Sorted<T> {
     chunks: Vec<Chunk<T>>,
     /// The latest first, so that the next is at the end.
     order: Vec<u32>,
-    sorter: Sorter,
 }
 
 impl<T> Sorted<T> {
     const fn new() -> Self {
-        Self { chunks: Vec::new(), order: Vec::new(), sorter: Sorter::new() }
+        Self { chunks: Vec::new(), order: Vec::new() }
     }
 
-    fn load(&mut self, mut list: List<T>, start: u64, last: u64, liveness: &mut Liveness) {
-        self.sorter.begin(list.len(), start, last);
-        while let Some(mut chunk) = list.take_chunk() {
+    /// Takes the chunks of one run out of a list. Says how many entries it has looked at.
+    fn load(
+        &mut self,
+        list: &mut List<T>,
+        start: u64,
+        last: u64,
+        sorter: &mut Sorter,
+        liveness: &mut Liveness,
+    ) -> usize {
+        let most = (RUN / Chunk::<T>::SIZE).max(1);
+        let mut looked = 0;
+        sorter.begin(list.len().min(most * Chunk::<T>::SIZE), start, last);
+        while self.chunks.len() < most
+            && let Some(mut chunk) = list.take_chunk()
+        {
+            looked += chunk.len();
             // This also brings the words into the cache that will be written when the entries are taken: many
             // at once in this short loop, instead of one by one then.
             let all_live = liveness.are_live(chunk.iter().map(|entry| entry.index));
             for at in 0..chunk.len() {
                 match chunk.peek(at) {
                     Some(entry) if all_live || liveness.is_live(entry.index) => {
-                        self.sorter.add(entry.due, entry.tie);
+                        sorter.add(entry.due, entry.tie);
                     }
                     Some(entry) => {
                         liveness.release(entry.index);
                         chunk.take(at);
-                        self.sorter.leave_out();
+                        sorter.leave_out();
                     }
-                    None => self.sorter.leave_out(),
+                    None => sorter.leave_out(),
                 }
             }
             self.chunks.push(chunk);
         }
-        let Self { chunks, order, sorter } = self;
+        let Self { chunks, order } = self;
         sorter.finish(order, |position| key(chunks, position));
+        looked
     }
 
     /// The chunks go back when everything in them has been taken.
@@ -203,6 +413,22 @@ impl<T> Sorted<T> {
             chunk.take(at)
         } else {
             None
+        }
+    }
+
+    fn peek(&self, position: u32) -> Option<Entry<&T>> {
+        let (chunk, at) = split::<T>(position);
+        self.chunks[chunk].peek(at)
+    }
+
+    /// Takes out what comes after a rank.
+    fn cut(&mut self, after: Rank, mut out: impl FnMut(Entry<T>)) {
+        let gone = self.order.partition_point(|position| key(&self.chunks, *position) > after);
+        for position in self.order.drain(..gone) {
+            let (chunk, at) = split::<T>(position);
+            if let Some(entry) = self.chunks[chunk].take(at) {
+                out(entry);
+            }
         }
     }
 

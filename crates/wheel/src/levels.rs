@@ -17,7 +17,7 @@
 //! Why not one list for each slot of a long ring: thousands of places to append to do not fit into the
 //! processor's caches and page tables. Sixty-four do, and moving an entry once more is cheaper than one miss.
 
-use crate::chunk::{Entry, Pool};
+use crate::chunk::{Chunk, Entry, Pool};
 use crate::list::List;
 use crate::liveness::Liveness;
 
@@ -107,13 +107,32 @@ impl<T> Levels<T> {
         let level = self.occupied.trailing_zeros();
         // Lists before the pointer's own have been taken, so the lowest is the next.
         let list = self.levels[level as usize].occupied.trailing_zeros();
-        let shift = level * GROUP;
-        let above = (present >> shift) & !(LISTS as u64 - 1);
-        Some(Occupied {
-            level: level as usize,
-            list: list as usize,
-            first: (above | u64::from(list)) << shift,
-        })
+        Some(Occupied { level: level as usize, list: list as usize, first: first_of(level, list, present) })
+    }
+
+    /// The list that comes last after the pointer.
+    pub(crate) fn last(&self, present: u64) -> Option<Occupied> {
+        let level = self.occupied.checked_ilog2()?;
+        let list = self.levels[level as usize].occupied.checked_ilog2()?;
+        Some(Occupied { level: level as usize, list: list as usize, first: first_of(level, list, present) })
+    }
+
+    /// The list that `number` lies in, if it holds something; `number` must be greater than `present`, the pointer's.
+    pub(crate) fn list_of(&self, number: u64, present: u64) -> Option<Occupied> {
+        let (level, list) = locate(number, present);
+        let is_occupied = self.levels[level].occupied & 1 << list != 0;
+        is_occupied.then_some(Occupied { level, list, first: number })
+    }
+
+    /// Takes the oldest chunk out of a list.
+    pub(crate) fn take_chunk(&mut self, at: Occupied) -> Option<Chunk<T>> {
+        let list = &mut self.levels[at.level].lists[at.list];
+        let chunk = list.take_chunk();
+        if list.is_empty() {
+            *list = List::new();
+            self.unset(at.level, at.list);
+        }
+        chunk
     }
 
     pub(crate) fn list(&self, at: Occupied) -> &List<T> {
@@ -130,6 +149,19 @@ impl<T> Levels<T> {
             *level = Level { lists: Vec::new(), occupied: 0 };
         }
         self.occupied = 0;
+    }
+
+    /// Every so many entries one, as if all lists were one.
+    pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
+        let mut skip = 0;
+        self.levels.iter().flat_map(|level| &level.lists).flat_map(move |list| {
+            let first = skip;
+            skip = match list.len().checked_sub(skip) {
+                Some(rest) => (stride - rest % stride) % stride,
+                None => skip - list.len(),
+            };
+            list.sample(first, stride)
+        })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<&T>> {
@@ -149,6 +181,13 @@ impl<T> Level<T> {
     fn make_lists(&mut self) {
         self.lists.resize_with(LISTS, List::new);
     }
+}
+
+/// The lowest number that a list stands for.
+fn first_of(level: u32, list: u32, present: u64) -> u64 {
+    let shift = level * GROUP;
+    let above = (present >> shift) & !(LISTS as u64 - 1);
+    (above | u64::from(list)) << shift
 }
 
 #[inline]

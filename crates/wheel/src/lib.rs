@@ -90,8 +90,8 @@
 //!
 //! The default, an hour of seconds, suits millisecond times and anything from one entry to tens of millions.
 //! A shorter tick sorts fewer entries at once. More slots make a turn longer, so that fewer entries are moved
-//! from turn to turn. When a turn begins, its entries are moved in one call of [`pop_due`](Wheel::pop_due), some 8 ns
-//! each: with many millions in one turn that is a pause worth knowing, and fewer slots make it shorter.
+//! from turn to turn. When a turn begins, its entries are moved, some 8 ns each, and a slot that the pointer reaches is put in order: with
+//! many millions in one turn or slot that is a pause worth knowing. [`pop_due_within`](Wheel::pop_due_within) does it in pieces.
 //!
 //! # What is not in here
 //!
@@ -109,7 +109,7 @@ mod sort;
 mod wheel;
 
 pub use geometry::{Geometry, GeometryError, MAX_SLOTS, Place};
-pub use wheel::{Expired, Handle, Waiting, Wheel};
+pub use wheel::{Cut, Expired, Handle, Popped, Waiting, Wheel};
 
 #[cfg(test)]
 mod tests;

@@ -48,6 +48,14 @@ impl<T> List<T> {
         self.full.iter().chain([&self.tail]).flat_map(Chunk::iter)
     }
 
+    /// Every so many entries one, from this one on.
+    pub(crate) fn sample(&self, first: usize, stride: usize) -> impl Iterator<Item = Entry<&T>> {
+        (first..self.len()).step_by(stride).filter_map(|at| {
+            let (chunk, at) = (at / Chunk::<T>::SIZE, at % Chunk::<T>::SIZE);
+            self.full.get(chunk).unwrap_or(&self.tail).peek(at)
+        })
+    }
+
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: Entry<T>, pool: &mut Pool<T>) {
         if self.tail.is_full() {
@@ -90,6 +98,11 @@ impl<T> List<T> {
 
     pub(crate) fn has_dead(&self) -> bool {
         self.dead > 0
+    }
+
+    /// An entry that may be in here has been cancelled; it is dropped when its chunk is taken.
+    pub(crate) fn note_cancelled(&mut self) {
+        self.dead += u32::from(self.len > 0);
     }
 
     /// An entry in here has been cancelled. Afterwards at most about a quarter of the entries are dead, but for

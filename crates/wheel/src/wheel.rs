@@ -11,12 +11,15 @@
 //! in `current`, later in this turn in `ring`, in a later turn in `turns`. The pointer moves only when `current`
 //! has nothing left to hand out, and then straight to the next list that holds something.
 //!
+//! The list that the pointer enters is *arriving* until all of it has been moved down or put in order: a long one may do so over
+//! several calls ([`Wheel::pop_due_within`]), and nothing is handed out meanwhile, because what is still to come may be due before it.
+//!
 //! `reached` may lie behind `now`, as long as nothing has been asked for: the pointer follows when it is.
 
 use std::fmt;
 
-use crate::chunk::{Entry, Pool};
-use crate::current::Current;
+use crate::chunk::{Chunk, Entry, Pool};
+use crate::current::{Current, Rank};
 use crate::geometry::{Geometry, Place};
 use crate::levels::{Levels, Occupied};
 use crate::list::List;
@@ -57,6 +60,9 @@ pub struct Wheel<T> {
     reached_slot: usize,
 
     current: Current<T>,
+    /// What arrives: the rest of the list whose range the pointer has entered, and what was found in it of the pointer's own tick.
+    arriving: List<T>,
+    arrived: List<T>,
     /// By slot. The pointer's own slot is in `current`.
     ring: Levels<T>,
     /// By turn.
@@ -119,6 +125,39 @@ pub struct Waiting<'a, T> {
     pub value: &'a T,
 }
 
+/// What [`Wheel::pop_due_within`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Popped<T> {
+    /// The next entry.
+    Entry(Expired<T>),
+    /// Nothing is due.
+    Nothing,
+    /// A crowded slot is not in order yet, and as many entries were looked at as was allowed. Ask again.
+    NotYet,
+}
+
+/// How far a [`Wheel::cut`] has come. It belongs to the wheel that it was begun with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    after: Rank,
+    /// Of the list in which the place lies, so many entries are still to be looked at. `None` before that list's turn.
+    left: Option<usize>,
+}
+
+impl Cut {
+    /// A cut of everything that comes after this place in the order of (due, tie).
+    #[must_use]
+    pub const fn after(due: u64, tie: u64) -> Self {
+        Self { after: (due, tie), left: None }
+    }
+
+    /// The due time and the tie of its place.
+    #[must_use]
+    pub const fn place(&self) -> (u64, u64) {
+        self.after
+    }
+}
+
 /// Where the pointer goes next.
 enum Next {
     Slots(Occupied),
@@ -144,6 +183,8 @@ impl<T> Wheel<T> {
             turn_start: 0,
             reached_slot: 0,
             current: Current::new(),
+            arriving: List::new(),
+            arrived: List::new(),
             ring: Levels::new(geometry.slots() as u64 - 1),
             turns: Levels::new(geometry.turn_of_tick(geometry.tick_of(u64::MAX))),
             pool: Pool::new(),
@@ -167,7 +208,9 @@ impl<T> Wheel<T> {
     pub fn insert(&mut self, due: u64, tie: u64, value: T) -> Handle {
         let (index, generation) = self.liveness.admit();
         let entry = Entry { due, tie, value, index };
-        let slot = self.place(entry, |wheel, entry| wheel.current.push_late(entry));
+        let slot = self.place(entry, |wheel, entry| {
+            wheel.current.push_late(entry, &mut wheel.liveness, &mut wheel.pool);
+        });
         self.on_slot[slot] += 1;
         self.len += 1;
         Handle { due, index, generation }
@@ -183,6 +226,8 @@ impl<T> Wheel<T> {
         if !self.liveness.cancel(handle.index, handle.generation) {
             return false;
         }
+        // It may be there instead of where it belongs.
+        self.arriving.note_cancelled();
         let tick = self.geometry.tick_of(handle.due);
         let slot = if tick <= self.reached {
             self.current.entry_cancelled(&mut self.liveness, &mut self.pool);
@@ -209,7 +254,7 @@ impl<T> Wheel<T> {
     /// Tells the time without taking anything out. Time that goes back is ignored.
     pub fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
-        if self.current.is_empty() {
+        if self.current.is_empty() && !self.is_arriving() {
             let target = self.geometry.tick_of(self.now);
             if self.next().is_none_or(|(_, tick)| tick > target) {
                 self.move_pointer(target);
@@ -223,17 +268,45 @@ impl<T> Wheel<T> {
     /// stays where it is, and still nothing comes out that is due after `to`.
     #[inline]
     pub fn pop_due(&mut self, to: u64) -> Option<Expired<T>> {
+        let mut looks = usize::MAX;
+        match self.pop_due_within(to, &mut looks) {
+            Popped::Entry(expired) => Some(expired),
+            Popped::Nothing | Popped::NotYet => None,
+        }
+    }
+
+    /// As [`pop_due`](Self::pop_due), but for a caller that must not be kept long by a crowded slot: looks at so many entries that
+    /// are not handed out yet, and at no more than some thousands beyond that, and takes them off `looks`.
+    ///
+    /// ```
+    /// use duewheel_wheel::{Geometry, Popped, Wheel};
+    ///
+    /// let mut wheel = Wheel::new(Geometry::default());
+    /// for id in 0..100_000 {
+    ///     wheel.insert(60_000, id, id);
+    /// }
+    /// let mut calls = 0;
+    /// while wheel.pop_due_within(60_000, &mut 1_000) == Popped::NotYet {
+    ///     calls += 1; // look at something else, and ask again
+    /// }
+    /// assert!(calls > 10);
+    /// ```
+    #[inline]
+    pub fn pop_due_within(&mut self, to: u64, looks: &mut usize) -> Popped<T> {
         self.now = self.now.max(to);
         loop {
+            if self.is_arriving() && !self.arrive(looks) {
+                return Popped::NotYet;
+            }
             if let Some(Entry { due, tie, value, .. }) = self.current.pop(to, &mut self.liveness) {
                 // What comes out is mostly due in the pointer's own tick, and then needs no division.
                 let slot =
                     if due < self.reached_start { self.geometry.slot_of(due) } else { self.reached_slot };
                 self.one_less(slot);
-                return Some(Expired { due, tie, value });
+                return Popped::Entry(Expired { due, tie, value });
             }
             if !self.reach_next(self.geometry.tick_of(to)) {
-                return None;
+                return Popped::Nothing;
             }
         }
     }
@@ -260,19 +333,27 @@ impl<T> Wheel<T> {
     /// again arrives at the entry in a handful of steps, at its exact time. Costs a look at a few words.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<u64> {
+        if self.is_arriving() {
+            return self.current.first_due().or(Some(u64::MAX)).map(|due| due.min(self.reached_start));
+        }
         self.current.first_due().or_else(|| Some(self.geometry.start_of_tick(self.next()?.1)))
     }
 
     /// The exact due time of the next entry. Reads one slot if the pointer has not reached it yet.
     #[must_use]
     pub fn next_due(&self) -> Option<u64> {
-        self.current.first_due().or_else(|| {
-            let list = match self.next()?.0 {
-                Next::Slots(at) => self.ring.list(at),
-                Next::Turns(at) => self.turns.list(at),
-            };
+        let first_of = |list: &List<T>| {
             list.iter().filter(|entry| self.liveness.is_live(entry.index)).map(|entry| entry.due).min()
-        })
+        };
+        let reached = self.current.first_due();
+        if reached.is_some() && !self.is_arriving() {
+            return reached;
+        }
+        let ahead = self.next().and_then(|(next, _)| match next {
+            Next::Slots(at) => first_of(self.ring.list(at)),
+            Next::Turns(at) => first_of(self.turns.list(at)),
+        });
+        [reached, first_of(&self.arriving), first_of(&self.arrived), ahead].into_iter().flatten().min()
     }
 
     /// How many entries are in the wheel; cancelled ones do not count.
@@ -343,11 +424,27 @@ impl<T> Wheel<T> {
 
     /// Everything in the wheel, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = Waiting<'_, T>> {
-        self.current.iter().chain(self.ring.iter()).chain(self.turns.iter()).filter_map(|entry| {
-            let generation = self.liveness.generation(entry.index)?;
-            let handle = Handle { due: entry.due, index: entry.index, generation };
-            Some(Waiting { handle, tie: entry.tie, value: entry.value })
-        })
+        let reached = self.current.iter().chain(self.arriving.iter()).chain(self.arrived.iter());
+        reached.chain(self.ring.iter()).chain(self.turns.iter()).filter_map(|entry| self.waiting(entry))
+    }
+
+    /// About one of every `stride` entries, wherever they lie: for an estimate of the whole that looks at few of them. All of them
+    /// for a stride of 1.
+    ///
+    /// # Panics
+    ///
+    /// If `stride` is 0.
+    pub fn sample(&self, stride: usize) -> impl Iterator<Item = Waiting<'_, T>> {
+        let reached = self.current.sample(stride).chain(self.arriving.sample(0, stride));
+        let reached = reached.chain(self.arrived.sample(0, stride));
+        let ahead = self.ring.sample(stride).chain(self.turns.sample(stride));
+        reached.chain(ahead).filter_map(|entry| self.waiting(entry))
+    }
+
+    fn waiting<'a>(&self, entry: Entry<&'a T>) -> Option<Waiting<'a, T>> {
+        let generation = self.liveness.generation(entry.index)?;
+        let handle = Handle { due: entry.due, index: entry.index, generation };
+        Some(Waiting { handle, tie: entry.tie, value: entry.value })
     }
 
     /// Cancels every entry for which `keep` says `false`. Looks at all of them.
@@ -364,6 +461,111 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// Goes on with a cut: takes out what comes after its place, the latest lists first, looks at about `most` entries and at no more
+    /// than some thousands beyond that. Says whether it has to be gone on with.
+    ///
+    /// What is inserted or moved down while a cut goes on may stay, although it comes after the place.
+    ///
+    /// ```
+    /// use duewheel_wheel::{Cut, Geometry, Wheel};
+    ///
+    /// let mut wheel = Wheel::new(Geometry::default());
+    /// for id in 0..10_000 {
+    ///     wheel.insert(1_000 * id, id, id);
+    /// }
+    /// let (mut cut, mut gone) = (Cut::after(2_499_000, u64::MAX), Vec::new());
+    /// while wheel.cut(&mut cut, 100, |id| gone.push(id)) {}
+    /// assert_eq!((wheel.len(), gone.len()), (2_500, 7_500));
+    /// assert!(gone.iter().all(|id| *id >= 2_500));
+    /// ```
+    pub fn cut(&mut self, cut: &mut Cut, most: usize, mut each: impl FnMut(T)) -> bool {
+        let mut looks = most;
+        let tick = self.geometry.tick_of(cut.after.0);
+        let turn = self.geometry.turn_of_tick(tick);
+        // Lists in which everything comes after it.
+        while looks > 0
+            && let Some(at) = self.turns.last(self.turn).filter(|at| at.first > turn)
+            && let Some(chunk) = self.turns.take_chunk(at)
+        {
+            self.cut_chunk(chunk, None, &mut looks, &mut each);
+        }
+        let slot = if tick < self.turn_start { Some(0) } else { self.slot_in_turn(tick) };
+        while looks > 0
+            && let Some(at) = self.ring.last(self.reached_slot as u64)
+            && slot.is_some_and(|slot| at.first > slot as u64)
+            && let Some(chunk) = self.ring.take_chunk(at)
+        {
+            self.cut_chunk(chunk, None, &mut looks, &mut each);
+        }
+        let more = looks == 0 || self.cut_boundary(cut, tick, &mut looks, &mut each);
+        if self.len == 0 {
+            self.nothing_left();
+        }
+        more && self.len > 0
+    }
+
+    /// Goes on with the list in which the place of a cut lies: as many entries as it had at first, or as many parts.
+    fn cut_boundary(
+        &mut self,
+        cut: &mut Cut,
+        tick: u64,
+        looks: &mut usize,
+        each: &mut impl FnMut(T),
+    ) -> bool {
+        if tick <= self.reached {
+            let left = cut.left.get_or_insert(self.current.parts());
+            while *looks > 0 && *left > 0 {
+                *left -= 1;
+                let (mut out, liveness) = (Vec::new(), &mut self.liveness);
+                let looked = self.current.cut(*left, cut.after, liveness, |entry| out.push(entry));
+                *looks = looks.saturating_sub(looked);
+                out.into_iter().for_each(|entry| self.take_out(entry, each));
+            }
+            return *left > 0;
+        }
+        let slot = self.slot_in_turn(tick);
+        loop {
+            let (levels, number, present) = match slot {
+                Some(slot) => (&mut self.ring, slot as u64, self.reached_slot as u64),
+                None => (&mut self.turns, self.geometry.turn_of_tick(tick), self.turn),
+            };
+            let Some(at) = levels.list_of(number, present) else { return false };
+            let left = cut.left.get_or_insert(levels.list(at).len());
+            if *left == 0 || *looks == 0 {
+                return *left > 0;
+            }
+            let Some(chunk) = levels.take_chunk(at) else { return false };
+            *left = left.saturating_sub(chunk.len());
+            self.cut_chunk(chunk, Some(cut.after), looks, each);
+        }
+    }
+
+    /// Takes out what comes after a rank, or everything, and puts the rest back behind what else its list holds.
+    fn cut_chunk(
+        &mut self,
+        mut chunk: Chunk<T>,
+        after: Option<Rank>,
+        looks: &mut usize,
+        each: &mut impl FnMut(T),
+    ) {
+        *looks = looks.saturating_sub(chunk.len());
+        chunk.drain(|entry| {
+            if after.is_some_and(|after| entry.key() <= after) && self.liveness.is_live(entry.index) {
+                self.place(entry, |wheel, entry| wheel.arrived.push(entry, &mut wheel.pool));
+            } else {
+                self.take_out(entry, each);
+            }
+        });
+        self.pool.put(chunk);
+    }
+
+    fn take_out(&mut self, entry: Entry<T>, each: &mut impl FnMut(T)) {
+        if self.liveness.release(entry.index) {
+            self.count_out(self.geometry.slot_of(entry.due));
+            each(entry.value);
+        }
+    }
+
     /// Removes everything. Time stays, and handles given out before are refused.
     pub fn clear(&mut self) {
         self.forget_all();
@@ -373,12 +575,17 @@ impl<T> Wheel<T> {
 
     #[inline]
     fn one_less(&mut self, slot: usize) {
-        // Saturating, because a handle that is taken for another one's (see `Handle`) names the wrong slot.
-        self.on_slot[slot] = self.on_slot[slot].saturating_sub(1);
-        self.len -= 1;
+        self.count_out(slot);
         if self.len == 0 {
             self.nothing_left();
         }
+    }
+
+    #[inline]
+    fn count_out(&mut self, slot: usize) {
+        // Saturating, because a handle that is taken for another one's (see `Handle`) names the wrong slot.
+        self.on_slot[slot] = self.on_slot[slot].saturating_sub(1);
+        self.len -= 1;
     }
 
     /// The slot of a tick that is not before `reached`, if it is of the present turn.
@@ -427,22 +634,48 @@ impl<T> Wheel<T> {
             return false;
         };
         self.move_pointer(tick);
-        let slot = match next {
-            Next::Slots(at) if at.is_single() => self.ring.take(at),
-            Next::Slots(at) => {
-                let list = self.ring.take(at);
-                self.move_down(list)
-            }
-            Next::Turns(at) => {
-                let list = self.turns.take(at);
-                self.move_down(list)
-            }
-        };
-        if !slot.is_empty() {
-            let start = self.reached_start;
-            let last = start.saturating_add(self.geometry.tick() - 1);
-            self.current.load(slot, start, last, &mut self.liveness, &mut self.pool);
+        match next {
+            Next::Slots(at) if at.is_single() => self.arrived = self.ring.take(at),
+            Next::Slots(at) => self.arriving = self.ring.take(at),
+            Next::Turns(at) => self.arriving = self.turns.take(at),
         }
+        true
+    }
+
+    #[inline]
+    fn is_arriving(&self) -> bool {
+        !self.arriving.is_empty() || !self.arrived.is_empty()
+    }
+
+    /// Distributes the list whose range the pointer has entered, and puts what is due in the pointer's own tick in order. Says
+    /// whether that is done; if not, as many entries were looked at as was allowed.
+    fn arrive(&mut self, looks: &mut usize) -> bool {
+        let some_dead = self.arriving.has_dead();
+        while *looks > 0
+            && let Some(mut chunk) = self.arriving.take_chunk()
+        {
+            *looks = looks.saturating_sub(chunk.len());
+            chunk.drain(|entry| {
+                if some_dead && !self.liveness.is_live(entry.index) {
+                    self.liveness.release(entry.index);
+                } else {
+                    self.place(entry, |wheel, entry| wheel.arrived.push(entry, &mut wheel.pool));
+                }
+            });
+            self.pool.put(chunk);
+        }
+        let start = self.reached_start;
+        let last = start.saturating_add(self.geometry.tick() - 1);
+        while *looks > 0 && self.arriving.is_empty() && !self.arrived.is_empty() {
+            let (liveness, pool) = (&mut self.liveness, &mut self.pool);
+            let looked = self.current.load(&mut self.arrived, start, last, liveness, pool);
+            *looks = looks.saturating_sub(looked);
+        }
+        if self.is_arriving() {
+            return false;
+        }
+        // What it knew of cancelled entries counts no more.
+        (self.arriving, self.arrived) = (List::new(), List::new());
         true
     }
 
@@ -456,30 +689,11 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Distributes a list whose range the pointer has just entered. What is due in the pointer's own tick is
-    /// returned.
-    fn move_down(&mut self, mut list: List<T>) -> List<T> {
-        let mut slot = List::new();
-        let some_dead = list.has_dead();
-        while let Some(mut chunk) = list.take_chunk() {
-            chunk.drain(|entry| {
-                if some_dead && !self.liveness.is_live(entry.index) {
-                    self.liveness.release(entry.index);
-                } else {
-                    self.place(entry, |wheel, entry| {
-                        slot.push(entry, &mut wheel.pool);
-                    });
-                }
-            });
-            self.pool.put(chunk);
-        }
-        slot
-    }
-
     /// Nothing live is left. Lists without anything live are emptied at once, so there is nothing to do but to
     /// start the indexes afresh; unless a handle was taken for another one's.
     fn nothing_left(&mut self) {
-        if self.current.is_empty() && self.ring.is_empty() && self.turns.is_empty() {
+        let nothing = self.current.is_empty() && !self.is_arriving();
+        if nothing && self.ring.is_empty() && self.turns.is_empty() {
             self.liveness.give_back_room();
         } else {
             self.clear();
@@ -493,6 +707,7 @@ impl<T> Wheel<T> {
 
     fn forget_all(&mut self) {
         self.current = Current::new();
+        (self.arriving, self.arrived) = (List::new(), List::new());
         self.pool = Pool::new();
         self.ring.clear();
         self.turns.clear();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use duewheel_wheel::{Geometry, Handle, Wheel};
+use duewheel_wheel::{Cut, Geometry, Handle, Popped, Wheel};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -25,7 +25,11 @@ enum Step {
     Advance(Time),
     Pop(Time),
     Expire(Time),
+    /// A pop that may look at so few entries that it has to be asked again.
+    PopWithin(Time, usize),
     Retain(u64),
+    /// A cut behind a place: so many entries at a time, so many times at most.
+    Cut(Time, u64, usize, usize),
     Clear,
 }
 
@@ -48,7 +52,10 @@ fn steps() -> impl Strategy<Value = Step> {
         8 => times().prop_map(Step::Advance),
         20 => times().prop_map(Step::Pop),
         6 => times().prop_map(Step::Expire),
+        12 => (times(), 0usize..20).prop_map(|(time, looks)| Step::PopWithin(time, looks)),
         1 => (1u64..5).prop_map(Step::Retain),
+        1 => (times(), 0u64..4, 1usize..20, prop_oneof![1usize..3, Just(usize::MAX)])
+            .prop_map(|(time, tie, most, times)| Step::Cut(time, tie, most, times)),
         1 => Just(Step::Clear),
     ]
 }
@@ -119,6 +126,30 @@ impl Pair {
                 let to = self.resolve(time);
                 while self.pop(to) {}
             }
+            Step::PopWithin(time, looks) => {
+                let to = self.resolve(time);
+                self.pop_within(to, *looks);
+            }
+            Step::Cut(time, tie, most, times) => {
+                let place = (self.resolve(time), *tie);
+                // What arrives just now might stay: all of it shall have arrived.
+                self.pop_within(self.now, usize::MAX);
+                let mut cut = Cut::after(place.0, place.1);
+                let (mut gone, mut more) = (Vec::new(), true);
+                for _ in 0..*times {
+                    more = self.wheel.cut(&mut cut, *most, |serial| gone.push(serial));
+                    if !more {
+                        break;
+                    }
+                }
+                for serial in gone {
+                    let (handle, tie) = self.given[serial];
+                    assert!((handle.due(), tie) > place, "it is behind the cut");
+                    assert!(self.model.remove(&(handle.due(), tie, serial)), "each goes once");
+                }
+                let behind = self.model.range((place.0, place.1, usize::MAX)..).count();
+                assert!(more || behind == 0, "{behind} behind the cut stayed");
+            }
             Step::Retain(keep) => {
                 self.wheel.retain(|waiting| *waiting.value as u64 % 5 < *keep);
                 self.model.retain(|(_, _, serial)| *serial as u64 % 5 < *keep);
@@ -142,6 +173,27 @@ impl Pair {
             assert!(self.model.remove(&(popped.due, popped.tie, popped.value)), "each comes out once");
         }
         popped.is_some()
+    }
+
+    /// What was due, if it could be told.
+    fn pop_within(&mut self, to: u64, mut looks: usize) -> Option<bool> {
+        self.now = self.now.max(to);
+        let expected = self.model.first().copied().filter(|(due, ..)| *due <= to);
+        match self.wheel.pop_due_within(to, &mut looks) {
+            Popped::NotYet => {
+                assert_eq!(looks, 0, "it has looked at as many as it may");
+                None
+            }
+            Popped::Nothing => {
+                assert_eq!(expected, None);
+                Some(false)
+            }
+            Popped::Entry(popped) => {
+                assert_eq!(Some((popped.due, popped.tie)), expected.map(|(due, tie, _)| (due, tie)));
+                assert!(self.model.remove(&(popped.due, popped.tie, popped.value)), "each comes out once");
+                Some(true)
+            }
+        }
     }
 
     fn check(&self) {

@@ -16,6 +16,20 @@ use crate::transport::wire::Limits;
 /// Bytes of a frame beside the body and the headers of one operation, at most.
 const OF_FRAME: usize = 4_096;
 
+/// Bytes of an operation in a frame beside its weight, mostly.
+const OF_OPERATION: usize = 64;
+
+/// What of a parcel goes to the node that owns its shard, which takes smaller ones than this node does.
+#[derive(Debug)]
+pub(crate) enum Fits {
+    /// These operations; the others are answered.
+    Rest(Parcel),
+    /// None; all are answered.
+    Nothing,
+    /// All of them, but not together.
+    Pieces(Parcel),
+}
+
 /// Operations of one submission, kept until their answer is final, because they may have to be sent again.
 #[derive(Debug)]
 pub(crate) struct Parcel {
@@ -108,26 +122,21 @@ impl Parcel {
     }
 
     /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
-    /// and its answers come to the same caller; `None` when nothing is.
-    pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Option<Parcel> {
-        let too_large = |op: &Op| op.weight() > limits.bytes.saturating_sub(OF_FRAME);
+    /// and its answers come to the same caller.
+    pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Fits {
+        // One that is alone in a frame that is too large is too large, whatever its weight says.
+        let alone = self.ops.len() == 1;
+        let too_large = |op: &Op| alone || op.weight() > limits.bytes.saturating_sub(OF_FRAME);
         let refusals: Vec<_> =
             self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
         if refusals.iter().all(Option::is_none) {
-            // All together are too much, which nobody sends whose limits are those of the others.
-            let Limits { bytes, parts, .. } = limits;
-            let what = format_args!(
-                "its node takes {parts} operations of {bytes} bytes at a time: send fewer at once"
-            );
-            let what = what.to_string();
-            let error = StoreError::new(ErrorKind::Unavailable, what);
-            self.refuse(&CallError::Store { error, outcome: Outcome::NotApplied });
-            return None;
+            // All together are too much: this node takes larger submissions than the other one.
+            return Fits::Pieces(self);
         }
         if refusals.iter().all(Option::is_some) {
             // Nobody there any more: nothing to tell.
             let _ = self.to.send(refusals.into_iter().flatten().collect());
-            return None;
+            return Fits::Nothing;
         }
         let mut refused = refusals.iter().map(Option::is_some);
         let mut ops = self.ops;
@@ -143,7 +152,33 @@ impl Parcel {
             // What is granted goes with a request of its own, so nothing is to be given back.
             let _ = caller.send(all.collect());
         });
-        Some(Parcel { weight: ops.iter().map(Op::weight).sum(), waiters: waiters(&ops), ops, to, ..self })
+        Fits::Rest(Parcel {
+            weight: ops.iter().map(Op::weight).sum(),
+            waiters: waiters(&ops),
+            ops,
+            to,
+            ..self
+        })
+    }
+
+    /// Its operations in pieces, in order, each of which the node that owns the shard takes at a time; at least two, so that
+    /// a piece that is too large all the same comes to an end. And where their answers go, all together.
+    pub(crate) fn in_pieces(self, limits: Limits) -> (Vec<Vec<Op>>, oneshot::Sender<Answers>) {
+        let half = self.ops.len().div_ceil(2).max(1);
+        let most = limits.bytes.saturating_sub(OF_FRAME);
+        let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
+        for op in self.ops {
+            let more = op.weight().saturating_add(OF_OPERATION);
+            let is_full = bytes.saturating_add(more) > most || piece.len() >= limits.parts.min(half);
+            if is_full && !piece.is_empty() {
+                pieces.push(std::mem::take(&mut piece));
+                bytes = 0;
+            }
+            bytes = bytes.saturating_add(more);
+            piece.push(op);
+        }
+        pieces.push(piece);
+        (pieces, self.to)
     }
 
     /// The last word: the same error for each.

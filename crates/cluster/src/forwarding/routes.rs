@@ -24,7 +24,8 @@ use duewheel_shard::pending::Pending;
 use duewheel_shard::shared::{EndOnPanic, Shared};
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::forwarding::attempt::{Parcel, moved, name_waiters, undo, unknown};
+use crate::forwarding::attempt::{Fits, Parcel, moved, name_waiters, undo, unknown};
+use crate::transport::wire::Limits;
 use crate::transport::{NotAsked, Outcome, Peer};
 
 /// How long a submission looks for an owner: less than a client waits for an answer.
@@ -354,8 +355,12 @@ impl Ways {
                 Err(NotAsked::Overloaded) => parcel.refuse(&CallError::Overloaded),
                 Err(NotAsked::TooLarge(limits)) => {
                     return match parcel.without_large(limits, &self.0.runtime) {
-                        Some(rest) => self.dispatch(state, rest),
-                        None => None,
+                        Fits::Rest(rest) => self.dispatch(state, rest),
+                        Fits::Nothing => None,
+                        Fits::Pieces(parcel) => {
+                            self.send_in_pieces(parcel, limits);
+                            None
+                        }
                     };
                 }
                 Err(NotAsked::NotKnown(why)) => {
@@ -369,6 +374,28 @@ impl Ways {
             },
         }
         None
+    }
+
+    /// Sends operations that the owner does not take together: one piece after the other, each when the one before is
+    /// answered, so that they are decided in their order. As in any submission, each is accepted or refused by itself.
+    fn send_in_pieces(&self, parcel: Parcel, limits: Limits) {
+        let (shard, patience) = (parcel.shard, parcel.patience);
+        let (pieces, to) = parcel.in_pieces(limits);
+        let ways = self.clone();
+        self.0.runtime.spawn(async move {
+            let _end = ways.end_on_panic();
+            let mut all = Answers::new();
+            for piece in pieces {
+                let (answer, answers) = oneshot::channel();
+                let ops = piece.len();
+                ways.send(shard, piece, patience, answer);
+                let lost = || (0..ops).map(|_| Err(CallError::Lost("the shard gave no answer"))).collect();
+                all.extend(answers.await.unwrap_or_else(|_| lost()));
+            }
+            if let Err(answers) = to.send(all) {
+                undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op));
+            }
+        });
     }
 
     /// Waits for what becomes of a parcel.

@@ -64,7 +64,7 @@ impl FleetOptions {
             advertise: None,
             bind: None,
             certificates: None,
-            speaks: Speaks::default(),
+            speaks: Speaks::of_this_process(),
             shards_if_new: 1,
             settle_delay: DEFAULT_SETTLE_DELAY,
             seed: None,
@@ -248,6 +248,7 @@ fn join(
         name: options.name.as_str().into(),
         advertise: advertise.into(),
         shards_if_new: options.shards_if_new.max(1),
+        settle_delay: options.settle_delay,
     };
     let lease = coordinator.lease();
     let until = Instant::now() + lease + lease / 4;

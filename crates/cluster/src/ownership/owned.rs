@@ -12,6 +12,7 @@ use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
 use duewheel_shard::backoff::Pause;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
+use duewheel_shard::health::{Health, ThreadIn};
 use duewheel_shard::inbox::{Door, Inbox};
 use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::runner::{Opener, StartError, WhenFenced};
@@ -238,9 +239,14 @@ impl Owned {
         self.states.iter().any(|s| matches!(s, State::Opening { .. } | State::Closing(_)))
     }
 
-    /// Whether the driver of a shard hangs.
-    pub(crate) fn hangs(&self) -> bool {
-        self.here().any(|here| here.shared.health().tick_age_ms >= HANGS_MS)
+    /// Whether the driver of a shard hangs, and what has its thread: a store only if it has all of those that hang.
+    pub(crate) fn hangs(&self) -> Option<ThreadIn> {
+        let health = self.here().map(|here| here.shared.health());
+        let hanging = health.filter(|health| health.tick_age_ms >= HANGS_MS);
+        // One that has just come back from its store is on its way to the next call, or to its next round.
+        let of_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
+        let what = |health: Health| if of_store(&health) { ThreadIn::Store } else { ThreadIn::Ours };
+        hanging.map(what).reduce(|one, other| if one == other { one } else { ThreadIn::Ours })
     }
 
     /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
@@ -275,9 +281,9 @@ impl Owned {
         self.ill.remove(&shard);
     }
 
-    /// The weakest level that answers of a shard here had last; `None` without one.
+    /// What the answers of all shards here have reached that came last; `None` without a shard.
     pub(crate) fn level(&self) -> Option<Level> {
-        self.here().map(|here| here.shared.level()).min()
+        self.here().map(|here| here.shared.level()).reduce(Level::and)
     }
 
     fn here(&self) -> impl Iterator<Item = &Here> {

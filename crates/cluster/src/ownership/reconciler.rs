@@ -14,6 +14,7 @@ use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner};
 use duewheel_shard::backoff::jittered;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
+use duewheel_shard::health::ThreadIn;
 use duewheel_shard::inbox::Door;
 use duewheel_shard::shared::{End, Wish, bug};
 use duewheel_shard::thread::panic_text;
@@ -436,8 +437,10 @@ impl Keeper {
 
     /// For those who look at the node.
     fn tell(&mut self) {
-        if !self.owned.hangs() {
-            self.core.shared.tick();
+        match self.owned.hangs() {
+            None => self.core.shared.tick(),
+            Some(ThreadIn::Store) => self.core.shared.waits_for_store(),
+            Some(ThreadIn::Ours) => {}
         }
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
         let trouble = trouble.or_else(|| self.without_owner());

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duewheel_core::engine::{Ask, FromReply, Op, Page, QueueView, Reply, Stats, Typed};
+use duewheel_core::engine::{Applied, Ask, FromReply, Op, Page, QueueView, Reply, Stats, Typed};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -103,9 +103,7 @@ impl Router {
                 Ok(refused.map_or(Reply::Done, Reply::Configure))
             }
             Op::Resume { queue } => self.all(Op::resume(queue), patience).await.map(|_| Reply::Done),
-            Op::Purge { queue } => {
-                Ok(Reply::Count(self.all(Op::purge(queue), patience).await?.into_iter().sum()))
-            }
+            Op::Purge { queue } => Ok(Reply::Count(merge::sum(self.all(Op::purge(queue), patience).await?))),
             Op::SessionClosed { session } => {
                 self.close(session).await;
                 Ok(Reply::Done)
@@ -173,19 +171,21 @@ impl Router {
     async fn until_enough(
         &self,
         max: usize,
-        asked: impl Fn(usize) -> Typed<u64>,
+        asked: impl Fn(usize) -> Typed<Applied<u64>>,
     ) -> Result<Reply, CallError> {
         let max = max.min(self.policy.max_step);
-        let mut done = 0;
+        let (mut done, mut counts) = (0_usize, Vec::new());
         for shard in self.each() {
             let left = max.saturating_sub(done);
             if left == 0 {
                 break;
             }
             match self.ask_shards(vec![(shard, asked(left))], Patience::None).await {
-                Ok(counts) => {
-                    let more = counts.into_iter().map(|n| usize::try_from(n).unwrap_or(left));
-                    done = more.fold(done, usize::saturating_add);
+                Ok(more) => {
+                    for n in &more {
+                        done = done.saturating_add(usize::try_from(n.what).unwrap_or(left));
+                    }
+                    counts.extend(more);
                 }
                 Err(CallError::Store { error, .. }) if done > 0 => {
                     return Err(CallError::Store { error, outcome: Outcome::Unknown });
@@ -193,7 +193,7 @@ impl Router {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Reply::Count(done as u64))
+        Ok(Reply::Count(merge::sum(counts)))
     }
 
     /// What the shards and this node know of one queue.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    Attended, Counts, Histogram, QueueView, QuotaUse, Rates, Stats, View, WheelView,
+    Applied, Attended, Counts, Histogram, QueueView, QuotaUse, Rates, Stats, View, WheelView,
 };
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -98,6 +98,15 @@ pub(crate) fn queues(
             || view.pause != Pause::Running
     });
     all.into_values().collect()
+}
+
+/// How many a change of several shards has changed, and what all of them have reached.
+pub(crate) fn sum(shards: Vec<Applied<u64>>) -> Applied<u64> {
+    let both = |a: Applied<u64>, b: Applied<u64>| Applied {
+        what: a.what.saturating_add(b.what),
+        level: a.level.and(b.level),
+    };
+    shards.into_iter().reduce(both).unwrap_or_default()
 }
 
 fn counts(a: Counts, b: Counts) -> Counts {
@@ -359,6 +368,18 @@ mod tests {
         assert_eq!((merged.counts, merged.resolution_ms), (vec![5, 10], 120));
         let nothing = Histogram { before: 0, after: 0, ..columns(60, 60, 60, &[0]) };
         assert_eq!(common_columns(&[nothing, columns(0, 120, 120, &[4, 5])]), None);
+    }
+
+    #[test]
+    fn a_count_says_what_all_shards_have_reached() {
+        use duewheel_core::store::Level::{Buffered, Fsync, Memory, Quorum};
+        let of = |all: &[(u64, _)]| {
+            let Applied { what, level } =
+                sum(all.iter().map(|&(what, level)| Applied { what, level }).collect());
+            (what, level)
+        };
+        assert_eq!(of(&[(2, Fsync), (3, Quorum), (0, Buffered)]), (5, Buffered));
+        assert_eq!((of(&[(7, Quorum)]), of(&[])), ((7, Quorum), (0, Memory)));
     }
 
     #[test]

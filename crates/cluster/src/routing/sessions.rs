@@ -235,13 +235,13 @@ mod tests {
         let proof = Proof::Session(SESSION);
         let extend = Op::Extend { id: MessageId(1), proof, lease_ms: None };
         let watch = sessions.watch(&extend, ShardId(0)).unwrap();
-        sessions.answered(watch, &Ok(Reply::Extend(Ok(WallMs(0)))), 250 * MS);
+        sessions.answered(watch, &Ok(Reply::Extend(Ok(WallMs(0).into()))), 250 * MS);
         assert_eq!(first(0), Some(300), "100 ms from 250 on, and the other one");
         let ack = Op::Ack { id: MessageId(2), proof };
         let watch = sessions.watch(&ack, ShardId(0)).unwrap();
         sessions.answered(watch, &Err(CallError::Overloaded), 0);
         assert_eq!(first(0), Some(300), "not settled");
-        sessions.answered(watch, &Ok(Reply::Settle(Ok(Settled::Acked))), 0);
+        sessions.answered(watch, &Ok(Reply::Settle(Ok(Settled::Acked.into()))), 0);
         assert_eq!(first(0), Some(350));
         assert_eq!(first(350), None, "it has run out");
         assert!(sessions.watch(&ack, ShardId(0)).is_none());

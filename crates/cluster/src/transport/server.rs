@@ -20,7 +20,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::client::hear_greeting;
 use super::handshake::{Hello, MAGIC, Proofs, Role, Welcome, Who};
-use super::strangers::Strangers;
+use super::strangers::{Refusals, Strangers};
 use super::{Agreed, Ends, Frames, Heard, Open, Terms, tls};
 use crate::forwarding::attempt::{moved, undo, waiters};
 use crate::transport::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL};
@@ -50,6 +50,7 @@ pub(crate) trait Host: Send + Sync + 'static {
 pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Host>) {
     let _end = host.end_on_panic();
     let strangers = Strangers::default();
+    let refusals = Arc::new(Refusals::default());
     let nodes = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -63,7 +64,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             continue;
         };
         let mut place = strangers.enter(from.ip());
-        let (terms, host, nodes) = (terms.clone(), host.clone(), nodes.clone());
+        let (terms, host, nodes, refusals) = (terms.clone(), host.clone(), nodes.clone(), refusals.clone());
         connections.spawn(async move {
             let _end = host.end_on_panic();
             let greeted = tokio::select! {
@@ -76,12 +77,8 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             drop(place);
             let (stream, who, agreed) = match greeted {
                 Ok(Ok(greeted)) => greeted,
-                Ok(Err(error)) => {
-                    return tracing::warn!(%from, %error, "refused a connection at the nodes' port");
-                }
-                Err(_) => {
-                    return tracing::warn!(%from, "a connection at the nodes' port said nothing in time");
-                }
+                Ok(Err(error)) => return refusals.say(from, &error),
+                Err(_) => return refusals.say(from, &"it said nothing in time"),
             };
             let Ok(_one) = nodes.try_acquire_owned() else {
                 return tracing::warn!(node = %who.name, "there are too many connections of nodes");

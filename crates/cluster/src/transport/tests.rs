@@ -185,11 +185,11 @@ async fn many_requests_are_in_flight_and_each_gets_its_own_answer() {
     let sent: Vec<_> = (0..100).map(|n| Op::CancelReserve { waiter: WaiterId(n) }).collect();
     assert_eq!(order, sent, "in the order of asking");
     for (n, submission) in came.into_iter().enumerate().rev() {
-        submission.answer.send(vec![Ok(Reply::Count(n as u64))]).unwrap();
+        submission.answer.send(vec![Ok(Reply::Count((n as u64).into()))]).unwrap();
     }
     for (n, outcome) in asked.into_iter().enumerate() {
         let Outcome::Answered(answers) = outcome.await.unwrap() else { panic!("no answer to {n}") };
-        assert!(matches!(&answers[..], [Ok(Reply::Count(count))] if *count == n as u64), "{n}: {answers:?}");
+        assert!(matches!(&answers[..], [Ok(Reply::Count(count))] if **count == n as u64), "{n}: {answers:?}");
     }
     assert_eq!(pair.peer.flying(), 0);
     until("nothing is open but the connection", || pair.terms.open() == 1).await;

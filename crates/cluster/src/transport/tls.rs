@@ -6,7 +6,8 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ring::signature::Ed25519KeyPair;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -38,7 +39,8 @@ pub(super) const FIRST_BYTE: u8 = 0x16;
 /// A certificate and key of a node, and the authority that the certificates of all nodes are from.
 ///
 /// The certificate is shown to other nodes whether this one asks or is asked, so it must be good for servers and for
-/// clients, and name the host of [`NodeOptions::advertise`](crate::NodeOptions::advertise).
+/// clients, and name the host of [`NodeOptions::advertise`](crate::NodeOptions::advertise). All clones are one: what
+/// takes the place of one, takes that of all.
 #[derive(Clone)]
 pub struct PeerCertificates(Tls);
 
@@ -111,7 +113,14 @@ impl PeerCertificates {
             .with_protocol_versions(&[&TLS13])
             .and_then(|config| config.with_webpki_verifier(servers).with_client_auth_cert(chain, key))
             .map_err(of_key)?;
-        Ok(PeerCertificates(Tls::new(server, client)))
+        Ok(PeerCertificates(Tls::new(server, client, Names::Checked)))
+    }
+
+    /// From now on these are shown to other nodes, and theirs are checked by their authority. Connections that are there
+    /// go on as they were made.
+    pub fn replace(&self, others: &PeerCertificates) {
+        let sides = others.0.sides();
+        *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = sides;
     }
 
     pub(crate) fn tls(&self) -> Tls {
@@ -119,20 +128,39 @@ impl PeerCertificates {
     }
 }
 
-/// How this node speaks TLS, as the one who asks and as the one who is asked.
+/// How this node speaks TLS. Clones are the same, also after [`PeerCertificates::replace`].
 #[derive(Clone, Debug)]
-pub(crate) struct Tls {
+pub(crate) struct Tls(Arc<RwLock<Sides>>);
+
+/// How it speaks TLS as the one who asks, and as the one who is asked.
+#[derive(Clone, Debug)]
+struct Sides {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    names: Names,
+}
+
+/// Whether the other node's key must be that of the host it was looked for at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    Checked,
+    /// It says nothing of a name; so any address will do.
+    Any,
 }
 
 impl Tls {
-    fn new(mut server: ServerConfig, mut client: ClientConfig) -> Self {
+    fn new(mut server: ServerConfig, mut client: ClientConfig, names: Names) -> Self {
         // Each connection stands for itself.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         client.resumption = Resumption::disabled();
-        Tls { server: Arc::new(server), client: Arc::new(client) }
+        client.enable_sni = names == Names::Checked;
+        let sides = Sides { server: Arc::new(server), client: Arc::new(client), names };
+        Tls(Arc::new(RwLock::new(sides)))
+    }
+
+    fn sides(&self) -> Sides {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// With a key that is drawn now.
@@ -159,7 +187,7 @@ impl Tls {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyKey(provider)))
             .with_no_client_auth();
-        Ok(Tls::new(server, client))
+        Ok(Tls::new(server, client, Names::Any))
     }
 
     /// Speaks TLS with the node at an address, `host:port`.
@@ -170,8 +198,13 @@ impl Tls {
     ) -> io::Result<(tokio_rustls::client::TlsStream<TcpStream>, Binding)> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(self.client.clone()).connect(name, stream).await.map_err(in_words)?;
+        let Sides { client, names, .. } = self.sides();
+        let name = match names {
+            Names::Checked => ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+            // Neither sent nor checked. Not every name that a resolver knows is one of DNS (`node_a`).
+            Names::Any => ServerName::IpAddress(Ipv4Addr::UNSPECIFIED.into()),
+        };
+        let stream = TlsConnector::from(client).connect(name, stream).await.map_err(in_words)?;
         let binding = stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None);
         Ok((stream, binding.map_err(io::Error::other)?))
     }
@@ -181,7 +214,7 @@ impl Tls {
         &self,
         stream: TcpStream,
     ) -> io::Result<(tokio_rustls::server::TlsStream<TcpStream>, Binding)> {
-        let stream = TlsAcceptor::from(self.server.clone()).accept(stream).await.map_err(in_words)?;
+        let stream = TlsAcceptor::from(self.sides().server).accept(stream).await.map_err(in_words)?;
         let binding = stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None);
         Ok((stream, binding.map_err(io::Error::other)?))
     }

@@ -6,23 +6,26 @@
 //! | … | a [`Head`] in postcard |
 //! | … | as many operations, or answers, as the head says, one after the other in postcard |
 //!
+//! From version 4 on the level of an applied change follows each answer that has one ([`Reply::level`]), but that of
+//! an enqueue, which has always had it. An answer of version 3 without it counts as [`Level::Memory`]: nothing more is known.
+//!
 //! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which
 //! come first, are the same in all versions from 3 on; a later one may append to them.
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Answers, Patience};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use dialect::Dialect;
+use dialect::{Dialect, LevelsOnWire};
 
 /// Raised with every change of these bytes, those of operations and answers included, and of the assignment of shards: a row of
 /// [`dialect::DIALECTS`].
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// Bytes of the length before each frame.
 pub(crate) const LENGTH: usize = 4;
@@ -249,8 +252,14 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&Head::Answers { id, answers: parts })?;
     for answer in answers {
-        let answer: Result<&Reply, Failure> = answer.as_ref().map_err(Failure::from);
-        frame = push(frame, &answer)?;
+        let part: Result<&Reply, Failure> = answer.as_ref().map_err(Failure::from);
+        frame = push(frame, &part)?;
+        if dialect.levels == LevelsOnWire::Beside
+            && let Ok(reply) = answer
+            && let Some(level) = level_beside(reply)
+        {
+            frame = push(frame, &level)?;
+        }
     }
     finish(dialect.close(frame), limits.bytes)
 }
@@ -266,12 +275,11 @@ pub(crate) fn read(bytes: &[u8], limits: Limits, dialect: &Dialect) -> Result<Fr
     let (head, rest) = take::<Head>(bytes)?;
     let (frame, rest) = match head {
         Head::Request { id, shard, patience, ops } => {
-            let (ops, rest) = parts::<Op>(rest, ops, limits)?;
+            let (ops, rest) = parts(rest, ops, limits, take::<Op>)?;
             (Frame::Request { id, shard, patience, ops }, rest)
         }
         Head::Answers { id, answers } => {
-            let (answers, rest) = parts::<Result<Reply, Failure>>(rest, answers, limits)?;
-            let answers = answers.into_iter().map(|a| a.map_err(CallError::from)).collect();
+            let (answers, rest) = parts(rest, answers, limits, |bytes| take_answer(bytes, dialect))?;
             (Frame::Answers { id, answers }, rest)
         }
         Head::NotMine { id, why } => (Frame::NotMine { id, why }, rest),
@@ -330,8 +338,36 @@ fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
     postcard::take_from_bytes(bytes).map_err(|_| WireError::Damaged)
 }
 
+/// An answer, and its level where the version has it beside the answer.
+fn take_answer<'a>(
+    bytes: &'a [u8],
+    dialect: &Dialect,
+) -> Result<(Result<Reply, CallError>, &'a [u8]), WireError> {
+    let (answer, mut rest) = take::<Result<Reply, Failure>>(bytes)?;
+    let mut answer = answer.map_err(CallError::from);
+    if dialect.levels == LevelsOnWire::Beside
+        && let Ok(reply) = &mut answer
+        && level_beside(reply).is_some()
+    {
+        let (level, behind) = take(rest)?;
+        reply.reached(level);
+        rest = behind;
+    }
+    Ok((answer, rest))
+}
+
+/// The level of an answer that does not carry it in its own bytes.
+fn level_beside(reply: &Reply) -> Option<Level> {
+    if matches!(reply, Reply::Enqueue(_)) { None } else { reply.level() }
+}
+
 /// So many parts. Each takes a byte at least, so a number that lies makes no room for nothing.
-fn parts<T: DeserializeOwned>(bytes: &[u8], n: u32, limits: Limits) -> Result<(Vec<T>, &[u8]), WireError> {
+fn parts<'a, T>(
+    bytes: &'a [u8],
+    n: u32,
+    limits: Limits,
+    take: impl Fn(&'a [u8]) -> Result<(T, &'a [u8]), WireError>,
+) -> Result<(Vec<T>, &'a [u8]), WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
     if n > limits.parts {
         return Err(WireError::TooLarge);

@@ -14,8 +14,8 @@ use crate::time::WallMs;
 use super::input::{Attempt, Edit, Enqueue, Hold, ListCursor, Op, Proof, Reserve, Target};
 use super::quota::QuotaUse;
 use super::reply::{
-    ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply, Reserved,
-    SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
+    Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
+    Reserved, SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };
 
 /// An operation whose answer has a type.
@@ -115,7 +115,7 @@ impl Op {
     }
 
     /// [`Op::Ack`]
-    pub fn ack(id: MessageId, proof: impl Into<Proof>) -> Typed<Result<Settled, SettleRefusal>> {
+    pub fn ack(id: MessageId, proof: impl Into<Proof>) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         Typed::new(Op::Ack { id, proof: proof.into() })
     }
 
@@ -126,13 +126,17 @@ impl Op {
         attempt: Attempt,
         delay_ms: Option<u64>,
         note: &str,
-    ) -> Typed<Result<Settled, SettleRefusal>> {
+    ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         let (proof, note) = (proof.into(), note.into());
         Typed::new(Op::Nack { id, proof, attempt, delay_ms, priority: None, note })
     }
 
     /// [`Op::Bury`], with the priority that the message has.
-    pub fn bury(id: MessageId, proof: impl Into<Proof>, note: &str) -> Typed<Result<Settled, SettleRefusal>> {
+    pub fn bury(
+        id: MessageId,
+        proof: impl Into<Proof>,
+        note: &str,
+    ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         Typed::new(Op::Bury { id, proof: proof.into(), priority: None, note: note.into() })
     }
 
@@ -141,12 +145,12 @@ impl Op {
         id: MessageId,
         proof: impl Into<Proof>,
         lease_ms: Option<u64>,
-    ) -> Typed<Result<WallMs, SettleRefusal>> {
+    ) -> Typed<Result<Applied<WallMs>, SettleRefusal>> {
         Typed::new(Op::Extend { id, proof: proof.into(), lease_ms })
     }
 
     /// [`Op::Cancel`]
-    pub fn cancel(target: Target) -> Typed<Result<Box<Outline>, ChangeRefusal>> {
+    pub fn cancel(target: Target) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         Typed::new(Op::Cancel { target })
     }
 
@@ -155,27 +159,27 @@ impl Op {
         target: Target,
         edit: Box<Edit>,
         if_generation: Option<u32>,
-    ) -> Typed<Result<Box<Outline>, ChangeRefusal>> {
+    ) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         Typed::new(Op::Postpone { target, edit, if_generation })
     }
 
     /// [`Op::Fire`]
-    pub fn fire(target: Target) -> Typed<Result<Box<Outline>, ChangeRefusal>> {
+    pub fn fire(target: Target) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         Typed::new(Op::Fire { target })
     }
 
     /// [`Op::FireMany`]
-    pub fn fire_many(queue: QueueName, max: usize) -> Typed<u64> {
+    pub fn fire_many(queue: QueueName, max: usize) -> Typed<Applied<u64>> {
         Typed::new(Op::FireMany { queue, max })
     }
 
     /// [`Op::Redrive`]
-    pub fn redrive(id: MessageId) -> Typed<Result<Box<Outline>, ChangeRefusal>> {
+    pub fn redrive(id: MessageId) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         Typed::new(Op::Redrive { id })
     }
 
     /// [`Op::RedriveMany`]
-    pub fn redrive_many(queue: QueueName, max: usize) -> Typed<u64> {
+    pub fn redrive_many(queue: QueueName, max: usize) -> Typed<Applied<u64>> {
         Typed::new(Op::RedriveMany { queue, max })
     }
 
@@ -185,7 +189,7 @@ impl Op {
     }
 
     /// [`Op::Outline`]
-    pub fn outline(id: MessageId) -> Typed<Result<Box<Outline>, ChangeRefusal>> {
+    pub fn outline(id: MessageId) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         Typed::new(Op::Outline { id })
     }
 
@@ -248,7 +252,7 @@ impl Op {
     }
 
     /// [`Op::Purge`]
-    pub fn purge(queue: QueueName) -> Typed<u64> {
+    pub fn purge(queue: QueueName) -> Typed<Applied<u64>> {
         Typed::new(Op::Purge { queue })
     }
 
@@ -285,21 +289,21 @@ impl FromReply for Result<Box<Grant>, ChangeRefusal> {
     }
 }
 
-impl FromReply for Result<Settled, SettleRefusal> {
+impl FromReply for Result<Applied<Settled>, SettleRefusal> {
     fn from_reply(reply: Reply) -> Option<Self> {
         let Reply::Settle(settled) = reply else { return None };
         Some(settled)
     }
 }
 
-impl FromReply for Result<WallMs, SettleRefusal> {
+impl FromReply for Result<Applied<WallMs>, SettleRefusal> {
     fn from_reply(reply: Reply) -> Option<Self> {
         let Reply::Extend(until) = reply else { return None };
         Some(until)
     }
 }
 
-impl FromReply for Result<Box<Outline>, ChangeRefusal> {
+impl FromReply for Result<Applied<Box<Outline>>, ChangeRefusal> {
     fn from_reply(reply: Reply) -> Option<Self> {
         let Reply::Change(outline) = reply else { return None };
         Some(outline)
@@ -358,7 +362,7 @@ impl FromReply for () {
     }
 }
 
-impl FromReply for u64 {
+impl FromReply for Applied<u64> {
     fn from_reply(reply: Reply) -> Option<Self> {
         let Reply::Count(n) = reply else { return None };
         Some(n)

@@ -377,7 +377,7 @@ impl Engine {
         if done == 0 {
             return GivenUp::Untouched(to);
         }
-        self.respond(to, Reply::Count(done as u64), fx);
+        self.respond(to, Reply::Count((done as u64).into()), fx);
         GivenUp::Told
     }
 
@@ -414,7 +414,7 @@ impl Engine {
             if many.left() > 0 && !next.is_empty() {
                 self.gather(now, to, &queue, Want::Change(what, many), next, fx);
             } else {
-                self.respond(to, Reply::Count(many.done as u64), fx);
+                self.respond(to, Reply::Count((many.done as u64).into()), fx);
             }
         }
     }

@@ -21,6 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use duewheel_wheel::Cut;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
@@ -51,7 +52,7 @@ const WORTH_LEAVING_OUT: u64 = 64;
 /// About how many bytes the record of a removal takes.
 const OF_A_REMOVAL: usize = 256;
 
-const CLASSES: [Class; 2] = [Class::At, Class::After];
+pub(super) const CLASSES: [Class; 2] = [Class::At, Class::After];
 
 /// What is under way, and what has changed meanwhile.
 #[derive(Debug, Default)]
@@ -59,11 +60,13 @@ pub(super) struct Loading {
     tickets: u64,
     flights: BTreeMap<u64, Flight>,
     /// Everything up to here is in memory, for each clock class.
-    horizon: [Option<Cursor>; 2],
+    pub(super) horizon: [Option<Cursor>; 2],
     /// A page for the horizon is under way.
-    near: [Option<Near>; 2],
+    pub(super) near: [Option<Near>; 2],
+    /// What was scheduled behind the horizon and is on its way out of memory.
+    pub(super) cuts: [Option<Cut>; 2],
     /// Messages scheduled behind the horizon, by chance.
-    beyond: [usize; 2],
+    pub(super) beyond: [usize; 2],
     /// Pages of backlogs under way.
     backlogs: usize,
     /// Queues with a backlog, for each clock class; and some that had one.
@@ -97,10 +100,10 @@ enum LoadState {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Near {
+pub(super) struct Near {
     until: u64,
     /// The horizon went back meanwhile: the page does not fit any more.
-    void: bool,
+    pub(super) void: bool,
 }
 
 /// How far a queue with a backlog is in memory, in one clock class.
@@ -109,9 +112,9 @@ pub(super) struct Backlog {
     /// Everything up to here is in memory. `None`: the horizon counts.
     pub(super) limit: Option<Cursor>,
     /// A page up to this time is under way, under this ticket.
-    catching: Option<(u64, u64)>,
+    pub(super) catching: Option<(u64, u64)>,
     /// The lowest place that was turned away meanwhile.
-    dropped: Option<Cursor>,
+    pub(super) dropped: Option<Cursor>,
 }
 
 impl Backlog {
@@ -361,6 +364,10 @@ impl Engine {
         let mut until = self.due_counts.reach(class, from, rows as u64).unwrap_or(u64::MAX);
         if behind && !self.has_room() {
             until = until.min(today); // what is due takes no room in the wheel
+        }
+        // What was to leave memory lies within the page, or before it: from here on it must be in memory again.
+        if self.loading.cuts[c].as_ref().is_some_and(|cut| until >= cut.place().0) {
+            self.loading.cuts[c] = None;
         }
         let except = self.list_left_out(class);
         let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
@@ -647,78 +654,6 @@ impl Engine {
 
     fn is_news(&self, row: &Row, as_of: Lsn) -> bool {
         self.rows.slot(row.message.id).is_none() && !self.loading.is_newer(&row.message, as_of)
-    }
-
-    /// Moves the horizon back when the wheel holds too much.
-    fn shrink(&mut self, now: Now) {
-        let policy = &self.policy;
-        let (most, bytes) = (policy.near_messages, policy.near_bytes as u64);
-        if self.schedule.len() <= most && self.near_weight <= bytes {
-            return;
-        }
-        let mut waiting: Vec<(u64, Class, Cursor, u64)> = Vec::with_capacity(self.schedule.len());
-        for class in CLASSES {
-            for slot in self.schedule.iter(class) {
-                let entry = self.rows.get(slot);
-                let place = (entry.life.due.raw(), entry.message.id);
-                waiting.push((now.until(entry.life.due), class, place, entry.message.weight() as u64));
-            }
-        }
-        waiting.sort_unstable();
-        let (mut kept, mut weight) = (0, 0);
-        for (.., w) in &waiting {
-            weight += w;
-            if kept > 0 && (kept >= most / 2 || weight > bytes / 2) {
-                break;
-            }
-            kept += 1;
-        }
-        for class in CLASSES {
-            let first_gone = waiting[kept..].iter().filter(|w| w.1 == class).map(|w| w.2).min();
-            if let Some((due, id)) = first_gone {
-                self.draw_back(class, (due, MessageId(id.0 - 1)));
-            }
-        }
-    }
-
-    /// Everything scheduled behind a place leaves memory.
-    fn draw_back(&mut self, class: Class, to: Cursor) {
-        let c = class as usize;
-        self.loading.beyond[c] = 0;
-        // Without a horizon nothing is known to be in memory, and that stays so.
-        let to = self.loading.horizon[c].map_or(to, |horizon| horizon.min(to));
-        self.loading.horizon[c] = self.loading.horizon[c].map(|_| to);
-        if let Some(near) = &mut self.loading.near[c] {
-            near.void = true;
-        }
-        for idx in std::mem::take(&mut self.loading.limited[c]) {
-            if !self.queues.contains(idx) {
-                continue;
-            }
-            let backlog = &mut self.queues.get_mut(idx).backlog[c];
-            let Some(limit) = backlog.limit else { continue };
-            backlog.limit = Some(limit.min(to));
-            if backlog.catching.is_some() {
-                backlog.dropped = Some(backlog.dropped.map_or(to, |dropped| dropped.min(to)));
-            }
-            self.loading.limited[c].insert(idx);
-            if limit > to {
-                self.note_hunger(idx);
-            }
-        }
-        let rows = &self.rows;
-        let is_within = |slot| {
-            let entry = rows.get(slot);
-            (entry.life.due.raw(), entry.message.id) <= to
-        };
-        for slot in self.schedule.retain(class, is_within) {
-            let entry = self.rows.get_mut(slot);
-            self.near_weight -= entry.message.weight() as u64;
-            // Until the end of the batch: an operation of it may have found it in memory and not been looked up.
-            entry.place = Place::Far;
-            let id = entry.message.id;
-            self.far.push((slot, id));
-        }
     }
 
     /// Tells when the next message is due that is scheduled, once that is known: what is behind the horizon is due later than

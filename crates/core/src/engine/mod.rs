@@ -46,6 +46,7 @@ mod reserve;
 mod rows;
 mod schedule;
 mod settle;
+mod shrink;
 mod waiters;
 
 use std::cell::Cell;
@@ -61,9 +62,9 @@ pub use input::{
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
-    Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram, LATENESS_MS,
-    Limit, Outline, Page, Part, QueueView, Rates, Reply, Reserved, SettingsField, SettingsRefusal,
-    SettleRefusal, Settled, Stats, View, WheelView,
+    Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
+    LATENESS_MS, Limit, Outline, Page, Part, QueueView, Rates, Reply, Reserved, SettingsField,
+    SettingsRefusal, SettleRefusal, Settled, Stats, View, WheelView,
 };
 
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
@@ -410,27 +411,30 @@ impl Engine {
                 self.undelivered(now, &leases, fx);
                 Reply::Done
             }
-            Op::Ack { id, proof } => Reply::Settle(self.ack(now, id, proof, fx)),
+            Op::Ack { id, proof } => Reply::Settle(self.ack(now, id, proof, fx).map(Applied::from)),
             Op::Nack { id, proof, attempt, delay_ms, priority, note } => {
-                Reply::Settle(self.nack(now, id, proof, attempt, delay_ms, priority, &note, fx))
+                let nacked = self.nack(now, id, proof, attempt, delay_ms, priority, &note, fx);
+                Reply::Settle(nacked.map(Applied::from))
             }
             Op::Bury { id, proof, priority, note } => {
-                Reply::Settle(self.bury(now, id, proof, priority, &note, fx))
+                Reply::Settle(self.bury(now, id, proof, priority, &note, fx).map(Applied::from))
             }
-            Op::Extend { id, proof, lease_ms } => Reply::Extend(self.extend(now, id, proof, lease_ms, fx)),
-            Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx)),
-            Op::Cancel { target } => Reply::Change(self.cancel(now, &target, fx)),
+            Op::Extend { id, proof, lease_ms } => {
+                Reply::Extend(self.extend(now, id, proof, lease_ms, fx).map(Applied::from))
+            }
+            Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx).map(Applied::from)),
+            Op::Cancel { target } => Reply::Change(self.cancel(now, &target, fx).map(Applied::from)),
             Op::Postpone { target, edit, if_generation } => {
-                Reply::Change(self.postpone(now, &target, *edit, if_generation, fx))
+                Reply::Change(self.postpone(now, &target, *edit, if_generation, fx).map(Applied::from))
             }
-            Op::Fire { target } => Reply::Change(self.fire(now, &target, fx)),
+            Op::Fire { target } => Reply::Change(self.fire(now, &target, fx).map(Applied::from)),
             Op::FireMany { queue, max } => return self.fire_many(now, to, &queue, max, fx),
-            Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx)),
+            Op::Redrive { id } => Reply::Change(self.redrive(now, id, fx).map(Applied::from)),
             Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
             Op::Get { target } => Reply::View(self.look(now, &target)),
             Op::Outline { id } => {
                 let slot = self.live(id).ok_or(ChangeRefusal::NotFound);
-                Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot))))
+                Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot)).into()))
             }
             Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
             Op::List { queue, state, after, limit } => {
@@ -450,7 +454,7 @@ impl Engine {
                 self.resume(&queue, fx);
                 Reply::Done
             }
-            Op::Purge { queue } => Reply::Count(self.purge(&queue, fx)),
+            Op::Purge { queue } => Reply::Count(self.purge(&queue, fx).into()),
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);
@@ -474,9 +478,11 @@ impl Engine {
     pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
         let now = self.advance(now);
         self.unfinished = false;
-        self.expire_leases(now, fx);
+        // A run that is put in order is looked at whole: the other half of the rows is for that.
+        let mut looks = (self.policy.max_step / 2).max(1);
+        self.expire_leases(now, &mut looks, fx);
         self.close_sessions(now, fx);
-        self.fire_due(now, fx);
+        self.fire_due(now, &mut looks, fx);
         self.end_pauses(now, fx);
         self.expire_dead(now, fx);
         self.finish_manys(now, fx);

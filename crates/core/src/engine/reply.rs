@@ -1,5 +1,6 @@
 //! What the engine answers. Refusals are values: one comparable enum per operation.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::id::{LeaseToken, MessageId};
@@ -24,12 +25,12 @@ pub enum Reply {
     /// To [`super::Op::ReserveOne`].
     ReserveOne(Result<Box<Grant>, ChangeRefusal>),
     /// To [`super::Op::Ack`], [`super::Op::Nack`], [`super::Op::Bury`] and [`super::Op::Delete`].
-    Settle(Result<Settled, SettleRefusal>),
+    Settle(Result<Applied<Settled>, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
-    Extend(Result<WallMs, SettleRefusal>),
+    Extend(Result<Applied<WallMs>, SettleRefusal>),
     /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`]
     /// and [`super::Op::Outline`]: the message as it is now (for a cancel: as it was).
-    Change(Result<Box<Outline>, ChangeRefusal>),
+    Change(Result<Applied<Box<Outline>>, ChangeRefusal>),
     /// To [`super::Op::Get`] and [`super::Op::Peek`].
     View(Option<Box<View>>),
     /// To [`super::Op::List`].
@@ -45,7 +46,7 @@ pub enum Reply {
     /// To [`super::Op::Stats`].
     Stats(Box<Stats>),
     /// To [`super::Op::Purge`], [`super::Op::FireMany`], [`super::Op::RedriveMany`].
-    Count(u64),
+    Count(Applied<u64>),
     /// To [`super::Op::SessionDeadline`]: ms until then.
     Deadline(Option<u64>),
     /// To [`super::Op::NextDue`].
@@ -57,10 +58,15 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Says in an accepted enqueue what the store has reached.
-    pub fn reached(&mut self, level: Level) {
-        if let Reply::Enqueue(Ok(done)) = self {
-            done.level = level;
+    /// Says in the answer to an applied change what the store has reached. Other answers have no place for it.
+    pub fn reached(&mut self, reached: Level) {
+        if let Reply::Enqueue(Ok(Enqueued { level, .. }))
+        | Reply::Settle(Ok(Applied { level, .. }))
+        | Reply::Extend(Ok(Applied { level, .. }))
+        | Reply::Change(Ok(Applied { level, .. }))
+        | Reply::Count(Applied { level, .. }) = self
+        {
+            *level = reached;
         }
     }
 
@@ -72,6 +78,19 @@ impl Reply {
             Reply::ReserveOne(Ok(grant)) => vec![lease(grant)],
             _ => Vec::new(),
         }
+    }
+
+    /// The level that the answer to an applied change says; `None` in refusals and in the answers to everything else.
+    pub fn level(&self) -> Option<Level> {
+        if let Reply::Enqueue(Ok(Enqueued { level, .. }))
+        | Reply::Settle(Ok(Applied { level, .. }))
+        | Reply::Extend(Ok(Applied { level, .. }))
+        | Reply::Change(Ok(Applied { level, .. }))
+        | Reply::Count(Applied { level, .. }) = self
+        {
+            return Some(*level);
+        }
+        None
     }
 
     /// Weight of the bodies, keys and headers in it, in bytes.
@@ -104,6 +123,32 @@ impl Reply {
             | Reply::NextDue(_)
             | Reply::Done => 0,
         }
+    }
+}
+
+/// What a change has done, and how safe that is. It can be used as what it holds.
+///
+/// Between nodes it travels without its level, which is beside the answer: an earlier version does not say it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+pub struct Applied<T> {
+    /// What was done.
+    pub what: T,
+    /// How safe it is. The engine does not know: its caller says it with [`Reply::reached`] when the answer leaves.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub level: Level,
+}
+
+impl<T> From<T> for Applied<T> {
+    fn from(what: T) -> Self {
+        Applied { what, level: Level::default() }
+    }
+}
+
+impl<T> Deref for Applied<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.what
     }
 }
 

@@ -18,6 +18,7 @@ use super::operation::{Named, OnLease};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
+use super::schedule::{Schedule, Turn};
 use super::waiters::Waiter;
 
 /// What too much of is leased.
@@ -174,29 +175,51 @@ impl Engine {
     }
 
     /// Makes messages ready whose time has come.
-    pub(super) fn fire_due(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn fire_due(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
         for _ in 0..self.policy.max_step {
-            let Some(slot) = self.schedule.pop_due(now) else { return };
-            // Its handle is used up; taking it out only corrects the counts.
-            self.take_out(slot);
-            if self.is_live(slot) {
-                self.put_in_place(now, slot, fx);
-            } else {
-                let entry = self.forget(slot);
-                self.release(entry.queue);
+            match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {
+                None => return,
+                Some(Turn::NotYet) => break,
+                Some(Turn::Of(slot)) => {
+                    // Its handle is used up; taking it out only corrects the counts.
+                    self.take_out(slot);
+                    if self.is_live(slot) {
+                        self.put_in_place(now, slot, fx);
+                    } else {
+                        let entry = self.forget(slot);
+                        self.release(entry.queue);
+                    }
+                }
             }
         }
         self.unfinished = true;
     }
 
     /// Ends leases that have run out.
-    pub(super) fn expire_leases(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn expire_leases(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
         let mut budget = self.budget();
         while self.spend(&mut budget, 1) {
-            let Some(slot) = self.schedule.pop_lease(now) else { return };
-            self.lease_expired += 1;
-            self.end_lease(now, slot, Ended::LeaseExpired, fx);
+            match self.turn(looks, |schedule, looks| schedule.pop_lease(now, looks)) {
+                None => return,
+                Some(Turn::NotYet) => return self.unfinished = true,
+                Some(Turn::Of(slot)) => {
+                    self.lease_expired += 1;
+                    self.end_lease(now, slot, Ended::LeaseExpired, fx);
+                }
+            }
         }
+    }
+
+    /// What the pointer meets next; counts what is looked at for it.
+    fn turn(
+        &mut self,
+        looks: &mut usize,
+        pop: impl FnOnce(&mut Schedule, &mut usize) -> Option<Turn>,
+    ) -> Option<Turn> {
+        let before = *looks;
+        let turn = pop(&mut self.schedule, looks);
+        self.worked(before - *looks);
+        turn
     }
 
     /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than

@@ -1,6 +1,6 @@
 //! What waits for time: one wheel for each clock class, one for leases.
 
-use duewheel_wheel::{Geometry, GeometryError, Handle, Wheel};
+use duewheel_wheel::{Cut, Geometry, GeometryError, Handle, Popped, Wheel};
 
 use crate::id::MessageId;
 use crate::policy::Policy;
@@ -14,6 +14,15 @@ pub(super) struct Schedule {
     at: Wheel<Slot>,
     after: Wheel<Slot>,
     leases: Wheel<Slot>,
+}
+
+/// What the pointer has met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// This one has its turn.
+    Of(Slot),
+    /// A crowded slot is not in order yet.
+    NotYet,
 }
 
 impl Schedule {
@@ -43,15 +52,26 @@ impl Schedule {
     }
 
     /// The next message that is due. Never one that is early, whatever the wall clock did: the wheel compares with the
-    /// time given here, not with the greatest it has seen.
-    pub(super) fn pop_due(&mut self, now: Now) -> Option<Slot> {
-        let popped = self.after.pop_due(now.engine.0).or_else(|| self.at.pop_due(now.wall.0));
-        popped.map(|e| e.value)
+    /// time given here, not with the greatest it has seen. A crowded slot is put in order over several calls: `looks` is at how many of
+    /// its entries this one may look.
+    pub(super) fn pop_due(&mut self, now: Now, looks: &mut usize) -> Option<Turn> {
+        match self.after.pop_due_within(now.engine.0, looks) {
+            Popped::Entry(e) => Some(Turn::Of(e.value)),
+            // The other class has its turn, too.
+            after => match self.at.pop_due_within(now.wall.0, looks) {
+                Popped::Entry(e) => Some(Turn::Of(e.value)),
+                at => (after == Popped::NotYet || at == Popped::NotYet).then_some(Turn::NotYet),
+            },
+        }
     }
 
     /// The next lease that has run out.
-    pub(super) fn pop_lease(&mut self, now: Now) -> Option<Slot> {
-        self.leases.pop_due(now.engine.0).map(|e| e.value)
+    pub(super) fn pop_lease(&mut self, now: Now, looks: &mut usize) -> Option<Turn> {
+        match self.leases.pop_due_within(now.engine.0, looks) {
+            Popped::Entry(e) => Some(Turn::Of(e.value)),
+            Popped::NotYet => Some(Turn::NotYet),
+            Popped::Nothing => None,
+        }
     }
 
     /// When to look again; at the latest when the next entry is due.
@@ -79,22 +99,14 @@ impl Schedule {
         self.leases.len()
     }
 
-    /// Slots of all messages in a ring.
-    pub(super) fn iter(&self, class: Class) -> impl Iterator<Item = Slot> + '_ {
-        self.ring(class).iter().map(|w| *w.value)
+    /// Slots of about one of every so many messages in a ring; of all for a stride of 1.
+    pub(super) fn sample(&self, class: Class, stride: usize) -> impl Iterator<Item = Slot> + '_ {
+        self.ring(class).sample(stride).map(|w| *w.value)
     }
 
-    /// Takes out of a ring what is not to be kept, and returns it.
-    pub(super) fn retain(&mut self, class: Class, keep: impl Fn(Slot) -> bool) -> Vec<Slot> {
-        let mut gone = Vec::new();
-        self.ring_mut(class).retain(|w| {
-            let kept = keep(*w.value);
-            if !kept {
-                gone.push(*w.value);
-            }
-            kept
-        });
-        gone
+    /// Takes out of a ring what comes behind the place of a cut, looking at about so many; whether there may be more of it.
+    pub(super) fn cut(&mut self, class: Class, cut: &mut Cut, most: usize, gone: &mut Vec<Slot>) -> bool {
+        self.ring_mut(class).cut(cut, most, |slot| gone.push(slot))
     }
 
     pub(super) fn ring(&self, class: Class) -> &Wheel<Slot> {

@@ -36,6 +36,9 @@ pub struct Candidate {
     pub advertise: Box<str>,
     /// How many shards there are to be if nobody has taken part before. Fixed from then on.
     pub shards_if_new: u32,
+    /// How long a node that comes must stay before this one gives shards up to it. Nodes that wait for different times
+    /// want different owners, so it is the same at all.
+    pub settle_delay: Duration,
 }
 
 /// What a node is told when it takes part.
@@ -99,8 +102,8 @@ pub trait Coordinator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`super::ErrorKind::Fenced`] while another living node has the name. [`super::ErrorKind::Corrupt`] for a cluster
-    /// of an unknown format, one that places by another rule ([`PLACEMENT`]) or has another lease, and one that is not
-    /// there and must not be made.
+    /// of an unknown format, one that places by another rule ([`PLACEMENT`]), one whose living nodes have another lease or
+    /// another `settle_delay`, and one that is not there and must not be made.
     fn join(&self, candidate: &Candidate) -> Result<Joined, StoreError>;
 
     /// Says that the node is alive, and gives all nodes that are, itself included, by name.

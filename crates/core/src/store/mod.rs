@@ -248,7 +248,7 @@ pub struct Progress {
     pub written: Lsn,
     /// Safe as `level` says.
     pub durable: Lsn,
-    /// The weakest level that a group has reached which became durable since this was told last; the level of the last
+    /// What all groups have reached that became durable since this was told last ([`Level::and`]); the level of the last
     /// group if none has. It is [`Store::level`] where a store always reaches what it promises.
     pub level: Level,
 }
@@ -267,8 +267,18 @@ pub enum Room {
     RemoveOnly,
 }
 
-/// What "durable" means, as replies say it; in order, the weakest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// What "durable" means, as replies say it.
+///
+/// | level | survives the end of the process | a power failure | the loss of the machine |
+/// |---|---|---|---|
+/// | `memory` | no | no | no |
+/// | `buffered` | yes | but for what came last | no |
+/// | `fsync` | yes | yes | no |
+/// | `best_effort_replicated` | yes | as `buffered` | mostly |
+/// | `quorum` | yes | yes | yes |
+///
+/// So `fsync` and `best_effort_replicated` are not in an order: see [`Level::and`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Level {
     /// In memory only.
@@ -293,6 +303,23 @@ impl Level {
             Level::Fsync => "fsync",
             Level::Quorum => "quorum",
             Level::BestEffortReplicated => "best_effort_replicated",
+        }
+    }
+
+    /// What both levels guarantee: the level of two changes that are spoken of together.
+    #[must_use]
+    pub fn and(self, other: Level) -> Level {
+        match (self, other) {
+            (Level::Memory, _) | (_, Level::Memory) => Level::Memory,
+            (Level::Buffered, _) | (_, Level::Buffered) => Level::Buffered,
+            (Level::Quorum, other) => other,
+            (this, Level::Quorum) => this,
+            (Level::Fsync, Level::Fsync) => Level::Fsync,
+            (Level::BestEffortReplicated, Level::BestEffortReplicated) => Level::BestEffortReplicated,
+            // One survives a power failure and the other the loss of a machine: both survive the end of a process.
+            (Level::Fsync, Level::BestEffortReplicated) | (Level::BestEffortReplicated, Level::Fsync) => {
+                Level::Buffered
+            }
         }
     }
 }
@@ -519,3 +546,31 @@ impl std::error::Error for StoreError {}
 
 /// Called by a store's own threads when progress was made or a page was loaded.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use super::Level::{self, BestEffortReplicated, Buffered, Fsync, Memory, Quorum};
+
+    /// What is lost at most: at the end of the process, at a power failure, with the machine.
+    fn survives(level: Level) -> [bool; 3] {
+        match level {
+            Memory => [false, false, false],
+            Buffered => [true, false, false],
+            Fsync => [true, true, false],
+            BestEffortReplicated => [true, false, true],
+            Quorum => [true, true, true],
+        }
+    }
+
+    /// Story: levels were ordered, so a synced change and a replicated one together were said to be synced, and a power
+    /// failure of the master lost the second.
+    #[test]
+    fn two_levels_together_promise_what_both_do_and_no_more() {
+        let all = [Memory, Buffered, Fsync, BestEffortReplicated, Quorum];
+        for (a, b) in all.into_iter().flat_map(|a| all.map(|b| (a, b))) {
+            let [of_a, of_b, of_both] = [a, b, a.and(b)].map(survives);
+            let both = [0, 1, 2].map(|n| of_a[n] && of_b[n]);
+            assert_eq!(of_both, both, "{a:?} and {b:?} are {:?}", a.and(b));
+        }
+    }
+}

@@ -187,7 +187,7 @@ fn many_messages_are_fired_in_several_steps() {
     }
     let (largest, to) = steps_of(&mut rig, Op::FireMany { queue: queue("q"), max: 1_500 });
     assert!(largest.bytes <= 1_500_000, "{} bytes in a step", largest.bytes);
-    assert_eq!(rig.reply(to), Some(Reply::Count(1_500)));
+    assert_eq!(rig.reply(to), Some(Reply::Count(1_500.into())));
     assert_eq!(state_counts(&mut rig).ready, 1_500);
 }
 
@@ -202,7 +202,7 @@ fn what_changes_while_many_are_fired_is_fired_as_it_is_then() {
     rig.raw(Op::Cancel { target: Target::Id(ids[1]) });
     rig.settle();
     let Some(Reply::Count(fired)) = rig.reply(first) else { panic!() };
-    assert!((9..=10).contains(&fired), "{fired}");
+    assert!((9..=10).contains(&*fired), "{}", *fired);
     let counts = state_counts(&mut rig);
     assert_eq!(counts.ready + counts.scheduled, 29);
 }
@@ -279,7 +279,7 @@ fn leases_survive_a_purge_however_they_end() {
     let counts = state_counts(&mut rig);
     assert_eq!((counts.scheduled, counts.ready, counts.leased), (1, 118, 0));
     let Reply::Count(purged) = rig.call(Op::Purge { queue: queue("q") }) else { panic!() };
-    assert_eq!(purged, 119);
+    assert_eq!(*purged, 119);
     rig.settle();
     let list = Op::List { queue: queue("q"), state: None, after: None, limit: 10 };
     assert!(matches!(rig.call(list), Reply::Page(page) if page.views.is_empty()));

@@ -18,7 +18,7 @@ fn pages_of_one_row_load_everything_in_every_sequence() {
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
     assert_eq!(stats.counts, Counts { scheduled: 3, ready: 0, leased: 1, dead: 1, estimated: false });
     let ack = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
-    assert_eq!(ack, Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(ack, Reply::Settle(Ok(Settled::Acked.into())));
 }
 
 /// Memory for a hundred messages.
@@ -44,7 +44,7 @@ fn stats(rig: &mut Rig) -> Stats {
 fn ack_all(rig: &mut Rig, grants: &[Grant]) {
     for grant in grants {
         let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };
-        assert_eq!(rig.call(ack), Reply::Settle(Ok(Settled::Acked)));
+        assert_eq!(rig.call(ack), Reply::Settle(Ok(Settled::Acked.into())));
     }
 }
 
@@ -151,7 +151,7 @@ fn a_purge_of_far_messages_is_one_record_and_reads_nothing() {
     let brought = rig.brought;
     let (to, fx) = rig.raw(Op::Purge { queue: queue("q") });
     assert!(fx.iter().filter(|e| matches!(e, Effect::Append(_))).count() == 1);
-    assert_eq!(rig.reply(to), Some(Reply::Count(2_000)));
+    assert_eq!(rig.reply(to), Some(Reply::Count(2_000.into())));
     assert_eq!(rig.brought, brought);
     assert_eq!(rig.table.len(), 1);
     rig.put("q", 5, Some("k7"));
@@ -205,8 +205,8 @@ fn listings_show_everything_once_wherever_it_is() {
         panic!()
     };
     assert!(first.due_in_ms > 0 && first.due_in_ms < 1_000);
-    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 3 }), Reply::Count(3));
-    assert_eq!(rig.call(Op::FireMany { queue: queue("q"), max: 50 }), Reply::Count(50));
+    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 3 }), Reply::Count(3.into()));
+    assert_eq!(rig.call(Op::FireMany { queue: queue("q"), max: 50 }), Reply::Count(50.into()));
     let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
     assert_eq!(views[0].counts.scheduled + views[0].counts.ready, 400 - 5 - 1);
     assert_eq!((views[0].counts.leased, views[0].counts.dead), (5, 1));

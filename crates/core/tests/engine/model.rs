@@ -395,11 +395,14 @@ impl Case {
         let Reply::Settle(reply) = self.rig.call(Op::Ack { id, proof: token.into() }) else { panic!() };
         match self.held(id, token) {
             Some((at, _)) => {
-                assert_eq!(reply, Ok(Settled::Acked));
+                assert_eq!(reply, Ok(Settled::Acked.into()));
                 let m = self.model.live.remove(at);
                 self.acked.insert(id, (token, m.queue, self.rig.now.engine));
             }
-            None => assert_eq!(reply, self.acked_before(id, token).ok_or(SettleRefusal::LeaseLost)),
+            None => assert_eq!(
+                reply,
+                self.acked_before(id, token).map(Applied::from).ok_or(SettleRefusal::LeaseLost)
+            ),
         }
     }
 
@@ -428,12 +431,12 @@ impl Case {
         let m = &mut self.model.live[at];
         m.forgiven += u32::from(attempt == Attempt::NotYet);
         if m.attempt - m.forgiven >= m.max {
-            assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts)));
+            assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts).into()));
             m.stage = S::Dead(now.wall.0);
             self.model.died += 1;
             return;
         }
-        let Ok(Settled::Again(again)) = reply else { panic!("{reply:?}") };
+        let Ok(Applied { what: Settled::Again(again), .. }) = reply else { panic!("{reply:?}") };
         let waits = again.0 - now.wall.0;
         match delay_ms {
             Some(ms) => assert_eq!(waits, ms),
@@ -449,7 +452,7 @@ impl Case {
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         match self.held(id, token) {
             Some((at, _)) => {
-                assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried)));
+                assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried).into()));
                 self.model.live[at].stage = S::Dead(self.rig.now.wall.0);
                 self.model.died += 1;
             }
@@ -468,7 +471,7 @@ impl Case {
         let now = self.rig.now;
         match self.held(id, token) {
             Some((at, true)) => {
-                assert_eq!(reply, Ok(WallMs(now.wall.0 + lease_ms)));
+                assert_eq!(reply, Ok(WallMs(now.wall.0 + lease_ms).into()));
                 let S::Leased(_, until, _) = &mut self.model.live[at].stage else { panic!() };
                 *until = now.engine.0 + lease_ms;
             }
@@ -476,7 +479,7 @@ impl Case {
         }
     }
 
-    fn change(&mut self, op: Op) -> Result<Box<Outline>, ChangeRefusal> {
+    fn change(&mut self, op: Op) -> Result<Applied<Box<Outline>>, ChangeRefusal> {
         match self.rig.call(op) {
             Reply::Change(reply) => reply,
             other => panic!("{other:?}"),
@@ -619,7 +622,7 @@ impl Case {
         let Reply::Count(purged) = self.rig.call(Op::Purge { queue: queue(QUEUES[q]) }) else { panic!() };
         let before = self.model.live.len();
         self.model.live.retain(|m| m.queue != q || matches!(m.stage, S::Leased(..)));
-        assert_eq!(purged as usize, before - self.model.live.len());
+        assert_eq!(*purged as usize, before - self.model.live.len());
     }
 
     fn undelivered(&mut self) {

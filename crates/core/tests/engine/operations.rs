@@ -173,7 +173,7 @@ where
     let op = asked.into_op();
     let name = op.operation().name;
     let reply = rig.call(op);
-    let other = if reply == Reply::Done { Reply::Count(0) } else { Reply::Done };
+    let other = if reply == Reply::Done { Reply::NextDue(None) } else { Reply::Done };
     let taken = A::reply(other);
     // Those that can be refused are answered with `Done` otherwise.
     assert!(taken.is_none() || matches!(reply, Reply::Configure(_)), "{name}: {taken:?}");
@@ -204,8 +204,8 @@ fn typed_operations_get_the_answer_that_their_type_says() {
     ask(&mut rig, Op::bury(id, grant.token, "no use")).unwrap();
     assert_eq!(ask(&mut rig, Op::peek(q(), State::Dead)).unwrap().message.id, id);
     ask(&mut rig, Op::redrive(id)).unwrap();
-    assert_eq!(ask(&mut rig, Op::redrive_many(q(), 9)), 0);
-    assert_eq!(ask(&mut rig, Op::fire_many(q(), 9)), 0);
+    assert_eq!(ask(&mut rig, Op::redrive_many(q(), 9)).what, 0);
+    assert_eq!(ask(&mut rig, Op::fire_many(q(), 9)).what, 0);
     let edit = Box::new(Edit::due(When::After(60_000)));
     ask(&mut rig, Op::postpone(keyed(), edit, None)).unwrap();
     assert!(ask(&mut rig, Op::next_due()).is_some());
@@ -229,7 +229,7 @@ fn typed_operations_get_the_answer_that_their_type_says() {
     assert!(ask(&mut rig, Op::hold(third(), Hold::Keep)).is_err());
     assert!(ask(&mut rig, Op::pause(third(), None)).is_err());
     assert!(ask(&mut rig, Op::configure(third(), settings)).is_err());
-    assert_eq!(ask(&mut rig, Op::purge(q())), 0);
+    assert_eq!(ask(&mut rig, Op::purge(q())).what, 0);
     ask(&mut rig, Op::session_closed(SessionId(3)));
     let ack = ask(&mut rig, Op::ack(id, token));
     assert!(ack.is_err(), "the message is gone");

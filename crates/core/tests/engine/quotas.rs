@@ -75,7 +75,7 @@ fn a_message_above_the_quota_is_refused_without_a_record_and_one_that_leaves_mak
         note: "".into(),
     });
     put(&mut rig, message("acme.b", 0)).expect_err("dead ones, too");
-    assert_eq!(rig.call(Op::Purge { queue: queue("acme.b") }), Reply::Count(1));
+    assert_eq!(rig.call(Op::Purge { queue: queue("acme.b") }), Reply::Count(1.into()));
     put(&mut rig, message("acme.b", 0)).unwrap();
     assert_eq!(use_of(&mut rig, "acme.").used, [2, 8, 0, 0]);
     assert_eq!(use_of(&mut rig, "acme.").refused, [3, 0, 0, 0]);
@@ -132,7 +132,7 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
     assert!(matches!(rig.call(bury), Reply::Settle(Ok(_))));
     assert!(matches!(rig.call(Op::Redrive { id }), Reply::Change(Ok(_))));
     assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
-    assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1));
+    assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
     assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0]);
 }
 

@@ -81,7 +81,7 @@ fn who_holds_a_lease_by_its_session_may_settle_it_and_nobody_else() {
     let touch = |session| Op::Extend { id, proof: Proof::Session(session), lease_ms: None };
     assert_eq!(rig.call(touch(B)), Reply::Extend(Err(SettleRefusal::LeaseLost)));
     assert!(matches!(rig.call(touch(A)), Reply::Extend(Ok(_))));
-    assert_eq!(rig.call(Op::Delete { id, session: A }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Delete { id, session: A }), Reply::Settle(Ok(Settled::Acked.into())));
     assert_eq!(rig.view(id), None);
     assert_eq!(rig.call(Op::Delete { id, session: A }), Reply::Settle(lost()));
 }
@@ -94,7 +94,7 @@ fn a_lease_that_ran_out_is_no_proof_but_the_message_may_be_deleted_by_anybody() 
     rig.pass(30_000);
     assert_eq!(rig.release(id, A, 1, 0), Reply::Settle(Err(SettleRefusal::LeaseLost)));
     assert_eq!(rig.view(id).unwrap().marks, Marks { timeouts: 1, ..Marks::default() });
-    assert_eq!(rig.call(Op::Delete { id, session: B }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Delete { id, session: B }), Reply::Settle(Ok(Settled::Acked.into())));
     let view = rig.call(Op::Stats);
     let Reply::Stats(stats) = view else { panic!() };
     assert_eq!((stats.totals.acked, stats.totals.cancelled, stats.counts.ready), (0, 1, 0));
@@ -222,12 +222,12 @@ fn the_dead_come_back_in_the_order_in_which_they_died() {
     };
     for n in [3, 0] {
         assert_eq!(peek(&mut rig), Some(ids[n]));
-        assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 1 }), Reply::Count(1));
+        assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 1 }), Reply::Count(1.into()));
     }
     rig.restart();
     for n in [5, 1, 4] {
         assert_eq!(peek(&mut rig), Some(ids[n]));
-        assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 1 }), Reply::Count(1));
+        assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 1 }), Reply::Count(1.into()));
     }
     assert_eq!(rig.view(ids[3]).unwrap().marks, Marks { burials: 1, fires: 1, ..Marks::default() });
 }
@@ -245,9 +245,9 @@ fn a_redrive_goes_on_behind_what_cannot_come_back() {
     for n in 0..18 {
         rig.put("q", 60_000, Some(&format!("k{n}")));
     }
-    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 1 }), Reply::Count(1));
+    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 1 }), Reply::Count(1.into()));
     assert_eq!(rig.view(dead[18]).unwrap().state, State::Ready);
-    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 9 }), Reply::Count(1));
+    assert_eq!(rig.call(Op::RedriveMany { queue: queue("q"), max: 9 }), Reply::Count(1.into()));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use duewheel_core::id::SessionId;
 use duewheel_core::message::State;
 use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::record::Created;
+use duewheel_core::time::{EngineMs, WallMs};
 
 use crate::harness::*;
 
@@ -243,7 +244,7 @@ fn a_lease_that_has_run_out_stands_in_nobodys_way() {
     // Whoever had the lease settles by its proof, as long as nobody else has the message.
     let grant = &grants[24];
     let (to, _) = rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
-    assert_eq!(rig.reply(to), Some(Reply::Settle(Ok(Settled::Acked))));
+    assert_eq!(rig.reply(to), Some(Reply::Settle(Ok(Settled::Acked.into()))));
     let (to, _) =
         rig.raw(Op::Extend { id: grants[23].message.id, proof: grants[23].token.into(), lease_ms: None });
     assert_eq!(rig.reply(to), Some(Reply::Extend(Err(SettleRefusal::LeaseLost))));
@@ -251,4 +252,114 @@ fn a_lease_that_has_run_out_stands_in_nobodys_way() {
     rig.settle();
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
     assert_eq!(stats.lease_expired, 29, "each but the one that was acked");
+}
+
+/// Lets time do its work once, as a driver does between two looks at its inbox; how many rows the engine has looked at for that.
+fn one_step(rig: &mut Rig) -> u64 {
+    let before = rig.engine.work();
+    let mut fx = Effects::new();
+    rig.engine.handle_timeout(rig.now, &mut fx);
+    rig.absorb_batch(fx);
+    rig.engine.work() - before
+}
+
+fn resident(rig: &mut Rig) -> u64 {
+    let (to, _) = rig.raw(Op::Stats);
+    match rig.reply(to) {
+        Some(Reply::Stats(stats)) => stats.resident,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Story: a slot of the wheel with a million messages was moved down and sorted in one step.
+#[test]
+fn a_crowded_slot_has_its_turn_over_several_steps() {
+    const MANY: u64 = 20_000;
+    let policy = Policy::default();
+    let most = policy.max_step as u64;
+    let mut rig = Rig::new(policy);
+    rig.settle();
+    for n in 0..MANY {
+        // Due times within one second that come in no order, in a slot that lies in a later turn.
+        let e = message("q", 7_200_000 + n * 7_919 % 1_000);
+        rig.raw(Op::Enqueue(Box::new(e)));
+    }
+    rig.settle();
+    assert_eq!(resident(&mut rig), MANY);
+    rig.pass(7_200_999);
+    let (mut steps, mut ready) = (0, 0);
+    while ready < MANY {
+        let looked = one_step(&mut rig);
+        assert!(looked <= most, "{looked} rows in one step");
+        let (to, _) = rig.raw(Op::Queue { queue: queue("q") });
+        let Some(Reply::Queues(views)) = rig.reply(to) else { panic!() };
+        assert!(views[0].counts.ready - ready <= most, "{} in one step", views[0].counts.ready - ready);
+        ready = views[0].counts.ready;
+        steps += 1;
+        assert!(steps < 100, "it comes to an end");
+        let wakeup = rig.engine.next_wakeup();
+        assert!(ready == MANY || wakeup == Some(rig.now.engine), "{ready} are ready, and the engine rests");
+    }
+    assert!(steps >= MANY / most);
+    let grants = rig.reserve("q", 100);
+    assert!(grants.windows(2).all(|two| two[0].due_at <= two[1].due_at), "in order of their due times");
+}
+
+/// Story: a wheel that held too much was read whole, sorted, and half of it left memory in one step.
+#[test]
+fn a_wheel_that_holds_too_much_shrinks_over_several_steps() {
+    const MANY: usize = 6_000;
+    const STEP: usize = 300;
+    // All in one list of the wheel; in many; and beside those of the other clock.
+    let shapes: [fn(usize) -> When; 3] = [
+        |n| When::After(900_000 + n as u64 % 1_000),
+        |n| When::After(60_000 + n as u64 * 7_919 % 80_000_000),
+        |n| match n % 2 {
+            0 => {
+                When::At { due_at: WallMs(WALL + 60_000 + n as u64 * 7_919 % 80_000_000), past: Past::Refuse }
+            }
+            _ => When::After(60_000 + n as u64 * 7_919 % 80_000_000),
+        },
+    ];
+    for when in shapes {
+        let policy = Policy { near_messages: MANY, max_step: STEP, load_rows: 200, ..Policy::default() };
+        let mut rig = Rig::new(policy);
+        rig.settle();
+        let mut due = Vec::new();
+        for n in 0..=MANY {
+            let e = Enqueue { when: when(n), ..Enqueue::new(queue("q"), "body") };
+            let (to, _) = rig.raw(Op::Enqueue(Box::new(e)));
+            let Some(Reply::Enqueue(Ok(enqueued))) = rig.reply(to) else { panic!("refused") };
+            due.push((enqueued.due_at, enqueued.id));
+        }
+        let (mut held, mut steps) = (resident(&mut rig), 0);
+        assert_eq!(held, MANY as u64 + 1);
+        while rig.engine.next_wakeup() == Some(rig.now.engine) || steps == 0 {
+            let looked = one_step(&mut rig);
+            assert!(looked <= 4 * 2_048, "{looked} rows in one step");
+            let now = resident(&mut rig);
+            assert!(held.saturating_sub(now) <= STEP as u64 + 256, "{held}, then {now} in memory");
+            (held, steps) = (now, steps + 1);
+            assert!(steps < 200, "it comes to an end");
+        }
+        assert!(steps > MANY / 2 / (STEP + 256));
+        assert!((MANY as u64 / 3..=MANY as u64 * 2 / 3).contains(&held), "about half is kept: {held}");
+
+        // What left memory comes back in time, and in order.
+        due.sort_unstable();
+        let mut seen = Vec::new();
+        for (at, _) in due.chunks(97).map(|some| some[some.len() - 1]) {
+            rig.now.engine = EngineMs(at.0 - WALL);
+            rig.now.wall = at;
+            rig.settle();
+            let grants = rig.reserve("q", 200);
+            assert!(grants.iter().all(|grant| grant.due_at <= at));
+            for grant in grants {
+                seen.push((grant.due_at, grant.message.id));
+                rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+            }
+        }
+        let first = seen.iter().zip(&due).position(|(seen, due)| seen != due);
+        assert_eq!((first, seen.len()), (None, due.len()), "the first one that is missing or not in order");
+    }
 }

@@ -178,8 +178,8 @@ fn dead_messages_in_runs_are_all_brought_back_and_all_removed() {
         let mut redriven = 0;
         loop {
             match client.call(Op::RedriveMany { queue: queue.clone(), max: 1_000 }).await.unwrap() {
-                Reply::Count(0) => break,
-                Reply::Count(n) => redriven += n,
+                Reply::Count(n) if *n == 0 => break,
+                Reply::Count(n) => redriven += *n,
                 other => panic!("{other:?}"),
             }
         }

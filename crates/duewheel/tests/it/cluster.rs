@@ -61,7 +61,7 @@ async fn consumers_of_one_node_are_served_from_all_shards_wherever_they_are() {
     until("all were handled", || seen.lock().unwrap().len() == 100).await;
     // By its key from the other node, whichever has it.
     a.queue("later").body("x").key("order").delay(3_600 * SECOND).enqueue().await.unwrap();
-    assert!(matches!(b.queue("later").cancel_key("order").await.unwrap(), Cancel::Cancelled));
+    assert!(matches!(b.queue("later").cancel_key("order").await.unwrap(), Cancel::Cancelled(_)));
     a.shutdown(10 * SECOND).await.unwrap();
     settled(&[&b]).await;
     b.queue("work").body("last").enqueue().await.unwrap();

@@ -41,7 +41,7 @@ async fn every_delay_is_kept_to_the_millisecond_over_a_restart_or_refused() {
     let view = queue.get_key("k").await.unwrap().unwrap();
     assert_eq!(view.due_at.to_system_time(), key.due_at, "a refused postpone changes nothing");
     queue.postpone_key("k", Duration::from_millis(1 << 36)).await.unwrap();
-    assert_eq!(queue.cancel_key("k").await.unwrap(), duewheel::Cancel::Cancelled);
+    assert!(matches!(queue.cancel_key("k").await.unwrap(), duewheel::Cancel::Cancelled(_)));
 
     // 0 is now, and the only one that is.
     queue.body("0").delay(Duration::ZERO).enqueue().await.unwrap();

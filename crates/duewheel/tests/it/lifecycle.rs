@@ -7,7 +7,7 @@ use std::time::Duration;
 use duewheel::core::engine::Op;
 use duewheel::core::record::Created;
 use duewheel::{
-    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Message, SECOND, ShutdownError,
+    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Level, Message, SECOND, ShutdownError,
     VirtualClock,
 };
 
@@ -22,7 +22,7 @@ async fn m9_messages_survive_a_restart_and_downtime_counts() {
     for (key, delay) in [("a", HOUR), ("b", 15 * DAY), ("c", 48 * HOUR)] {
         wheel.queue("close").message(&key).delay(delay).key(key).enqueue().await.unwrap();
     }
-    assert_eq!(wheel.queue("close").cancel_key("c").await.unwrap(), Cancel::Cancelled);
+    assert_eq!(wheel.queue("close").cancel_key("c").await.unwrap(), Cancel::Cancelled(Level::Fsync));
     wheel.shutdown(SECOND).await.unwrap();
     drop(wheel);
 
@@ -69,7 +69,7 @@ async fn m5_cancel_by_id_and_key_with_a_truthful_answer() {
     let (wheel, _clock) = virtual_wheel().await;
     let queue = wheel.queue("q");
     let id = queue.body("").delay(HOUR).enqueue().await.unwrap().id;
-    assert_eq!(queue.cancel_id(id).await.unwrap(), Cancel::Cancelled);
+    assert!(matches!(queue.cancel_id(id).await.unwrap(), Cancel::Cancelled(_)));
     assert_eq!(queue.cancel_id(id).await.unwrap(), Cancel::NotFound);
     queue.body("").key("k").enqueue().await.unwrap();
     let message = queue.reserve(1, Duration::ZERO).await.unwrap().remove(0);
@@ -88,7 +88,7 @@ async fn m10_purge_and_views() {
     }
     let info = wheel.queue("q").info().await.unwrap().unwrap();
     assert_eq!((info.counts.scheduled, info.counts.ready), (9, 1));
-    assert_eq!(wheel.queue("q").purge().await.unwrap(), 10);
+    assert_eq!(wheel.queue("q").purge().await.unwrap().what, 10);
     assert!(wheel.queues().await.unwrap().is_empty());
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use duewheel::core::engine::{
-    Attempt, ChangeRefusal, Enqueue, Op, Past, Reply, Reserved, SettleRefusal, Settled, Target, When,
+    Applied, Attempt, ChangeRefusal, Enqueue, Op, Past, Reply, Reserved, SettleRefusal, Settled, Target, When,
 };
 use duewheel::core::id::LeaseToken;
 use duewheel::core::name::QueueName;
@@ -133,7 +133,10 @@ fn at_the_due_instant_a_cancel_wins_or_a_grant_does() {
             }
             let acks = granted.iter().map(|(&id, &token)| Op::Ack { id, proof: token.into() });
             for ack in client.submit(acks.collect()).unwrap().await {
-                assert!(matches!(ack, Ok(Reply::Settle(Ok(Settled::Acked)))), "{ack:?}");
+                assert!(
+                    matches!(ack, Ok(Reply::Settle(Ok(Applied { what: Settled::Acked, .. })))),
+                    "{ack:?}"
+                );
             }
             let granted: BTreeSet<MessageId> = granted.into_keys().collect();
             assert_eq!(granted, leased, "what was not cancelled was granted, and nothing else");
@@ -214,7 +217,7 @@ fn a_stale_settle_is_refused_and_the_right_one_accepted() {
             for task in tasks {
                 for (holder, answer) in task.await.unwrap() {
                     match (holder, answer) {
-                        (2, Ok(Reply::Settle(Ok(Settled::Acked)))) => right += 1,
+                        (2, Ok(Reply::Settle(Ok(Applied { what: Settled::Acked, .. })))) => right += 1,
                         (0 | 1, Ok(Reply::Settle(Err(SettleRefusal::LeaseLost))))
                         | (0 | 1, Ok(Reply::Extend(Err(SettleRefusal::LeaseLost)))) => stale += 1,
                         other => panic!("{other:?}"),

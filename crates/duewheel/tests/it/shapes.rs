@@ -94,7 +94,7 @@ async fn m13_orders_that_close_after_half_an_hour_two_days_and_fifteen_unless_pa
     // Nine of ten are paid in time.
     for i in (0..10_000).filter(|i| i % 10 != 0) {
         let cancelled = rig.wheel.queue("unpaid").cancel_key(&format!("order-{i}")).await.unwrap();
-        assert_eq!(cancelled, duewheel::Cancel::Cancelled);
+        assert!(matches!(cancelled, duewheel::Cancel::Cancelled(_)));
     }
     let mut closed = BTreeMap::new();
     let mut passed = Duration::ZERO;

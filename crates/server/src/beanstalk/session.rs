@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use duewheel::CallError;
 use duewheel::core::engine::{
-    Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve, Reserved,
-    Settled, Target, WaiterId, When,
+    Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
+    Reserved, Settled, Target, WaiterId, When,
 };
 use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::policy::ReadyOrder;
@@ -485,7 +485,7 @@ impl Session {
             Task::Reserve(reserves) => self.reserved(reserves, answers.next(), shared, out),
             Task::Kick { left, kicked, from } => match answers.next() {
                 Some(Ok(Reply::Count(n))) => {
-                    let n = u32::try_from(n).unwrap_or(left).min(left);
+                    let n = u32::try_from(*n).unwrap_or(left).min(left);
                     let (left, kicked) = (left - n, kicked + n);
                     let from = match (from, n) {
                         (State::Dead, 0) if kicked == 0 => State::Scheduled,
@@ -628,7 +628,9 @@ impl Session {
             }
             (Part::ReserveJob, Some(Ok(Reply::ReserveOne(Err(refusal))))) => unchanged(refusal),
             (Part::Delete, Some(Ok(Reply::Settle(Ok(_))))) => "DELETED\r\n",
-            (Part::Release, Some(Ok(Reply::Settle(Ok(Settled::Dead(_)))))) => "BURIED\r\n",
+            (Part::Release, Some(Ok(Reply::Settle(Ok(Applied { what: Settled::Dead(_), .. }))))) => {
+                "BURIED\r\n"
+            }
             (Part::Release, Some(Ok(Reply::Settle(Ok(_))))) => "RELEASED\r\n",
             (Part::Bury, Some(Ok(Reply::Settle(Ok(_))))) => "BURIED\r\n",
             (Part::Touch, Some(Ok(Reply::Extend(Ok(_))))) => "TOUCHED\r\n",

@@ -146,6 +146,16 @@ impl Options {
     }
 }
 
+impl StoreChoice {
+    /// The files of what this node shows to others, if there are any.
+    pub fn peer_files(&self) -> Option<&PeerFiles> {
+        match self {
+            StoreChoice::Redis(redis) => redis.peer.as_ref(),
+            StoreChoice::Log => None,
+        }
+    }
+}
+
 impl RedisSettings {
     /// How many shards a new cluster gets.
     pub fn shards_if_new(&self) -> u32 {

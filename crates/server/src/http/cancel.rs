@@ -110,7 +110,10 @@ pub(crate) async fn within<T>(
 
 fn write(out: &mut Json, result: Result<Reply, Problem>) {
     let problem = match result {
-        Ok(Reply::Change(Ok(_))) => return out.plain("result", "cancelled"),
+        Ok(Reply::Change(Ok(was))) => {
+            out.plain("result", "cancelled");
+            return out.plain("durability", was.level.as_str());
+        }
         Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at"),
         Ok(_) => Problem::internal(),
         Err(problem) => problem,

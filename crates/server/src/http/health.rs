@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
-use duewheel::testing;
+use duewheel::{Health, ThreadIn, testing};
 
 use super::App;
 use super::call::Call;
@@ -14,8 +14,8 @@ use crate::auth::Caller;
 /// The driver comes round at least every second; five of them without it are a fault.
 const MAX_TICK_AGE_MS: u64 = 5_000;
 
-/// A thread that has not come round for so long never will. Longer than any call of a store over the network takes until it gives up, as
-/// a restart gives back no store; and `/healthz` has been red for long.
+/// A thread that has shown no sign of life for so long never will. Time in a call of the store does not count: a restart gives back no
+/// store, and `/healthz` has been red for long.
 const MAX_STALL_MS: u64 = 120_000;
 
 /// What the probes are answered by.
@@ -26,14 +26,19 @@ struct Signs {
     /// Whether it was told to stop.
     leaves: bool,
     tick_age_ms: u64,
+    quiet_ms: u64,
+    thread: ThreadIn,
 }
 
 impl Signs {
     fn of(app: &App) -> Signs {
+        let Health { tick_age_ms, quiet_ms, thread, trouble: _ } = app.client.health();
         Signs {
             failing: app.failing.get().is_some(),
             leaves: app.leaving.load(Ordering::Relaxed) || app.draining.load(Ordering::Relaxed),
-            tick_age_ms: app.client.health().tick_age_ms,
+            tick_age_ms,
+            quiet_ms,
+            thread,
         }
     }
 
@@ -41,7 +46,7 @@ impl Signs {
     fn dead(self) -> Option<&'static str> {
         match self {
             Signs { failing: true, .. } => Some("failing"),
-            Signs { tick_age_ms, .. } if tick_age_ms > MAX_STALL_MS => Some("stalled"),
+            Signs { quiet_ms, .. } if quiet_ms > MAX_STALL_MS => Some("stalled"),
             Signs { .. } => None,
         }
     }
@@ -50,10 +55,17 @@ impl Signs {
     fn unready(self) -> Option<&'static str> {
         self.dead().or(match self {
             Signs { leaves: true, .. } => Some("draining"),
-            Signs { tick_age_ms, .. } if tick_age_ms > MAX_TICK_AGE_MS => Some("stalled"),
-            Signs { .. } => None,
+            Signs { tick_age_ms, thread, .. } => stall(tick_age_ms, thread),
         })
     }
+}
+
+/// The word for a thread that does not come round, by what has it.
+fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<&'static str> {
+    (tick_age_ms > MAX_TICK_AGE_MS).then_some(match thread {
+        ThreadIn::Ours => "stalled",
+        ThreadIn::Store => "store_hangs",
+    })
 }
 
 /// `GET /livez`.
@@ -76,13 +88,19 @@ pub(crate) async fn health(call: Call) -> Answer {
     testing::place("http request");
     let health = call.app.client.health();
     let draining = call.app.draining.load(Ordering::Relaxed);
+    let stall = stall(health.tick_age_ms, health.thread);
+    let hangs = (stall == Some("store_hangs")).then(|| {
+        let seconds = health.tick_age_ms / 1_000;
+        format!("the store has not returned from a call; the driver has waited for {seconds} s")
+    });
     let trouble = call.app.failing.get().or(health.trouble.as_ref());
-    let (status, word) = match trouble {
-        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
-        None if health.tick_age_ms > MAX_TICK_AGE_MS => (StatusCode::SERVICE_UNAVAILABLE, "stalled"),
-        None if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        None => (StatusCode::OK, "ok"),
+    let (status, word) = match (trouble, stall) {
+        (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
+        (None, Some(word)) => (StatusCode::SERVICE_UNAVAILABLE, word),
+        (None, None) if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        (None, None) => (StatusCode::OK, "ok"),
     };
+    let trouble = trouble.or(hangs.as_ref());
     Ok(object(status, |out| {
         out.plain("status", word);
         out.number("tick_age_ms", health.tick_age_ms);
@@ -107,14 +125,21 @@ mod tests {
 
     #[test]
     fn a_stall_takes_requests_away_soon_and_the_process_late() {
-        for (tick_age_ms, unready, dead) in [
-            (0, None, None),
-            (5_000, None, None),
-            (5_001, Some("stalled"), None),
-            (120_000, Some("stalled"), None),
-            (120_001, Some("stalled"), Some("stalled")),
+        let ours = |ms| (ms, ms, ThreadIn::Ours);
+        // A thread in its store is not quiet, and neither is a node that looks after such threads.
+        let store = |ms| (ms, 0, ThreadIn::Store);
+        for ((tick_age_ms, quiet_ms, thread), unready, dead) in [
+            (ours(0), None, None),
+            (ours(5_000), None, None),
+            (ours(5_001), Some("stalled"), None),
+            (ours(120_000), Some("stalled"), None),
+            (ours(120_001), Some("stalled"), Some("stalled")),
+            ((500_000, 3, ThreadIn::Ours), Some("stalled"), None),
+            (store(5_000), None, None),
+            (store(5_001), Some("store_hangs"), None),
+            (store(86_400_000), Some("store_hangs"), None),
         ] {
-            let signs = Signs { failing: false, leaves: false, tick_age_ms };
+            let signs = Signs { failing: false, leaves: false, tick_age_ms, quiet_ms, thread };
             assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
             // A server that drains is not killed for it.
             let leaves = Signs { leaves: true, ..signs };

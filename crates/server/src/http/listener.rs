@@ -51,17 +51,13 @@ impl Listener {
     /// # Errors
     /// When the address cannot be taken.
     pub async fn bind(address: SocketAddr, app: App) -> io::Result<Listener> {
-        Listener::on(Claim::of(address)?, app)
+        Ok(Listener::on(Claim::of(address)?.listen()?, app))
     }
 
-    /// The same with an address that is taken already.
-    ///
-    /// # Errors
-    /// When another process listens there since.
-    pub(crate) fn on(claim: Claim, app: App) -> io::Result<Listener> {
-        let socket = claim.listen()?;
+    /// The same on a socket that listens already.
+    pub(crate) fn on(socket: TcpListener, app: App) -> Listener {
         let (stopper, stop) = Stop::new();
-        Ok(Listener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper })
+        Listener { socket, router: routes::router(app.clone()), app, tls: None, stop, stopper }
     }
 
     /// The same for TLS alone.
@@ -127,11 +123,12 @@ impl Listener {
             testing::place("http connection");
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
             let stream = Stall::new(stream, app.limits.body_timeout);
+            let header_timeout = app.limits.header_timeout;
             match tls {
-                None => talk(stream, router, &app, stop).await,
+                None => talk(stream, router, header_timeout, stop).await,
                 Some(tls) => {
-                    if let Some(stream) = shake_hands(stream, &tls, &app, stop.clone()).await {
-                        talk(stream, router, &app, stop).await;
+                    if let Some(stream) = shake_hands(stream, &tls, header_timeout, stop.clone()).await {
+                        talk(stream, router, header_timeout, stop).await;
                     }
                 }
             }
@@ -141,13 +138,13 @@ impl Listener {
 }
 
 /// Gives nothing when the client is no good, too slow, or the server stops.
-async fn shake_hands(
-    stream: Stall<TcpStream>,
+pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     tls: &Tls,
-    app: &App,
+    header_timeout: Duration,
     mut stop: watch::Receiver<bool>,
-) -> Option<TlsStream<Stall<TcpStream>>> {
-    let shaking = tokio::time::timeout(app.limits.header_timeout, tls.acceptor().accept(stream));
+) -> Option<TlsStream<S>> {
+    let shaking = tokio::time::timeout(header_timeout, tls.acceptor().accept(stream));
     tokio::select! {
         shaken = shaking => match shaken {
             Ok(Ok(stream)) => return Some(stream),
@@ -160,16 +157,16 @@ async fn shake_hands(
 }
 
 /// Serves one connection from its first request to its last.
-async fn talk(
+pub(super) async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
-    app: &App,
+    header_timeout: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut server = http1::Builder::new();
     server
         .timer(TokioTimer::new())
-        .header_read_timeout(app.limits.header_timeout)
+        .header_read_timeout(header_timeout)
         // Not `pipeline_flush`: with it answers to pipelined requests are lost when what follows them is no request.
         .max_buf_size(READ_BUFFER);
     let service = TowerToHyperService::new(router);

@@ -69,6 +69,7 @@ async fn cancel(call: Call, target: Target) -> Answer {
             out.id("id", was.id);
             out.text("queue", was.queue.as_str());
             out.text_or_null("key", was.key.as_ref().map(|k| k.as_str()));
+            out.plain("durability", was.level.as_str());
         })),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
         _ => Err(Problem::internal()),
@@ -137,7 +138,10 @@ fn shown(room: Room, view: &View) -> Response {
 
 fn changed(reply: Reply, time: &'static str) -> Answer {
     match reply {
-        Reply::Change(Ok(now)) => Ok(object(StatusCode::OK, |out| view::write_outline(out, &now))),
+        Reply::Change(Ok(now)) => Ok(object(StatusCode::OK, |out| {
+            view::write_outline(out, &now);
+            out.plain("durability", now.level.as_str());
+        })),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, time)),
         _ => Err(Problem::internal()),
     }

@@ -44,6 +44,7 @@ mod room;
 mod routes;
 mod settle;
 mod stall;
+mod starting;
 mod strict;
 mod view;
 #[cfg(test)]
@@ -53,6 +54,7 @@ mod write;
 
 pub use listener::Listener;
 use reading::Reading;
+pub(crate) use starting::{Audience, StartWords, Starting};
 pub(crate) use write::Json;
 
 use crate::auth::{Guard, Hosts};

@@ -1,12 +1,14 @@
 //! A queue: look, set, pause, resume, purge, redrive.
 
 use axum::http::StatusCode;
+use axum::response::Response;
 use duewheel::core::WallMs;
-use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply};
+use duewheel::core::engine::{Applied, Attended, Counts, Op, QueueView, Reply};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
 use duewheel::core::record::{Pause, Totals};
+use duewheel::core::store::Level;
 use serde::Deserialize;
 
 use super::call::Call;
@@ -171,7 +173,10 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
             out.open();
             out.id("id", *id);
             match result {
-                Ok(Reply::Change(Ok(_))) => out.plain("result", "redriven"),
+                Ok(Reply::Change(Ok(now))) => {
+                    out.plain("result", "redriven");
+                    out.plain("durability", now.level.as_str());
+                }
                 Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at").write_line(out),
                 Ok(_) => Problem::internal().write_line(out),
                 Err(problem) => problem.write_line(out),
@@ -184,23 +189,33 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
 
 /// The engine redrives a bounded number at a time, so that others have their turn in between.
 async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
-    let mut redriven = 0;
-    while redriven < max as u64 {
+    let (mut redriven, mut level) = (0, None::<Level>);
+    loop {
         let left = max.saturating_sub(usize::try_from(redriven).unwrap_or(usize::MAX));
-        match app.ask(Op::RedriveMany { queue: queue.clone(), max: left }).await? {
-            Reply::Count(0) => break,
-            Reply::Count(n) => redriven += n,
-            _ => return Err(Problem::internal()),
+        let Reply::Count(done) = app.ask(Op::RedriveMany { queue: queue.clone(), max: left }).await? else {
+            return Err(Problem::internal());
+        };
+        redriven += done.what;
+        level = Some(level.map_or(done.level, |level| level.and(done.level)));
+        if done.what == 0 || redriven >= max as u64 {
+            break;
         }
     }
-    Ok(object(StatusCode::OK, |out| out.number("redriven", redriven)))
+    Ok(counted("redriven", Applied { what: redriven, level: level.unwrap_or_default() }))
 }
 
 async fn count(app: &App, op: Op, name: &'static str) -> Answer {
     match app.ask(op).await? {
-        Reply::Count(n) => Ok(object(StatusCode::OK, |out| out.number(name, n))),
+        Reply::Count(done) => Ok(counted(name, done)),
         _ => Err(Problem::internal()),
     }
+}
+
+fn counted(name: &'static str, done: Applied<u64>) -> Response {
+    object(StatusCode::OK, |out| {
+        out.number(name, done.what);
+        out.plain("durability", done.level.as_str());
+    })
 }
 
 /// The members of a queue.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Attempt, Op, Reply, Settled};
+use duewheel::core::engine::{Applied, Attempt, Op, Reply, Settled};
 use duewheel::core::{LeaseToken, MessageId, QueueName};
 use serde::Deserialize;
 
@@ -60,7 +60,9 @@ async fn acks(
         }
         let reply = done.next().unwrap_or(Err(Problem::internal()))?;
         match (&reply, found) {
-            (Reply::Settle(Ok(Settled::Already { queue })), _) if reaches(queue) => Ok(reply),
+            (Reply::Settle(Ok(Applied { what: Settled::Already { queue }, .. })), _) if reaches(queue) => {
+                Ok(reply)
+            }
             (_, Found::Within) => Ok(reply),
             (_, Found::Nothing | Found::Beyond) => Err(Problem::message_not_found()),
         }
@@ -141,9 +143,10 @@ pub(crate) async fn extend(mut call: Call) -> Answer {
         Op::Extend { id, proof: token.into(), lease_ms: asked.lease_ms.map(|n| n.0) }
     };
     match call.app.ask(op).await? {
-        Reply::Extend(Ok(until)) => Ok(object(StatusCode::OK, |out| {
+        Reply::Extend(Ok(done)) => Ok(object(StatusCode::OK, |out| {
             out.plain("result", "extended");
-            out.instant("lease_until", until);
+            out.instant("lease_until", done.what);
+            out.plain("durability", done.level.as_str());
         })),
         Reply::Extend(Err(refusal)) => Err(Problem::from_settle(refusal)),
         _ => Err(Problem::internal()),
@@ -211,8 +214,8 @@ fn settled(reply: Reply) -> Answer {
     }
 }
 
-fn write(out: &mut Json, settled: &Settled) {
-    match settled {
+fn write(out: &mut Json, settled: &Applied<Settled>) {
+    match &settled.what {
         Settled::Acked => out.plain("result", "acked"),
         Settled::Already { queue: _ } => out.plain("result", "already"),
         Settled::Again(due_at) => {
@@ -224,4 +227,5 @@ fn write(out: &mut Json, settled: &Settled) {
             out.plain("dead_reason", reason.as_str());
         }
     }
+    out.plain("durability", settled.level.as_str());
 }

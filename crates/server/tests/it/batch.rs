@@ -132,6 +132,7 @@ async fn cancel_of_many_answers_one_result_each() {
         ]
     );
     assert_eq!((&results[0]["key"], &results[3]["id"]), (&json!("ka"), &json!(b)));
+    assert!(results.iter().all(|r| (r["durability"] == "memory") == (word(r) == "cancelled")), "{results:?}");
     let kept = server.ok("GET", &format!("/v1/messages/{other}"), "").await;
     assert_eq!(kept["state"], "scheduled", "an id of another queue is not cancelled through this one");
 }

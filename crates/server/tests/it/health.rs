@@ -1,11 +1,12 @@
 //! What `/healthz` says when something is wrong, and that it says so only as long as it is.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use duewheel::store_log::disk::{Access, Disk, DiskFile, Held, Hold, RealDisk};
-use duewheel::{Duewheel, Policy, VirtualClock};
+use duewheel::{Clock, Duewheel, Policy, Reading, SystemClock, VirtualClock};
 use duewheel_server::http::Limits;
 use serde_json::Value;
 
@@ -34,26 +35,44 @@ async fn health_is_red_after_a_bug_and_says_which() {
     assert_eq!(said["trouble"], "a bug in duewheel: a thread has panicked", "the first reason counts");
 }
 
+/// Story: a disk that did not return from a call for two minutes had the server killed, and the next one stood before the same disk.
+///
 /// A driver that does not come round any more is found out by the age of its last round; when it goes on, all is well again.
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
     let dir = tempfile::tempdir().expect("dir");
     let disk = Arc::new(SlowDisk { real: RealDisk::new(&dir.path().join("data")), gate: Arc::default() });
-    let open = Duewheel::builder().disk(disk.clone()).open();
+    let clock = Hurried::default();
+    let open = Duewheel::builder().disk(disk.clone()).clock(clock.clone()).open();
     let wheel = open.await.expect("wheel");
     let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
     until(&server, 200, "ok").await;
     disk.gate.close();
     let request = r#"{"body": "a", "delay": "1h"}"#;
     let (stuck, said) = tokio::join!(server.call("POST", "/v1/queues/q/messages", request), async {
-        let said = until(&server, 503, "stalled").await;
+        // However long it takes until the driver is at the disk.
+        let begun = Instant::now();
+        let said = loop {
+            clock.pass(Duration::from_secs(600));
+            let said = server.call("GET", "/healthz", "").await;
+            if said.json()["status"] == "store_hangs" {
+                assert_eq!(said.status, 503);
+                break said.json();
+            }
+            assert!(begun.elapsed() < PATIENCE, "never at the disk: {said:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
         // Requests had better go elsewhere; a restart would stand before the same disk.
         let (ready, live) = (server.call("GET", "/readyz", "").await, server.call("GET", "/livez", "").await);
-        assert_eq!((ready.status, &ready.json()["status"], live.status), (503, &"stalled".into(), 200));
+        assert_eq!((ready.status, &ready.json()["status"], live.status), (503, &"store_hangs".into(), 200));
         disk.gate.open();
         said
     });
-    assert!(said["tick_age_ms"].as_u64() > Some(5_000), "{said}");
+    assert!(said["tick_age_ms"].as_u64() >= Some(600_000), "{said}");
+    assert!(
+        said["trouble"].as_str().is_some_and(|why| why.contains("has not returned from a call")),
+        "{said}"
+    );
     assert_eq!(stuck.status, 201, "{stuck:?}");
     until(&server, 200, "ok").await;
 }
@@ -78,6 +97,26 @@ async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
     disk.gate.open();
     until(&server, 200, "ok").await;
     assert_eq!(server.call("POST", "/v1/queues/q/messages", request).await.status, 201);
+}
+
+/// The machine's clock; the time by which hanging threads are found out can be made to pass.
+#[derive(Clone, Debug, Default)]
+struct Hurried(Arc<AtomicU64>);
+
+impl Hurried {
+    fn pass(&self, time: Duration) {
+        self.0.fetch_add(time.as_secs(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hurried {
+    fn read(&self) -> Reading {
+        SystemClock.read()
+    }
+
+    fn running(&self) -> Duration {
+        SystemClock.running() + Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
 }
 
 /// A disk whose writes can be made to wait, or to fail.

@@ -128,7 +128,8 @@ impl Nodes<'_> {
             );
             assert_eq!(said["durability"], "fsync", "whichever node owns the shard");
             if n % 6 == 0 {
-                self.call(n + 1, "DELETE", &format!("/v1/queues/q/keys/{key}"), &json!({}));
+                let said = self.call(n + 1, "DELETE", &format!("/v1/queues/q/keys/{key}"), &json!({}));
+                assert_eq!(said["durability"], "fsync", "also over the nodes' protocol");
                 truth.cancelled += 1;
             }
             truth.enqueued += 1;
@@ -141,7 +142,8 @@ impl Nodes<'_> {
             for message in said["messages"].as_array().expect("messages") {
                 let id = message["id"].as_str().expect("an id");
                 let token = json!({"lease_token": message["lease_token"]});
-                self.call(granted + 1, "POST", &format!("/v1/messages/{id}/ack"), &token);
+                let said = self.call(granted + 1, "POST", &format!("/v1/messages/{id}/ack"), &token);
+                assert_eq!(said["durability"], "fsync", "also over the nodes' protocol");
                 granted += 1;
             }
         }

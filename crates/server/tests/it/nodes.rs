@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_redis_rig::{Certificates, Redis, Settings, Value};
 
+use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process, run, text, wait};
 
 const SECRET: [&str; 4] = ["HMGET", "{duewheel:cluster}:cluster", "secret", "former_secret"];
@@ -83,6 +84,44 @@ fn nodes_with_certificates_work_together_and_get_a_new_secret_while_they_do() {
         put(&nodes[rounds % 2], &format!("after-{rounds}"));
         rounds += 1;
     }
+}
+
+/// Story: what nodes show each other was read at the start alone, so each renewal was a rolling restart.
+#[test]
+fn certificates_of_nodes_are_read_again_when_they_change() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let folder = tempfile::tempdir().expect("a folder");
+    let renew = || Certificates::make(folder.path()).expect("certificates");
+    renew();
+    set_permissions(folder.path().join("key.pem"), Permissions::from_mode(0o600)).expect("chmod");
+    let start = |name| {
+        let mut command = node(&redis, name);
+        with_certificates(&mut command, folder.path());
+        Process::spawn(command)
+    };
+    let nodes = ["a", "b"].map(start);
+    shared_out(&nodes);
+    put(&nodes[0], "before");
+    // Of another authority. One is told so, the other one sees it by itself.
+    renew();
+    nodes[0].signal("-HUP");
+    // It owns nothing at first, and shows the new one: whoever has the old ones does not talk with it.
+    let newcomer = start("c");
+    let all_by_way_of_it = |round: usize| {
+        (0..24).all(|n| {
+            let body = format!(r#"{{"body": "x", "delay": "1h", "key": "after-{round}-{n}"}}"#);
+            newcomer.call("POST", "/v1/queues/q/messages", &body).0 == 201
+        })
+    };
+    let begun = Instant::now();
+    let mut round = 0;
+    while !all_by_way_of_it(round) {
+        round += 1;
+        assert!(begun.elapsed() < PATIENCE, "the others do not talk with a node that shows the new ones");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Those two have talked all the time.
+    put(&nodes[1], "after");
 }
 
 #[test]

@@ -219,6 +219,7 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
             let answer = server.ok("POST", &format!("/v1/queues/{queue}/redrive"), &body).await;
             let result = &answer["results"][0];
             assert_eq!(answer["redriven"], u64::from(result["result"] == "redriven"));
+            assert_eq!(result["durability"] == "memory", result["result"] == "redriven", "{answer}");
             let status = result["status"].as_u64().unwrap_or(200).try_into().expect("status");
             let word = result.get("code").or(result.get("result")).and_then(Value::as_str).expect("word");
             return (status, word.to_owned());
@@ -231,6 +232,8 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
 
 fn word(answer: &Answer) -> String {
     let json = answer.json();
+    let is_applied = json.get("code").is_none();
+    assert_eq!(json.get("durability").is_some_and(|level| level == "memory"), is_applied, "{json}");
     let found =
         ["code", "result", "state"].into_iter().find_map(|name| json.get(name)?.as_str().map(str::to_owned));
     found.unwrap_or_else(|| panic!("{json}"))
@@ -290,7 +293,10 @@ async fn a_message_carries_everything_and_comes_back_byte_for_byte() {
     }
     let nack = json!({"lease_token": grant["lease_token"], "delay_ms": 1_000, "reason": "not today"});
     let again = server.ok("POST", "/v1/messages/1/nack", &nack.to_string()).await;
-    assert_eq!(again, json!({"result": "again", "due_at": "2026-01-01T01:00:01.001Z"}));
+    assert_eq!(
+        again,
+        json!({"result": "again", "due_at": "2026-01-01T01:00:01.001Z", "durability": "memory"})
+    );
     let seen = server.ok("GET", "/v1/messages/1", "").await;
     assert_eq!(
         (&seen["history"][0]["how"], &seen["history"][0]["note"]),
@@ -444,7 +450,7 @@ async fn a_consumer_says_not_yet_or_never() {
     }
     let dead = json!({"lease_token": token, "dead": true, "reason": "no such order"});
     let answer = server.ok("POST", &nack, &dead.to_string()).await;
-    assert_eq!(answer, json!({"result": "dead", "dead_reason": "buried"}));
+    assert_eq!(answer, json!({"result": "dead", "dead_reason": "buried", "durability": "memory"}));
     let now = server.ok("GET", &format!("/v1/messages/{id}"), "").await;
     assert_eq!((&now["state"], &now["attempt"]), (&json!("dead"), &json!(4)));
     assert_eq!(now["history"].as_array().and_then(|h| h.last()).expect("history")["note"], "no such order");
@@ -468,6 +474,8 @@ async fn each_ack_of_a_batch_is_answered_for_itself() {
     };
     let words: Vec<Value> = (0..5).map(word).collect();
     assert_eq!(words, ["acked", "bad_request", "already", "acked", "message_not_found"]);
+    let levels: Vec<bool> = (0..5).map(|n| answer["results"][n]["durability"] == "memory").collect();
+    assert_eq!(levels, [true, false, true, true, false]);
     assert_eq!(answer["results"][1]["field"], "messages[1].lease_token");
 }
 

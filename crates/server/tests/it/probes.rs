@@ -1,5 +1,7 @@
 //! What those rely on who start, watch and stop servers: probes, the delay before a drain, files that change, and SIGHUP.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -7,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Duewheel, NodeOptions, Policy, VirtualClock};
+use duewheel_redis_rig::{Redis, Settings, free_port};
 use duewheel_server::http::Limits;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -69,6 +72,65 @@ fn sighup_ends_no_server_that_still_waits_for_its_store() {
     let tries = log(dir.path()).matches("trying again").count();
     until("it waits on", || log(dir.path()).matches("trying again").count() > tries);
     signal("-TERM");
+    assert_eq!(crate::process::wait(&mut child).code(), Some(0));
+}
+
+/// One request to an address at which a server may be starting; the answer's status, headers and body.
+fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String, Value)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, head.to_lowercase(), serde_json::from_str(body).ok()?))
+}
+
+/// Story: nothing listened while a start waited for Redis: a probe could not tell it from a process that is dead, and killed it.
+#[test]
+fn a_start_that_waits_for_redis_lives_is_not_ready_and_says_what_it_waits_for() {
+    let mut redis = Redis::start(Settings::default()).expect("a redis-server");
+    redis.stop().expect("stop");
+    let address = format!("127.0.0.1:{}", free_port().expect("a port"));
+    let mut command = serve();
+    command.args(["--http", &address, "--beanstalk", "off", "--store", &redis.url(0)]);
+    command.args(["--redis-start-timeout", "1h", "--shard-lease", "1s"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("spawn");
+    until("it listens", || TcpStream::connect(&address).is_ok());
+    let get = |path| ask(&address, "GET", path, "").unwrap_or_else(|| panic!("no answer: {path}"));
+    let words = format!("starting: waiting for Redis at {}", redis.address());
+    let says = |said: &Value, field: &str| said[field].as_str().is_some_and(|why| why.starts_with(&words));
+    until("it says what it waits for", || says(&get("/healthz").2, "trouble"));
+    let (status, head, said) = get("/readyz");
+    assert_eq!((status, said), (503, json!({"status": "starting"})));
+    assert!(head.contains("retry-after: 1"), "{head}");
+    let (status, _, said) = get("/healthz");
+    assert_eq!((status, &said["status"]), (503, &json!("starting")));
+    let (status, _, said) = get("/livez");
+    assert_eq!((status, said), (200, json!({"status": "ok"})));
+    let (status, head, said) = ask(&address, "POST", "/v1/queues/q/messages", NOW).expect("an answer");
+    assert_eq!((status, &said["code"]), (503, &json!("storage_unavailable")));
+    assert_eq!(said["outcome"], "not_applied");
+    assert!(says(&said, "detail") && head.contains("retry-after: 1"), "{head} {said}");
+    // The socket is handed on: whoever asks in between is answered by the one or by the other.
+    redis.restart().expect("restart");
+    let begun = Instant::now();
+    loop {
+        assert_eq!(get("/livez").0, 200);
+        if get("/readyz").0 == 200 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "never ready");
+    }
+    let (status, _, said) = ask(&address, "POST", "/v1/queues/q/messages", NOW).expect("an answer");
+    assert_eq!(status, 201, "{said}");
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success());
     assert_eq!(crate::process::wait(&mut child).code(), Some(0));
 }
 

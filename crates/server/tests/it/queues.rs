@@ -98,7 +98,7 @@ async fn pause_resume_purge_redrive() {
     server.enqueue("q", r#"{"body": "c", "delay_ms": 0}"#).await;
     assert_eq!(
         server.ok("POST", "/v1/queues/q/purge", "").await,
-        json!({"purged": 2}),
+        json!({"purged": 2, "durability": "memory"}),
         "the leased one stays"
     );
     let ack = json!({"lease_token": grant["lease_token"]}).to_string();
@@ -110,8 +110,14 @@ async fn pause_resume_purge_redrive() {
         let nack = json!({"lease_token": grant["lease_token"]}).to_string();
         server.ok("POST", &format!("/v1/messages/{id}/nack"), &nack).await;
     }
-    assert_eq!(server.ok("POST", "/v1/queues/d/redrive", r#"{"max": 2}"#).await, json!({"redriven": 2}));
-    assert_eq!(server.ok("POST", "/v1/queues/d/redrive", "").await, json!({"redriven": 1}));
+    assert_eq!(
+        server.ok("POST", "/v1/queues/d/redrive", r#"{"max": 2}"#).await,
+        json!({"redriven": 2, "durability": "memory"})
+    );
+    assert_eq!(
+        server.ok("POST", "/v1/queues/d/redrive", "").await,
+        json!({"redriven": 1, "durability": "memory"})
+    );
     assert_eq!(server.ok("GET", "/v1/queues/d", "").await["counts"]["ready"], 3);
 }
 

@@ -140,6 +140,8 @@ fn each_answer_says_what_redis_has_reached() {
     until("buffered");
     redis.command(&["CONFIG", "SET", "appendonly", "no"]).expect("a reply");
     until("memory");
+    let (status, said) = server.call("POST", "/v1/queues/q/purge", "");
+    assert_eq!((status, &said["durability"]), (200, &json!("memory")), "of three shards: {said}");
     let deadline = Instant::now() + PATIENCE;
     while server.call("GET", "/healthz", "").1["durability"] != "memory" {
         assert!(Instant::now() < deadline, "health says another level");

@@ -541,7 +541,7 @@ fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
     }
     assert!(matches!(call(&mut driver, put(0)), Ok(Reply::Enqueue(Ok(_)))), "all others go on");
     bad.store(0, Relaxed);
-    assert!(matches!(call(&mut driver, redrive()), Ok(Reply::Count(1))));
+    assert!(matches!(call(&mut driver, redrive()), Ok(Reply::Count(n)) if *n == 1));
 }
 
 /// Story: a page that could not be read failed the step of all callers, and the next owner met the same block.

@@ -91,7 +91,7 @@ fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
     assert_eq!(rig.disk.groups().len(), before, "nothing was written");
     rig.disk.set_room(Room::Enough);
     let answers = rig.answers(vec![fire()]);
-    assert!(matches!(answers[0], Ok(Reply::Count(100))), "{answers:?}");
+    assert!(matches!(answers[0], Ok(Reply::Count(n)) if *n == 100), "{answers:?}");
 }
 
 /// A batch with more than one step decides gives way to what else there is: answers that can leave leave.

@@ -184,5 +184,5 @@ fn questions_whose_page_cannot_be_read_are_told_so_and_others_go_on() {
     let mut redrive = rig.submit(Op::RedriveMany { queue: queue(), max: 10 });
     rig.step();
     rig.step();
-    assert!(matches!(redrive.try_recv().expect("an answer")[0], Ok(Reply::Count(1))));
+    assert!(matches!(redrive.try_recv().expect("an answer")[0], Ok(Reply::Count(n)) if *n == 1));
 }

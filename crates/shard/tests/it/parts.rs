@@ -184,6 +184,6 @@ fn many_are_redriven_in_parts() {
     rig.submit((1..=MESSAGES).map(bury).collect());
     rig.heaviest.store(0, Relaxed);
     let (answers, _) = rig.submit(vec![Op::RedriveMany { queue: queue(), max: 10_000 }]);
-    assert!(matches!(answers[0], Ok(Reply::Count(MESSAGES))), "{answers:?}");
+    assert!(matches!(answers[0], Ok(Reply::Count(n)) if *n == MESSAGES), "{answers:?}");
     assert!(rig.heaviest.load(Relaxed) < 2 * FOUND);
 }

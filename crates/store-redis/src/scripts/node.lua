@@ -4,8 +4,9 @@
 -- ARGV: join, beat or leave; the node's name, number (of a beat and a leave) and advertise; for how long it counts as alive, in ms;
 --       format; seconds from 1970 to the first number; the cluster's id, number of shards, secret and version of
 -- placement (of a join: those that a new cluster gets); 'new' if a cluster may be made ('' if not); '1' if all shards
--- have been made ('' if that is not known). Gives {'OK', ...}, {'HELD', ms left}, {'FENCED'}, {'FORMAT', the stored
--- one}, {'EMPTY'}, {'OTHER', id, placement} or {'LEASE', ms}. A node is stored as: number, end of life, advertise.
+-- have been made ('' if that is not known); of a join: how long a node must stay before it gets shards, in ms. Gives
+-- {'OK', ...}, {'HELD', ms left}, {'FENCED'}, {'FORMAT', the stored one}, {'EMPTY'}, {'OTHER', id, placement},
+-- {'LEASE', ms} or {'SETTLE', ms}. A node is stored as: number, end of life, advertise.
 local format = redis.call('HGET', KEYS[1], 'format')
 if format and format ~= ARGV[6] then
   return { 'FORMAT', format }
@@ -60,9 +61,12 @@ if ARGV[1] == 'join' then
     redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f %.0f %s', number, ends, ARGV[4]))
     return { 'HELD', string.format('%.0f', ends - now) }
   end
-  local lease = redis.call('HGET', KEYS[1], 'lease')
-  if lease and lease ~= ARGV[5] and #living() > 0 then
-    return { 'LEASE', lease }
+  local said = redis.call('HMGET', KEYS[1], 'lease', 'settle')
+  if said[1] and said[1] ~= ARGV[5] and #living() > 0 then
+    return { 'LEASE', said[1] }
+  end
+  if said[2] and said[2] ~= ARGV[14] and #living() > 0 then
+    return { 'SETTLE', said[2] }
   end
   if not format then
     make()
@@ -72,6 +76,7 @@ if ARGV[1] == 'join' then
       redis.call('HSET', KEYS[1], 'id', ARGV[8], 'placement', ARGV[11])
     end
   end
+  redis.call('HSET', KEYS[1], 'settle', ARGV[14])
   local stored = redis.call('HMGET', KEYS[1], 'number', 'shards', 'secret', 'id', 'made')
   -- Seconds, so that a state that was set back gives no number a second time.
   local new = math.max(tonumber(stored[1] or '0') + 1, number + 1, time[1] - ARGV[7])

@@ -118,8 +118,12 @@ fn a_backward_step_keeps_no_dead_node_alive() {
     let redis = server();
     let lease = Duration::from_millis(700);
     let nodes = RedisCoordinator::new(options(&redis).lease(lease).unwrap());
-    let candidate =
-        |name: &str| Candidate { name: name.into(), advertise: format!("{name}:1").into(), shards_if_new: 4 };
+    let candidate = |name: &str| Candidate {
+        name: name.into(),
+        advertise: format!("{name}:1").into(),
+        shards_if_new: 4,
+        settle_delay: Duration::ZERO,
+    };
     let dead = nodes.join(&candidate("dead")).unwrap().node;
     drop(nodes.open(&dead, ShardId(3), Arc::new(|| {})).unwrap());
     let hour = (now(&redis) + 3_600_000).to_string();

@@ -91,7 +91,12 @@ fn a_user_that_may_do_little() {
     let options = options(&redis).user("wheel").password("pw");
     works(&options);
     let nodes = RedisCoordinator::new(options);
-    let candidate = Candidate { name: "a".into(), advertise: "a:1".into(), shards_if_new: 2 };
+    let candidate = Candidate {
+        name: "a".into(),
+        advertise: "a:1".into(),
+        shards_if_new: 2,
+        settle_delay: Duration::ZERO,
+    };
     let joined = nodes.join(&candidate).unwrap();
     assert_eq!(nodes.beat(&joined.node).unwrap(), vec![joined.node.clone()]);
     assert_eq!(nodes.owners().unwrap(), vec![None; 2]);
@@ -149,7 +154,12 @@ fn a_failover_is_another_reign() {
     let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
     let options = of_cluster(&cluster).lease(Duration::from_secs(2)).unwrap();
     let nodes = RedisCoordinator::new(options);
-    let candidate = Candidate { name: "a".into(), advertise: "a:1".into(), shards_if_new: 6 };
+    let candidate = Candidate {
+        name: "a".into(),
+        advertise: "a:1".into(),
+        shards_if_new: 6,
+        settle_delay: Duration::ZERO,
+    };
     let joined = nodes.join(&candidate).unwrap();
     let mut history = History::new(3);
     let mut store = nodes.open(&joined.node, SHARD, Arc::new(|| {})).unwrap();

@@ -17,7 +17,7 @@ const LEASE: Duration = Duration::from_millis(600);
 
 fn candidate(name: &str) -> Candidate {
     let advertise = format!("{name}.example:7600").into();
-    Candidate { name: name.into(), advertise, shards_if_new: 4 }
+    Candidate { name: name.into(), advertise, shards_if_new: 4, settle_delay: Duration::ZERO }
 }
 
 /// Story: a server of Redis Cluster hung without closing its connections. Each call waited for the hung one, gave up as a whole, and left the dead
@@ -76,6 +76,27 @@ fn the_secret_is_replaced_in_two_steps_that_can_be_done_again() {
     assert_eq!(gone.number(), Some(1));
     a.beat(&joined.node).unwrap();
     assert_eq!(a.secrets().unwrap(), (Secrets { former: None, ..during }));
+}
+
+/// Story: nodes that wait for different times before a newcomer gets shards want different owners for them until both times
+/// have passed. Their leases were compared, and this was not.
+#[test]
+fn nodes_that_wait_differently_for_newcomers_do_not_take_part_together() {
+    let redis = server();
+    let options = options(&redis).lease(LEASE).unwrap();
+    let (a, b) = (RedisCoordinator::new(options.clone()), RedisCoordinator::new(options));
+    let of = |name, seconds| Candidate { settle_delay: Duration::from_secs(seconds), ..candidate(name) };
+    let first = a.join(&of("a", 10)).unwrap();
+    let refused = b.join(&of("b", 11)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corrupt);
+    let said = refused.to_string();
+    assert!(said.contains("--settle-delay 10000ms") && said.contains("11000ms"), "{said}");
+    let same = b.join(&of("b", 10)).unwrap();
+    // Once nobody takes part, it may be another one.
+    a.leave(&first.node).unwrap();
+    b.leave(&same.node).unwrap();
+    b.join(&of("b", 11)).unwrap();
+    assert_eq!(kind(a.join(&of("a", 10))), Some(ErrorKind::Corrupt));
 }
 
 #[test]

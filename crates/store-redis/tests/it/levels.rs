@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use duewheel_core::record::Group;
+use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError};
 use duewheel_core::{Lsn, ShardId};
 use duewheel_redis_rig::{Appendonly, Redis, RedisCluster, Settings, Value};
@@ -76,6 +76,33 @@ fn each_change_says_what_it_has_reached() {
     until("it is heard of again", || level(&mut shard) == Level::BestEffortReplicated);
     copy.kill().unwrap();
     until("a replica that is gone does not count", || level(&mut shard) == Level::Fsync);
+}
+
+/// How Redis keeps what it is told is read once a second, and not with each renewal of each shard.
+#[test]
+fn how_redis_keeps_things_is_read_once_a_second_however_many_shards_there_are() {
+    let redis = server();
+    let options = options(&redis).lease(Duration::from_millis(600)).expect("good options");
+    let open = |shard| RedisStore::open(&options, ShardId(shard), Arc::new(|| {})).unwrap();
+    let mut shards: Vec<RedisStore> = (0..6).map(open).collect();
+    let read = || {
+        let stats = ask(&redis, &["INFO", "commandstats"]).text().unwrap_or_default();
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_config|get:")).map(str::to_owned);
+        let calls = line.as_deref().and_then(|line| line.split(['=', ',']).nth(1));
+        calls.and_then(|calls| calls.parse::<u64>().ok()).expect("it was read when the shards were opened")
+    };
+    let renewed = |shards: &[RedisStore]| -> u64 {
+        let figures = shards.iter().flat_map(Store::figures);
+        figures.filter(|(name, _)| *name == "renewals_total").map(|(_, n)| n).sum()
+    };
+    let (before, begun) = (read(), std::time::Instant::now());
+    until("it is read again and again", || read() >= before + 3);
+    until("leases are renewed much more often", || renewed(&shards) >= 60);
+    let (times, seconds) = (read() - before, begun.elapsed().as_secs());
+    assert!(times <= seconds + 2, "read {times} times in {seconds} s");
+    for shard in &mut shards {
+        shard.close(ClockPair::default()).unwrap();
+    }
 }
 
 /// What was told in one go is as safe as the weakest of it.

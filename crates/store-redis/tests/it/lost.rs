@@ -24,7 +24,7 @@ fn ask(redis: &Redis, words: &[&str]) -> Value {
 
 fn candidate(name: &str) -> Candidate {
     let advertise = format!("{name}.example:7600").into();
-    Candidate { name: name.into(), advertise, shards_if_new: SHARDS }
+    Candidate { name: name.into(), advertise, shards_if_new: SHARDS, settle_delay: Duration::ZERO }
 }
 
 /// As another process would be: it remembers nothing.

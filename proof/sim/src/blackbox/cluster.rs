@@ -59,6 +59,18 @@ pub struct Member {
     pub beanstalk: SocketAddr,
     /// Where its store is.
     pub store: String,
+    /// Which version it is of.
+    pub build: Build,
+}
+
+/// The version of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Build {
+    /// The one that is here.
+    #[default]
+    This,
+    /// One that pretends to come after it, which only a debug build does; it logs its connections.
+    Next,
 }
 
 impl DuewheelCluster {
@@ -84,6 +96,9 @@ impl DuewheelCluster {
         command.args(["--settle-delay", "500ms"]);
         if self.wait > 0 {
             command.args(["--redis-wait", &self.wait.to_string()]);
+        }
+        if member.build == Build::Next {
+            command.env("DUEWHEEL_TEST_NEXT_VERSION", "yes").args(["--log", "debug"]);
         }
         let beanstalk = member.beanstalk.to_string();
         command.args(["--beanstalk", if self.door == Door::Beanstalk { &beanstalk } else { "off" }]);

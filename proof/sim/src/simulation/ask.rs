@@ -146,7 +146,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
         }),
         Reply::View(Some(view)) => Ok(Answer::Found(held(&view))),
         Reply::View(None) => Err(Refusal::NotFound),
-        Reply::Settle(Ok(Settled::Already { .. })) => Err(Refusal::AlreadyAcked),
+        Reply::Settle(Ok(done)) if matches!(*done, Settled::Already { .. }) => Err(Refusal::AlreadyAcked),
         Reply::Settle(Ok(_)) | Reply::Extend(Ok(_)) => Ok(Answer::Settled),
         Reply::Settle(Err(refusal)) | Reply::Extend(Err(refusal)) => Err(match refusal {
             SettleRefusal::LeaseLost => Refusal::LeaseLost,
@@ -155,7 +155,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
         }),
         Reply::Reserve(Reserved::Grants(grants)) => Ok(Answer::Grants(grants.iter().map(grant).collect())),
         Reply::Reserve(Reserved::HeldBack(_)) => Ok(Answer::Grants(Vec::new())),
-        Reply::Count(purged) => Ok(Answer::Purged(purged)),
+        Reply::Count(purged) => Ok(Answer::Purged(*purged)),
         other => Err(Refusal::Other(format!("{other:?}"))),
     }
 }

@@ -54,7 +54,7 @@ fn come_and_go(rounds: u64) {
 }
 
 /// The longest time for which a shard was not served meanwhile.
-fn comes(stage: &mut Stage<'_>, node: usize) -> Result<Duration, String> {
+pub(crate) fn comes(stage: &mut Stage<'_>, node: usize) -> Result<Duration, String> {
     stage.probe()?.longest();
     let since = stage.strike(Blow::NodeCame);
     stage.start(node)?;
@@ -62,7 +62,7 @@ fn comes(stage: &mut Stage<'_>, node: usize) -> Result<Duration, String> {
     done(stage, since, "after a node came")
 }
 
-fn leaves(stage: &mut Stage<'_>, node: usize) -> Result<Duration, String> {
+pub(crate) fn leaves(stage: &mut Stage<'_>, node: usize) -> Result<Duration, String> {
     stage.sleep(300, 1_000);
     stage.probe()?.longest();
     let since = stage.strike(Blow::NodeLeft);

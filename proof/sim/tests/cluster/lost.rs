@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use duewheel_redis_rig::{Redis, Settings, free_port};
-use duewheel_sim::blackbox::cluster::{Door, DuewheelCluster, Member};
+use duewheel_sim::blackbox::cluster::{Build, Door, DuewheelCluster, Member};
 use duewheel_sim::http;
 use duewheel_sim::process::{Server, binary, until};
 use serde_json::{Value, json};
@@ -51,8 +51,13 @@ fn a_node_says_that_redis_is_empty_until_a_person_resets_the_cluster() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let folder = tempfile::tempdir().expect("a folder");
     let address = || (Ipv4Addr::LOCALHOST, free_port().expect("a port")).into();
-    let member =
-        Member { name: "node-0".into(), peers: address(), beanstalk: address(), store: redis.url(0) };
+    let member = Member {
+        name: "node-0".into(),
+        peers: address(),
+        beanstalk: address(),
+        store: redis.url(0),
+        build: Build::This,
+    };
     let node = Node { system: DuewheelCluster::new(Door::Http, LEASE), member };
     let (server, http) = node.start(folder.path());
     says(http, 200, "");

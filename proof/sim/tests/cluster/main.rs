@@ -1,7 +1,7 @@
 //! Three nodes of duewheel on a real Redis, or on a real Redis Cluster of three masters and three replicas, under faults, judged
 //! by the checker: nodes that are killed, stopped and cut off (`nodes`), a Redis that is away (`store`), failovers of Redis
 //! Cluster (`failover`), slots of it that move (`moving`), steps of its clock (`clocks`), a Redis that has lost
-//! everything (`lost`), nodes that come and go (`joining`).
+//! everything (`lost`), nodes that come and go (`joining`), nodes that are replaced by those of the next version (`upgrade`).
 //!
 //! Each test is a run as that of `kill9`: its clients work, each at a node of its own, something is done to the cluster,
 //! everything is drained, what is left is listed, and the history is judged. A run counts only if its faults provably happened.
@@ -16,6 +16,7 @@
 //! | `DUEWHEEL_SLOT_MOVES` (12) | how often the slot of a shard moves from one master to another, or half of the way and back |
 //! | `DUEWHEEL_CLOCK_STEPS` (3) | how often the clock of Redis goes ten minutes forward |
 //! | `DUEWHEEL_ROLLS` (1) | how often a node joins and leaves, and all are restarted one after the other |
+//! | `DUEWHEEL_UPGRADES` (1) | how often all nodes are replaced by those of the next version, and again by those of this one |
 //! | `DUEWHEEL_SEED` | the decisions of another run |
 //! | `DUEWHEEL_BIN`, `DUEWHEEL_REDIS`, `DUEWHEEL_KEEP=1` | the binaries; what is left behind is kept |
 
@@ -28,3 +29,4 @@ mod nodes;
 mod probe;
 mod stage;
 mod store;
+mod upgrade;

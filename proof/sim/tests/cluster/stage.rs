@@ -11,7 +11,7 @@ use duewheel_judge::rng::Rng;
 use duewheel_redis_rig::free_port;
 use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::client::{Run, Stage as Work};
-use duewheel_sim::blackbox::cluster::{DuewheelCluster, Member, TAKEOVER};
+use duewheel_sim::blackbox::cluster::{Build, DuewheelCluster, Member, TAKEOVER};
 use duewheel_sim::blackbox::crew::{Crew, Gossip, QUEUES};
 use duewheel_sim::blackbox::scenario::{Done, Figures};
 use duewheel_sim::blackbox::verdict::{self, Finding};
@@ -124,6 +124,7 @@ impl Node {
             peers: address()?,
             beanstalk: address()?,
             store: store.to_owned(),
+            build: Build::This,
         };
         Ok(Node { member, server: None, http: None })
     }
@@ -286,6 +287,17 @@ impl Stage<'_> {
         self.spawn(node)?;
         self.tell(node);
         Ok(())
+    }
+
+    /// From its next start on a node is of this version.
+    pub(crate) fn set_build(&mut self, node: usize, build: Build) {
+        self.nodes[node].member.build = build;
+    }
+
+    /// What a node has logged over all its starts.
+    pub(crate) fn log(&self, node: usize) -> Result<String, String> {
+        let file = self.folder.join(format!("{}.log", self.nodes[node].member.name));
+        std::fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))
     }
 
     /// Kills a node with SIGKILL.

@@ -14,7 +14,12 @@ use crate::transport::Tls;
 const LEASE: Duration = Duration::from_secs(600);
 
 fn join(coordinator: &MemoryCoordinator, name: &str) -> duewheel_core::store::Joined {
-    let candidate = Candidate { name: name.into(), advertise: "127.0.0.1:1".into(), shards_if_new: 8 };
+    let candidate = Candidate {
+        name: name.into(),
+        advertise: "127.0.0.1:1".into(),
+        shards_if_new: 8,
+        settle_delay: Duration::ZERO,
+    };
     let joined = coordinator.join(&candidate).unwrap();
     coordinator.beat(&joined.node).unwrap();
     joined
@@ -82,4 +87,29 @@ async fn a_shard_that_is_still_being_opened_is_given_up_once() {
         assert!(owners[at].is_none(), "it was opened, and its lease went back");
         assert_eq!(a.given[at], given[at]);
     }
+}
+
+/// While shards move, each is without an owner for a moment. Health names those alone that nobody has taken for longer than
+/// the death of a node explains.
+#[tokio::test]
+async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
+    let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
+    let mut a = keeper(&coordinator.for_a_node(), "a");
+    let trouble = |a: &mut Keeper| {
+        a.tell();
+        a.core.shared.health().trouble
+    };
+    // They move: the moment from which it counts is never passed, however slow the machine.
+    let now = Instant::now();
+    a.unowned = (0..8).map(|at| (at % 2 == 0).then_some(now + Duration::from_secs(3_600))).collect();
+    assert_eq!(trouble(&mut a), None);
+    let long_ago = now.checked_sub(Duration::from_secs(10)).unwrap();
+    a.unowned[3] = Some(long_ago);
+    a.unowned[6] = Some(long_ago);
+    let said = trouble(&mut a).unwrap();
+    assert!(said.starts_with("for up to 1") && said.ends_with("s shards have had no owner: 3, 6"), "{said}");
+    a.unowned[3] = None;
+    assert!(trouble(&mut a).unwrap().ends_with("no owner: 6"));
+    a.unowned[6] = None;
+    assert_eq!(trouble(&mut a), None);
 }

@@ -22,7 +22,7 @@ async fn the_shards_of_a_killed_node_serve_again_with_all_that_was_accepted() {
     settled(&[&b]).await;
     for (shard, grant) in (0..8).map(ShardId).zip(&grants) {
         let acked = ack(&b, shard, grant).await.unwrap();
-        assert_eq!(acked, Reply::Settle(Ok(Settled::Acked)), "a lease outlives the node that gave it");
+        assert_eq!(acked, Reply::Settle(Ok(Settled::Acked.into())), "a lease outlives the node that gave it");
         let left = reserve(&b, shard, 2, 0).await.unwrap();
         assert_eq!(left.iter().map(body).collect::<Vec<_>>(), [format!("waits {shard}")]);
         assert!(left[0].token > grant.token, "tokens only grow");
@@ -121,7 +121,12 @@ async fn a_name_has_one_living_node_and_is_free_when_it_is_dead() {
     // Somebody else takes the name while it is cut off.
     let number = again.fleet.core().me.number;
     coordinator.cut_off(number);
-    let candidate = Candidate { name: "a".into(), advertise: "127.0.0.1:1".into(), shards_if_new: 1 };
+    let candidate = Candidate {
+        name: "a".into(),
+        advertise: "127.0.0.1:1".into(),
+        shards_if_new: 1,
+        settle_delay: Duration::ZERO,
+    };
     let mut other = None;
     until("the name is free", || {
         other = coordinator.join(&candidate).ok();
@@ -155,7 +160,12 @@ async fn a_node_without_an_address_is_alone() {
 async fn one_that_takes_part_beside_a_lonely_node_changes_nothing_for_it() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start_with(&coordinator, FleetOptions { advertise: None, ..options("alone") }).await.unwrap();
-    let candidate = Candidate { name: "b".into(), advertise: "127.0.0.1:1".into(), shards_if_new: 1 };
+    let candidate = Candidate {
+        name: "b".into(),
+        advertise: "127.0.0.1:1".into(),
+        shards_if_new: 1,
+        settle_delay: Duration::ZERO,
+    };
     let b: Node = coordinator.join(&candidate).unwrap().node;
     until("it says so", || {
         drop(coordinator.beat(&b));

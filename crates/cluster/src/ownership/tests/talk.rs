@@ -6,6 +6,7 @@ use super::load::Load;
 use super::*;
 use crate::forwarding::routes::Way;
 use crate::transport::Peer;
+use crate::transport::wire::PROTOCOL;
 
 /// The connections of a node to the owners of shards that it does not own.
 fn peers(node: &Started) -> Vec<Arc<Peer>> {
@@ -38,7 +39,7 @@ async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
         nodes.push(start(&coordinator, name).await);
     }
     settled(&nodes.iter().collect::<Vec<_>>()).await;
-    speak(&nodes.iter().collect::<Vec<_>>(), |_, _| 3).await;
+    speak(&nodes.iter().collect::<Vec<_>>(), |_, _| PROTOCOL).await;
     let load = Arc::new(Load::default());
     load.nodes(&nodes.iter().collect::<Vec<_>>());
     let producers = load.start_producers();
@@ -54,7 +55,7 @@ async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
         settled(&all).await;
         load.nodes(&all);
         let upgraded = &names[..=at];
-        speak(&all, |a, b| 3 + u32::from(upgraded.contains(&a) && upgraded.contains(&b))).await;
+        speak(&all, |a, b| PROTOCOL + u32::from(upgraded.contains(&a) && upgraded.contains(&b))).await;
         load.more(50).await;
     }
     load.end_producers(producers).await;
@@ -148,6 +149,22 @@ async fn what_is_too_large_for_the_owner_fails_alone() {
     for other in before.into_iter().chain(behind) {
         assert_eq!(other.await.iter().map(word).collect::<Vec<_>>(), ["taken"]);
     }
+    // Story: a batch of good lines that the owner does not take together got 503, and at each further try again. It goes
+    // in pieces; the lines that are too large are refused, each alone.
+    let mut lines: Vec<usize> = vec![9_000; 400];
+    (lines[7], lines[390]) = (20_000, 3 << 20);
+    let batch = a.fleet.submit(there, lines.iter().map(|bytes| of(*bytes)).collect(), Patience::None);
+    let expected = lines.iter().map(|bytes| if *bytes > 10_000 { "too large" } else { "taken" });
+    assert_eq!(batch.await.iter().map(word).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    let many = a.fleet.submit(there, vec![of(1); 5_000], Patience::None).await;
+    let ids = many.iter().map(|answer| match answer {
+        Ok(Reply::Enqueue(Ok(done))) => done.id,
+        other => panic!("{other:?}"),
+    });
+    assert!(
+        ids.is_sorted() && many.len() == 5_000,
+        "more operations than it takes at a time, in their order"
+    );
     assert_eq!(peers(&a).iter().map(|peer| peer.lives()).collect::<Vec<_>>(), lives, "the connection stands");
     // An answer that is too large for who asks is not sent either.
     let many: Vec<Op> = (0..90).map(|_| of(1_000)).collect();

@@ -57,7 +57,7 @@ async fn a_submission_is_answered_in_order_and_one_for_all_shards_sees_what_was_
         assert_eq!(ShardId::of(id, 4), shard);
     }
     assert!(matches!(answers.next(), Some(Reply::Queues(views)) if views[0].counts.ready == 20));
-    assert_eq!(answers.next(), Some(Reply::Count(20)));
+    assert_eq!(answers.next(), Some(Reply::Count(20.into())));
     for _ in 0..20 {
         assert_eq!(answers.next(), Some(Reply::View(None)));
     }
@@ -254,16 +254,16 @@ async fn as_many_are_fired_and_redriven_as_wanted() {
         rig.enqueue(later("q", &n.to_string(), 60_000)).await;
     }
     let fire = |max| Op::FireMany { queue: queue("q"), max };
-    assert_eq!(rig.call(fire(7)).await, Reply::Count(7));
-    assert_eq!(rig.call(fire(0)).await, Reply::Count(0));
-    assert_eq!(rig.call(fire(usize::MAX)).await, Reply::Count(13));
+    assert_eq!(rig.call(fire(7)).await, Reply::Count(7.into()));
+    assert_eq!(rig.call(fire(0)).await, Reply::Count(0.into()));
+    assert_eq!(rig.call(fire(usize::MAX)).await, Reply::Count(13.into()));
     for grant in rig.reserve(demand("q", 20, 0)).await {
         let proof = grant.token.into();
         rig.call(Op::Bury { id: grant.message.id, proof, priority: None, note: "".into() }).await;
     }
     let redrive = |max| Op::RedriveMany { queue: queue("q"), max };
-    assert_eq!(rig.call(redrive(9)).await, Reply::Count(9));
-    assert_eq!(rig.call(redrive(usize::MAX)).await, Reply::Count(11));
+    assert_eq!(rig.call(redrive(9)).await, Reply::Count(9.into()));
+    assert_eq!(rig.call(redrive(usize::MAX)).await, Reply::Count(11.into()));
     assert_eq!(stats(&rig).await.counts.ready, 20);
 }
 

@@ -16,18 +16,33 @@ pub(crate) struct Dialect {
     pub(crate) number: u32,
     /// Kinds of operations that it knows: the first so many of [`duewheel_core::engine::Op`].
     pub(crate) ops: u32,
+    /// Which answers say the level that a change has reached.
+    pub(crate) levels: LevelsOnWire,
     /// Bytes behind the last part of each frame.
     pub(crate) tail: &'static [u8],
 }
 
+/// Which answers say the level that a change has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LevelsOnWire {
+    /// That to an enqueue.
+    OfEnqueues,
+    /// Those to all changes; but that of an enqueue, the level is beside the answer.
+    Beside,
+}
+
 /// All versions that this build speaks, in order, without gaps. Version 3 is the first one over TLS; nodes of versions
 /// 1 and 2 are refused.
-pub(crate) static DIALECTS: &[Dialect] = &[Dialect { number: 3, ops: 35, tail: &[] }];
+pub(crate) static DIALECTS: &[Dialect] = &[
+    Dialect { number: 3, ops: 35, levels: LevelsOnWire::OfEnqueues, tail: &[] },
+    Dialect { number: 4, ops: 35, levels: LevelsOnWire::Beside, tail: &[] },
+];
 
 /// The versions of a build that comes after this one, for tests: this one's, and one that differs in every way a row
 /// can say.
-#[cfg(test)]
-pub(crate) static NEXT: &[Dialect] = &[DIALECTS[0], Dialect { number: 4, ops: 36, tail: &[4, 4] }];
+#[cfg(any(test, debug_assertions))]
+pub(crate) static NEXT: &[Dialect] =
+    &[DIALECTS[1], Dialect { number: 5, ops: 36, levels: LevelsOnWire::Beside, tail: &[5, 5] }];
 
 /// The versions that a node speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +55,17 @@ impl Default for Speaks {
 }
 
 impl Speaks {
+    /// Those of this process. In a debug build it pretends to be the next version if the environment has
+    /// `DUEWHEEL_TEST_NEXT_VERSION`, for tests of an upgrade with real processes; a release build does not look.
+    pub(crate) fn of_this_process() -> Self {
+        #[cfg(debug_assertions)]
+        if std::env::var_os("DUEWHEEL_TEST_NEXT_VERSION").is_some() {
+            tracing::warn!("this process pretends to be of the next version, for a test");
+            return Speaks(NEXT);
+        }
+        Speaks::default()
+    }
+
     /// The lowest and the highest version.
     pub(crate) fn range(self) -> (u32, u32) {
         let number = |dialect: Option<&Dialect>| dialect.map_or(0, |dialect| dialect.number);
@@ -79,9 +105,9 @@ mod tests {
         let (this, next) = (Speaks(DIALECTS), Speaks(NEXT));
         let later = Speaks(&NEXT[1..]);
         let of = |a: Speaks, b: Speaks| a.common(b.range()).map(|dialect| dialect.number);
-        assert_eq!(of(this, this), Some(3));
-        assert_eq!((of(this, next), of(next, this)), (Some(3), Some(3)));
-        assert_eq!((of(next, next), of(next, later)), (Some(4), Some(4)));
+        assert_eq!(of(this, this), Some(4));
+        assert_eq!((of(this, next), of(next, this)), (Some(4), Some(4)));
+        assert_eq!((of(next, next), of(next, later)), (Some(5), Some(5)));
         assert_eq!((of(this, later), of(later, this)), (None, None));
     }
 

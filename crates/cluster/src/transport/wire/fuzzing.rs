@@ -2,13 +2,18 @@
 
 use duewheel_core::policy::Policy;
 
-use super::dialect::DIALECTS;
+use super::dialect::{DIALECTS, Dialect};
 use super::{Failure, Frame, Head, Limits, answers, begin, finish, read, request};
 
 /// Most bytes and most parts of a frame under a policy.
 pub fn limits_of(policy: &Policy) -> (usize, usize) {
     let Limits { bytes, parts, .. } = Limits::of(policy);
     (bytes, parts)
+}
+
+/// The version that two nodes of this build speak.
+fn newest() -> &'static Dialect {
+    DIALECTS.last().expect("there is a version")
 }
 
 /// A frame that was read.
@@ -22,7 +27,7 @@ impl Read {
     /// Reads the bytes behind a length, as a node does; `None` if they are no frame within these limits.
     pub fn new(bytes: &[u8], (most_bytes, most_parts): (usize, usize)) -> Option<Self> {
         let limits = Limits { bytes: most_bytes, parts: most_parts, body: most_bytes };
-        let frame = read(bytes, limits, &DIALECTS[0]).ok()?;
+        let frame = read(bytes, limits, newest()).ok()?;
         Some(Read { frame, limits })
     }
 
@@ -34,9 +39,9 @@ impl Read {
         let alone = |head| finish(begin(&head)?, self.limits.bytes);
         let written = match &self.frame {
             Frame::Request { id, shard, patience, ops } => {
-                request(*id, *shard, *patience, ops, self.limits, &DIALECTS[0])
+                request(*id, *shard, *patience, ops, self.limits, newest())
             }
-            Frame::Answers { id, answers: all } => answers(*id, all, self.limits, &DIALECTS[0]),
+            Frame::Answers { id, answers: all } => answers(*id, all, self.limits, newest()),
             Frame::NotMine { id, why } => alone(Head::NotMine { id: *id, why: why.clone() }),
             Frame::Ping => alone(Head::Ping),
             Frame::Pong => alone(Head::Pong),

@@ -471,20 +471,26 @@ fn result<T: std::fmt::Debug, E: std::fmt::Debug>(
     prop_oneof![ok.prop_map(Ok), err.prop_map(Err)]
 }
 
-/// Any answer: each kind is as likely.
-pub(super) fn reply() -> impl Strategy<Value = Reply> {
-    let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
-    let level = prop_oneof![
+fn level() -> impl Strategy<Value = Level> {
+    prop_oneof![
         Just(Level::Memory),
         Just(Level::Buffered),
         Just(Level::Fsync),
         Just(Level::BestEffortReplicated),
         Just(Level::Quorum),
-    ];
-    let enqueued =
-        (id(), wall(), any::<u32>(), created, level).prop_map(|(id, due_at, generation, created, level)| {
-            Enqueued { id, due_at, generation, created, level }
-        });
+    ]
+}
+
+fn applied<T: std::fmt::Debug>(what: impl Strategy<Value = T>) -> impl Strategy<Value = Applied<T>> {
+    (what, level()).prop_map(|(what, level)| Applied { what, level })
+}
+
+/// Any answer: each kind is as likely.
+pub(super) fn reply() -> impl Strategy<Value = Reply> {
+    let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
+    let enqueued = (id(), wall(), any::<u32>(), created, level()).prop_map(
+        |(id, due_at, generation, created, level)| Enqueued { id, due_at, generation, created, level },
+    );
     let reserved = prop_oneof![
         vec(grant(), 0..4).prop_map(Reserved::Grants),
         Just(Reserved::HeldBack(HeldBack::Leases)),
@@ -493,12 +499,12 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         Just(Reserved::Overloaded),
         Just(Reserved::HeldBack(HeldBack::Leases)),
     ];
-    let settled = prop_oneof![
+    let settled = applied(prop_oneof![
         Just(Settled::Acked),
         name().prop_map(|queue| Settled::Already { queue }),
         wall().prop_map(Settled::Again),
         dead_reason().prop_map(Settled::Dead),
-    ];
+    ]);
     let settings_refusal = prop_oneof![
         (select(vec!["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"]), any::<u64>())
             .prop_map(|(field, max)| SettingsRefusal::OutOfRange(field, max)),
@@ -546,8 +552,8 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         reserved.prop_map(Reply::Reserve),
         result(grant().prop_map(Box::new), change_refusal()).prop_map(Reply::ReserveOne),
         result(settled, settle_refusal()).prop_map(Reply::Settle),
-        result(wall(), settle_refusal()).prop_map(Reply::Extend),
-        result(outline().prop_map(Box::new), change_refusal()).prop_map(Reply::Change),
+        result(applied(wall()), settle_refusal()).prop_map(Reply::Extend),
+        result(applied(outline().prop_map(Box::new)), change_refusal()).prop_map(Reply::Change),
     ];
     let look = prop_oneof![
         of(view().prop_map(Box::new)).prop_map(Reply::View),
@@ -557,7 +563,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         histogram.prop_map(Reply::Histogram),
         wheel.prop_map(|wheel| Reply::Wheel(Box::new(wheel))),
         stats.prop_map(|stats| Reply::Stats(Box::new(stats))),
-        any::<u64>().prop_map(Reply::Count),
+        applied(any::<u64>()).prop_map(Reply::Count),
         ms().prop_map(Reply::Deadline),
         of(wall()).prop_map(Reply::NextDue),
         vec(quota_use(), 0..3).prop_map(Reply::Quotas),

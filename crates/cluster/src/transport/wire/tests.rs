@@ -16,7 +16,8 @@ use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, o
 use super::*;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
-const NOW: &Dialect = &DIALECTS[0];
+const NOW: &Dialect = &DIALECTS[1];
+const BEFORE: &Dialect = &DIALECTS[0];
 const SHARD: ShardId = ShardId(3);
 
 fn sent(frame: &[u8]) -> Frame {
@@ -203,7 +204,7 @@ fn the_bytes_are_those_of_this_protocol() {
         28, 1, b'q', // a purge
         33,   // when is the next one due?
     ];
-    assert_eq!((PROTOCOL, &*frame), (3, expected));
+    assert_eq!((PROTOCOL, &*frame), (4, expected));
 }
 
 #[test]
@@ -220,8 +221,34 @@ fn a_frame_of_another_version_is_none_of_this_one() {
 }
 
 #[test]
+fn an_answer_of_version_3_says_the_level_of_enqueues_only() {
+    use duewheel_core::engine::{Applied, Enqueued, Settled};
+    use duewheel_core::record::Created;
+    let level = Level::Fsync;
+    let settled = Reply::Settle(Ok(Applied { what: Settled::Acked, level }));
+    let enqueued = Enqueued {
+        id: duewheel_core::MessageId(1),
+        due_at: duewheel_core::WallMs(2),
+        generation: 1,
+        created: Created::New,
+        level,
+    };
+    let all = [Ok(settled), Ok(Reply::Enqueue(Ok(enqueued))), Ok(Reply::Count(Applied { what: 5, level }))];
+    let levels = |dialect| {
+        let frame = answers(7, &all, LIMITS, dialect).unwrap();
+        let Ok(Frame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else { panic!() };
+        (frame.len(), answers.into_iter().map(|answer| answer.unwrap().level()).collect::<Vec<_>>())
+    };
+    let (long, now) = levels(NOW);
+    let (short, before) = levels(BEFORE);
+    assert_eq!(now, [Some(level); 3]);
+    assert_eq!(before, [Some(Level::Memory), Some(level), Some(Level::Memory)], "nothing more is known");
+    assert_eq!(long - short, 2, "one byte for each that says none itself");
+}
+
+#[test]
 fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
-    let earlier = Dialect { number: 2, ops: 33, tail: &[] };
+    let earlier = Dialect { ops: 33, ..*BEFORE };
     let queue = QueueName::new("q").unwrap();
     assert!(request(1, SHARD, Patience::None, &[Op::Purge { queue }], LIMITS, &earlier).is_ok());
     assert_eq!(request(1, SHARD, Patience::None, &[Op::NextDue], LIMITS, &earlier), Err(WireError::NotKnown));
@@ -268,7 +295,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let (a, b) = (("a", 1_u32), ("b", 2_u32));
     let takes = (1_u64 << 20, 1_000_u64, 1_u64 << 18);
     let greetings = [
-        greeting(&(*b"duewheel", (PROTOCOL, PROTOCOL), takes, a, b)),
+        greeting(&(*b"duewheel", (PROTOCOL - 1, PROTOCOL), takes, a, b)),
         greeting(&vec![[3_u8; 32], [4_u8; 32]]),
         greeting(&(0_u32, PROTOCOL, takes, [4_u8; 32])),
         greeting(&1_u32),

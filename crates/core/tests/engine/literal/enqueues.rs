@@ -164,7 +164,7 @@ fn a_full_disk_refuses_new_messages_and_nothing_else() {
     let refused = rig.call(Op::Enqueue(Box::new(message("q", 0))));
     assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::DiskFull)));
     let grant = rig.reserve("q", 1).remove(0);
-    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
     rig.engine.handle(rig.now, Input::Room(Room::Enough), &mut fx);
     rig.put("q", 0, None);
 }

@@ -61,11 +61,11 @@ fn ack_removes_and_is_final() {
         fx,
         [
             Effect::Append(Record::Removed { id, why: Gone::Acked, was: was(Kind::Leased, 0, 4) }),
-            Effect::Respond { to, reply: Reply::Settle(Ok(Settled::Acked)), after: durable(3) },
+            Effect::Respond { to, reply: Reply::Settle(Ok(Settled::Acked.into())), after: durable(3) },
         ]
     );
     let again = rig.call(Op::Ack { id, proof: grant.token.into() });
-    assert_eq!(again, Reply::Settle(Ok(Settled::Already { queue: queue("q") })));
+    assert_eq!(again, Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into())));
     let never = rig.call(Op::Ack { id: MessageId(99), proof: grant.token.into() });
     assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
 }
@@ -78,7 +78,7 @@ fn a_lease_that_ran_out_may_still_be_acked_but_not_extended() {
     rig.pass(30_000);
     let extend = rig.call(Op::Extend { id, proof: grant.token.into(), lease_ms: None });
     assert_eq!(extend, Reply::Extend(Err(SettleRefusal::LeaseLost)));
-    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_stale_token_is_refused_after_a_new_grant_and_after_a_restart() {
     ] {
         assert_eq!(rig.call(op), Reply::Settle(Err(SettleRefusal::LeaseLost)));
     }
-    assert_eq!(rig.call(Op::Ack { id, proof: new.token.into() }), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(Op::Ack { id, proof: new.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
 }
 
 #[test]
@@ -164,7 +164,10 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
         priority: None,
         note: note.into(),
     };
-    assert!(matches!(rig.call(nack(first.token, "smtp down")), Reply::Settle(Ok(Settled::Again(_)))));
+    assert!(matches!(
+        rig.call(nack(first.token, "smtp down")),
+        Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))
+    ));
     rig.reserve("q", 1);
     rig.pass(30_000); // the second attempt's lease runs out
     let Reply::View(Some(dead)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
@@ -181,7 +184,7 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
     let third = rig.reserve("q", 1).remove(0);
     assert_eq!(third.attempt, 3, "attempts never fall");
     assert!(
-        matches!(rig.call(nack(third.token, "")), Reply::Settle(Ok(Settled::Again(_)))),
+        matches!(rig.call(nack(third.token, "")), Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))),
         "and it has two more"
     );
 }

@@ -29,7 +29,7 @@ fn purge_is_one_record_and_spares_what_is_leased() {
                 before: MessageId(7),
                 purged: 5
             }),
-            Effect::Respond { to, reply: Reply::Count(5), after: durable(8) },
+            Effect::Respond { to, reply: Reply::Count(5.into()), after: durable(8) },
         ]
     );
     let kept = rig.raw(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 9_000) })));
@@ -103,7 +103,7 @@ fn settings_count_at_the_moment_of_use_and_a_message_may_say_otherwise() {
         priority: Some(3),
         note: "".into(),
     };
-    assert_eq!(rig.call(nack), Reply::Settle(Ok(Settled::Again(WallMs(WALL + 7)))));
+    assert_eq!(rig.call(nack), Reply::Settle(Ok(Settled::Again(WallMs(WALL + 7)).into())));
     rig.pass(7);
     assert_eq!(rig.reserve("q", 1)[0].priority, 3);
     rig.call(Op::Purge { queue: queue("q") });
@@ -118,7 +118,7 @@ fn dead_messages_go_when_their_queue_says_so() {
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
     let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "bad address".into() };
-    assert_eq!(rig.call(bury), Reply::Settle(Ok(Settled::Dead(DeadReason::Buried))));
+    assert_eq!(rig.call(bury), Reply::Settle(Ok(Settled::Dead(DeadReason::Buried).into())));
     let settings = QueueSettings { dead_ttl_ms: Some(1_000), ..QueueSettings::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
     rig.pass(999);

@@ -33,17 +33,24 @@ fn not_yet_forgives_the_grant_and_attempts_never_fall() {
         let grant = rig.reserve("q", 1).remove(0);
         assert_eq!(grant.attempt, n, "grants are counted all the same");
         let said = rig.call(nack(id, grant.token, Attempt::NotYet));
-        assert!(matches!(said, Reply::Settle(Ok(Settled::Again(_)))), "{said:?}");
+        assert!(matches!(said, Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))), "{said:?}");
     }
     let now = view(&mut rig, id);
     assert_eq!((now.state, now.attempt, now.forgiven), (State::Ready, 5, 5));
 
     rig.restart();
     let grant = rig.reserve("q", 1).remove(0);
-    assert!(matches!(rig.call(nack(id, grant.token, Attempt::Failed)), Reply::Settle(Ok(Settled::Again(_)))));
+    assert!(matches!(
+        rig.call(nack(id, grant.token, Attempt::Failed)),
+        Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))
+    ));
     let grant = rig.reserve("q", 1).remove(0);
     let last = rig.call(nack(id, grant.token, Attempt::Failed));
-    assert_eq!(last, Reply::Settle(Ok(Settled::Dead(DeadReason::MaxAttempts))), "two that were not forgiven");
+    assert_eq!(
+        last,
+        Reply::Settle(Ok(Settled::Dead(DeadReason::MaxAttempts).into())),
+        "two that were not forgiven"
+    );
     let now = view(&mut rig, id);
     assert_eq!((now.state, now.attempt, now.forgiven), (State::Dead, 7, 5));
 }
@@ -57,7 +64,7 @@ fn not_yet_of_a_lease_that_ran_out_forgives_it_too() {
     rig.pass(30_000);
     assert_eq!(view(&mut rig, id).forgiven, 0);
     let said = rig.call(nack(id, grant.token, Attempt::NotYet));
-    assert!(matches!(said, Reply::Settle(Ok(Settled::Again(_)))), "{said:?}");
+    assert!(matches!(said, Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))), "{said:?}");
     let again = rig.call(nack(id, grant.token, Attempt::NotYet));
     assert_eq!(again, Reply::Settle(Err(SettleRefusal::LeaseLost)), "once");
     let now = view(&mut rig, id);
@@ -78,7 +85,7 @@ fn the_backoff_of_not_yet_does_not_grow() {
             priority: None,
             note: "".into(),
         };
-        let Reply::Settle(Ok(Settled::Again(due))) = rig.call(op) else { panic!() };
+        let Reply::Settle(Ok(Applied { what: Settled::Again(due), .. })) = rig.call(op) else { panic!() };
         let waits = due.0 - rig.now.wall.0;
         assert!((1_000..1_500).contains(&waits), "as after the first attempt: {waits}");
         rig.pass(waits);
@@ -91,9 +98,9 @@ fn a_repeated_ack_is_told_that_it_is_done() {
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
     let ack = || Op::Ack { id, proof: grant.token.into() };
-    let already = Reply::Settle(Ok(Settled::Already { queue: queue("q") }));
+    let already = Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into()));
     let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
-    assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Acked)));
+    assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Acked.into())));
     assert_eq!(rig.call(ack()), already);
     assert_eq!(rig.call(ack()), already, "as often as it is asked");
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
@@ -117,10 +124,10 @@ fn acks_are_remembered_in_memory_and_up_to_a_number() {
     let grants = rig.reserve("q", 4);
     let ack = |grant: &Grant| Op::Ack { id: grant.message.id, proof: grant.token.into() };
     for grant in &grants {
-        assert_eq!(rig.call(ack(grant)), Reply::Settle(Ok(Settled::Acked)));
+        assert_eq!(rig.call(ack(grant)), Reply::Settle(Ok(Settled::Acked.into())));
     }
     let is_known = |rig: &mut Rig, grant: &Grant| {
-        matches!(rig.call(ack(grant)), Reply::Settle(Ok(Settled::Already { .. })))
+        matches!(rig.call(ack(grant)), Reply::Settle(Ok(Applied { what: Settled::Already { .. }, .. })))
     };
     let known: Vec<bool> = grants.iter().map(|grant| is_known(&mut rig, grant)).collect();
     assert_eq!(known, [false, false, true, true], "the last two");

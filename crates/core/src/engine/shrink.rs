@@ -1,0 +1,119 @@
+//! What leaves memory when the wheel holds too much: the horizon moves back at once, and what lies behind it goes a bounded number a step.
+//!
+//! Until it has gone it is in memory by chance, as anything may be that lies behind the horizon. A page that would bring the horizon up to
+//! it again ends its going.
+
+use duewheel_wheel::Cut;
+
+use crate::id::MessageId;
+use crate::store::Cursor;
+use crate::time::{Class, Now};
+
+use super::Engine;
+use super::load::CLASSES;
+use super::rows::{Place, Slot};
+
+/// How many messages of a wheel that holds too much are looked at to find the new horizon, about.
+const SAMPLE: usize = 2_048;
+
+impl Engine {
+    /// Moves the horizon back when the wheel holds too much: to where about half of it is kept, by a sample of what it holds.
+    pub(super) fn shrink(&mut self, now: Now) {
+        if self.go_on_cutting() {
+            return;
+        }
+        let (most, bytes) = (self.policy.near_messages as u64, self.policy.near_bytes as u64);
+        if self.schedule.len() as u64 <= most && self.near_weight <= bytes {
+            return;
+        }
+        let stride = self.schedule.len().div_ceil(SAMPLE).max(1);
+        let mut waiting: Vec<(u64, Class, Cursor, u64)> = Vec::new();
+        for class in CLASSES {
+            for slot in self.schedule.sample(class, stride) {
+                let entry = self.rows.get(slot);
+                let place = (entry.life.due.raw(), entry.message.id);
+                waiting.push((now.until(entry.life.due), class, place, entry.message.weight() as u64));
+            }
+        }
+        self.worked(waiting.len());
+        waiting.sort_unstable();
+        let stride = stride as u64;
+        let (mut kept, mut weight) = (0, 0);
+        for (.., w) in &waiting {
+            weight += w * stride;
+            if kept > 0 && (kept as u64 * stride >= most / 2 || weight > bytes / 2) {
+                break;
+            }
+            kept += 1;
+        }
+        // A sample may miss the few large bodies that fill the wheel.
+        kept = if kept == waiting.len() { kept / 2 } else { kept };
+        for class in CLASSES {
+            let first_gone = waiting[kept..].iter().filter(|w| w.1 == class).map(|w| w.2).min();
+            if let Some((due, id)) = first_gone {
+                self.draw_back(class, (due, MessageId(id.0 - 1)));
+            }
+        }
+        self.go_on_cutting();
+    }
+
+    /// Everything scheduled behind a place leaves memory, over several steps.
+    pub(super) fn draw_back(&mut self, class: Class, to: Cursor) {
+        let c = class as usize;
+        self.loading.beyond[c] = 0;
+        // Without a horizon nothing is known to be in memory, and that stays so.
+        let to = self.loading.horizon[c].map_or(to, |horizon| horizon.min(to));
+        self.loading.horizon[c] = self.loading.horizon[c].map(|_| to);
+        if let Some(near) = &mut self.loading.near[c] {
+            near.void = true;
+        }
+        let is_cut_already = |cut: &Cut| cut.place() <= (to.0, to.1.0);
+        if !self.loading.cuts[c].as_ref().is_some_and(is_cut_already) {
+            self.loading.cuts[c] = Some(Cut::after(to.0, to.1.0));
+        }
+        self.unfinished = true;
+    }
+
+    /// Takes more of what lies behind the horizon out of memory; whether that has to be gone on with.
+    fn go_on_cutting(&mut self) -> bool {
+        let mut left = self.policy.max_step;
+        for class in CLASSES {
+            let c = class as usize;
+            let Some(mut cut) = self.loading.cuts[c].take_if(|_| left > 0) else { continue };
+            let mut gone = Vec::new();
+            let more = self.schedule.cut(class, &mut cut, left, &mut gone);
+            self.worked(left);
+            left = left.saturating_sub(gone.len().max(1));
+            for slot in gone {
+                self.turn_back(class, slot);
+            }
+            if more {
+                self.loading.cuts[c] = Some(cut);
+                left = 0;
+            }
+        }
+        let is_cutting = self.loading.cuts.iter().any(Option::is_some);
+        self.unfinished |= is_cutting;
+        is_cutting
+    }
+
+    /// A scheduled message behind the horizon has been taken out of the wheel. Its queue may reach further than that: not any more.
+    fn turn_back(&mut self, class: Class, slot: Slot) {
+        let entry = self.rows.get_mut(slot);
+        self.near_weight -= entry.message.weight() as u64;
+        // Until the end of the batch: an operation of it may have found it in memory and not been looked up.
+        entry.place = Place::Far;
+        let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due.raw());
+        self.far.push((slot, id));
+        let backlog = &mut self.queues.get_mut(idx).backlog[class as usize];
+        let Some(limit) = backlog.limit else { return };
+        let before = (due, MessageId(id.0 - 1));
+        backlog.limit = Some(limit.min(before));
+        if backlog.catching.is_some() {
+            backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
+        }
+        if limit > before {
+            self.note_hunger(idx);
+        }
+    }
+}

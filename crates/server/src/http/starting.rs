@@ -1,0 +1,169 @@
+//! Answers over HTTP while a server starts: it lives, and is not ready yet.
+//!
+//! The address listens from the beginning, so a start that takes long, or waits for Redis, says so instead of refusing
+//! connections. Each answer ends its connection: the next request comes on one that the server itself accepts. The
+//! socket is handed on as it is, so no connection is refused in between.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use duewheel::Outcome;
+use http_body_util::BodyExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use super::listener::{shake_hands, talk};
+use super::object;
+use crate::claim::Claim;
+use crate::error::{ErrorCode, Extra, Problem};
+use crate::stop::Stop;
+use crate::tls::Tls;
+
+/// Connections at a time; more of them wait in the system's backlog.
+const MAX_CONNECTIONS: usize = 256;
+/// For a handshake, and for the headers of a request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of a request's body is read before its answer, and how long: closing a connection with unread bytes may take
+/// the answer back.
+const BODY_BYTES: usize = 1024 * 1024;
+const BODY_TIME: Duration = Duration::from_secs(2);
+
+/// What a start waits for, in words for people.
+pub(crate) type StartWords = watch::Sender<String>;
+
+/// Who is told what the start waits for: it names servers and folders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    Everybody,
+    /// There are tokens, and nobody is asked for one yet.
+    Nobody,
+}
+
+/// A listener that answers until the server is there.
+pub(crate) struct Starting {
+    stop: Stop,
+    task: JoinHandle<TcpListener>,
+}
+
+#[derive(Clone)]
+struct Doorkeeper {
+    waits: watch::Receiver<String>,
+    audience: Audience,
+}
+
+impl Starting {
+    /// Listens at once. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// When another process listens there since.
+    pub(crate) fn on(
+        claim: Claim,
+        tls: Option<Arc<Tls>>,
+        waits: &StartWords,
+        audience: Audience,
+    ) -> io::Result<Self> {
+        let socket = claim.listen()?;
+        let (stop, stopped) = Stop::new();
+        let router =
+            Router::new().fallback(answer).with_state(Doorkeeper { waits: waits.subscribe(), audience });
+        Ok(Starting { stop, task: tokio::spawn(accept(socket, tls, router, stopped)) })
+    }
+
+    /// Ends it, and hands the socket on. What was asked before is still answered.
+    ///
+    /// # Errors
+    /// When it has ended by itself, by a bug.
+    pub(crate) async fn end(self) -> io::Result<TcpListener> {
+        self.stop.stop();
+        self.task.await.map_err(io::Error::other)
+    }
+}
+
+async fn accept(
+    socket: TcpListener,
+    tls: Option<Arc<Tls>>,
+    router: Router,
+    mut stopped: watch::Receiver<bool>,
+) -> TcpListener {
+    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = async {
+            // The semaphore is never closed.
+            let place = Arc::clone(&free).acquire_owned().await.ok();
+            (socket.accept().await, place)
+        };
+        let (accepted, place) = tokio::select! {
+            accepted = accepted => accepted,
+            _ = stopped.wait_for(|stop| *stop) => return socket,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let serving = serve(stream, tls.clone(), router.clone(), stopped.clone());
+                tokio::spawn(async move {
+                    let _place = place;
+                    serving.await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, stopped: watch::Receiver<bool>) {
+    match tls {
+        None => talk(stream, router, HEADER_TIMEOUT, stopped).await,
+        Some(tls) => {
+            if let Some(stream) = shake_hands(stream, &tls, HEADER_TIMEOUT, stopped.clone()).await {
+                talk(stream, router, HEADER_TIMEOUT, stopped).await;
+            }
+        }
+    }
+}
+
+async fn answer(State(keeper): State<Doorkeeper>, request: Request) -> Response {
+    let (parts, mut body) = request.into_parts();
+    let reading = async {
+        let mut left = BODY_BYTES;
+        while let Some(Ok(frame)) = body.frame().await
+            && left > 0
+        {
+            left = left.saturating_sub(frame.data_ref().map_or(0, bytes::Bytes::len));
+        }
+    };
+    if !parts.headers.contains_key(header::EXPECT) {
+        // What has not come by then is not waited for.
+        let _ = tokio::time::timeout(BODY_TIME, reading).await;
+    }
+    let words = match keeper.audience {
+        Audience::Everybody => format!("starting: {}", *keeper.waits.borrow()),
+        Audience::Nobody => "starting: the store is not open yet".to_owned(),
+    };
+    let unready = |write: &dyn Fn(&mut super::Json)| {
+        let mut response = object(StatusCode::SERVICE_UNAVAILABLE, write);
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(1));
+        response
+    };
+    let mut response = match parts.uri.path() {
+        "/livez" => object(StatusCode::OK, |out| out.plain("status", "ok")),
+        "/readyz" => unready(&|out| out.plain("status", "starting")),
+        "/healthz" => unready(&|out| {
+            out.plain("status", "starting");
+            out.text("trouble", &words);
+        }),
+        _ => {
+            let extra = Extra::Outcome(Outcome::NotApplied);
+            Problem { extra, ..Problem::new(ErrorCode::StorageUnavailable, words) }.into_response()
+        }
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}

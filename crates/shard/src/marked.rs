@@ -1,0 +1,79 @@
+//! A store whose calls are marked: who looks at the driver's thread sees that the store has it.
+
+use std::sync::Arc;
+
+use duewheel_core::record::{BootAnchor, ClockPair, Group};
+use duewheel_core::store::{
+    Found, Level, Load, Loaded, Lookups, Progress, Recovered, Room, Store, StoreError,
+};
+
+use crate::shared::Shared;
+
+/// The store of a shard's driver. Every call that may wait for a disk or a server is made in [`Shared::in_store`].
+pub(crate) struct Marked {
+    store: Box<dyn Store>,
+    shared: Arc<Shared>,
+}
+
+impl Marked {
+    pub(crate) fn new(store: Box<dyn Store>, shared: &Arc<Shared>) -> Self {
+        Marked { store, shared: shared.clone() }
+    }
+}
+
+impl Store for Marked {
+    fn recovered(&mut self) -> Recovered {
+        self.shared.in_store(|| self.store.recovered())
+    }
+    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.append(group))
+    }
+    fn sync(&mut self) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.sync())
+    }
+    fn sync_here(&mut self) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.sync_here())
+    }
+    fn progress(&mut self) -> Result<Progress, StoreError> {
+        self.shared.in_store(|| self.store.progress())
+    }
+    fn room(&mut self) -> Room {
+        self.shared.in_store(|| self.store.room())
+    }
+    fn max_body_bytes(&self) -> usize {
+        self.store.max_body_bytes()
+    }
+    fn max_group_records(&self) -> usize {
+        self.store.max_group_records()
+    }
+    fn max_group_bytes(&self) -> usize {
+        self.store.max_group_bytes()
+    }
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.find_many(lookups, found))
+    }
+    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.load(load))
+    }
+    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+        self.shared.in_store(|| self.store.loaded())
+    }
+    fn forget(&mut self, ticket: u64) {
+        self.shared.in_store(|| self.store.forget(ticket));
+    }
+    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.idle(clock))
+    }
+    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
+        self.shared.in_store(|| self.store.anchor(clock, anchor))
+    }
+    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
+        self.shared.in_store(|| self.store.close(clock))
+    }
+    fn level(&self) -> Level {
+        self.store.level()
+    }
+    fn figures(&self) -> Vec<(&'static str, u64)> {
+        self.shared.in_store(|| self.store.figures())
+    }
+}
