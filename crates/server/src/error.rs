@@ -11,7 +11,7 @@ use duewheel::core::engine::{
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
 
-use crate::http::Json;
+use crate::json::Json;
 
 /// What went wrong, in one stable word. Codes are never renamed or reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

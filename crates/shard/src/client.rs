@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Asks one thing, and gets its own answer. For reserves use [`Client::reserve`].
+    /// Submits one operation and returns its typed answer. For reserves use [`Client::reserve`].
     ///
     /// # Errors
     /// When there was no answer: see [`CallError::outcome`]. A refusal is an answer.
@@ -154,10 +154,10 @@ impl Client {
         Client::answer_to::<A>(self.submit(vec![asked.into_op()])?.await.pop())
     }
 
-    /// Asks many things, as [`Client::submit`] does, and gets one answer each, in order.
+    /// Submits operations as [`Client::submit`] does, and returns one typed answer for each, in order.
     ///
     /// # Errors
-    /// When nothing was taken. What became of each is in its place.
+    /// When nothing was accepted; the result of each operation is in its place.
     ///
     /// # Cancel safety
     /// As [`Client::call`].
@@ -169,17 +169,16 @@ impl Client {
         Ok(answers.into_iter().map(|answer| Client::answer_to::<A>(Some(answer))).collect())
     }
 
-    /// Takes what came for an answer to what was asked. That it is the answer to another operation would be a bug of ours,
-    /// and shows here alone.
+    /// Converts an answer to its type. This is the only code that meets an answer to another operation, which is a bug.
     ///
     /// # Errors
-    /// When there was no answer, or one to another operation.
+    /// When there was no answer, or an answer to another operation.
     pub fn answer_to<A: Ask>(came: Option<Result<Reply, CallError>>) -> Result<A::Reply, CallError> {
         let reply = came.unwrap_or(Err(CallError::NO_ANSWER))?;
         A::reply(reply).ok_or(CallError::WRONG_ANSWER)
     }
 
-    /// Asks one thing, and gets whatever the answer is. For reserves use [`Client::reserve`].
+    /// Submits one operation and returns its answer as it is. For reserves use [`Client::reserve`].
     ///
     /// # Cancel safety
     /// Dropping the future does not take the operation back; whether it was applied is then unknown.

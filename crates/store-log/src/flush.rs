@@ -1,18 +1,18 @@
-//! What is frozen becomes a run.
+//! The flush: frozen memtables become a run.
 //!
 //! | | |
 //! |---|---|
-//! | 1 | what counts of the frozen memtables is written to a run, or to several when it is much |
-//! | 2 | what they say of older messages is taken out of the runs' sets of live ids (of copies of them) |
-//! | 3 | the ledger takes their records in; they are taken out again if what follows fails |
-//! | 4 | the state file says all that |
+//! | 1 | live rows of the frozen memtables are written to a run, or to several if there are many |
+//! | 2 | older versions of their messages are removed from the runs' sets of live ids (from copies of them) |
+//! | 3 | their records are folded into the ledger, and undone if a later step fails |
+//! | 4 | the state file is written with all of that |
 //! | 5 | the journal is known to be durable up to the cut |
-//! | 6 | the manifest lists the runs and the state, and no segment that lies before the cut |
-//! | 7 | readers see the runs in place of the memtables |
+//! | 6 | the manifest lists the runs and the state, and no segment before the cut |
+//! | 7 | readers get the runs in place of the memtables |
 //!
-//! When there is no room for that ([`stuck`](Shared::is_stuck)), two things make some. Runs of which nothing counts any more by
-//! what is frozen and durable are unlisted at once: that takes a manifest and no state. And the owner freezes what was removed
-//! since, too, so that the next attempt writes the less.
+//! When there is no room for that ([`stuck`](Shared::is_stuck)), two measures make some. Runs whose rows were all
+//! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner
+//! freezes later removals, too, so that the next attempt writes less.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,27 +22,28 @@ use std::time::Instant;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId};
-use roaring::RoaringTreemap;
 
-use crate::background::{Merging, Work, drop_merge, drop_runs, give_up, sizes, squeeze, write_state};
 use crate::fault::Trouble;
 use crate::figures::micros;
 use crate::find::Finder;
 use crate::folder::{FileNo, Incarnation};
+use crate::gone::{sorted, take_away, without_gone};
 use crate::manifest::{RunEntry, SegmentEntry};
 use crate::mem::{Extent, Mem, MemScan, Step};
 use crate::merge::policy::Plan;
+use crate::merging::{drop_merge, drop_runs, give_up, sizes, squeeze, write_state};
 use crate::readers::For;
 use crate::reserve;
-use crate::run::{Live, Mask, Run, RunWriter, hash};
+use crate::run::{Live, Run, RunWriter, hash};
 use crate::shared::{Shared, Worked, lock};
 use crate::state;
 use crate::view::{Part, View};
+use crate::work::Work;
 
-/// Rows of the frozen memtables are resolved together, so many.
+/// Number of rows of the frozen memtables that are resolved together.
 const TOGETHER: usize = 512;
 
-/// Writes what is frozen to a run, if anything is.
+/// Writes the frozen memtables to a run, if there are any.
 pub(crate) fn flush(shared: &Shared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() || shared.view().frozen.is_empty() {
@@ -62,7 +63,7 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
         Err(trouble) => return give_up(shared, trouble, || {}),
     }
     if let Err(trouble) = flush.flush(work, &view) {
-        shared.flushing.store(0, Relaxed);
+        shared.reserve.flushing.store(0, Relaxed);
         shared.counters.flush_failures.fetch_add(1, Relaxed);
         if let Trouble::Failed(error) = &trouble
             && error.kind() == ErrorKind::Full
@@ -86,8 +87,8 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
     shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
     let flushed: u64 = view.frozen.iter().map(|mem| reserve::of_table(mem)).sum();
     let less = |bytes: u64| Some(bytes.saturating_sub(flushed));
-    let _ = shared.to_flush.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
-    shared.flushing.store(0, Relaxed);
+    let _ = shared.reserve.to_flush.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
+    shared.reserve.flushing.store(0, Relaxed);
     if let Ok(View { frozen, .. }) = Arc::try_unwrap(view) {
         frozen.into_iter().for_each(|mem| shared.recycle(mem));
     }
@@ -98,7 +99,7 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
 
 struct Flush<'a> {
     shared: &'a Shared,
-    /// Oldest first.
+    /// The frozen memtables, oldest first.
     tables: &'a [Arc<Mem>],
     last: Lsn,
     /// The runs that were begun.
@@ -108,11 +109,11 @@ struct Flush<'a> {
 }
 
 impl Flush<'_> {
-    /// Where it is not sure that the flush fits: whatever makes room without one. `None` when it is to be tried now.
+    /// Makes room without a flush, if it is uncertain that the flush fits. `None` when the flush is to be tried now.
     fn make_room(&self, work: &mut Work, view: &View) -> Result<Option<Worked>, Trouble> {
         let shared = self.shared;
         // A disk that cannot say how much is free says so when it is full.
-        let Ok(free) = reserve::free_for_flush(shared) else { return Ok(None) };
+        let Ok(free) = shared.reserve.free_for_flush(&*shared.disk) else { return Ok(None) };
         let upper: u64 = self.tables.iter().map(|mem| reserve::of_table(mem)).sum();
         if free >= upper {
             return Ok(None);
@@ -186,7 +187,7 @@ impl Flush<'_> {
         Ok(())
     }
 
-    /// Makes the runs and the books count. Gives the segments that count no more.
+    /// Lists the new runs and books in the manifest. Returns the segments that are no longer needed.
     fn list(
         &self,
         work: &mut Work,
@@ -218,7 +219,8 @@ impl Flush<'_> {
         Ok(covered)
     }
 
-    /// Writes what counts of the frozen memtables; no run if that is nothing, and several if it is too much for one.
+    /// Writes the live rows of the frozen memtables: no run if there are none, and several if there are too many for
+    /// one.
     fn write_runs(&self, view: &View) -> Result<Vec<RunEntry>, Trouble> {
         let shared = self.shared;
         let mut out = Out { flush: self, writer: None, done: Vec::new() };
@@ -236,7 +238,7 @@ impl Flush<'_> {
                 let mut sorted = ids.clone();
                 sorted.sort_unstable();
                 let mut rows = finder.rows(&sorted, Default::default())?;
-                shared.flushing.store(out.bytes(), Relaxed);
+                shared.reserve.flushing.store(out.bytes(), Relaxed);
                 for id in ids {
                     let row = sorted.binary_search(&id).ok().and_then(|i| rows[i].take());
                     if let Some(row) = row {
@@ -262,7 +264,7 @@ impl Flush<'_> {
         out.end()
     }
 
-    /// The runs without what the frozen memtables say of their messages.
+    /// The runs without the rows that the frozen memtables replace.
     fn older_parts(&self, view: &View) -> Result<Vec<Part>, Trouble> {
         let mut parts = view.parts.clone();
         for mem in self.tables {
@@ -343,7 +345,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// What counts of these tables, the newest of which is the last.
+/// The exact extent of the live rows of these tables, the newest of which is the last.
 fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
     let mut sum = Extent::default();
     for (i, mem) in tables.iter().enumerate() {
@@ -364,45 +366,8 @@ fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
     sum
 }
 
-/// The runs without what is gone by these tables. What they change counts on: the rest of it is in the runs alone.
-pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Part>, Trouble> {
-    let mut parts = parts.to_vec();
-    for mem in tables {
-        take_away(&mut parts, mem, sorted(mem.ids().filter(|id| mem.is_gone(MessageId(*id))))?);
-    }
-    Ok(parts)
-}
-
-fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, Trouble> {
-    let ids = RoaringTreemap::from_sorted_iter(ids);
-    Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
-}
-
-/// Takes ids out of the parts, and what the table's purges took.
-fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
-    for part in parts {
-        if !part.live.ids.is_disjoint(&ids) {
-            Arc::make_mut(&mut part.live).ids -= &ids;
-        }
-        for (queue, purge) in mem.purges() {
-            if let Some(no) = part.run.queue_no(queue) {
-                let mask = Mask { before: purge.before, keep: purge.keep.to_vec() };
-                Arc::make_mut(&mut part.live).mask(no, mask);
-            }
-        }
-    }
-}
-
 /// The runs of which nothing counts.
 fn dead(parts: &[Part], now: EngineMs) -> impl Iterator<Item = FileNo> {
     let sizes = sizes(parts, now);
     parts.iter().zip(sizes).filter(|(_, size)| size.live == 0).map(|(part, _)| part.run.entry().no)
-}
-
-/// A merge of runs that are listed no more would bring them back.
-pub(crate) fn drop_merge_of(shared: &Shared, work: &mut Work, runs: &[FileNo]) {
-    let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
-    if work.merging.as_ref().is_some_and(is_input) {
-        drop_merge(shared, work);
-    }
 }

@@ -1,4 +1,4 @@
-//! What the owner of a queue sets: settings and pause. And what follows from them as time passes.
+//! Settings and pause of a queue, and their effects as time passes.
 
 use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
@@ -43,7 +43,7 @@ impl Engine {
         self.respond(to, answer, fx);
     }
 
-    /// Gives a new queue the order that whoever puts the first message into it is used to.
+    /// Gives a new queue the order that the front end of its first message asks for.
     pub(super) fn choose_order(&mut self, e: &Enqueue, fx: &mut Effects) {
         let Some(order) = e.order_if_new else { return };
         let idx = self.queues.find_or_make(&e.queue);
@@ -68,7 +68,7 @@ impl Engine {
         Reply::Done
     }
 
-    /// Whether a queue is there, or may be made.
+    /// Whether a queue exists, or may be created.
     pub(super) fn has_room_for(&self, name: &QueueName) -> bool {
         self.queues.len() < self.policy.max_queues || self.queues.find(name).is_some()
     }
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Drops a queue that nothing holds any more, or plans to.
+    /// Drops a queue that nothing refers to any more, or schedules that.
     pub(super) fn release(&mut self, idx: QueueIdx) {
         self.drop_if_over(idx);
         if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Says what a queue's settings and pause are now.
+    /// Records a queue's present settings and pause.
     fn record_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
         let queue = self.queues.get(idx);
         let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
@@ -202,7 +202,7 @@ impl Engine {
         self.note_hunger(idx);
     }
 
-    /// Notes that a message of the queue died then, if its owner wants dead messages removed.
+    /// Schedules a check of the queue's dead messages, if its owner wants them removed.
     pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: Died) {
         let queue = self.queues.get_mut(idx);
         let Some(ttl) = queue.settings.dead_ttl_ms else { return };
@@ -221,13 +221,12 @@ impl Engine {
         self.loading.dead < self.policy.max_dead_pages
     }
 
-    /// When to look for dead messages whose time is over; `None` until a page of those under way has come, if these are as many
-    /// as may be.
+    /// When the next check of dead messages is due; `None` while as many pages are loading as are allowed.
     pub(super) fn next_dead_check(&self) -> Option<EngineMs> {
         self.dead_checks.first().filter(|_| self.may_ask_dead()).map(|(t, _)| *t)
     }
 
-    /// Asks for the dead messages of queues in which the time of some may be over.
+    /// Loads the dead messages of queues in which some may have expired.
     pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
         while let Some((t, idx)) = self.dead_checks.first().copied().filter(|_| self.may_ask_dead()) {
             if t > now.engine {

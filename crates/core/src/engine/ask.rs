@@ -1,7 +1,7 @@
-//! Typed operations: an operation together with the type of its answer.
+//! Typed operations: an operation with the type of its answer.
 //!
-//! [`Op`] and [`Reply`] are what travels, many at a time. Whoever waits for the answer to one operation asks with an [`Ask`] and
-//! gets its [`Ask::Reply`]; that an answer can be one to another operation is seen where answers are taken, and nowhere else.
+//! Batches carry [`Op`] and [`Reply`]. A caller that waits for the answer to one operation uses an [`Ask`] and receives
+//! its [`Ask::Reply`], so that it needs no arm for the answers to other operations.
 
 use std::marker::PhantomData;
 
@@ -20,13 +20,13 @@ use super::reply::{
 
 /// An operation whose answer has a type.
 pub trait Ask {
-    /// What it is answered with.
+    /// The type of its answer.
     type Reply;
 
     /// The operation.
     fn into_op(self) -> Op;
 
-    /// Its answer; `None` if this is an answer to another operation.
+    /// The typed answer; `None` if `reply` answers another operation.
     fn reply(reply: Reply) -> Option<Self::Reply>;
 }
 
@@ -56,7 +56,7 @@ impl Ask for Reserve {
     }
 }
 
-/// An operation that is answered with an `R`; made by the functions of [`Op`].
+/// An operation whose answer is an `R`; the functions of [`Op`] create it.
 #[derive(Debug)]
 pub struct Typed<R> {
     op: Op,
@@ -92,13 +92,13 @@ impl<R: FromReply> Ask for Typed<R> {
     }
 }
 
-/// What operations are answered with, out of the [`Reply`] that travels.
+/// An answer's type, converted from the [`Reply`] that batches carry.
 pub trait FromReply: Sized {
-    /// The answer; `None` if it is of another type.
+    /// The answer; `None` if `reply` has another type.
     fn from_reply(reply: Reply) -> Option<Self>;
 }
 
-/// The functions are named like the variants, where the fields are told.
+/// Each function has the name of its variant, which documents the arguments.
 impl Op {
     /// [`Op::ReserveOne`]
     pub fn reserve_one(
@@ -233,7 +233,7 @@ impl Op {
         Typed::new(Op::Stats)
     }
 
-    /// [`Op::Configure`]: the queue as it is now.
+    /// [`Op::Configure`]: the queue as it is now, if anything of it is left.
     pub fn configure(
         queue: QueueName,
         settings: QueueSettings,

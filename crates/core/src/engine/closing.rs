@@ -1,4 +1,4 @@
-//! Leases and waits of connections that are gone: they end a bounded number a step.
+//! Ends leases and waits of closed connections, a bounded number a step.
 
 use std::collections::VecDeque;
 
@@ -10,12 +10,12 @@ use super::Engine;
 use super::effect::Effects;
 use super::reply::{Reply, Reserved};
 
-/// What is still to be ended.
+/// Work that is left.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    /// Sessions that were closed, and who is told when all of one has ended.
+    /// Closed sessions, and where to answer when everything of one has ended.
     sessions: VecDeque<(SessionId, ReplyTo)>,
-    /// Leases of connections of the process before.
+    /// Leases of connections of the former process.
     leases: VecDeque<(MessageId, LeaseToken)>,
 }
 
@@ -26,7 +26,7 @@ impl Closing {
 }
 
 impl Engine {
-    /// A connection is gone. The answer comes when its waits and leases have ended.
+    /// Closes a session. The answer comes when its waits and leases have ended.
     pub(super) fn session_closed(&mut self, now: Now, to: ReplyTo, session: SessionId, fx: &mut Effects) {
         if session == SessionId::NONE {
             return self.respond(to, Reply::Done, fx);
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// Leases of connections of an earlier reign: those connections are gone.
+    /// Schedules the release of leases of connections of an earlier epoch, which are closed.
     pub(super) fn release_bound(&mut self, now: Now, fx: &mut Effects) {
         let tokens = self.bound.iter().filter_map(|&(_, _, id)| {
             let lease = self.rows.get(self.live(id)?).life.lease()?;
@@ -48,7 +48,7 @@ impl Engine {
         self.close_sessions(now, fx);
     }
 
-    /// Ends what is left of connections that are gone.
+    /// Continues to end leases and waits of closed connections.
     pub(super) fn close_sessions(&mut self, now: Now, fx: &mut Effects) {
         let mut budget = self.budget();
         while let Some(&(id, token)) = self.closing.leases.front() {

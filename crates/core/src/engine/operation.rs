@@ -1,75 +1,75 @@
-//! The table of operations: what is known of each before it is decided, one row for each.
+//! The table of operations: one row of properties for each.
 //!
-//! Whoever treats operations differently (the inbox, the driver, the router, the sessions) reads the table, and lists none of
-//! them. To add an operation:
+//! Code that treats operations differently (inbox, driver, router, sessions) reads the table and does not list
+//! operations. A new operation needs:
 //!
-//! 1. its variant in [`Op`], behind all others (the place is its number between nodes), and its row in `Op::entry`, where
-//!    the match is exhaustive;
-//! 2. what it does, in a file of its own beside this one, and its line in `Engine::request`;
-//! 3. its typed form in `ask.rs`, for those who wait for its answer;
-//! 4. the front ends that offer it; and, with [`Routing::All`], how the answers of several shards become one.
+//! 1. a variant of [`Op`], behind all others (its index is its number in the protocol between nodes), and a row in
+//!    `Op::entry`, where the match is exhaustive;
+//! 2. a file with its effect beside this one, and a line in `Engine::request`;
+//! 3. a typed form in `ask.rs`, if a caller waits for its answer;
+//! 4. the front ends that offer it and, with [`Routing::All`], the merge of the answers of several shards.
 
 use crate::id::{LeaseToken, MessageId};
 use crate::name::{Key, QueueName};
 
 use super::input::{Enqueue, Op, Target};
 
-/// What is known of an operation before it is decided: its row of the table.
+/// The properties of an operation that are known before it is decided: a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its name, for logs.
+    /// The name, for logs.
     pub name: &'static str,
-    /// Which shards it concerns, where there are several.
+    /// The shards that it concerns in a cluster.
     pub routing: Routing,
-    /// What it does to the lease of the message that it names.
+    /// Its effect on the lease of the message that it names.
     pub lease: OnLease,
-    /// It only frees what is held, or tells how things are: a full inbox and an owner that shuts down take it all the same.
+    /// The operation only releases something or reports a state: a full inbox and an owner that shuts down accept it.
     pub settles: bool,
-    /// It changes nothing, or nothing more when it comes twice: it is sent again when its outcome is unknown.
+    /// A second execution changes nothing: the operation is sent again when its outcome is unknown.
     pub repeatable: bool,
-    /// It writes records that take room until a flush has written them, and gives none back: it is refused while the store
-    /// takes removals alone. An enqueue has a refusal of its own.
+    /// The operation writes records that need room until a flush, and releases none: it is refused while the store
+    /// accepts only removals. An enqueue has its own refusal.
     pub grows: bool,
-    /// It may bring a dead message back: then the message's key must be free, and is looked up, too.
+    /// The operation may bring a dead message back: the message's key must be free, and is looked up, too.
     pub revives: bool,
 }
 
-/// Which shards an operation concerns, where there are several.
+/// The shards that an operation concerns in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// That of the message that it names ([`Op::names`]); a new message without a key or a `dedupe_id` goes to any.
+    /// The shard of the message that it names ([`Op::names`]); any shard for a new message without key and `dedupe_id`.
     Message,
-    /// Those of the leases that it lists.
+    /// The shards of the leases that it lists ([`Op::leases`]).
     Leases,
-    /// All, or as many of them as are needed; their answers become one.
+    /// All shards, or as many of them as are needed; their answers are merged.
     All,
-    /// None: it is about the connections of the node that is asked.
+    /// No shard: the node that receives the operation decides it, because it concerns the node's connections.
     Node,
 }
 
-/// What an operation does to the lease of the message that it names.
+/// The effect of an operation on the lease of the message that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLease {
-    /// Nothing.
+    /// No effect.
     Nothing,
-    /// Begins one.
+    /// A lease begins.
     Begins,
-    /// Makes it longer; the caller proves to hold it.
+    /// The deadline moves; the caller proves that it holds the lease.
     Extends,
-    /// Ends it; the caller proves to hold it.
+    /// The lease ends; the caller proves that it holds the lease.
     Ends,
-    /// Ends it if it is the caller's own; a message that nobody leases goes, too.
+    /// The lease ends if it is the caller's own; a message without a lease is removed, too.
     EndsOwn,
 }
 
-/// Which message an operation names, if it names one.
+/// The message that an operation names, if it names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named<'a> {
-    /// One by its id.
+    /// A message by its id.
     Id(MessageId),
-    /// One by its key.
+    /// A message by its key.
     Key(&'a QueueName, &'a Key),
-    /// None.
+    /// No message.
     Nothing,
 }
 
@@ -88,7 +88,7 @@ impl<'a> From<&'a Enqueue> for Named<'a> {
     }
 }
 
-/// A row of which only this is true.
+/// A row without any other property.
 const fn row(name: &'static str, routing: Routing) -> Operation {
     Operation {
         name,
@@ -124,8 +124,8 @@ impl Operation {
 }
 
 impl Op {
-    /// The table: the row of each operation, and the message that it names. Leases are in memory; operations about queues
-    /// name no message, and read pages where they need messages.
+    /// The table: the row of each operation, and the message that it names. An operation on a queue names no message;
+    /// it reads pages if it needs messages.
     #[inline]
     #[rustfmt::skip] // one row a line
     fn entry(&self) -> (&'static Operation, Named<'_>) {
@@ -171,13 +171,13 @@ impl Op {
         }
     }
 
-    /// What is known of its kind.
+    /// The row of this operation.
     #[inline]
     pub fn operation(&self) -> &'static Operation {
         self.entry().0
     }
 
-    /// The message that it names: what must be looked up before it is decided, and what its shard follows from.
+    /// The message that it names, which must be looked up before it is decided and which determines its shard.
     #[inline]
     pub fn names(&self) -> Named<'_> {
         self.entry().1
@@ -189,18 +189,19 @@ impl Op {
         Some((&e.queue, e.dedupe_id.as_deref()?))
     }
 
-    /// The leases that it lists, if it is about leases and not about a message.
+    /// The leases that an [`Op::Undelivered`] lists; empty for every other operation.
     pub fn leases(&self) -> &[(MessageId, LeaseToken)] {
         let Op::Undelivered { leases } = self else { return &[] };
         leases
     }
 
-    /// Whether it changes nothing, or nothing more when it comes twice. Of reserves those that take nothing.
+    /// Whether a second execution changes nothing. This includes a reserve that takes no message.
     pub fn is_repeatable(&self) -> bool {
         self.operation().repeatable || matches!(self, Op::Reserve(reserve) if reserve.max == 0)
     }
 
-    /// Bytes that it counts while it waits to be decided: those of the body and the headers that it brings, and its own.
+    /// The bytes that count against limits while it waits: body and headers of an enqueue or a change, and the value
+    /// itself.
     pub fn weight(&self) -> usize {
         let brought = match self {
             Op::Enqueue(e) => e.brings(),

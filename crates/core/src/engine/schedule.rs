@@ -1,4 +1,4 @@
-//! What waits for time: one wheel for each clock class, one for leases.
+//! Everything that waits for time: one wheel for each clock class, one for leases.
 
 use duewheel_wheel::{Cut, Geometry, GeometryError, Handle, Popped, Wheel};
 
@@ -6,7 +6,7 @@ use crate::id::MessageId;
 use crate::policy::Policy;
 use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
-use super::rows::Slot;
+use super::index::Slot;
 
 /// The rings. Each entry is a row's slot; the message id breaks ties.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Schedule {
         }
     }
 
-    /// When to look again; at the latest when the next entry is due.
+    /// When to check again; at the latest when the next entry is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         let at = self.at.next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
         let after = self.after.next_wakeup().map(EngineMs);
@@ -89,12 +89,12 @@ impl Schedule {
         [at, after].into_iter().flatten().min()
     }
 
-    /// Messages in both rings.
+    /// Number of messages in both rings.
     pub(super) fn len(&self) -> usize {
         self.at.len() + self.after.len()
     }
 
-    /// Leases running.
+    /// Number of running leases.
     pub(super) fn leases(&self) -> usize {
         self.leases.len()
     }

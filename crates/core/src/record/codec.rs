@@ -1,13 +1,13 @@
-//! The bytes of a record. `docs/format.md` draws them; change both together, and add a golden test.
+//! The bytes of a record. `docs/format.md` describes them; change both together, and add a golden test.
 //!
 //! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, options a presence byte.
 
-use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::head::stands;
+use super::layout::{DecodeError, Decoded, MARKED, PUT};
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
 use crate::message::{
@@ -18,7 +18,6 @@ use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
 use crate::time::{Class, Due, EngineMs, WallMs};
 
-pub(super) const PUT: u8 = 1;
 const CHANGED: u8 = 2;
 const GRANTED: u8 = 3;
 const REMOVED: u8 = 4;
@@ -26,30 +25,8 @@ const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
 
-/// Beside a stage: the message's marks follow.
-pub(super) const MARKED: u8 = 4;
 /// Added to a reason of death: engine time follows.
 const TIMED: u8 = 2;
-
-/// The bytes are no record: damage that a checksum did not catch, or a format of another version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecodeError {
-    /// The bytes end in the middle of a field.
-    Short,
-    /// A field has a value that this version does not know; its name.
-    Unknown(&'static str),
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DecodeError::Short => f.write_str("the bytes end in the middle of a field"),
-            DecodeError::Unknown(what) => write!(f, "unknown value of {what}"),
-        }
-    }
-}
-
-impl std::error::Error for DecodeError {}
 
 /// Writes fields to a buffer.
 #[derive(Debug, Default)]
@@ -58,14 +35,13 @@ pub struct Writer {
     pub bytes: Vec<u8>,
 }
 
-/// Reads fields back. Never panics and never allocates more than the input's size, whatever the bytes.
+/// Reads fields back. Never panics and never allocates more than the input's size, whatever the bytes. Each of its
+/// methods returns a [`DecodeError`] when the bytes end too early or hold a value that this version does not know.
 #[derive(Debug)]
 pub struct Reader {
     input: Bytes,
     at: usize,
 }
-
-pub(super) type Decoded<T> = Result<T, DecodeError>;
 
 impl Writer {
     /// An unsigned number, 1 to 10 bytes (LEB128).
@@ -183,7 +159,7 @@ impl Writer {
         self.content(m);
     }
 
-    /// What a message says behind its key.
+    /// The fields of a message after its key.
     fn content(&mut self, m: &Message) {
         self.varint(m.enqueued_at.0);
         self.option_varint(m.options.lease_ms);
@@ -228,7 +204,7 @@ impl Writer {
         self.history(&life.history);
     }
 
-    /// Nothing when there are none.
+    /// Writes the marks, or nothing when there are none.
     fn marks(&mut self, marks: &Marks) {
         if *marks != Marks::default() {
             for n in [marks.timeouts, marks.releases, marks.burials, marks.fires] {
@@ -254,8 +230,8 @@ impl Writer {
         }
     }
 
-    /// A message without the name of its queue, and its life, as a run holds them. What a scan needs stands first
-    /// ([`RowHead`]); everything is said once.
+    /// A message without the name of its queue, and its life, as a run holds them. The fields that a scan needs come
+    /// first ([`super::RowHead`]); no field is written twice.
     pub fn stored(&mut self, row: &Row) {
         let (m, life) = (&row.message, &row.life);
         self.varint(m.id.0);
@@ -296,7 +272,7 @@ impl Writer {
         self.history(&life.history);
     }
 
-    /// Why, and since when by engine time if that is known.
+    /// Reason and time of death, with engine time if that is known.
     fn death(&mut self, reason: DeadReason, at: Died) {
         let reason = match reason {
             DeadReason::MaxAttempts => 0,
@@ -599,7 +575,7 @@ impl Reader {
         Ok(Life { due, generation, attempt, forgiven, priority, stage, marks, history })
     }
 
-    /// What [`Writer::stored`] has written, of this queue.
+    /// Reads what [`Writer::stored`] has written for a message of this queue.
     pub fn stored(&mut self, queue: QueueName) -> Decoded<Row> {
         let id = MessageId(self.varint()?);
         let (class, stage, marked) = stands(self.byte()?)?;

@@ -21,8 +21,8 @@ fn names(n: usize) -> Vec<String> {
     (0..n).map(|n| format!("queue-{n:04}")).collect()
 }
 
-/// Story: each grant looked twice at every queue that its consumer watches. A client that watches 1,024 tubes and pipelines 1,024
-/// reserves kept everybody waiting for two million looks.
+/// Story: each grant looked twice at every queue that its consumer watches. A client that watches 1,024 tubes and
+/// pipelines 1,024 reserves kept everybody waiting for two million looks.
 #[test]
 fn a_grant_does_not_look_at_all_queues_that_are_watched() {
     const QUEUES: usize = 1_024;
@@ -201,8 +201,8 @@ fn nothing_makes_a_queue_beyond_the_limit() {
     assert!(matches!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::Grants(g)) if g.len() == 1));
 }
 
-/// Story (simulation, seed 1673): leases that ran out together end over several steps, and a key whose lease had run out was refused as leased for
-/// as long as its turn had not come.
+/// Story (simulation, seed 1673): leases that ran out together end over several steps, and a key whose lease had run
+/// out was refused as leased for as long as its turn had not come.
 #[test]
 fn a_lease_that_has_run_out_stands_in_nobodys_way() {
     let mut rig = Rig::new(Policy { max_step: 2, ..Policy::default() });

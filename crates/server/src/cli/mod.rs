@@ -1,6 +1,6 @@
 //! The command line: one binary, `duewheel`.
 //!
-//! Exit codes: 0 done, 1 refused or failed, 2 used wrongly, 3 done as far as it was possible (`import`).
+//! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done in part (`import`).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -43,9 +43,9 @@ enum Command {
     Serve(Box<Serve>),
     /// Schedule a message, or one for each line
     Enqueue(enqueue::Enqueue),
-    /// Look at a message
+    /// Show a message
     Get(message::Get),
-    /// Take a message back before it is delivered
+    /// Cancel a message before it is delivered
     Cancel(message::Cancel),
     /// Give a message another due time
     Postpone(message::Postpone),
@@ -61,15 +61,15 @@ enum Command {
     Verify(verify::Verify),
     /// Move the jobs of a running beanstalkd here
     Import(import::Import),
-    /// Copy the data folder of a running server, while everything goes on
+    /// Copy the data folder of a running server, without interrupting it
     Backup(backup::Backup),
-    /// Make a data folder out of a copy
+    /// Make a data folder from a copy
     Restore(restore::Restore),
-    /// Nodes that share a Redis
+    /// Manage a cluster of nodes on Redis
     Cluster(cluster::Cluster),
-    /// Make a data folder out of a damaged one, and say what is lost
+    /// Make a data folder from a damaged one, and list what is lost
     Salvage(salvage::Salvage),
-    /// Make tokens for a server that asks for them
+    /// Make tokens for a server that requires them
     Token(token::TokenArgs),
     /// Print name and version, as --version does
     Version,
@@ -78,30 +78,31 @@ enum Command {
 /// Options of `serve`: the flags, and the file below them.
 #[derive(Args, Debug)]
 struct Serve {
-    /// A TOML file with these options, `-` written as `_`; flags and environment win over it
+    /// A TOML file with these options, `-` written as `_`; flags and environment take precedence
     #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the settings that would count, as TOML, and exit
+    /// Print the effective settings, as TOML, and exit
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
     options: Options,
 }
 
-/// Which server a client command talks to, and what it shows there.
+/// The server that a client command talks to, and the credentials.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 struct Server {
     /// The server's address
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
     server: String,
-    /// The token, where the server asks for one. Other users of this machine see options, so rather say it in DUEWHEEL_TOKEN or a file
+    /// The token, if the server requires one. Other users of this machine can see options, so prefer DUEWHEEL_TOKEN or
+    /// a file
     #[arg(long, env = "DUEWHEEL_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<Secret>,
-    /// A file with the token in it
+    /// A file that contains the token
     #[arg(long, env = "DUEWHEEL_TOKEN_FILE", value_name = "FILE", conflicts_with = "token")]
     token_file: Option<PathBuf>,
-    /// Certificates of authorities (PEM) for https, instead of those that browsers trust
+    /// Certificates of authorities (PEM) for https, in place of those that browsers trust
     #[arg(long, env = "DUEWHEEL_CA_CERT", value_name = "FILE")]
     ca_cert: Option<PathBuf>,
     /// Send the token to another machine even without https
@@ -109,14 +110,14 @@ struct Server {
     insecure: Option<bool>,
 }
 
-/// The variable may be the server's, which names listeners with it: that says nothing of tokens.
+/// The variable may be the server's, which names listeners with it: that permits nothing for tokens.
 fn insecure(text: &str) -> Result<bool, String> {
     text.parse()
         .or_else(|_| text.parse::<Insecure>().map(|_| false))
         .map_err(|_| "must be true or false".to_owned())
 }
 
-/// Text that is shown nowhere, not even when it is wrong.
+/// Text that is never shown, not even when it is invalid.
 #[derive(Clone)]
 struct Secret(String);
 
@@ -134,16 +135,16 @@ impl FromStr for Secret {
     }
 }
 
-/// How a command did not succeed.
+/// Why a command did not succeed.
 #[derive(Debug)]
 enum Failure {
     /// It was refused, or failed: exit code 1.
     Failed(String),
-    /// It was used wrongly: exit code 2.
+    /// Wrong usage: exit code 2.
     Usage(String),
-    /// It is done as far as it was possible, and something is left: exit code 3.
+    /// It is done in part, and something is left: exit code 3.
     Left(String),
-    /// It has said all there is to say: exit code 1.
+    /// It failed and has printed everything: exit code 1.
     Said,
 }
 
@@ -221,7 +222,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// A container may have the server's variable, and its client commands must go on working.
+    /// A container may have the server's variable, and its client commands must continue to work.
     #[test]
     fn what_opens_a_listener_lets_no_token_out() {
         for (text, means) in

@@ -14,10 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::reading::{Coming, ReadBody, Share};
-use super::routes::{About, Access};
-use super::strict;
-use super::{App, cancel};
-use crate::auth::Caller;
+use super::{App, reach, strict};
+use crate::auth::{About, Access, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
 /// How much of a body that is too large is read beside its refusal, and for how long.
@@ -273,7 +271,7 @@ impl Call {
 /// again, so what is found out here holds for the operation that follows.
 async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Problem> {
     let reaches = |queue: Option<&QueueName>| queue.is_some_and(|queue| caller.reaches(queue));
-    match cancel::within(&app, &[id], reaches).await?.pop() {
+    match reach::within(&app, &[id], reaches).await?.pop() {
         Some(Ok(true)) => Ok(()),
         Some(Ok(false)) | None => Err(Problem::message_not_found()),
         Some(Err(problem)) => Err(problem),

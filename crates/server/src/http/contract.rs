@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::routes::{About, Access};
 use super::{home, routes};
+use crate::auth::{About, Access};
 use crate::error::ErrorCode;
 
 fn spec() -> Value {

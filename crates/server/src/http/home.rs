@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
 
 use super::call::Call;
-use super::routes::Access;
-use super::{Answer, routes, typed};
+use super::{Answer, typed};
+use crate::auth::Access;
 
 /// The description that the routes are compared with.
 pub(crate) const OPENAPI: &str = include_str!("../../openapi.json");
@@ -20,19 +21,21 @@ const BEGINNING: &str = concat!(
     "<a href=\"/openapi.json\">/openapi.json</a>:</p>\n<pre>\n",
 );
 
-pub(crate) async fn home(_: Call) -> Answer {
+/// The page, with a line for each call: its method, path, query parameters and access.
+pub(crate) fn page<'a>(
+    calls: impl Iterator<Item = (&'a Method, &'static str, &'static [&'static str], Access)>,
+) -> Response {
     let mut page = BEGINNING.to_owned();
-    for route in routes::table() {
-        let query =
-            if route.query.is_empty() { String::new() } else { format!("?{}=", route.query.join("=&")) };
-        let scope = match route.access {
+    for (method, path, query, access) in calls {
+        let query = if query.is_empty() { String::new() } else { format!("?{}=", query.join("=&")) };
+        let scope = match access {
             Access::Open => "",
             Access::Needs(scope, _) => scope.as_str(),
         };
-        let _ = writeln!(page, "{scope:9}{:7} {}{query}", route.method.as_str(), route.path);
+        let _ = writeln!(page, "{scope:9}{:7} {path}{query}", method.as_str());
     }
     page.push_str("</pre>\n");
-    Ok(typed(StatusCode::OK, "text/html; charset=utf-8", page))
+    typed(StatusCode::OK, "text/html; charset=utf-8", page)
 }
 
 pub(crate) async fn openapi(_: Call) -> Answer {

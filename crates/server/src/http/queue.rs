@@ -12,9 +12,9 @@ use duewheel::core::store::Level;
 use serde::Deserialize;
 
 use super::call::Call;
-use super::cancel::of_queue;
 use super::line::BackoffFields;
 use super::message::Nothing;
+use super::reach::of_queue;
 use super::reserve::at_most;
 use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
 use super::{Answer, App, Json, check_batch, object};

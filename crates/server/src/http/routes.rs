@@ -15,7 +15,7 @@ use super::{
     Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages,
     metrics, queue as queues, quota, reserve, settle, wheel,
 };
-use crate::auth::Scope;
+use crate::auth::{About, Access, Scope};
 use crate::error::{ErrorCode, Problem};
 
 /// One line of the table.
@@ -25,31 +25,6 @@ pub(crate) struct Route {
     pub(crate) query: &'static [&'static str],
     pub(crate) access: Access,
     handler: MethodRouter<App>,
-}
-
-/// Who may make a call, where tokens are asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Everybody: it tells nothing of queues and messages.
-    Open,
-    /// A token with this scope, that is for what the call is about.
-    Needs(Scope, About),
-}
-
-/// What a call is about, and so which tokens that are limited to queues may make it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum About {
-    /// The queue in the path: it must be within reach.
-    Queue,
-    /// The message whose id is in the path: out of reach, it is not found.
-    Message,
-    /// The lease of the message whose id is in the path, which may have been acked: the handler looks at its queue, once it
-    /// knows that the request is a good one.
-    Lease,
-    /// Several queues or messages: the handler leaves out what is out of reach.
-    Several,
-    /// The whole server: no limited token may.
-    Server,
 }
 
 const fn queue(scope: Scope) -> Access {
@@ -111,8 +86,14 @@ pub(crate) fn table() -> Vec<Route> {
         get("/readyz", NO, Access::Open, health::ready),
         get("/metrics", NO, server(Metrics), metrics::metrics),
         get("/openapi.json", NO, Access::Open, home::openapi),
-        get("/", NO, Access::Open, home::home),
+        get("/", NO, Access::Open, home),
     ]
+}
+
+/// The page of `GET /`, which names all of them.
+async fn home(_: Call) -> Answer {
+    let table = table();
+    Ok(home::page(table.iter().map(|route| (&route.method, route.path, route.query, route.access))))
 }
 
 /// The router over the table.

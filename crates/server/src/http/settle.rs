@@ -8,7 +8,7 @@ use duewheel::core::{LeaseToken, MessageId, QueueName};
 use serde::Deserialize;
 
 use super::call::Call;
-use super::cancel::within;
+use super::reach::within;
 use super::reserve::at_most;
 use super::strict::{self, Id, Object, Positive, Text, Whole};
 use super::{Answer, App, Json, check_batch, object};

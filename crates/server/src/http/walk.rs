@@ -21,9 +21,9 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 
-use super::routes::{About, Access, Route, router, table};
+use super::routes::{Route, router, table};
 use super::{App, Limits};
-use crate::auth::{Entry, Guard, Hosts, Scope, Token, block};
+use crate::auth::{About, Access, Entry, Guard, Hosts, Scope, Token, block};
 use crate::drain::Drain;
 
 const MINE: &str = "mine/q";

@@ -1,4 +1,4 @@
-//! Where the next frame goes. Belongs to the owner's thread; a group costs it one write.
+//! Writes frames to the journal. Belongs to the owner's thread; a group costs it one write.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,19 +20,19 @@ use crate::shared::{Shared, Space, Worked};
 pub(crate) struct JournalWriter {
     shared: Arc<Shared>,
     active: Active,
-    /// The frame that is being made, kept for its memory.
+    /// The buffer of the present frame, kept to reuse its memory.
     buffer: Writer,
-    /// Where in it each record of the last group ends.
+    /// The end of each record of the last group in it.
     ends: Vec<usize>,
     /// LSN of the next record.
     next: Lsn,
-    /// The highest watermark that stands in the journal.
+    /// The highest watermark in the journal.
     evidence: Lsn,
     /// The clocks as written last, in a group, a mark or a header.
     noted: Option<ClockPair>,
-    /// Where engine time lies in the boot: stands in every mark and header.
+    /// The anchor of the boot, written to every mark and header.
     anchor: Option<BootAnchor>,
-    /// The clock of the last group: since when the journal rests.
+    /// The clock of the last group.
     last_group: Option<ClockPair>,
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct Active {
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) name: Arc<str>,
     pub(crate) first: Lsn,
-    /// Where the next frame goes.
+    /// The offset of the next frame.
     pub(crate) at: u64,
 }
 
-/// A frame buffer larger than this is given back after use.
+/// A frame buffer larger than this is freed after use.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
-/// The wall clock is noted once it has come off elapsed time by more than this, be it by a step or by a slew: so much of it may count as
-/// downtime when the machine is started again.
+/// The wall clock is recorded once it differs from elapsed time by more than this, in ms, after a step or a slew: this
+/// much of it may count as downtime when the machine is started again.
 const CLOCK_STEP_MS: u64 = 5;
 
 /// Whether the owner has had to wait for the next segment.
@@ -96,7 +96,7 @@ impl JournalWriter {
         }
     }
 
-    /// The highest LSN written.
+    /// The highest written LSN.
     pub(crate) fn written(&self) -> Lsn {
         Lsn(self.next.0 - 1)
     }
@@ -112,7 +112,7 @@ impl JournalWriter {
         from.zip(&self.ends).map(|(from, to)| &self.buffer.bytes[from..*to])
     }
 
-    /// Gives an unusually large buffer back.
+    /// Frees an unusually large buffer.
     pub(crate) fn shrink(&mut self) {
         if self.buffer.bytes.capacity() > KEEP_BUFFER {
             self.buffer = Writer::default();
@@ -151,7 +151,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Notes the clocks, and how far the journal is durable, if the journal rests and this is news.
+    /// Records the clocks, and how far the journal is durable, if no group is being written and this is news.
     pub(crate) fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         let rests = self
             .last_group
@@ -175,7 +175,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Takes the anchor of the owner's boot, and writes it down if it is news.
+    /// Takes the anchor of the owner's boot, and writes it if it is news.
     pub(crate) fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
         if self.anchor.and_then(|known| known.at(anchor.engine)) == Some(anchor) {
             return Ok(());
@@ -186,7 +186,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Makes everything durable, and proves it.
+    /// Makes everything durable, and writes a mark that proves it.
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.shared.syncer.wait(&self.shared)?;
         self.mark(clock)?;
@@ -198,7 +198,7 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next group will find its place; see [`preparer`] for what is kept back.
+    /// Whether the next group will find room; see [`preparer`] for the reserved space.
     pub(crate) fn room(&mut self) -> Room {
         let shared = Arc::clone(&self.shared);
         let fits = self.active.fits(shared.options.agreed_frame());
@@ -226,12 +226,12 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the last of the ballast is left: room for one more group.
+    /// Whether only the end of the ballast is left: room for one more group.
     pub(crate) fn is_at_the_end(&self) -> bool {
         !self.active.fits(self.shared.options.agreed_frame()) && self.shared.journal().prepared.is_empty()
     }
 
-    /// A frame without records. Left out when it does not fit and the next segment is not at hand.
+    /// Writes a frame without records, unless it does not fit and the next segment is not prepared.
     fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         if !self.active.fits(frame::MARK_BYTES) {
             let at_hand = {
@@ -268,8 +268,8 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Goes on in the next segment. The one in use is made durable first: a crash may then cut frames off the end of the
-    /// journal, and nowhere else.
+    /// Continues in the next segment. The one in use is made durable first, so that a crash can cut frames off the end
+    /// of the journal only.
     fn rotate(&mut self, needed: usize) -> Result<(), StoreError> {
         self.shared.syncer.wait(&self.shared)?;
         let next = self.next_segment(needed)?;
@@ -302,7 +302,7 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// The next prepared segment; a group larger than a segment gets one made to its measure.
+    /// The next prepared segment; a group larger than a segment gets one of its own size.
     fn next_segment(&self, needed: usize) -> Result<Prepared, StoreError> {
         let shared = &*self.shared;
         let least = (BLOCK + needed) as u64;

@@ -1,7 +1,7 @@
 //! Crashes at every step: of appending, of preparing segments, of flushes and merges, of opening itself.
 //!
-//! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill -9
-//! with everything that was written.
+//! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill
+//! -9 with everything that was written.
 
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
 use duewheel_core::store::conformance::{Dice, History};
@@ -226,8 +226,8 @@ fn a_crash_loop_does_not_eat_the_disk() {
     assert!(largest <= 8, "{largest} segments");
 }
 
-/// A copy of the disk on which opening was halted at its `call`-th call that changes something; `None` if it needs no more of them, and
-/// then it was more than `least`.
+/// A copy of the disk on which opening was halted at its `call`-th call that changes something; `None` if it needs no
+/// more of them, and then it was more than `least`.
 fn halted_opening(disk: &SimDisk, call: u64, least: u64) -> Option<SimDisk> {
     let disk = disk.copy();
     let calls = disk.calls();
@@ -248,9 +248,9 @@ fn assert_keeps(disk: &SimDisk, upto: Lsn, history: &History, what: &str) {
     assert_is(&mut store, &recovered, history, what);
 }
 
-/// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on the
-/// disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header was
-/// gone, a later segment was in use, and the folder was refused as damaged.
+/// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on
+/// the disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header
+/// was gone, a later segment was in use, and the folder was refused as damaged.
 #[test]
 fn a_header_read_from_the_page_cache_is_made_durable() {
     let disk = SimDisk::new(1);
@@ -275,10 +275,10 @@ fn a_header_read_from_the_page_cache_is_made_durable() {
     }
 }
 
-/// Story: an owner was killed while it took a folder over, when it had written the header of its segment and not yet synced it.
-/// That header says that the groups copied before it are durable, which is true, and the next owner took it for proof that the
-/// header is on the disk, too. It listed a segment of its own behind it, and then the power failed. Found by a disk whose cache
-/// outlives the process.
+/// Story: an owner was killed while it took a folder over, when it had written the header of its segment and not yet
+/// synced it. That header says that the groups copied before it are durable, which is true, and the next owner took it
+/// for proof that the header is on the disk, too. It listed a segment of its own behind it, and then the power failed.
+/// Found by a disk whose cache outlives the process.
 #[test]
 fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
     let disk = SimDisk::new(1);
@@ -303,9 +303,9 @@ fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
     }
 }
 
-/// Story: an owner was killed when it had renamed a new manifest into its place, and not yet made that name durable. The next owner
-/// read it in the page cache, and removed the files that it does not list. Then the power failed: the old manifest was back,
-/// and what it lists was gone. Found by chains of crashes on the same disk.
+/// Story: an owner was killed when it had renamed a new manifest into its place, and not yet made that name durable.
+/// The next owner read it in the page cache, and removed the files that it does not list. Then the power failed: the
+/// old manifest was back, and what it lists was gone. Found by chains of crashes on the same disk.
 #[test]
 fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
     let mut seen = Seen::default();
@@ -343,8 +343,8 @@ fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
 }
 
 /// Story: an owner copies the unproven groups into the segment it has chosen, and the power fails before that segment's
-/// header is written. The old copies are lost, the new ones are not. The next owner chooses the same segment and writes a
-/// group of its own over the first copy; the second copy stands right behind it, whole, and with the LSN that is due.
+/// header is written. The old copies are lost, the new ones are not. The next owner chooses the same segment and writes
+/// a group of its own over the first copy; the second copy stands right behind it, whole, and with the LSN that is due.
 #[test]
 fn copies_of_an_attempt_that_failed_do_not_come_back() {
     let group = |lsn: u64, id: u64| Group {

@@ -32,8 +32,8 @@ pub(crate) fn times(often: u64) -> u64 {
     often * factor.unwrap_or(1)
 }
 
-/// The seeds of a test that a long run splits: as many as [`times`] says, behind those of the first `DUEWHEEL_TEST_FIRST` (0)
-/// parts of a run with `DUEWHEEL_TEST_TIMES=1`.
+/// The seeds of a test that a long run splits: as many as [`times`] says, behind those of the first
+/// `DUEWHEEL_TEST_FIRST` (0) parts of a run with `DUEWHEEL_TEST_TIMES=1`.
 pub(crate) fn seeds(often: u64) -> std::ops::Range<u64> {
     let first = std::env::var("DUEWHEEL_TEST_FIRST").ok().and_then(|first| first.parse::<u64>().ok());
     let first = often * first.unwrap_or(0);

@@ -1,0 +1,39 @@
+//! What a queue has of what all queues share: memory for ready messages, and leases.
+
+use crate::time::EngineMs;
+
+/// What a queue has to do with the memory for ready messages.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    pub(super) demand: Demand,
+    pub(super) ends: Option<EngineMs>,
+    /// Under which magnitude it stands among the holders.
+    pub(super) magnitude: Option<u32>,
+    pub(super) is_busy: bool,
+    /// No page of its backlog is larger: less than that found room last time.
+    pub(super) page_rows: Option<usize>,
+    pub(super) line: Option<(Line, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Demand {
+    #[default]
+    None,
+    Some,
+}
+
+/// Backlogs to be loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// In demand, low, and with room to be had.
+    Served,
+    /// All others: what is left over is theirs.
+    Idle,
+}
+
+/// What too much of is leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scarce {
+    Leases,
+    Bytes,
+}

@@ -1,0 +1,31 @@
+//! What both readers of records go by: some tags, and what is wrong with bytes.
+
+use std::fmt;
+
+/// The first byte of a record that puts a message.
+pub(super) const PUT: u8 = 1;
+/// Beside a stage: the message's marks follow.
+pub(super) const MARKED: u8 = 4;
+
+/// What was read, or why it cannot be.
+pub(super) type Decoded<T> = Result<T, DecodeError>;
+
+/// The bytes are no record: damage that a checksum did not catch, or a format of another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// The bytes end in the middle of a field.
+    Short,
+    /// A field has a value that this version does not know; its name.
+    Unknown(&'static str),
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DecodeError::Short => f.write_str("the bytes end in the middle of a field"),
+            DecodeError::Unknown(what) => write!(f, "unknown value of {what}"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}

@@ -1,0 +1,194 @@
+//! What all requests of the listener share.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use duewheel::core::Policy;
+use duewheel::core::engine::{Op, Reply};
+use duewheel::{Client, Duewheel};
+
+use super::reading::{PATIENCE, Reading};
+use super::room::Rooms;
+use crate::auth::{Guard, Hosts};
+use crate::drain::Drain;
+use crate::error::{ErrorCode, Problem};
+
+/// What all requests share. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct App(Arc<Shared>);
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct Shared {
+    pub(super) wheel: Duewheel,
+    pub(super) client: Client,
+    pub(super) policy: Policy,
+    pub(super) limits: Limits,
+    pub(super) guard: Arc<Guard>,
+    pub(super) hosts: Hosts,
+    pub(super) reading: Arc<Reading>,
+    pub(super) rooms: Rooms,
+    /// Told to stop, and about to drain.
+    pub(super) leaving: AtomicBool,
+    pub(super) draining: AtomicBool,
+    /// Why nothing is trusted any more.
+    pub(super) failing: OnceLock<String>,
+    pub(super) drain: Drain,
+    pub(super) counters: Counters,
+}
+
+/// Limits of the listener, beside those of the engine ([`Policy`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time.
+    pub max_connections: usize,
+    /// Bytes of the headers of one request.
+    pub max_header_bytes: usize,
+    /// Bytes of bodies that are being read, all connections together.
+    pub max_reading_bytes: usize,
+    /// Bytes of answers that have not been written yet, all connections together.
+    pub max_writing_bytes: usize,
+    /// For the headers of a request, idle time before it included; and for a handshake.
+    pub header_timeout: Duration,
+    /// For the body of a request; and for a client that takes nothing of its answer.
+    pub body_timeout: Duration,
+    /// The folder below which backups are made; without one each goes into a folder that is prepared for it.
+    pub backup_root: Option<PathBuf>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_connections: 10_000,
+            max_header_bytes: 16 * 1024,
+            max_reading_bytes: 256 * 1024 * 1024,
+            max_writing_bytes: 256 * 1024 * 1024,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
+            backup_root: None,
+        }
+    }
+}
+
+/// What the listener has seen, for `/metrics`.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// By the first digit of the status.
+    pub(super) responses: [AtomicU64; 6],
+    pub(super) connections: AtomicU64,
+}
+
+impl App {
+    /// Over a wheel, for whoever reaches it. `policy` must be the wheel's: what it allows is checked here too.
+    pub fn new(wheel: Duewheel, policy: Policy, limits: Limits, drain: Drain) -> Self {
+        App::guarded(wheel, policy, limits, drain, Arc::default(), Hosts::default())
+    }
+
+    /// The same, for those whom `guard` knows. Without tokens only requests for one of `hosts` are taken.
+    pub fn guarded(
+        wheel: Duewheel,
+        policy: Policy,
+        limits: Limits,
+        drain: Drain,
+        guard: Arc<Guard>,
+        hosts: Hosts,
+    ) -> Self {
+        let largest = max_single_bytes(&policy).max(policy.max_batch_bytes);
+        let reading = Reading::new(limits.max_reading_bytes, largest, PATIENCE);
+        let rooms = Rooms::new(limits.max_writing_bytes);
+        App(Arc::new(Shared {
+            client: wheel.client().clone(),
+            wheel,
+            policy,
+            limits,
+            guard,
+            hosts,
+            reading,
+            rooms,
+            leaving: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            failing: OnceLock::new(),
+            drain,
+            counters: Counters::default(),
+        }))
+    }
+
+    /// Refuses new messages in drain mode.
+    pub(crate) fn accepts(&self) -> Result<(), Problem> {
+        if self.drain.is_on() {
+            let why = "the server is in drain mode and accepts no new messages; everything else goes on";
+            return Err(Problem::new(ErrorCode::Draining, why));
+        }
+        Ok(())
+    }
+
+    /// Whether new messages are refused: in drain mode, and while the server stops.
+    pub(super) fn refuses_new(&self) -> bool {
+        self.drain.is_on() || self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Asks the engine one thing.
+    pub(crate) async fn ask(&self, op: Op) -> Result<Reply, Problem> {
+        self.client.call(op).await.map_err(Problem::from)
+    }
+
+    /// Asks the engine many things, which are decided next to each other; one result each.
+    pub(crate) async fn ask_many(&self, ops: Vec<Op>) -> Result<Vec<Result<Reply, Problem>>, Problem> {
+        if ops.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = self.client.submit(ops)?.await;
+        Ok(answers.into_iter().map(|answer| answer.map_err(Problem::from)).collect())
+    }
+
+    /// From now on `/readyz` says that the server is about to stop, so that it is sent nothing new; it serves all the same.
+    pub fn set_leaving(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on `/healthz` and `/readyz` say that the server drains.
+    pub fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on `/healthz` says that the server has failed, and why.
+    pub fn set_failing(&self, why: &str) {
+        let _ = self.failing.set(why.to_owned()); // the first reason counts
+    }
+
+    /// Bytes of a request with one message.
+    pub(super) fn max_single_bytes(&self) -> usize {
+        max_single_bytes(&self.policy)
+    }
+
+    pub(super) fn count_response(&self, status: StatusCode) {
+        if let Some(counter) = self.counters.responses.get(usize::from(status.as_u16() / 100)) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Deref for App {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// Bytes of a request with one message: each byte of body and headers may be written as `\u0000`.
+fn max_single_bytes(policy: &Policy) -> usize {
+    policy.max_body.saturating_add(policy.max_headers).saturating_mul(6).saturating_add(16 * 1024)
+}
+
+/// A value that only a list may hold: the limits of a batch are checked with it.
+pub(super) fn check_batch(len: usize, policy: &Policy) -> Result<(), Problem> {
+    if len > policy.max_batch_messages {
+        let detail = format!("a batch may have at most {} messages", policy.max_batch_messages);
+        return Err(Problem::new(ErrorCode::BodyTooLarge, detail));
+    }
+    Ok(())
+}

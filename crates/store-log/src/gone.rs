@@ -1,0 +1,42 @@
+//! Runs without what newer tables say is gone of them.
+
+use std::sync::Arc;
+
+use duewheel_core::MessageId;
+use duewheel_core::store::{ErrorKind, StoreError};
+use roaring::RoaringTreemap;
+
+use crate::fault::Trouble;
+use crate::mem::Mem;
+use crate::run::Mask;
+use crate::view::Part;
+
+/// The runs without what is gone by these tables. What they change counts on: the rest of it is in the runs alone.
+pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Part>, Trouble> {
+    let mut parts = parts.to_vec();
+    for mem in tables {
+        take_away(&mut parts, mem, sorted(mem.ids().filter(|id| mem.is_gone(MessageId(*id))))?);
+    }
+    Ok(parts)
+}
+
+/// The same ids as a set. They come in order.
+pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, Trouble> {
+    let ids = RoaringTreemap::from_sorted_iter(ids);
+    Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
+}
+
+/// Takes ids out of the parts, and what the table's purges took.
+pub(crate) fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
+    for part in parts {
+        if !part.live.ids.is_disjoint(&ids) {
+            Arc::make_mut(&mut part.live).ids -= &ids;
+        }
+        for (queue, purge) in mem.purges() {
+            if let Some(no) = part.run.queue_no(queue) {
+                let mask = Mask { before: purge.before, keep: purge.keep.to_vec() };
+                Arc::make_mut(&mut part.live).mask(no, mask);
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The loader: the worker that loads pages, one after the other.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+use crate::load::Outcome;
+use crate::shared::{Shared, Worked};
+
+/// The loader's life.
+pub(crate) fn run(shared: &Shared) {
+    while !shared.is_stopping() {
+        if step(shared) == Worked::Nothing {
+            shared.loader.bell.wait(None);
+        }
+    }
+}
+
+/// Loads one page.
+pub(crate) fn step(shared: &Shared) -> Worked {
+    let Some(request) = shared.loader.next() else { return Worked::Nothing };
+    let asked = request.load.clone();
+    let page = shared.loader.load(&shared.readers, request, || shared.view());
+    let outcome = match page.map_err(StoreError::from) {
+        Ok(page) => Outcome::Loaded(page),
+        // Nothing has been changed, and nothing that is read elsewhere is in doubt.
+        Err(error) if error.kind() == ErrorKind::Unavailable && shared.check().is_ok() => {
+            shared.counters.page_failures.fetch_add(1, Relaxed);
+            Outcome::Unread(asked, error)
+        }
+        Err(error) => {
+            shared.poison(error.clone());
+            Outcome::Ended(error)
+        }
+    };
+    shared.loader.done(outcome);
+    (shared.waker)();
+    Worked::Done
+}

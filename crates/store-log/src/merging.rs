@@ -1,0 +1,297 @@
+//! The background work: what is frozen becomes a run ([`crate::flush`]), and runs are merged.
+//!
+//! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. Every step is
+//! safe to crash in. New files are written under names that nobody lists; one replaced manifest makes them count, in
+//! place of the old ones; only then are those removed.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use duewheel_core::store::{ErrorKind, Ledger, StoreError};
+use duewheel_core::{EngineMs, QueueName};
+
+use crate::fault::Trouble;
+use crate::figures::micros;
+use crate::folder::{FileNo, Incarnation};
+use crate::gone::without_gone;
+use crate::manifest::{RunEntry, StateEntry};
+use crate::merge::policy::{self, Limits, Plan, Size};
+use crate::merge::{self, Merge};
+use crate::run::{Live, Run};
+use crate::shared::{Shared, Space, Worked, lock};
+use crate::state;
+use crate::view::{Part, View};
+use crate::work::{Merging, Why, Work};
+
+/// A merge goes on for about so many bytes at a time.
+const SLICE: u64 = 4 * 1024 * 1024;
+
+/// What cannot be written is tried again; damage ends the store before anything is lost by it.
+pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
+    if shared.is_stopping() {
+        return Worked::Nothing; // poisoned or closed: nothing is touched any more
+    }
+    let error = StoreError::from(trouble);
+    if error.kind() == ErrorKind::Corrupt {
+        shared.poison(error);
+        return Worked::Nothing;
+    }
+    discard();
+    Worked::Later
+}
+
+/// Plans a merge, or goes on with the one that is under way for a slice.
+pub(crate) fn merge(shared: &Shared) -> Worked {
+    let work = &mut *lock(&shared.work);
+    if shared.is_stopping() {
+        return Worked::Nothing;
+    }
+    let no = work.merging.as_ref().map(|merging| merging.no);
+    let worked = match &mut work.merging {
+        None => begin(shared, work),
+        Some(merging) if merging.why == Why::Order && !is_free(shared, SLICE) => {
+            drop_merge(shared, work);
+            Ok(Worked::Later)
+        }
+        Some(merging) => match merging.merge.step(SLICE) {
+            Ok(None) => Ok(Worked::Done),
+            Ok(Some(entry)) => install(shared, work, entry).map(|()| Worked::Done),
+            Err(trouble) => Err(trouble),
+        },
+    };
+    match worked {
+        Ok(worked) => worked,
+        Err(trouble) => {
+            shared.counters.merge_failures.fetch_add(1, Relaxed);
+            work.merging = None;
+            give_up(shared, trouble, || {
+                if let Some(no) = no {
+                    merge::discard(&*shared.disk, no);
+                }
+            })
+        }
+    }
+}
+
+fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
+    let view = shared.view();
+    let parts = view.parts.clone();
+    let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
+    let known = sizes(&parts, now);
+    let options = &shared.options;
+    let limits = Limits { rows: options.run_rows, small: options.small_runs, ..Limits::default() };
+    let planned = policy::plan(&known, &limits);
+    match planned {
+        Plan::Nothing if view.frozen.is_empty() => Ok(Worked::Nothing),
+        Plan::Drop(i) => {
+            drop_runs(shared, work, &[parts[i].run.entry().no])?;
+            Ok(Worked::Done)
+        }
+        Plan::Merge(range) if is_free(shared, known[range.clone()].iter().map(|run| run.bytes).sum()) => {
+            start(shared, work, parts, range, Why::Order, now)
+        }
+        Plan::Nothing | Plan::Merge(_) => {
+            let nothing = if planned == Plan::Nothing { Worked::Nothing } else { Worked::Later };
+            if shared.journal().space == Space::Enough {
+                return Ok(nothing);
+            }
+            // Also without what is gone by what is frozen, which may wait for this.
+            let parts = without_gone(&parts, &view.frozen)?;
+            let Plan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
+            if let Some(frozen) = view.frozen.last() {
+                shared.syncer.wait_until(frozen.last(), shared)?;
+            }
+            start(shared, work, parts, range, Why::Room, now)
+        }
+    }
+}
+
+/// Begins a merge of these parts.
+fn start(
+    shared: &Shared,
+    work: &mut Work,
+    parts: Vec<Part>,
+    range: Range<usize>,
+    why: Why,
+    now: EngineMs,
+) -> Result<Worked, Trouble> {
+    let older = parts[..range.start].iter().map(|part| Arc::clone(&part.run)).collect();
+    let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
+    let no = shared.new_file();
+    let incarnation = Incarnation(shared.disk.unique());
+    match Merge::new(&shared.disk, no, incarnation, inputs.collect(), older, now) {
+        Ok(merge) => {
+            work.merging = Some(Merging { no, merge, why, began: Instant::now() });
+            Ok(Worked::Done)
+        }
+        Err(trouble) => {
+            if !shared.is_stopping() {
+                merge::discard(&*shared.disk, no);
+            }
+            Err(trouble)
+        }
+    }
+}
+
+/// What helps when there is no room for the merge that is due.
+pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
+    if shared.journal().space == Space::Enough {
+        return Plan::Nothing;
+    }
+    policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
+}
+
+/// Whether so much may be written for a merge: the flushes to come must find their room.
+fn is_free(shared: &Shared, bytes: u64) -> bool {
+    let kept = shared.reserve.wanted(&shared.options);
+    // A disk that cannot say how much is free says so when it is full.
+    shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
+}
+
+/// Gives the merge that is under way up.
+pub(crate) fn drop_merge(shared: &Shared, work: &mut Work) {
+    if let Some(merging) = work.merging.take()
+        && !shared.is_stopping()
+    {
+        let no = merging.no;
+        drop(merging);
+        merge::discard(&*shared.disk, no);
+    }
+}
+
+pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
+    // Answers that are over still hide older ones that are not.
+    let mut hides = false;
+    let mut size = |part: &Part| {
+        hides |= part.run.answers_until() > now.0;
+        let answers = if hides { part.run.answers() } else { 0 };
+        Size {
+            rows: part.run.rows() + part.run.answers(),
+            live: part.messages() + answers,
+            bytes: part.run.entry().bytes,
+        }
+    };
+    parts.iter().map(&mut size).collect()
+}
+
+/// A merge is written: it takes the place of its inputs.
+fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trouble> {
+    let Some(merging) = &work.merging else { return Ok(()) };
+    let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
+    let began = merging.began;
+    let run = Run::open(&*shared.disk, &entry, &mut work.names)?;
+    let parts = shared.view().parts.clone();
+    let since: Vec<(&Run, &Live, &Live)> = merging
+        .merge
+        .inputs()
+        .filter_map(|(run, then)| {
+            let now = parts.iter().find(|part| Arc::ptr_eq(&part.run, run))?;
+            Some((&**run, &**then, &*now.live))
+        })
+        .collect();
+    let live = Live::of_merged(&run, &since);
+    let is_empty = run.rows() == 0 && run.answers() == 0;
+    let part = (!is_empty).then(|| Part { run: Arc::new(run), live: Arc::new(live) });
+    replace(shared, work, &inputs, part)?;
+    work.merging = None;
+    if is_empty {
+        shared.remove_later(entry.no.run());
+    }
+    let counters = &shared.counters;
+    counters.merges.fetch_add(1, Relaxed);
+    counters.merge_bytes.fetch_add(entry.bytes, Relaxed);
+    counters.merge_micros.fetch_add(micros(began.elapsed()), Relaxed);
+    Ok(())
+}
+
+/// Lists a run in the place of others, which are neighbours.
+fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) -> Result<(), Trouble> {
+    let is_old = |no: FileNo| old.contains(&no);
+    let mut parts = shared.view().parts.clone();
+    let place = parts.iter().position(|part| is_old(part.run.entry().no)).unwrap_or(0);
+    parts.retain(|part| !is_old(part.run.entry().no));
+    parts.splice(place..place, new);
+    let no = shared.new_file();
+    let listed = write_state(shared, no, &work.ledger, &parts).and_then(|state| {
+        shared.change_manifest(|manifest| {
+            manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
+            manifest.state = Some(state);
+        })?;
+        Ok(state)
+    });
+    let state = match listed {
+        Ok(state) => state,
+        Err(error) => {
+            if !shared.is_stopping() {
+                state::discard(&*shared.disk, no);
+            }
+            return Err(error.into());
+        }
+    };
+    forget_names(work, &parts);
+    shared.set_view(|view| View { frozen: view.frozen, parts });
+    for no in old {
+        shared.remove_later(no.run());
+    }
+    if let Some(old) = work.state.replace(state) {
+        shared.remove_later(old.no.state());
+    }
+    shared.preparer_bell.ring();
+    Ok(())
+}
+
+pub(crate) fn write_state(
+    shared: &Shared,
+    no: FileNo,
+    ledger: &Ledger,
+    parts: &[Part],
+) -> Result<StateEntry, StoreError> {
+    let runs: Vec<(&Run, &Live)> = parts.iter().map(|part| (&*part.run, &*part.live)).collect();
+    let written = state::write(&*shared.disk, no, ledger, &runs);
+    let written = match written {
+        // This, too, is what the reserve is kept for.
+        Err(error) if error.kind() == ErrorKind::Full && shared.reserve.give_up(&*shared.disk) => {
+            state::discard(&*shared.disk, no);
+            state::write(&*shared.disk, no, ledger, &runs)
+        }
+        other => other,
+    };
+    if let Ok(entry) = &written {
+        shared.reserve.state_bytes.store(entry.bytes, Relaxed);
+    }
+    written
+}
+
+/// Unlists runs of which nothing counts. That takes a new manifest and no new state: what the state tells of them is
+/// passed over.
+pub(crate) fn drop_runs(shared: &Shared, work: &mut Work, gone: &[FileNo]) -> Result<(), Trouble> {
+    let is_gone = |no: FileNo| gone.contains(&no);
+    drop_merge_of(shared, work, gone);
+    shared.change_manifest(|manifest| manifest.runs.retain(|run| !is_gone(run.no)))?;
+    let mut parts = shared.view().parts.clone();
+    parts.retain(|part| !is_gone(part.run.entry().no));
+    forget_names(work, &parts);
+    shared.set_view(|view| View { frozen: view.frozen, parts });
+    for no in gone {
+        shared.remove_later(no.run());
+    }
+    shared.preparer_bell.ring();
+    Ok(())
+}
+
+fn forget_names(work: &mut Work, parts: &[Part]) {
+    let names: HashSet<QueueName> =
+        parts.iter().flat_map(|part| part.run.queues()).map(|queue| queue.name.clone()).collect();
+    work.names.keep(|name| names.contains(name));
+}
+
+/// A merge of runs that are listed no more would bring them back.
+pub(crate) fn drop_merge_of(shared: &Shared, work: &mut Work, runs: &[FileNo]) {
+    let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
+    if work.merging.as_ref().is_some_and(is_input) {
+        drop_merge(shared, work);
+    }
+}

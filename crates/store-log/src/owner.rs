@@ -1,0 +1,27 @@
+//! Whose the folder is: the lock on it, and the process that has it.
+
+use std::io;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+use crate::disk::{Access, Disk, Held, Hold};
+use crate::fault::failed;
+use crate::folder::LOCK;
+
+/// Takes the folder's lock, or says who has it.
+pub(crate) fn take_lock(disk: &dyn Disk, hold: Hold) -> Result<Box<dyn Held>, StoreError> {
+    disk.lock(LOCK, hold).map_err(|error| {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return failed("lock", LOCK)(error);
+        }
+        let owner = owner(disk).map_or(String::new(), |pid| format!(" (process {pid})"));
+        StoreError::new(ErrorKind::Fenced, format_args!("another process{owner} has this data folder open"))
+    })
+}
+
+fn owner(disk: &dyn Disk) -> Option<u32> {
+    let file = disk.open(LOCK, Access::Read).ok()?;
+    let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];
+    file.read_at(&mut text, 0).ok()?;
+    String::from_utf8(text).ok()?.trim().parse().ok()
+}
