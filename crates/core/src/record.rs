@@ -143,8 +143,8 @@ impl Record {
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
-/// Largest encoded size of a number or a length, in bytes.
-const OF_A_NUMBER: usize = 10;
+/// What a number or a length takes at most, in bytes.
+pub(crate) const OF_A_NUMBER: usize = 10;
 
 fn of_history(life: &Life) -> usize {
     life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()

@@ -49,7 +49,7 @@ pub struct Builder {
     policy: Policy,
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
-    own: Option<Own>,
+    own: Option<OwnStore>,
     elsewhere: Option<Box<dyn Elsewhere>>,
     clock: Arc<dyn Clock>,
     seed: Option<u64>,
@@ -82,9 +82,9 @@ impl Common {
 }
 
 /// A store that somebody has brought.
-struct Own(Opener);
+struct OwnStore(Opener);
 
-impl fmt::Debug for Own {
+impl fmt::Debug for OwnStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a store of one's own")
     }
@@ -211,7 +211,7 @@ impl Builder {
         mut self,
         open: impl FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send + 'static,
     ) -> Self {
-        self.own = Some(Own(Box::new(open)));
+        self.own = Some(OwnStore(Box::new(open)));
         self
     }
 
@@ -264,7 +264,7 @@ impl Builder {
         let seed = common.any_seed();
         let Common { policy, quotas, clock, .. } = common;
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
-            (Some(Own(opener)), _) => (opener, Copier::None),
+            (Some(OwnStore(opener)), _) => (opener, Copier::None),
             (None, Durability::Memory) => {
                 let bytes = policy.least_group();
                 let open =

@@ -365,6 +365,7 @@ impl Engine {
     fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
         self.meet_fresh(&op);
         self.end_overdue(now, &op, fx);
+        self.end_before_return(&op, fx);
         let reply = match op {
             Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
             Op::Reserve(r) => return self.reserve(now, to, r, fx),

@@ -218,11 +218,28 @@ impl Engine {
     }
 
     /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than
-    /// one step. Whoever proves to have had that lease still settles the message itself.
+    /// one step. Whoever proves to have had that lease still settles the message itself. For what concerns a queue or all of them, as many
+    /// are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
         match op.operation().lease {
             OnLease::Extends | OnLease::Ends => return,
             OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
+        }
+        let concerns_many = matches!(
+            op,
+            Op::Purge { .. }
+                | Op::Peek { .. }
+                | Op::List { .. }
+                | Op::FireMany { .. }
+                | Op::RedriveMany { .. }
+                | Op::Redrive { .. }
+                | Op::Queue { .. }
+                | Op::Queues { .. }
+                | Op::Stats
+        );
+        if concerns_many && self.schedule.has_overdue_leases(now) {
+            let mut looks = (self.policy.max_step / 2).max(1);
+            self.expire_leases(now, &mut looks, fx);
         }
         let slot = match op.names() {
             Named::Nothing => None,

@@ -74,7 +74,12 @@ impl Schedule {
         }
     }
 
-    /// When to check again; at the latest when the next entry is due.
+    /// Whether a lease may have run out that has not had its turn.
+    pub(super) fn has_overdue_leases(&self, now: Now) -> bool {
+        self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)
+    }
+
+    /// When to look again; at the latest when the next entry is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         let at = self.at.next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
         let after = self.after.next_wakeup().map(EngineMs);

@@ -159,7 +159,13 @@ impl Syncer {
         }
     }
 
-    /// The highest written LSN.
+    /// Whether everything written so far is durable.
+    pub(crate) fn is_all_synced(&self) -> bool {
+        let state = lock(&self.state);
+        state.synced.writes >= state.written.writes
+    }
+
+    /// The highest LSN that was written.
     pub(crate) fn written(&self) -> Lsn {
         lock(&self.state).written.lsn
     }
