@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Where an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Placement {
     /// To this shard.
     To(ShardId),
     /// To any one.
@@ -30,22 +30,22 @@ pub(crate) enum Way {
 }
 
 /// Where an operation goes, if there are so many shards.
-pub(crate) fn way(op: &Op, shards: u32) -> Way {
+pub(crate) fn placement(op: &Op, shards: u32) -> Placement {
     match op.operation().routing {
         Routing::Message => match op.names() {
-            Named::Id(id) => Way::To(ShardId::of(id, shards)),
-            Named::Key(queue, key) => Way::To(of_name(queue, key.as_str(), shards)),
+            Named::Id(id) => Placement::To(ShardId::of(id, shards)),
+            Named::Key(queue, key) => Placement::To(of_name(queue, key.as_str(), shards)),
             Named::Nothing => match op.dedupe_id() {
-                Some((queue, id)) => Way::To(of_name(queue, id, shards)),
-                None => Way::Any,
+                Some((queue, id)) => Placement::To(of_name(queue, id, shards)),
+                None => Placement::Any,
             },
         },
         Routing::Leases => match by_shard(op.leases(), shards).as_slice() {
-            [(shard, _)] => Way::To(*shard),
-            _ => Way::Many,
+            [(shard, _)] => Placement::To(*shard),
+            _ => Placement::Many,
         },
-        Routing::All => Way::Many,
-        Routing::Node => Way::Node,
+        Routing::All => Placement::Many,
+        Routing::Node => Placement::Node,
     }
 }
 
@@ -105,11 +105,11 @@ mod tests {
                 ..Enqueue::new(queue("q"), "")
             };
             let get = Op::Get { target: Target::Key(queue("q"), key) };
-            assert_eq!(way(&Op::Enqueue(Box::new(put)), 7), way(&get, 7));
+            assert_eq!(placement(&Op::Enqueue(Box::new(put)), 7), placement(&get, 7));
         }
         let any = Op::Enqueue(Box::new(Enqueue::new(queue("q"), "")));
-        assert_eq!(way(&any, 7), Way::Any);
-        assert_eq!(way(&Op::Redrive { id: MessageId(9) }, 7), Way::To(ShardId(1)));
+        assert_eq!(placement(&any, 7), Placement::Any);
+        assert_eq!(placement(&Op::Redrive { id: MessageId(9) }, 7), Placement::To(ShardId(1)));
     }
 
     #[test]

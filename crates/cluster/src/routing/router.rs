@@ -36,7 +36,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use crate::routing::demand::{Action, Lines};
-use crate::routing::partition::{Leases, Way, by_shard, way};
+use crate::routing::partition::{Leases, Placement, by_shard, placement};
 use crate::routing::sessions::{Sessions, Watch};
 use crate::routing::used_up::UsedUp;
 use crate::shards::Shards;
@@ -230,17 +230,17 @@ impl Router {
         let mut steps = VecDeque::new();
         let (mut any, mut left) = (ShardId(0), 0);
         for (place, op) in ops.into_iter().enumerate() {
-            let to = match way(&op, self.count()) {
-                Way::To(shard) => Some(shard),
-                Way::Any => {
+            let to = match placement(&op, self.count()) {
+                Placement::To(shard) => Some(shard),
+                Placement::Any => {
                     if left == 0 {
                         (any, left) = (self.any(), TOGETHER);
                     }
                     left -= 1;
                     Some(any)
                 }
-                Way::Node => None,
-                Way::Many => {
+                Placement::Node => None,
+                Placement::Many => {
                     steps.push_back(Step::Alone(place, op));
                     continue;
                 }
@@ -269,7 +269,7 @@ impl Router {
         let watch = |(place, op): &(usize, Op)| Some((*place, self.sessions.watch(op, shard)?));
         let watches = ops.iter().filter_map(watch).collect();
         let movable = if self.quotas.are_set() {
-            ops.iter().filter(|(_, op)| way(op, self.count()) == Way::Any).cloned().collect()
+            ops.iter().filter(|(_, op)| placement(op, self.count()) == Placement::Any).cloned().collect()
         } else {
             Vec::new()
         };
