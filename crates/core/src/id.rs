@@ -1,18 +1,18 @@
-//! Numbers that name things: a newtype for each, so that one is never taken for another.
+//! Newtypes for the numbers that identify things, so that none is mistaken for another.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Names a message for ever; never used again. With one shard ids are 1, 2, 3, ...
+/// Identifies a message; never used again. With one shard ids are 1, 2, 3, ...
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MessageId(pub u64);
 
-/// Position of a record in the commit order of its shard; the first record is 1, and 0 is "before everything".
+/// Position of a record in the commit order of its shard; the first record is 1, and 0 means "before everything".
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// Number of an owner's reign over a shard; grows with every open.
+/// Number of an owner's term over a shard; grows with every open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u32);
@@ -23,7 +23,8 @@ pub struct Epoch(pub u32);
 pub struct ShardId(pub u32);
 
 impl ShardId {
-    /// The shard of a message, out of so many: its id tells. Ids begin at 1; one that was never given has a shard all the same.
+    /// The shard of a message in a cluster of `shards` shards, which its id determines. Ids begin at 1; an id that was
+    /// never given has a shard, too.
     pub fn of(id: MessageId, shards: u32) -> ShardId {
         let shard = id.0.saturating_sub(1) % u64::from(shards.max(1));
         ShardId(u32::try_from(shard).unwrap_or(0))
@@ -36,7 +37,7 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// A connection or consumer that leases may be bound to. 0 is "nobody": the lease lives by its deadline alone.
+/// A connection or consumer to which leases may be bound. 0 is none: the lease ends by its deadline alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionId(pub u64);
@@ -46,7 +47,7 @@ impl SessionId {
     pub const NONE: SessionId = SessionId(0);
 }
 
-/// Where a reply goes; chosen by the driver, opaque to the engine.
+/// Destination of a reply; chosen by the driver, opaque to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplyTo(pub u64);
 
@@ -57,9 +58,9 @@ pub struct ReplyTo(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct LeaseToken {
-    /// The reign in which the lease was given.
+    /// The epoch in which the lease was given.
     pub epoch: Epoch,
-    /// Counts the grants of that reign.
+    /// Counts the grants of that epoch.
     pub counter: u64,
 }
 
@@ -107,7 +108,7 @@ impl fmt::Debug for LeaseToken {
     }
 }
 
-/// A lease token's text was not 24 hexadecimal digits.
+/// The text of a lease token was not 24 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadToken;
 

@@ -1,8 +1,8 @@
-//! duewheel's pure heart: types, records and the engine that takes every decision.
+//! duewheel's pure core: types, records and the engine that takes every decision.
 //!
-//! Nothing here reads a clock, draws a random number, opens a file or starts a thread. Time comes in as an argument
-//! ([`time::Now`]), what is on disk comes in as [`store::Found`] and [`store::Loaded`], and what is to be done goes out
-//! as data ([`engine::Effects`]). A [`store::Store`] applies what was decided, and decides nothing.
+//! This crate reads no clock, draws no random number, opens no file and starts no thread. Time is an argument
+//! ([`time::Now`]), data from the disk arrives as [`store::Found`] and [`store::Loaded`], and the engine returns its
+//! decisions as data ([`engine::Effects`]). A [`store::Store`] applies decisions, and takes none.
 
 mod attempts;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! A message, in two parts: what the producer said (never changes, shared) and where it stands in its life.
+//! A message, in two parts: its content (never changes, shared) and its life.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::name::{Key, QueueName};
 use crate::policy::Backoff;
 use crate::time::{Due, EngineMs, Now, WallMs};
 
-/// What the producer said. Immutable; shared between engine, store and replies.
+/// The content of a message. Immutable; shared between engine, store and replies.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Message {
-    /// Its number.
+    /// The message's id.
     pub id: MessageId,
-    /// The queue it is in.
+    /// The queue of the message.
     pub queue: QueueName,
     /// The caller's own name for it.
     pub key: Option<Key>,
     /// The payload, opaque.
     pub body: Bytes,
-    /// Names and values that travel with the body.
+    /// Names and values that are stored with the body.
     pub headers: Headers,
-    /// What it says itself about its delivery; the rest comes from its queue's settings at the moment of use.
+    /// The message's own settings; the others come from its queue's settings at the moment of use.
     pub options: Options,
     /// When it was accepted.
     pub enqueued_at: WallMs,
@@ -34,13 +34,13 @@ pub struct Message {
 /// Headers of a message, in the order given.
 pub type Headers = Vec<(Box<str>, Box<str>)>;
 
-/// What a message says itself about its delivery. `None`: the queue's setting counts.
+/// A message's own settings. `None`: the queue's setting applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Options {
     /// How long a lease lasts, in ms.
     pub lease_ms: Option<u64>,
-    /// Dead after this many grants.
+    /// Number of grants after which the message is dead.
     pub max_attempts: Option<MaxAttempts>,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
@@ -51,42 +51,44 @@ pub struct Options {
 pub struct Life {
     /// When it may be delivered.
     pub due: Due,
-    /// Raised by each change of the producer's mind.
+    /// Raised by each change that the producer makes.
     pub generation: u32,
     /// Grants so far; never falls.
     pub attempt: u32,
-    /// Grants that do not count against `max_attempts`: those before the last redrive, and those that ended with "not yet".
+    /// Grants that do not count against `max_attempts`: those before the last redrive, and those that ended with "not
+    /// yet".
     pub forgiven: u32,
     /// Its own priority, lower first. `None`: the queue's setting counts.
     pub priority: Option<u32>,
     /// Waiting, leased or dead.
     pub stage: Stage,
-    /// What has happened to it, counted.
+    /// Counts of what has happened to the message.
     pub marks: Marks,
     /// How earlier attempts ended, oldest first, bounded.
     pub history: Vec<PastAttempt>,
 }
 
-/// What has happened to a message, counted. Most have none of it: they are settled at their first attempt, when they are due.
+/// Counts of what has happened to a message. Most messages have none: they are settled at their first attempt, when
+/// they are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Marks {
     /// Leases of it that ran out.
     pub timeouts: u32,
-    /// Nacks.
+    /// Number of nacks.
     pub releases: u32,
-    /// Burials.
+    /// Number of burials.
     pub burials: u32,
-    /// Times it was fired or redriven.
+    /// Number of times that it was fired or redriven.
     pub fires: u32,
-    /// The delay that was asked for last, in ms. `None`: the one it was accepted with, which its due time tells.
+    /// The delay that was asked for last, in ms. `None`: the delay of the enqueue, which the due time contains.
     pub delay_ms: Option<u64>,
 }
 
-/// When a message died, and in which order of those that died in the same ms; sorts in order of death.
+/// The time of a message's death, and its order among the deaths of the same ms; sorts in order of death.
 ///
-/// The order and what people see follow the wall clock. How long ago it was follows engine time, so that no step of the wall clock makes
-/// a dead message older.
+/// The order and what people see follow the wall clock. How long ago it was follows engine time, so that no step of the
+/// wall clock makes a dead message older.
 ///
 /// ```
 /// use duewheel_core::{message::Died, time::WallMs};
@@ -99,16 +101,16 @@ pub struct Marks {
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Died {
-    /// The ms by the wall clock, and how many died in it before.
+    /// The ms by the wall clock, and the number of earlier deaths in it.
     raw: u64,
-    /// `None` for what died under a version that did not keep it.
+    /// The engine time; `None` for deaths recorded by a version that did not keep it.
     engine: Option<EngineMs>,
 }
 
 /// Bits for the order within a ms: a million deaths. 44 bits are left for the ms, enough until the year 2527.
 const DEATHS_BITS: u32 = 20;
 
-/// Steps of the wall clock through which the order of deaths is kept.
+/// Steps of the wall clock up to this size, in ms, do not change the order of deaths.
 const STEP_KEPT_MS: u64 = 3_600_000;
 
 impl Died {
@@ -117,8 +119,8 @@ impl Died {
         Died { raw: wall.0.min(u64::MAX >> DEATHS_BITS) << DEATHS_BITS, engine: None }
     }
 
-    /// A death at this ms, when the one before it was `self`. A wall clock that went back by less than an hour does not change the
-    /// order: what dies meanwhile is said to have died at the latest time seen.
+    /// The next death at this ms, after `self`. A wall clock that went back by less than an hour does not change the
+    /// order: meanwhile deaths get the latest time seen.
     #[must_use]
     pub fn next(self, wall: WallMs) -> Self {
         let first = Died::at(wall);
@@ -130,18 +132,18 @@ impl Died {
         }
     }
 
-    /// The same, with when it was by engine time.
+    /// The same, with its engine time.
     #[must_use]
     pub fn since(self, engine: EngineMs) -> Self {
         Died { engine: Some(engine), ..self }
     }
 
-    /// When, by engine time, if that is known.
+    /// The engine time of the death, if it is known.
     pub fn engine(self) -> Option<EngineMs> {
         self.engine
     }
 
-    /// Whether it was at least so long ago. Where engine time is not known the wall clock is taken.
+    /// Whether the death is at least `ms` ago. Where its engine time is not known the wall clock is used.
     pub fn is_older(self, ms: u64, now: Now) -> bool {
         match self.engine {
             Some(engine) => engine.0.saturating_add(ms) <= now.engine.0,
@@ -149,7 +151,7 @@ impl Died {
         }
     }
 
-    /// The engine time at which it will have been so long ago, as far as the clocks can tell now.
+    /// The engine time at which the death will be `ms` ago, as far as the clocks tell now.
     pub fn older_at(self, ms: u64, now: Now) -> EngineMs {
         match self.engine {
             Some(engine) => EngineMs(engine.0.saturating_add(ms)),
@@ -157,17 +159,17 @@ impl Died {
         }
     }
 
-    /// When, by the wall clock.
+    /// The time of the death by the wall clock.
     pub fn wall(self) -> WallMs {
         WallMs(self.raw >> DEATHS_BITS)
     }
 
-    /// As stores sort and keep it.
+    /// The number that stores keep and sort by.
     pub fn raw(self) -> u64 {
         self.raw
     }
 
-    /// From what [`Died::raw`] gave.
+    /// Rebuilds a value from the number of [`Died::raw`].
     pub fn from_raw(raw: u64) -> Self {
         Died { raw, engine: None }
     }
@@ -188,13 +190,13 @@ pub enum Stage {
         /// Token of the lease that ran out last, if nobody has had the message since.
         token: Option<LeaseToken>,
     },
-    /// In a consumer's hands until a deadline.
+    /// Leased by a consumer until a deadline.
     Leased(Lease),
-    /// Parked with a reason.
+    /// Dead, with a reason.
     Dead {
-        /// Why.
+        /// The reason.
         reason: DeadReason,
-        /// Since when.
+        /// The time of death.
         at: Died,
     },
 }
@@ -249,22 +251,22 @@ pub struct PastAttempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Ended {
-    /// The consumer gave it back.
+    /// The consumer returned it.
     Nacked,
     /// The lease ran out.
     LeaseExpired,
     /// Its connection closed.
     Released,
-    /// The consumer parked it.
+    /// The consumer buried it.
     Buried,
 }
 
-/// A message and its life: what a store holds and a load returns.
+/// A message and its life: the unit that a store holds and a load returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What the producer said.
+    /// The content.
     pub message: Arc<Message>,
-    /// Where it stands.
+    /// The state.
     pub life: Life,
 }
 
@@ -276,9 +278,9 @@ pub enum State {
     Scheduled,
     /// It may be delivered.
     Ready,
-    /// A consumer has it.
+    /// A consumer has leased it.
     Leased,
-    /// It is parked.
+    /// It is dead.
     Dead,
 }
 
@@ -286,7 +288,7 @@ impl State {
     /// All states, in the order in which they are shown.
     pub const ALL: [State; 4] = [State::Scheduled, State::Ready, State::Leased, State::Dead];
 
-    /// The word for it in JSON, metrics and on the command line.
+    /// The name of the state in JSON, metrics and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Scheduled => "scheduled",
@@ -298,7 +300,7 @@ impl State {
 }
 
 impl DeadReason {
-    /// The word for it in JSON.
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             DeadReason::MaxAttempts => "max_attempts",
@@ -308,7 +310,7 @@ impl DeadReason {
 }
 
 impl Ended {
-    /// The word for it in JSON.
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Ended::Nacked => "nacked",
@@ -320,7 +322,7 @@ impl Ended {
 }
 
 impl Message {
-    /// Bytes it counts against limits: body, key, headers.
+    /// The bytes that count against limits: body, key, headers.
     pub fn weight(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         self.body.len() + headers + self.key.as_ref().map_or(0, |k| k.as_str().len())
@@ -332,9 +334,9 @@ impl Message {
 pub enum Kind {
     /// Scheduled or Ready.
     Waiting = 0,
-    /// In a consumer's hands.
+    /// Leased by a consumer.
     Leased = 1,
-    /// Parked.
+    /// Dead.
     Dead = 2,
 }
 

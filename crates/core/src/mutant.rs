@@ -1,7 +1,7 @@
-//! Bugs that can be switched on, to test the tests. Compiled in with the feature `mutants` only, which nothing but the simulation asks
-//! for; without it [`is`] is `false` at compile time.
+//! Bugs that tests switch on, to test the tests. They are compiled in only with the feature `mutants`, which only the
+//! simulation enables; without it [`is`] is `false` at compile time.
 
-/// A bug of our own making.
+/// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mutant {
     /// An answer leaves when its record is written, not when it is durable.
@@ -10,9 +10,9 @@ pub enum Mutant {
     DueRoundedDown,
     /// The driver sleeps until the next due time as it is when it falls asleep, however long that is.
     OneLongSleep,
-    /// Any token settles.
+    /// Any token settles a message.
     TokenUnchecked,
-    /// Attempts are counted when a message comes back, not when it is given.
+    /// Attempts are counted when a message comes back, not when it is granted.
     AttemptAtNack,
     /// While the disk is full, a nack loses its message.
     NackDroppedWhenFull,
@@ -22,13 +22,13 @@ pub enum Mutant {
     MergeDropsNewest,
     /// Groups are cut by the number of their records alone.
     GroupTooLarge,
-    /// A flush that fails after the books took its records in leaves them there.
+    /// A flush that fails after its records were folded into the books leaves them there.
     BooksFolded,
-    /// What a flush is to write is reckoned without a run's indexes.
+    /// The size of a flush is computed without a run's indexes.
     ReserveWithoutIndexes,
     /// The memory for ready messages is shared equally by all queues that have some.
     WindowByQueues,
-    /// A background worker that panics is gone, and nobody is told.
+    /// A background worker that panics ends without a report.
     PanicSwallowed,
 }
 
@@ -37,13 +37,13 @@ thread_local! {
     static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Switches a bug on for this thread, or all off.
+/// Switches a bug on for this thread, or all bugs off.
 #[cfg(feature = "mutants")]
 pub fn choose(mutant: Option<Mutant>) {
     CHOSEN.set(mutant);
 }
 
-/// Whether this thread has the bug.
+/// Whether the bug is switched on for this thread.
 #[inline]
 #[must_use]
 pub fn is(mutant: Mutant) -> bool {

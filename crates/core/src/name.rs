@@ -1,4 +1,4 @@
-//! Queue names and keys: checked once at the border, right ever after.
+//! Queue names and keys, which are validated when they are made.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -12,7 +12,7 @@ pub struct QueueName(Arc<str>);
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// Why a text is no queue name or key.
+/// Why a text is not a valid queue name or key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadName {
     /// It is empty.
@@ -49,6 +49,9 @@ impl QueueName {
     /// assert!(QueueName::new("orders/close").is_ok());
     /// assert!(QueueName::new("-orders").is_err());
     /// ```
+    ///
+    /// # Errors
+    /// [`BadName`] says which rule the name breaks.
     pub fn new(name: &str) -> Result<Self, BadName> {
         let bytes = name.as_bytes();
         match bytes.first() {
@@ -75,6 +78,9 @@ impl Key {
     pub const MAX: usize = 512;
 
     /// Checks a key.
+    ///
+    /// # Errors
+    /// [`BadName`] if the key is empty or too long.
     pub fn new(key: &str) -> Result<Self, BadName> {
         match key.len() {
             0 => Err(BadName::Empty),

@@ -1,9 +1,10 @@
 //! Every limit and every default of duewheel, in one file.
 //!
-//! A limit is what a request may not exceed; a default is what counts when neither the message nor its queue says
-//! otherwise. Limits are values, so that tests can make them tiny.
+//! No request may exceed a limit; a default applies when neither the message nor its queue has a setting of its own.
+//! Limits are values, so that tests can make them tiny.
 
 use crate::attempts::MaxAttempts;
+use crate::record::OF_A_NUMBER;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
@@ -11,18 +12,18 @@ const SECOND: u64 = 1_000;
 const HOUR: u64 = 3_600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 
-/// Bytes of a group that every store takes after it has said that there is room. A driver cuts its groups between operations,
-/// at a quarter of it at the latest, so that one operation more fits. What time decides in one step (at most
-/// [`Policy::max_step`] records of a kind) is cut only afterwards.
+/// The size of a group, in bytes, that every store accepts after it has reported room. A driver cuts its groups between
+/// operations, at a quarter of this size at the latest, so that one more operation fits. Records that time causes in
+/// one step (at most [`Policy::max_step`] of a kind) are cut only afterwards.
 pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
-/// Bytes of a record besides the message's body and headers, at most: names, keys, numbers.
+/// Largest size of a record without the message's body and headers, in bytes: names, keys, numbers.
 pub const OF_RECORD: usize = 4 * KIB;
 
-/// Pages of backlogs that an engine has under way at a time.
+/// Largest number of backlog pages that an engine loads at a time.
 pub const PAGES_UNDER_WAY: usize = 16;
 
-/// Every limit. `Policy::default()` is what the server and the library use.
+/// Every limit. `Policy::default()` is the policy of the server and the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Longest delay, and furthest due time from now, in ms: 100 years of 365.25 days.
@@ -37,122 +38,126 @@ pub struct Policy {
     pub max_dedupe_id: usize,
     /// Longest dedupe window a queue may ask for, in ms.
     pub max_dedupe_window_ms: u64,
-    /// Most messages of one batch request.
+    /// Largest number of messages of one batch request.
     pub max_batch_messages: usize,
-    /// Most bytes of one batch request.
+    /// Largest size of one batch request, in bytes.
     pub max_batch_bytes: usize,
-    /// Most messages of one reserve.
+    /// Largest number of messages of one reserve.
     pub max_reserve: usize,
-    /// Most bytes of bodies in one reserve (the first message always fits).
+    /// Largest size of the bodies of one reserve, in bytes (the first message always fits).
     pub max_reserve_bytes: usize,
     /// Longest wait that a front end may offer for one request, in ms. The engine itself sets no limit.
     pub max_wait_ms: u64,
-    /// Waiting reserves at a time.
+    /// Largest number of waiting reserves.
     pub max_waiters: usize,
-    /// Most messages of one page of a listing.
+    /// Largest number of messages in one page of a listing.
     pub max_page: usize,
-    /// Priorities looked at to find the oldest ready message of a queue.
+    /// Number of priorities that are examined to find the oldest ready message of a queue.
     pub max_priorities: usize,
-    /// Most columns of a histogram.
+    /// Largest number of columns of a histogram.
     pub max_histogram: usize,
-    /// Unsettled messages held at a time.
+    /// Largest number of unsettled messages.
     pub max_messages: usize,
-    /// Weight of the unsettled messages held at a time, in bytes.
+    /// Largest weight of the unsettled messages, in bytes.
     pub max_message_bytes: usize,
-    /// Queues at a time.
+    /// Largest number of queues.
     pub max_queues: usize,
-    /// Quotas at a time.
+    /// Largest number of quotas.
     pub max_quotas: usize,
     /// Largest limit of a quota: messages, bytes or leases.
     pub max_quota: u64,
     /// Largest rate, and largest burst, of a quota, in enqueues a second.
     pub max_quota_rate: u64,
-    /// How long a patient new message waits at most for its quota's rate, in ms.
+    /// Longest time that a new message which may wait does wait for its quota's rate, in ms.
     pub max_pace_wait_ms: u64,
-    /// Messages that are asked for by the reserves of one step while there are quotas; the others take their turn in the next one.
+    /// Number of messages that the reserves of one step may ask for while there are quotas; further reserves take their
+    /// turn in the next step.
     pub max_turn: usize,
-    /// Past attempts remembered of a message.
+    /// Number of past attempts that are kept of a message.
     pub max_history: usize,
     /// Longest note of a nack, in bytes; a longer one is cut.
     pub max_note: usize,
-    /// Acks remembered in memory, so that a repeated one is answered as done.
+    /// Number of acks kept in memory, so that a repeated ack is answered as done.
     pub max_acked: usize,
     /// How long an ack is remembered, in ms.
     pub acked_ms: u64,
-    /// Messages fired, leases ended, purged messages swept, messages put into another order, grants, or waits, pauses and queues ended in one
-    /// step of the engine; of each of these.
+    /// Largest amount of each kind of work in one step of the engine: messages fired, leases ended, purged messages
+    /// swept, messages put into another order, grants, and ended waits, pauses and queues.
     pub max_step: usize,
-    /// Bytes of the records that one step of the engine makes of what time asks for, about; a step that would make more goes on in the
-    /// next one. A driver decides no further operation of a batch either once they have made so many.
+    /// Approximate bytes of the records that time causes in one step of the engine; a step that would make more
+    /// continues in the next one. A driver decides no further operation of a batch either once its records have this
+    /// size.
     pub max_step_bytes: usize,
-    /// Operations that are decided after one look-up in the store.
+    /// Number of operations that are decided after one look-up in the store.
     pub max_batch_ops: usize,
-    /// Records of one group; a step that decides more makes several.
+    /// Largest number of records of one group; a step that decides more makes several groups.
     pub max_group_records: usize,
-    /// Bytes of one group, as above.
+    /// Largest size of one group, in bytes, likewise.
     pub max_group_bytes: usize,
-    /// Requests waiting for the driver.
+    /// Largest number of requests that wait for the driver.
     pub max_inbox_requests: usize,
-    /// Bytes of requests waiting for the driver.
+    /// Largest size of the requests that wait for the driver, in bytes.
     pub max_inbox_bytes: usize,
-    /// Replies that wait for the disk; above it the driver takes no more requests until some have left.
+    /// Number of replies that may wait for the disk; above it the driver takes no more requests until some replies have
+    /// left.
     pub max_pending_replies: usize,
-    /// Weight of the messages in those replies, in bytes; as above.
+    /// Weight of the messages in those replies, in bytes, likewise.
     pub max_pending_reply_bytes: usize,
-    /// Messages in the wheel at a time; those due later are in the store alone.
+    /// Largest number of messages in the wheel; messages due later are in the store alone.
     pub near_messages: usize,
-    /// Weight of those, in bytes.
+    /// Largest weight of those, in bytes.
     pub near_bytes: usize,
-    /// Ready messages in memory, of all queues together. While all that are ready fit, all are in memory; demand decides about the others, which
-    /// are in the store alone.
+    /// Largest number of ready messages in memory, of all queues together. While all ready messages fit, all are in
+    /// memory; demand decides about the others, which are in the store alone.
     pub ready_messages: usize,
-    /// Weight of those, in bytes; exceeded by one message at most.
+    /// Largest weight of those, in bytes; it may be exceeded by one message.
     pub ready_bytes: usize,
-    /// Messages of its backlog that a queue in demand is given at a time, however many queues share.
+    /// Number of backlog messages that a queue in demand is given at a time, however many queues share.
     pub least_window: usize,
-    /// How long a queue counts as in demand after a reserve, in ms.
+    /// How long a queue is in demand after a reserve, in ms.
     pub demand_ms: u64,
-    /// Queues with a backlog that a page for the others names, to be left out.
+    /// Largest number of queues with a backlog that a page for the other queues leaves out.
     pub max_left_out: usize,
-    /// Leases at a time, of all queues together. Half of them are for whoever comes first; while more are in use, a queue gets another one only
-    /// if it has less than a part of those that are still free ([`Policy::lease_part`]). So one queue alone has half of them at most.
+    /// Largest number of leases, of all queues together. Half of them are given in order of arrival; while more are in
+    /// use, a queue gets another one only if it has less than a part of those that are still free
+    /// ([`Policy::lease_part`]). So one queue alone has at most half of them.
     pub max_leased: usize,
-    /// Weight of leased messages at a time, in bytes; shared in the same way.
+    /// Largest weight of leased messages, in bytes; shared in the same way.
     pub max_leased_bytes: usize,
-    /// What a queue may have while more than half is leased: one part in so many of what is still free.
+    /// The divisor that determines a queue's part of the free leases while more than half is leased.
     pub lease_part: u64,
-    /// How long a reserve waits at most for messages that are due and on their way from the store, in ms.
+    /// Longest time that a reserve waits for due messages that are being loaded from the store, in ms.
     pub max_load_wait_ms: u64,
-    /// Rows of one load from the store.
+    /// Largest number of rows of one load from the store.
     pub load_rows: usize,
-    /// Bytes of bodies of one load from the store.
+    /// Largest size of the bodies of one load from the store, in bytes.
     pub load_bytes: usize,
-    /// Weight of the messages that one look-up in the store brings into memory, in bytes. A batch whose operations name more
-    /// is decided in several parts, each with a look-up of its own.
+    /// Largest weight of the messages that one look-up in the store brings into memory, in bytes. A batch whose
+    /// operations name more is decided in several parts, each with its own look-up.
     pub found_bytes: usize,
-    /// Answers (listings, peeks, redrives) for which pages are read at a time; each may hold `load_bytes` for each of two
-    /// sequences. The others wait for their turn.
+    /// Number of answers (listings, peeks, redrives) for which pages are read at a time; each may hold `load_bytes` for
+    /// each of two sequences. The others wait for their turn.
     pub max_gathers: usize,
-    /// Queues whose dead messages are read at a time to see whether their time is over; `load_bytes` for each.
+    /// Number of queues whose dead messages are read at a time to remove expired ones; `load_bytes` for each.
     pub max_dead_pages: usize,
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     pub wheel_slots: usize,
     /// One step of the pointer, in ms. Precision does not depend on it.
     pub wheel_tick_ms: u64,
-    /// The driver never sleeps longer than this, so that a stepped clock is noticed, in ms.
+    /// Longest sleep of the driver, in ms, so that it notices a stepped clock.
     pub max_sleep_ms: u64,
-    /// What a queue does when neither it nor the message says otherwise.
+    /// Settings of a queue when neither the queue nor the message has its own.
     pub defaults: Defaults,
 }
 
-/// What counts when neither the message nor its queue says otherwise.
+/// Settings that apply when neither the message nor its queue has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// Length of a lease, in ms.
     pub lease_ms: u64,
-    /// Dead after this many grants.
+    /// Number of grants after which a message is dead.
     pub max_attempts: MaxAttempts,
-    /// Lower first.
+    /// Priority; lower is granted first.
     pub priority: u32,
     /// Delay before the next attempt.
     pub backoff: Backoff,
@@ -160,7 +165,7 @@ pub struct Defaults {
     pub dedupe_window_ms: u64,
 }
 
-/// Exponential backoff between `min_ms` and `max_ms`, doubling with each attempt, jittered.
+/// Exponential backoff between `min_ms` and `max_ms`, which doubles with each attempt and has jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Backoff {
@@ -204,7 +209,7 @@ pub enum ReadyOrder {
     /// By due time.
     #[default]
     Due,
-    /// By the moment they were accepted, as beanstalkd does.
+    /// By the order in which they were accepted, as in beanstalkd.
     Arrival,
 }
 
@@ -212,22 +217,22 @@ pub enum ReadyOrder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Lasting {
-    /// Until they are set otherwise: they keep an empty queue in being.
+    /// Until they are replaced: they keep an empty queue in existence.
     #[default]
     Always,
-    /// While the queue has messages, or somebody uses it.
+    /// While the queue has messages or users.
     WhileUsed,
 }
 
-/// What the owner of a queue has set. `None`: the default counts.
+/// The settings that the owner of a queue has configured. `None`: the default applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueSettings {
     /// Length of a lease, in ms.
     pub lease_ms: Option<u64>,
-    /// Dead after this many grants.
+    /// Number of grants after which a message is dead.
     pub max_attempts: Option<MaxAttempts>,
-    /// Lower first.
+    /// Priority; lower is granted first.
     pub priority: Option<u32>,
     /// Delay before the next attempt.
     pub backoff: Option<Backoff>,
@@ -242,7 +247,7 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// Whether they keep an empty queue in being.
+    /// Whether they keep an empty queue in existence.
     pub fn keep_a_queue(&self) -> bool {
         self.lasting == Lasting::Always && *self != QueueSettings::default()
     }
@@ -312,14 +317,14 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The least size of a store's groups that takes every message that this policy allows, in bytes.
+    /// The smallest size of a store's groups that accepts every message that this policy allows, in bytes.
     pub fn least_group(&self) -> usize {
         let largest = self.max_body.saturating_add(self.max_headers).saturating_add(OF_RECORD);
         largest.saturating_mul(2).max(AGREED_GROUP_BYTES)
     }
 
-    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes. The operation that is
-    /// decided last comes on top of what a driver has gathered before it cuts a group.
+    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes, and no more leases than the record
+    /// of a purge can name. The operation that is decided last comes on top of what a driver has gathered before it cuts a group.
     #[must_use]
     pub fn fitting(mut self, group_bytes: usize) -> Policy {
         let gathered = self.max_group_bytes.min(group_bytes / 4);
@@ -327,6 +332,7 @@ impl Policy {
         // Headers are small beside bodies, and not left without room by them.
         self.max_headers = self.max_headers.min(most / 32);
         self.max_body = self.max_body.min(most - self.max_headers);
+        self.max_leased = self.max_leased.min(most / OF_A_NUMBER);
         self
     }
 }
@@ -346,6 +352,8 @@ impl Default for Defaults {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::MessageId;
+    use crate::record::{Record, Writer};
 
     #[test]
     fn a_policy_fits_the_groups_of_its_store() {
@@ -360,6 +368,24 @@ mod tests {
             assert_eq!(policy.clone().fitting(policy.least_group()), policy);
         }
         assert_eq!(large.fitting(100).max_body, 0);
+    }
+
+    /// Story: the record of a purge names the leases that stay, and with enough of them it was larger than the store had agreed to.
+    #[test]
+    fn a_purge_names_no_more_leases_than_a_group_takes() {
+        for group in [64 * KIB, MIB, AGREED_GROUP_BYTES, 64 * MIB] {
+            let policy = Policy { max_leased: 100_000_000, ..Policy::default() }.fitting(group);
+            let keep = vec![MessageId(u64::MAX); policy.max_leased];
+            let queue = crate::QueueName::new(&"q".repeat(200)).unwrap();
+            let record = Record::Purged { queue, keep, before: MessageId(u64::MAX), purged: u64::MAX };
+            let gathered = policy.max_group_bytes.min(group / 4);
+            assert!(gathered + record.weight() <= group, "{} in a group of {group}", record.weight());
+            let mut writer = Writer::default();
+            writer.record(&record);
+            assert!(writer.bytes.len() <= record.weight());
+            assert!(policy.max_leased >= group / 20, "{} leases", policy.max_leased);
+        }
+        assert_eq!(Policy::default().fitting(AGREED_GROUP_BYTES).max_leased, Policy::default().max_leased);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Records: the durable facts, and what they count for.
+//! Records: the durable facts.
 //!
-//! A record states the *result* of a decision in absolute terms ("this message is leased until then, attempt 3"),
-//! never an instruction to decide again. So a store applies records without knowing why, and replaying a record that
-//! is already in effect changes nothing.
+//! A record states the *result* of a decision in absolute terms ("this message is leased until then, attempt 3"), never
+//! an instruction to decide again. So a store applies records without interpreting them, and replaying a record that is
+//! already in effect changes nothing.
 
 use std::sync::Arc;
 
@@ -23,70 +23,70 @@ pub use layout::DecodeError;
 /// One durable fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A message exists, with this life. The same id again replaces what was said before.
+    /// A message exists, with this life. A second record for an id replaces the first.
     Put {
-        /// What the producer said.
+        /// The content.
         message: Arc<Message>,
-        /// Where it stands.
+        /// The present life.
         life: Life,
-        /// Where it stood, if the id was there before.
+        /// The former state, if the id existed before.
         was: Option<Was>,
     },
-    /// The message's life is now this.
+    /// The message's life has changed.
     Changed {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// Where it stands.
+        /// The present life.
         life: Life,
-        /// Where it stood.
+        /// The former state.
         was: Was,
     },
-    /// A consumer has the message: the short form of `Changed` for the most frequent change.
+    /// A consumer has leased the message: the short form of `Changed` for the most frequent change.
     Granted {
-        /// Which message.
+        /// The message.
         id: MessageId,
         /// Grants so far, this one included.
         attempt: u32,
         /// The lease.
         lease: Lease,
-        /// Where it stood.
+        /// The former state.
         was: Was,
     },
-    /// The message is no more.
+    /// The message is removed.
     Removed {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// Why.
+        /// The reason.
         why: Gone,
-        /// Where it stood.
+        /// The former state.
         was: Was,
     },
-    /// A queue's settings and pause are now these.
+    /// A queue's settings and pause have changed.
     Queue {
-        /// Which queue.
+        /// The queue.
         name: QueueName,
-        /// What its owner has set.
+        /// The configured settings.
         settings: QueueSettings,
-        /// Whether it gives nothing out.
+        /// Whether it grants messages.
         pause: Pause,
     },
-    /// All messages of the queue that were put before this record are no more, except some.
+    /// All messages of the queue that were put before this record are removed, except some.
     Purged {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// The leased ones, which stay. Ascending.
+        /// The leased messages, which stay. Ascending.
         keep: Vec<MessageId>,
-        /// The id that is given next: what is older goes.
+        /// The id that is given next: messages with smaller ids are removed.
         before: MessageId,
-        /// How many went.
+        /// The number of removed messages.
         purged: u64,
     },
-    /// An enqueue with a `dedupe_id` was answered like this.
+    /// The answer to an enqueue with a `dedupe_id`.
     Deduped(DedupeRow),
 }
 
 impl Record {
-    /// Where the message that it is about stood before, and where it stands now; neither for a record about a queue.
+    /// The former and the present state of the record's message; both `None` for a record about a queue.
     pub fn moves(&self) -> (Option<Stand>, Option<Stand>) {
         let stood = |was: &Was| Stand { kind: was.kind, due: was.due, weight: was.weight };
         match self {
@@ -107,7 +107,7 @@ impl Record {
         }
     }
 
-    /// About how many bytes it takes when it is encoded, and not less: to bound groups without encoding them twice.
+    /// An upper bound of the encoded size in bytes, close to it: bounds groups without encoding them twice.
     pub fn weight(&self) -> usize {
         let name = self.queue().as_str().len();
         OF_A_RECORD
@@ -127,7 +127,7 @@ impl Record {
             }
     }
 
-    /// The queue that it is about.
+    /// The queue of the record.
     pub fn queue(&self) -> &QueueName {
         match self {
             Record::Put { message, .. } => &message.queue,
@@ -141,87 +141,87 @@ impl Record {
     }
 }
 
-/// What a record takes at most besides names, bodies, headers and histories, in bytes.
+/// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
 /// What a number or a length takes at most, in bytes.
-const OF_A_NUMBER: usize = 10;
+pub(crate) const OF_A_NUMBER: usize = 10;
 
 fn of_history(life: &Life) -> usize {
     life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()
 }
 
-/// Where a message stands, for those who count.
+/// The state of a message, as tallies count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stand {
     /// Its stage.
     pub kind: Kind,
-    /// When it is due.
+    /// The due time.
     pub due: Due,
-    /// What it weighs.
+    /// The weight in bytes.
     pub weight: u64,
 }
 
-/// Where a message stood before a record: what a store needs to keep its tallies without reading the message.
+/// The state of a message before a record: what a store needs to update its tallies without reading the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Was {
-    /// Its queue, in which it stays.
+    /// The queue, which never changes.
     pub queue: QueueName,
     /// Its stage.
     pub kind: Kind,
-    /// When it was due.
+    /// The due time.
     pub due: Due,
-    /// What it weighed.
+    /// The weight in bytes.
     pub weight: u64,
 }
 
-/// Why a message is no more.
+/// Why a message was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// Done.
+    /// A consumer has acked it.
     Acked,
-    /// The producer changed its mind.
+    /// The producer has cancelled it.
     Cancelled,
     /// Another message has taken its key.
     Replaced,
-    /// Dead for longer than its queue keeps dead messages.
+    /// It was dead for longer than its queue keeps dead messages.
     Expired,
 }
 
-/// Whether a queue gives messages out.
+/// Whether a queue grants messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Pause {
-    /// It does.
+    /// It grants messages.
     #[default]
     Running,
-    /// It does not, until resumed.
+    /// It grants none until it is resumed.
     Paused,
-    /// It does not, for a time.
+    /// It grants none for a time.
     Until {
-        /// Until then.
+        /// The end of the pause.
         end: EngineMs,
-        /// How long it was asked for, in ms.
+        /// The length that was asked for, in ms.
         length_ms: u64,
     },
 }
 
 impl Pause {
-    /// Whether it is one, and another than `before`.
+    /// Whether this is a pause, and another one than `before`.
     pub(crate) fn begins_after(self, before: Pause) -> bool {
         self != Pause::Running && self != before
     }
 }
 
-/// What a `dedupe_id` stands for.
+/// The answer that a `dedupe_id` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DedupeRow {
-    /// The queue in which the id counts.
+    /// The queue of the id.
     pub queue: QueueName,
     /// The caller's id.
     pub dedupe_id: Box<str>,
-    /// Hash of what was asked (XXH3, 128 bits); another content under the same id is refused.
+    /// Hash of the request (XXH3, 128 bits); the same id with another content is refused.
     pub content: u128,
-    /// Forgotten at this time.
+    /// The end of the dedupe window.
     pub until: EngineMs,
     /// The answer's message.
     pub id: MessageId,
@@ -235,19 +235,19 @@ pub struct DedupeRow {
     pub created: Created,
 }
 
-/// What an accepted enqueue did.
+/// The effect of an accepted enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Created {
-    /// It made a new message.
+    /// It created a message.
     New,
-    /// It made a new message in place of this one.
+    /// It created a message in place of this one.
     Replacing(MessageId),
     /// It kept the message that had the key (`if_exists: keep`).
     Kept,
 }
 
-/// What a queue has seen since it came to be. A fold over its records, so that it survives a restart.
+/// Totals of a queue since it came into existence. A fold over its records, so that they survive a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Totals {
@@ -257,22 +257,22 @@ pub struct Totals {
     pub granted: u64,
     /// Acks.
     pub acked: u64,
-    /// Cancelled.
+    /// Messages cancelled.
     pub cancelled: u64,
-    /// Replaced.
+    /// Messages replaced.
     pub replaced: u64,
-    /// Purged.
+    /// Messages purged.
     pub purged: u64,
-    /// Died (each time).
+    /// Deaths of messages; a message counts each time it dies.
     pub died: u64,
     /// Dead messages removed by their queue's setting.
     pub expired: u64,
-    /// Times it was paused.
+    /// Number of pauses.
     pub paused: u64,
 }
 
 impl Totals {
-    /// Counts one record. A number that a damaged store has made up stays as high as it can be.
+    /// Counts one record. Numbers saturate, because a damaged store may contain any value.
     pub fn count(&mut self, record: &Record) {
         let (total, by) = match record {
             Record::Put { was, .. } => (&mut self.enqueued, u64::from(was.is_none())),
@@ -292,13 +292,13 @@ impl Totals {
         *total = total.saturating_add(by);
     }
 
-    /// Counts a pause, if this one begins after that one.
+    /// Counts a pause, if it is another one than `before`.
     pub(crate) fn count_pause(&mut self, pause: Pause, before: Pause) {
         self.paused = self.paused.saturating_add(u64::from(pause.begins_after(before)));
     }
 }
 
-/// The two clocks at one moment; written with each group, so that downtime counts.
+/// A reading of both clocks, written with each group, so that downtime counts.
 ///
 /// Engine time is rounded down and the wall clock up, so that the downtime computed from it is never longer than the
 /// real one.
@@ -311,7 +311,7 @@ pub struct ClockPair {
 }
 
 impl ClockPair {
-    /// The pair of a reading.
+    /// The pair of a reading of the clocks.
     pub fn of(now: Now) -> Self {
         let up = match now.partial {
             Partial::Whole => 0,
@@ -333,15 +333,15 @@ impl ClockPair {
     }
 }
 
-/// One boot of a machine: a number that its kernel draws at each start.
+/// One boot of a machine: the number that its kernel generates at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BootId(pub u128);
 
-/// Engine time by the elapsed time of one boot.
+/// Relates engine time to the elapsed time of one boot.
 ///
-/// Engine time follows elapsed time as long as an owner lives, and an owner that finds the anchor of its own boot goes on by it. So one
-/// anchor tells engine time for all moments of its boot, the downtime of processes included, and no step or slew of the wall clock
-/// has a part in it.
+/// Engine time follows elapsed time as long as an owner lives, and an owner that finds the anchor of its own boot
+/// continues by it. So one anchor determines engine time for all moments of its boot, the downtime of processes
+/// included, independently of steps and slews of the wall clock.
 ///
 /// ```
 /// # use duewheel_core::{record::{BootAnchor, BootId}, time::EngineMs};
@@ -354,7 +354,7 @@ pub struct BootId(pub u128);
 pub struct BootAnchor {
     /// The boot.
     pub boot: BootId,
-    /// Engine time at a moment of it.
+    /// Engine time at one moment of the boot.
     pub engine: EngineMs,
     /// That moment: elapsed time since the boot, suspend included, in ns.
     pub elapsed_ns: u64,
@@ -373,7 +373,7 @@ impl BootAnchor {
         u64::try_from(i128::from(self.engine.0) * NS_OF_MS + passed).ok()
     }
 
-    /// The same, told of another engine time; `None` if that was before the boot.
+    /// The same anchor, expressed by another engine time; `None` if that was before the boot.
     #[must_use]
     pub fn at(&self, engine: EngineMs) -> Option<Self> {
         let passed = (i128::from(engine.0) - i128::from(self.engine.0)) * NS_OF_MS;
@@ -387,9 +387,9 @@ impl BootAnchor {
 pub struct Group {
     /// Position of the first record; the others follow without a gap.
     pub first: Lsn,
-    /// The clocks when it was decided.
+    /// The clocks at the time of the decision.
     pub clock: ClockPair,
-    /// At least one record.
+    /// The records, at least one.
     pub records: Vec<Record>,
 }
 
@@ -404,7 +404,8 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// Story: the fuzzer wrote two purges of nearly 2^64 messages into a journal, with a right checksum; adding them up ended the process.
+    /// Story: the fuzzer wrote two purges of nearly 2^64 messages into a journal, with a right checksum; adding them up
+    /// ended the process.
     #[test]
     fn totals_stay_as_high_as_they_can_be() {
         let queue = QueueName::new("q").unwrap();

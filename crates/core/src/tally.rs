@@ -1,7 +1,7 @@
-//! How much of what a queue holds, and when it is due: kept with every change, so that nobody counts messages.
+//! Counts of a queue's messages and their due times: updated with every change, so that no operation counts messages.
 //!
-//! A [`Tally`] is a fold over records alone ([`Was`](crate::record::Was) is in them for that), so a store can keep it for messages that are
-//! not in anybody's memory, and an engine goes on with it after a restart.
+//! A [`Tally`] is a fold over records alone (they contain [`Was`](crate::record::Was) for it), so a store can keep it
+//! for messages that are not in memory, and an engine continues it after a restart.
 
 use std::collections::BTreeMap;
 
@@ -11,40 +11,40 @@ use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
 /// Width of the finest column, in ms.
 pub const FINEST_MS: u64 = 60_000;
-/// Ids stay below this, so there are never as many messages.
+/// Upper bound of the number of messages: ids stay below it.
 const MOST: u64 = 1 << 53;
-/// Columns of all queues together, roughly: a queue may have its share of them, see [`columns_per_queue`].
+/// Approximate number of columns of all queues together; [`columns_per_queue`] gives a queue's share.
 const COLUMNS: usize = 1 << 21;
 
-/// How many columns a queue may have when there are so many queues.
+/// The number of columns that a queue may have when there are this many queues.
 pub fn columns_per_queue(queues: usize) -> usize {
     (COLUMNS / queues.max(1)).clamp(32, 4096)
 }
 
-/// Messages of one kind.
+/// The messages of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Their number.
     pub count: u64,
-    /// Their weight together, in bytes.
+    /// Their total weight in bytes.
     pub weight: u64,
 }
 
-/// What a queue holds.
+/// The counts of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     parts: [Part; 3],
-    /// When those that wait are due.
+    /// The due times of waiting messages.
     pub due: DueCounts,
 }
 
 impl Tally {
-    /// Messages of one kind.
+    /// The messages of one kind.
     pub fn part(&self, kind: Kind) -> Part {
         self.parts[kind as usize]
     }
 
-    /// All messages.
+    /// The number of all messages.
     pub fn count(&self) -> u64 {
         self.parts.iter().map(|p| p.count).sum()
     }
@@ -54,7 +54,7 @@ impl Tally {
         self.parts.iter().fold(0, |sum, p| sum.saturating_add(p.weight))
     }
 
-    /// One more; `columns` is how many the histogram may have.
+    /// Adds a message; `columns` bounds the histogram.
     pub fn add(&mut self, kind: Kind, due: Due, weight: u64, columns: usize) {
         let part = &mut self.parts[kind as usize];
         part.count += 1;
@@ -64,7 +64,7 @@ impl Tally {
         }
     }
 
-    /// One less.
+    /// Removes a message.
     pub fn sub(&mut self, kind: Kind, due: Due, weight: u64) {
         let part = &mut self.parts[kind as usize];
         part.count = part.count.saturating_sub(1);
@@ -74,7 +74,7 @@ impl Tally {
         }
     }
 
-    /// What waits and what is dead goes; returns what went.
+    /// Removes waiting and dead messages, and returns their counts.
     pub fn purge(&mut self) -> Tally {
         let kept = self.part(Kind::Leased);
         let mut gone = std::mem::take(self);
@@ -83,7 +83,7 @@ impl Tally {
         gone
     }
 
-    /// Takes away what [`Tally::purge`] returned for one queue.
+    /// Subtracts the counts that [`Tally::purge`] returned for one queue.
     pub fn sub_all(&mut self, gone: &Tally) {
         for (part, gone) in self.parts.iter_mut().zip(&gone.parts) {
             part.count = part.count.saturating_sub(gone.count);
@@ -91,7 +91,7 @@ impl Tally {
         }
     }
 
-    /// Writes it, as a store keeps it.
+    /// Writes the tally in the format of stores.
     pub fn encode(&self, w: &mut Writer) {
         for part in self.parts {
             w.varint(part.count);
@@ -103,7 +103,7 @@ impl Tally {
     /// Reads what [`Tally::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// [`DecodeError`] when the bytes are no valid tally.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let mut tally = Tally::default();
         let mut messages = 0;
@@ -115,14 +115,14 @@ impl Tally {
     }
 }
 
-/// How many messages are due when, in columns.
+/// Counts of messages by due time, in columns.
 ///
-/// The columns of both clock classes have one width. It starts at [`FINEST_MS`] and doubles when there would be more columns than allowed; it
-/// starts anew when nothing is left. The counts are exact for the width.
+/// The columns of both clock classes have one width. It starts at [`FINEST_MS`] and doubles when there would be more
+/// columns than allowed; it is reset when nothing is left. The counts are exact for the width.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueCounts {
     columns: [BTreeMap<u64, u64>; 2],
-    /// The width is the finest, doubled so many times.
+    /// The number of times that the finest width was doubled.
     doubled: u32,
 }
 
@@ -132,12 +132,12 @@ impl DueCounts {
         FINEST_MS << self.doubled
     }
 
-    /// Whether nothing is counted.
+    /// Whether no message is counted.
     pub fn is_empty(&self) -> bool {
         self.columns.iter().all(BTreeMap::is_empty)
     }
 
-    /// One more.
+    /// Adds a message.
     pub fn add(&mut self, due: Due, columns: usize) {
         *self.columns[due.class() as usize].entry(due.raw() / self.width_ms()).or_default() += 1;
         while self.columns[0].len() + self.columns[1].len() > columns.max(2) {
@@ -145,7 +145,7 @@ impl DueCounts {
         }
     }
 
-    /// One less.
+    /// Removes a message.
     pub fn sub(&mut self, due: Due) {
         let column = due.raw() / self.width_ms();
         let map = &mut self.columns[due.class() as usize];
@@ -160,7 +160,7 @@ impl DueCounts {
         }
     }
 
-    /// Takes all of `other` away, which was counted here, too; its columns must not be wider.
+    /// Subtracts `other`, whose messages were counted here, too; its columns must not be wider.
     pub fn sub_all(&mut self, other: &DueCounts) {
         while self.width_ms() < other.width_ms() {
             self.coarsen();
@@ -181,7 +181,8 @@ impl DueCounts {
         }
     }
 
-    /// About how many are due by now: exact but for the column in which "now" lies, which is counted in proportion.
+    /// The approximate number of messages that are due now: exact except for the column of the present moment, which is
+    /// counted in proportion.
     pub fn due_by(&self, now: Now) -> u64 {
         let width = self.width_ms();
         let until = |class: Class, time: u64| {
@@ -194,7 +195,7 @@ impl DueCounts {
         until(Class::At, now.wall.0) + until(Class::After, now.engine.0)
     }
 
-    /// A time by which `n` messages are due that are due from `from` on; `None` if there are fewer.
+    /// A time by which `n` of the messages that are due from `from` on are due; `None` if there are fewer.
     pub fn reach(&self, class: Class, from: u64, n: u64) -> Option<u64> {
         let width = self.width_ms();
         let mut seen = 0;
@@ -227,7 +228,7 @@ impl DueCounts {
         }
     }
 
-    /// Writes it, as a store keeps it.
+    /// Writes the counts in the format of stores.
     pub fn encode(&self, w: &mut Writer) {
         w.varint(u64::from(self.doubled));
         for map in &self.columns {
@@ -244,7 +245,7 @@ impl DueCounts {
     /// Reads what [`DueCounts::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are none.
+    /// [`DecodeError`] when the bytes are no valid counts.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let doubled = r.varint()?;
         let widest = (u64::MAX / FINEST_MS).ilog2();
@@ -268,7 +269,7 @@ impl DueCounts {
     }
 }
 
-/// A number of messages, and the sum with those before. There are never more than ids.
+/// Reads a number of messages, and adds it to `sum`. There are never more messages than ids.
 fn counted(r: &mut Reader, sum: &mut u64) -> Result<u64, DecodeError> {
     let count = r.varint()?;
     *sum = sum
@@ -310,8 +311,8 @@ mod tests {
         assert_eq!(tally, Tally::default());
     }
 
-    /// Story: the fuzzer wrote books whose counts were near 2^64, and made their checksum right. Adding them up overflowed, and a
-    /// column of zero messages went below zero with the first one that left it.
+    /// Story: the fuzzer wrote books whose counts were near 2^64, and made their checksum right. Adding them up
+    /// overflowed, and a column of zero messages went below zero with the first one that left it.
     #[test]
     fn books_that_cannot_be_are_refused() {
         let read = |numbers: &[u64]| {

@@ -1,4 +1,4 @@
-//! Two clocks, two classes of due time, and the only place where anything is rounded.
+//! Two clocks, two classes of due time, and all rounding.
 //!
 //! | clock | type | follows | used for |
 //! |---|---|---|---|
@@ -23,7 +23,7 @@ use crate::mutant::{self, Mutant};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WallMs(pub u64);
 
-/// Milliseconds of engine time: elapsed time since the data folder was made, downtime counted.
+/// Milliseconds of engine time: elapsed time since the data folder was created, downtime included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct EngineMs(pub u64);
@@ -37,7 +37,7 @@ impl WallMs {
         }
     }
 
-    /// The same instant for the caller's side of the border.
+    /// The same instant as a [`SystemTime`].
     pub fn to_system_time(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.0)
     }
@@ -54,7 +54,7 @@ pub fn ceil_ms(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Which clock a due time follows. Each class is a sequence of its own, in memory and in the store.
+/// The clock that a due time follows. Each class is a separate sequence, in memory and in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// An instant of the wall clock.
@@ -63,7 +63,7 @@ pub enum Class {
     After,
 }
 
-/// When a message may be delivered, on the clock that it follows.
+/// When a message may be delivered, by the clock that it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Due {
     /// At this instant of the wall clock; a stepped clock moves it.
@@ -81,7 +81,7 @@ impl Due {
         }
     }
 
-    /// The bare number on its own clock.
+    /// The number on its own clock.
     pub fn raw(self) -> u64 {
         match self {
             Due::At(t) => t.0,
@@ -89,7 +89,7 @@ impl Due {
         }
     }
 
-    /// Puts class and number together again.
+    /// Rebuilds a due time from class and number.
     pub fn from_raw(class: Class, raw: u64) -> Self {
         match class {
             Class::At => Due::At(WallMs(raw)),
@@ -100,7 +100,7 @@ impl Due {
 
 /// One reading of both clocks, rounded down to whole milliseconds.
 ///
-/// Time enters the engine as this argument and in no other way.
+/// This argument is the only way in which time enters the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// Elapsed time.
@@ -111,10 +111,10 @@ pub struct Now {
     pub partial: Partial,
 }
 
-/// Whether a reading was cut: the base of a delay is then the next millisecond.
+/// Whether a reading was rounded: the base of a delay is then the next millisecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Partial {
-    /// The reading is a whole millisecond (virtual time usually is).
+    /// The reading is a whole millisecond, as virtual time usually is.
     #[default]
     Whole,
     /// Part of a millisecond was cut off.
@@ -136,7 +136,7 @@ impl Now {
         self.engine.0.checked_add(cut)?.checked_add(delay_ms).map(EngineMs)
     }
 
-    /// Engine time, rounded up: for those who must not be late, where [`Now::after`] has rounded a deadline up.
+    /// Engine time, rounded up: for comparisons with a deadline that [`Now::after`] has rounded up.
     pub fn engine_up(&self) -> EngineMs {
         let cut = match self.partial {
             Partial::Cut => 1,
@@ -186,7 +186,7 @@ impl Now {
         }
     }
 
-    /// The engine time at which the wall clock will show `t` if nobody steps it; past instants give a past time.
+    /// The engine time at which the wall clock will show `t` if it is not stepped; past instants give a past time.
     pub fn engine_of_wall(&self, t: WallMs) -> EngineMs {
         if t >= self.wall {
             EngineMs(self.engine.0.saturating_add(t.0 - self.wall.0))

@@ -246,7 +246,8 @@ proptest! {
         }
         prop_assert!(reader.is_empty());
         prop_assert_eq!(reader.record(), Err(DecodeError::Short));
-        // Whatever is cut off, the reader runs short or meets something unknown; it never makes a record up from nothing.
+        // Whatever is cut off, the reader runs short or meets something unknown; it never makes a record up from
+        // nothing.
         for cut in 0..bytes.len().min(200) {
             let mut reader = Reader::new(bytes.slice(..cut));
             let whole = records.iter().take_while(|r| reader.record().as_ref() == Ok(*r)).count();

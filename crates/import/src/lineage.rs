@@ -33,8 +33,8 @@ use serde_json::{Value, json};
 
 use crate::api::{HttpApi, Trouble, segment};
 use crate::error::ImportError;
-use crate::reply::{Broken, Stats};
-use crate::source::{Body, Head, Put, Source};
+use crate::reply::{Broken, SourceStats};
+use crate::source::{Body, Head, PutAnswer, Source};
 
 /// The marker's tube in the source, and the queue of names in duewheel.
 pub(crate) const MARKER: &str = "duewheel-import";
@@ -67,7 +67,7 @@ impl Lineage {
     pub(crate) fn begin(
         source: &mut Source,
         remote: &dyn HttpApi,
-        stats: &Stats,
+        stats: &SourceStats,
     ) -> Result<(Lineage, Option<u64>), ImportError> {
         source.use_tube(MARKER)?;
         let old = old_marker(source)?;
@@ -76,7 +76,7 @@ impl Lineage {
             None => random_name()?,
         };
         let (place, name, upper) = match (source.put_asleep(&format!("{WORDS}{name}"))?, old) {
-            (Put::Inserted(id), _) => {
+            (PutAnswer::Inserted(id), _) => {
                 if is_here(remote, id, &format!("{WORDS}{name}"))? {
                     source.delete(id)?;
                     return Err(itself());
@@ -87,8 +87,8 @@ impl Lineage {
                 }
                 (Place::Source(id), name, Some(id))
             }
-            (Put::Refused(_), Some((id, name))) => (Place::Source(id), name, None),
-            (Put::Refused(_), None) => {
+            (PutAnswer::Refused(_), Some((id, name))) => (Place::Source(id), name, None),
+            (PutAnswer::Refused(_), None) => {
                 let (id, name) = name_in_duewheel(remote, stats, &name)?;
                 (Place::Duewheel(id), name, None)
             }
@@ -102,7 +102,7 @@ impl Lineage {
     pub(crate) fn copy(
         source: &mut Source,
         remote: &dyn HttpApi,
-        stats: &Stats,
+        stats: &SourceStats,
     ) -> Result<(Lineage, Option<u64>), ImportError> {
         let instance = instance(stats)?;
         let lineage = Lineage {
@@ -113,7 +113,7 @@ impl Lineage {
         };
         source.use_tube(MARKER)?;
         let body = format!("duewheel probe {}", random_name()?);
-        let Put::Inserted(id) = source.put_asleep(&body)? else { return Ok((lineage, None)) };
+        let PutAnswer::Inserted(id) = source.put_asleep(&body)? else { return Ok((lineage, None)) };
         let itself_too = is_here(remote, id, &body);
         source.delete(id)?;
         if itself_too? { Err(itself()) } else { Ok((lineage, Some(id))) }
@@ -126,14 +126,14 @@ impl Lineage {
             Place::Source(old) => old,
             Place::Duewheel(_) => return Ok(None),
             Place::Copy => {
-                let Put::Inserted(id) = source.put_asleep("duewheel probe")? else { return Ok(None) };
+                let PutAnswer::Inserted(id) = source.put_asleep("duewheel probe")? else { return Ok(None) };
                 source.delete(id)?;
                 return Ok(Some(id));
             }
         };
         match source.put_asleep(&format!("{WORDS}{}", self.name))? {
-            Put::Refused(_) => Ok(None),
-            Put::Inserted(id) => {
+            PutAnswer::Refused(_) => Ok(None),
+            PutAnswer::Inserted(id) => {
                 self.place = Place::Source(id);
                 if source.delete(old)? {
                     return Ok(Some(id));
@@ -276,7 +276,7 @@ fn itself() -> ImportError {
 /// The message that keeps the name of an import from this instance: its id and the name.
 fn name_in_duewheel(
     remote: &dyn HttpApi,
-    stats: &Stats,
+    stats: &SourceStats,
     fresh: &str,
 ) -> Result<(String, String), ImportError> {
     let message = json!({
@@ -294,7 +294,7 @@ fn name_in_duewheel(
     }
 }
 
-fn instance(stats: &Stats) -> Result<&str, ImportError> {
+fn instance(stats: &SourceStats) -> Result<&str, ImportError> {
     let none = || {
         ImportError::failed("the source tells no `id` in its stats; import needs beanstalkd 1.10 or later")
     };

@@ -11,7 +11,7 @@ use crate::api::{HttpApi, Refusal, Trouble, segment};
 use crate::error::ImportError;
 use crate::lineage::Lineage;
 use crate::reply::{JobStats, State};
-use crate::report::{Refused, Report};
+use crate::report::{RefusedJob, Report};
 use crate::scan::commands;
 use crate::source::{Body, Head, Source};
 
@@ -258,7 +258,7 @@ impl Mover {
                 // Refused between two answers: what it sends to the source must wait for them.
                 Body::Skipped(size) => {
                     let reason = "larger than an import takes".to_owned();
-                    self.report.refused(Refused { id: stats.id, tube: stats.tube, size, reason });
+                    self.report.refused(RefusedJob { id: stats.id, tube: stats.tube, size, reason });
                 }
             }
         }
@@ -347,7 +347,7 @@ impl Mover {
     }
 
     fn refuse(&mut self, job: &JobStats, size: u64, reason: String) -> Result<(), ImportError> {
-        self.report.refused(Refused { id: job.id, tube: job.tube.clone(), size, reason });
+        self.report.refused(RefusedJob { id: job.id, tube: job.tube.clone(), size, reason });
         self.give_back(job.id, Some(job.priority))
     }
 

@@ -46,7 +46,7 @@ impl Counts {
 
 /// The answer to `stats`, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stats {
+pub(crate) struct SourceStats {
     pub(crate) counts: Counts,
     /// Jobs put since the process began; says little about ids, which survive a restart with a binlog.
     pub(crate) total_jobs: u64,
@@ -109,9 +109,9 @@ impl<'a> Dictionary<'a> {
     }
 }
 
-pub(crate) fn stats(bytes: &[u8]) -> Result<Stats, Broken> {
+pub(crate) fn stats(bytes: &[u8]) -> Result<SourceStats, Broken> {
     let all = Dictionary::parse(bytes)?;
-    Ok(Stats {
+    Ok(SourceStats {
         counts: all.counts()?,
         total_jobs: all.number("total-jobs")?,
         instance: all.find("id").filter(|id| is_name(id)).map(str::to_owned),
@@ -248,7 +248,7 @@ mod tests {
                     draining: false\nid: 6d4f\n";
         let counts = Counts { ready: 1, reserved: 2, delayed: 3, buried: 4 };
         let expected =
-            Stats { counts, total_jobs: 99, instance: Some("6d4f".into()), version: "1.13".into() };
+            SourceStats { counts, total_jobs: 99, instance: Some("6d4f".into()), version: "1.13".into() };
         assert_eq!(stats(text.as_bytes()), Ok(expected));
         assert_eq!(stats_tube(text.as_bytes()), Ok(counts));
         assert_eq!(counts.total(), 10);

@@ -11,7 +11,7 @@ const MOST_NAMED: usize = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    tubes: BTreeMap<String, Tally>,
+    tubes: BTreeMap<String, TubeTally>,
     pub(crate) moved: u64,
     /// Of those, the ones that an earlier run had copied.
     pub(crate) before: u64,
@@ -20,12 +20,12 @@ pub(crate) struct Report {
     /// Copies that could not be cancelled any more.
     pub(crate) may_run_twice: u64,
     refused_ids: HashSet<u64>,
-    named: Vec<Refused>,
+    named: Vec<RefusedJob>,
 }
 
 /// A job that duewheel does not take.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedJob {
     pub(crate) id: u64,
     pub(crate) tube: String,
     pub(crate) size: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Refused {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct TubeTally {
     ready: u64,
     delayed: u64,
     buried: u64,
@@ -53,7 +53,7 @@ impl Report {
         }
     }
 
-    pub(crate) fn refused(&mut self, refused: Refused) {
+    pub(crate) fn refused(&mut self, refused: RefusedJob) {
         if !self.refused_ids.insert(refused.id) {
             return;
         }
@@ -76,9 +76,9 @@ impl Report {
         self.tally(tube).held += jobs;
     }
 
-    fn tally(&mut self, tube: &str) -> &mut Tally {
+    fn tally(&mut self, tube: &str) -> &mut TubeTally {
         if !self.tubes.contains_key(tube) {
-            self.tubes.insert(tube.to_owned(), Tally::default());
+            self.tubes.insert(tube.to_owned(), TubeTally::default());
         }
         self.tubes.entry(tube.to_owned()).or_default()
     }
@@ -104,7 +104,7 @@ impl Report {
 
     /// A row for each tube: its name, and how many jobs were moved ready, delayed and buried, are held, and were refused.
     pub(crate) fn rows(&self) -> Vec<Vec<String>> {
-        let row = |(name, t): (&String, &Tally)| {
+        let row = |(name, t): (&String, &TubeTally)| {
             let numbers = [t.ready, t.delayed, t.buried, t.held, t.refused].map(|n| n.to_string());
             std::iter::once(name.clone()).chain(numbers).collect()
         };
@@ -130,8 +130,9 @@ impl Report {
 
     /// The jobs that were refused, one a line.
     pub(crate) fn refusal_lines(&self) -> Vec<String> {
-        let line =
-            |r: &Refused| format!("job {} of tube {}, {} bytes, stays: {}", r.id, r.tube, r.size, r.reason);
+        let line = |r: &RefusedJob| {
+            format!("job {} of tube {}, {} bytes, stays: {}", r.id, r.tube, r.size, r.reason)
+        };
         let mut lines: Vec<String> = self.named.iter().map(line).collect();
         let more = self.refused_ids.len() - self.named.len();
         if more > 0 {

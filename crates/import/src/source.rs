@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use crate::reply::{self, Broken, Counts, JobStats, Stats, numbers, strange};
+use crate::reply::{self, Broken, Counts, JobStats, SourceStats, numbers, strange};
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For an answer, or a part of it. No command that is sent here makes a beanstalkd wait.
@@ -27,12 +27,12 @@ pub(crate) const MAX_BODY: u64 = 11 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Source {
     address: String,
-    reader: BufReader<Stream>,
+    reader: BufReader<SourceStream>,
     writer: Sender<Vec<u8>>,
 }
 
 #[derive(Debug)]
-enum Stream {
+enum SourceStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -47,7 +47,7 @@ pub(crate) enum Body {
 
 /// The answer to a put.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Put {
+pub(crate) enum PutAnswer {
     Inserted(u64),
     /// The source takes nothing, or not this: its word.
     Refused(String),
@@ -74,7 +74,7 @@ impl Head {
 impl Source {
     /// Connects to `HOST:PORT` or `unix:PATH`.
     pub(crate) fn connect(address: &str) -> Result<Source, Broken> {
-        let stream = Stream::connect(address)
+        let stream = SourceStream::connect(address)
             .map_err(|error| Broken(format!("cannot reach a beanstalkd at {address}: {error}")))?;
         let broken = |error: io::Error| Broken(format!("{address}: {error}"));
         let mut out = stream.try_clone().map_err(broken)?;
@@ -102,7 +102,7 @@ impl Source {
         let _ = self.writer.send(requests);
     }
 
-    pub(crate) fn stats(&mut self) -> Result<Stats, Broken> {
+    pub(crate) fn stats(&mut self) -> Result<SourceStats, Broken> {
         self.send(b"stats\r\n".to_vec());
         match self.read_data(MAX_STATS)? {
             Some(bytes) => reply::stats(&bytes),
@@ -135,15 +135,15 @@ impl Source {
     }
 
     /// Puts a job that stays delayed for as long as there is.
-    pub(crate) fn put_asleep(&mut self, body: &str) -> Result<Put, Broken> {
+    pub(crate) fn put_asleep(&mut self, body: &str) -> Result<PutAnswer, Broken> {
         let length = body.len();
         self.send(format!("put 4294967295 {} 60 {length}\r\n{body}\r\n", u32::MAX).into_bytes());
         let line = self.read_line()?;
         if let Some([id]) = numbers(&line, "INSERTED") {
-            return Ok(Put::Inserted(id));
+            return Ok(PutAnswer::Inserted(id));
         }
         match &*line {
-            "DRAINING" | "JOB_TOO_BIG" | "OUT_OF_MEMORY" => Ok(Put::Refused(line)),
+            "DRAINING" | "JOB_TOO_BIG" | "OUT_OF_MEMORY" => Ok(PutAnswer::Refused(line)),
             _ => Err(strange("INSERTED", line.as_bytes())),
         }
     }
@@ -271,10 +271,10 @@ impl Drop for Source {
     }
 }
 
-impl Stream {
-    fn connect(address: &str) -> io::Result<Stream> {
+impl SourceStream {
+    fn connect(address: &str) -> io::Result<SourceStream> {
         let stream = match address.strip_prefix("unix:") {
-            Some(path) => Stream::Unix(UnixStream::connect(path)?),
+            Some(path) => SourceStream::Unix(UnixStream::connect(path)?),
             None => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
                 let mut connected = None;
@@ -289,46 +289,46 @@ impl Stream {
                 }
                 let stream = connected.ok_or(last)?;
                 stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
+                SourceStream::Tcp(stream)
             }
         };
         match &stream {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(ANSWER))?,
-            Stream::Unix(stream) => stream.set_read_timeout(Some(ANSWER))?,
+            SourceStream::Tcp(stream) => stream.set_read_timeout(Some(ANSWER))?,
+            SourceStream::Unix(stream) => stream.set_read_timeout(Some(ANSWER))?,
         }
         Ok(stream)
     }
 
-    fn try_clone(&self) -> io::Result<Stream> {
+    fn try_clone(&self) -> io::Result<SourceStream> {
         Ok(match self {
-            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
-            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+            SourceStream::Tcp(stream) => SourceStream::Tcp(stream.try_clone()?),
+            SourceStream::Unix(stream) => SourceStream::Unix(stream.try_clone()?),
         })
     }
 
     fn shutdown(&self) {
         // It may be down already.
         let _ = match self {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+            SourceStream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            SourceStream::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
 }
 
-impl Read for Stream {
+impl Read for SourceStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
+            SourceStream::Tcp(stream) => stream.read(buffer),
+            SourceStream::Unix(stream) => stream.read(buffer),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for SourceStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
+            SourceStream::Tcp(stream) => stream.write(bytes),
+            SourceStream::Unix(stream) => stream.write(bytes),
         }
     }
 

@@ -1,8 +1,8 @@
 //! A panic anywhere ends the server.
 //!
-//! No code of a user runs in it, so a panic is a bug of ours, and nobody knows what it has left undone: a listener that accepts
-//! no more, a store without its worker. What was accepted is on the disk; a server that starts again is better than one that is
-//! half there.
+//! The server runs no code of users, so a panic is a bug of duewheel, and its effects are unknown: a listener that
+//! accepts no more, a store without its worker. Accepted messages are on the disk; a server that restarts is better
+//! than one that works in part.
 
 use std::panic::{PanicHookInfo, set_hook, take_hook};
 use std::process::exit;
@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// Tells of the first panic of this process.
+/// Reports the first panic of this process.
 #[derive(Clone, Debug)]
 pub struct Bugs(watch::Receiver<Option<String>>);
 
 impl Bugs {
-    /// Watches every thread from now on. After a panic the process ends by itself within `grace`, whatever state it is in.
+    /// Watches every thread from now on. After a panic the process ends by itself within `grace`, whatever state it is
+    /// in.
     pub fn watch(grace: Duration) -> Bugs {
         let (sender, receiver) = watch::channel(None);
         let print = take_hook();
@@ -43,12 +44,12 @@ impl Bugs {
         Bugs(receiver)
     }
 
-    /// Nobody watches: panics are the business of whoever has this process.
+    /// Watches nothing: the owner of this process handles panics.
     pub fn unwatched() -> Bugs {
         Bugs(watch::channel(None).1)
     }
 
-    /// Waits for the first one, and says where it was. Cancel safe.
+    /// Waits for the first panic, and returns its place. Cancel safe.
     pub(crate) async fn first(&mut self) -> String {
         match self.0.wait_for(Option::is_some).await {
             Ok(first) => first.clone().unwrap_or_default(),

@@ -1,11 +1,11 @@
-//! An address that is taken, but not listened on yet.
+//! A bound address on which the process does not listen yet.
 
 use std::io;
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that the system accepts ahead of us, as in the standard library.
+/// Number of connections that the system accepts in advance, as in the standard library.
 const BACKLOG: u32 = 1_024;
 
 /// A TCP address that this process has taken and does not listen on yet: connections to it are refused.
@@ -15,7 +15,7 @@ const BACKLOG: u32 = 1_024;
 pub(crate) struct Claim(TcpSocket);
 
 impl Claim {
-    /// Takes an address.
+    /// Binds an address.
     ///
     /// # Errors
     /// When another socket listens there, or the address is none of this machine's.

@@ -1,9 +1,9 @@
-//! Drain mode: nothing new is accepted, everything else goes on.
+//! Drain mode: no new message is accepted, everything else continues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether the server accepts new messages. Clones are one switch. It is turned on by SIGUSR1, as beanstalkd's, and is off
+/// Whether the server accepts new messages. Clones are one switch. SIGUSR1 turns it on, as in beanstalkd; it is off
 /// again after a restart.
 ///
 /// ```
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Drain(Arc<AtomicBool>);
 
 impl Drain {
-    /// No new messages from now on.
+    /// Refuses new messages from now on.
     pub fn turn_on(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

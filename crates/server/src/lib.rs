@@ -1,7 +1,8 @@
 //! duewheel's server and command line.
 //!
-//! The engine and its driver live in the library `duewheel`; here is the border to the world: HTTP in [`http`], beanstalkd's
-//! protocol in [`beanstalk`], who may do what in [`auth`], TLS in [`tls`], one list of everything that can go wrong in [`error`], configuration in [`config`], and the command line in [`cli`].
+//! The engine and its driver are in the library `duewheel`; this crate contains the front ends: HTTP in [`http`],
+//! beanstalkd's protocol in [`beanstalk`], authorization in [`auth`], TLS in [`tls`], the list of all errors in
+//! [`error`], configuration in [`config`], and the command line in [`cli`].
 
 pub mod auth;
 pub mod beanstalk;

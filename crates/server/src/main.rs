@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Messages are made on one thread and dropped on another, which glibc's arenas take badly.
+/// Messages are allocated on one thread and freed on another, for which glibc's arenas are slow.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

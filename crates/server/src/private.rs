@@ -1,8 +1,9 @@
-//! Files that hold secrets: what their rights must be.
+//! Files with secrets: their required permissions.
 //!
-//! The tokens and the keys of a server may come from its owner, or be mounted by whoever runs it: Kubernetes gives files that belong to
-//! root and may be read by a group of the process. So such a file belongs to root or to this user, is written by nobody else, and is read
-//! by nobody else but a group of this process. Its name may lead there over links; what counts is the file at their end.
+//! The tokens and the keys of a server may come from its owner, or be mounted by an operator: Kubernetes supplies files
+//! that belong to root and may be read by a group of the process. So such a file must belong to root or to this user,
+//! only its owner may write to it, and only its owner and a group of this process may read it. Its name may be a
+//! symbolic link; the permissions are those of the file at its end.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -11,7 +12,7 @@ use std::path::Path;
 
 use rustix::process::{getegid, geteuid, getgroups};
 
-/// Who this process is for the file system.
+/// The user and the groups of this process.
 struct Us {
     user: u32,
     groups: Vec<u32>,
@@ -26,15 +27,15 @@ impl Us {
     }
 }
 
-/// Says what is wrong with the rights of a secret file, if something is.
+/// Checks the permissions of a secret file.
 ///
 /// # Errors
-/// A phrase that fits behind the name of the file.
+/// A phrase that fits after the name of the file.
 fn check(meta: &Metadata) -> Result<(), String> {
     judge(&Us::now(), meta.uid(), meta.gid(), meta.mode() & 0o777)
 }
 
-/// The same from the view of the file's owner, for a command that writes to the file of a server that runs as another user.
+/// The same for the file's owner, for a command that writes to the file of a server that runs as another user.
 ///
 /// # Errors
 /// As [`check`].
@@ -64,10 +65,11 @@ fn judge(us: &Us, owner: u32, group: u32, mode: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads a secret file, of at most `most` bytes and one more. The rights are those of what was opened, whatever the name stands for by now.
+/// Reads a secret file, of at most `most` bytes and one more. The permissions are those of the opened file, whatever
+/// its name refers to by now.
 ///
 /// # Errors
-/// When it cannot be read; the inner one says what is wrong with its rights.
+/// The outer error if the file cannot be read; the inner one if its permissions are wrong.
 pub(crate) fn read(file: &Path, most: u64) -> io::Result<Result<Vec<u8>, String>> {
     let opened = File::open(file)?;
     if let Err(what) = check(&opened.metadata()?) {

@@ -1,4 +1,4 @@
-//! Instants as people and JSON write them: RFC 3339 in, RFC 3339 with milliseconds and `Z` out.
+//! Instants in JSON and on the command line: RFC 3339 in, RFC 3339 with milliseconds and `Z` out.
 //!
 //! By hand, because each accepted message writes one and nothing is allocated for it. Tests compare with jiff.
 
@@ -10,7 +10,7 @@ const DAY_MS: u64 = 86_400_000;
 /// 9999-12-31T23:59:59.999Z, the last instant that four digits of a year can show.
 const LAST_MS: u64 = 253_402_300_799_999;
 
-/// A text was no instant.
+/// The text is no instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadInstant;
 
@@ -77,7 +77,7 @@ pub fn parse(s: &str) -> Result<WallMs, BadInstant> {
     if ms > LAST_MS { Err(BadInstant) } else { Ok(WallMs(ms)) }
 }
 
-/// Milliseconds of the fraction, if there is one, and what follows it.
+/// Milliseconds of the fraction, if there is one, and the rest of the text.
 fn fraction(b: &[u8]) -> Result<(i64, &[u8]), BadInstant> {
     let Some((b'.', rest)) = b.split_first() else { return Ok((0, b)) };
     let digits = rest.iter().take_while(|c| c.is_ascii_digit()).count();
@@ -139,7 +139,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// The way back, for days from 1970 on.
+/// The inverse, for days from 1970 on.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let era = z / 146_097;
@@ -152,7 +152,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (year, month, day_of_year - (153 * m + 2) / 5 + 1)
 }
 
-/// Writes `n` right-aligned over the zeros that are there.
+/// Writes `n` right-aligned over existing zeros.
 fn put(out: &mut [u8], mut n: u64) {
     for digit in out.iter_mut().rev() {
         *digit = b"0123456789"[usize::try_from(n % 10).unwrap_or(0)];

@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub u64);
 
-/// A text was no length of time.
+/// Why a text is no length of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadSpan {
     /// Its form is wrong.
@@ -65,7 +65,7 @@ fn split(s: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
 }
 
 impl fmt::Display for Span {
-    /// As short as [`FromStr`] reads it back.
+    /// The shortest text that [`FromStr`] reads back.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 {
             return f.write_str("0s");

@@ -1,8 +1,8 @@
-//! How a listener is told to stop.
+//! Stops a listener.
 
 use tokio::sync::watch;
 
-/// Tells a listener to stop: no new connections, and open ones end after what they are at.
+/// Tells a listener to stop: no new connections, and each open one ends after its current request.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Sender<bool>);
 

@@ -1,5 +1,5 @@
-//! TLS for listeners: certificate and key in PEM, and the authority of clients where those must show a certificate, too. All of them are
-//! read again while the server runs.
+//! TLS for listeners: certificate and key in PEM, and the authority of clients where those must show a certificate,
+//! too. All of them are read again while the server runs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,28 +14,28 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::private;
 
-/// Bytes of a file of keys, at most.
+/// Largest size of a file of keys, in bytes.
 const MAX_KEY: u64 = 1024 * 1024;
 
-/// Where certificate and key are.
+/// The files of certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The certificate, and those that lead to its authority behind it.
+    /// The certificate, followed by those that lead to its authority.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
 }
 
-/// Which clients may connect.
+/// The clients that may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
-    /// All: HTTPS, where tokens tell who a request is from.
+    /// All: HTTPS, where tokens identify the caller.
     Any,
-    /// Those with a certificate of the authority in this file: beanstalkd's protocol, which knows no tokens.
+    /// Those with a certificate of the authority in this file: beanstalkd's protocol, which has no tokens.
     Signed(PathBuf),
 }
 
-/// Certificate and key of a running server; they may be exchanged while it runs.
+/// Certificate and key of a running server; they may be replaced while it runs.
 #[derive(Debug)]
 pub struct Tls {
     files: Files,
@@ -43,27 +43,27 @@ pub struct Tls {
     current: RwLock<Arc<ServerConfig>>,
 }
 
-/// Why there is no TLS.
+/// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("--{option} {}: {why}", .file.display())]
     Unreadable {
-        /// Which option named it.
+        /// The option that named it.
         option: &'static str,
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         why: io::Error,
     },
-    /// A file is not what it should be.
+    /// The content of a file is invalid.
     #[error("--{option} {}: {what}", .file.display())]
     Wrong {
-        /// Which option named it.
+        /// The option that named it.
         option: &'static str,
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The fault.
         what: String,
     },
 }
@@ -72,13 +72,13 @@ impl Tls {
     /// Reads certificate and key, and the authority of clients.
     ///
     /// # Errors
-    /// When one of them cannot be read, they do not belong together, or others may read the key.
+    /// [`TlsError`] when one of them cannot be read, they do not belong together, or other users may read the key.
     pub fn of(files: Files, clients: Clients) -> Result<Tls, TlsError> {
         let current = RwLock::new(Arc::new(read(&files, &clients)?));
         Ok(Tls { files, clients, current })
     }
 
-    /// Reads all again, for the connections that come. After an error everything is as before.
+    /// Reads all files again, for later connections. After an error nothing has changed.
     ///
     /// # Errors
     /// As [`Tls::of`].
@@ -124,7 +124,7 @@ fn read(files: &Files, clients: &Clients) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// At least one.
+/// Reads certificates, at least one.
 fn certificates(option: &'static str, file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = contents(option, file)?;
     let certs: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
@@ -148,7 +148,7 @@ fn private_key(option: &'static str, file: &Path) -> Result<PrivateKeyDer<'stati
     })
 }
 
-/// Takes the certificates that are from this authority.
+/// A verifier that accepts certificates of this authority.
 fn verifier(authority: &Path) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
     let option = "beanstalk-client-ca";
     let mut roots = RootCertStore::empty();

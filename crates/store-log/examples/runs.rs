@@ -1,5 +1,5 @@
-//! How fast are runs? Writes some, reads them by id, by key, by queue and whole, merges sixteen of them, and prints what
-//! each row took.
+//! How fast are runs? Writes some, reads them by id, by key, by queue and whole, merges sixteen of them, and prints
+//! what each row took.
 //!
 //! ```text
 //! cargo run --release -p duewheel-store-log --example runs -- [rows] [bytes of a span ...]

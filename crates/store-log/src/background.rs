@@ -4,7 +4,7 @@ use crate::flush::flush;
 use crate::merging::merge;
 use crate::shared::{Shared, Worked};
 
-/// The worker's life.
+/// The worker's loop.
 pub(crate) fn run(shared: &Shared) {
     loop {
         let worked = match flush(shared) {

@@ -1,9 +1,9 @@
-//! Copies of a data folder: of one that is in use, and back.
+//! Copies of a data folder in use, and their restoration.
 //!
-//! A copy holds every record up to one position, which was durable when the copy began or later. Runs and states never change, so
-//! they are linked where the file system can do that; of the segments only whole, durable frames are copied. While it is
-//! made, nothing that the manifest listed at its beginning is removed or used again. The copy's own manifest is written
-//! last: a copy that was cut short is no data folder.
+//! A copy holds every record up to one position, which was durable when the copy began or later. Runs and states never
+//! change, so they are linked where the file system can do that; of the segments only whole, durable frames are copied.
+//! During the copy, no file that the manifest listed at its beginning is removed or reused. The copy's own manifest is
+//! written last: an interrupted copy is no data folder.
 
 use std::fmt;
 use std::io;
@@ -32,26 +32,26 @@ use crate::verify::{Report, verify_on};
 #[derive(Clone, Debug)]
 pub struct Backup(pub(crate) Arc<Shared>);
 
-/// What a copy holds.
+/// The content of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
-    /// Files, the manifest included.
+    /// Number of files, the manifest included.
     pub files: u64,
-    /// Bytes in them; what is only reserved in segments is not counted.
+    /// Bytes in them, without the allocated and unused part of segments.
     pub bytes: u64,
-    /// Files that are linked: they take no room as long as the store has them, too.
+    /// Number of files that are linked: they take no space as long as the store has them, too.
     pub linked: u64,
     /// The last record in the copy.
     pub last: Lsn,
 }
 
-/// So far ahead of all epochs of the original are those of a restored folder: no lease token of the one is ever given by
-/// the other.
+/// The epochs of a restored folder start this much above all epochs of the original, so that neither ever issues a
+/// lease token of the other.
 pub(crate) const EPOCHS_AHEAD: u32 = 65_536;
 /// Bytes copied at a time.
 const PIECE: u64 = 1024 * 1024;
 
-/// Files stay as long as this lives.
+/// Keeps files from being removed as long as it lives.
 struct Pin<'a>(&'a Shared);
 
 impl<'a> Pin<'a> {
@@ -68,15 +68,15 @@ impl Drop for Pin<'_> {
 }
 
 impl Backup {
-    /// Copies the folder into `dir`, which is made if it is not there; otherwise it must be empty, ours and closed to others.
-    /// Everything that was appended before the call is in the copy.
+    /// Copies the folder into `dir`, which is created if it is missing; otherwise it must be empty, of our user, and
+    /// closed to others. Everything that was appended before the call is in the copy.
     ///
-    /// The copy is opened with [`restore`], which makes sure that no lease token of the original is given again.
+    /// The copy is opened with [`restore`], which ensures that no lease token of the original is issued again.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`] if the store was closed, before or while the copy was made, [`ErrorKind::Corrupt`] if a
-    /// segment is damaged, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` cannot be used.
-    /// What was copied until then stays, without a manifest.
+    /// segment is damaged, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns an error, or if `dir`
+    /// cannot be used. An incomplete copy stays, without a manifest.
     pub fn copy_to(&self, dir: impl AsRef<Path>) -> Result<BackupReport, StoreError> {
         let dir = dir.as_ref();
         let folder = EmptyFolder::open(&Destination::Made(dir.to_owned()))
@@ -86,7 +86,7 @@ impl Backup {
         })
     }
 
-    /// As [`copy_to`](Backup::copy_to), into a folder that is open.
+    /// Like [`copy_to`](Backup::copy_to), into an open folder.
     ///
     /// # Errors
     /// As [`copy_to`](Backup::copy_to).
@@ -119,8 +119,8 @@ impl Backup {
         }
         manifest.segments = used.into_iter().map(|(entry, _)| entry).collect();
         manifest.proven = last;
-        // A pin holds its own store only. Once that is closed or has failed, the next owner of the folder may remove and use
-        // again what was being copied; a copy counts only if there was none.
+        // A pin holds its own store only. Once that is closed or has failed, the next owner of the folder may remove
+        // and use again what was being copied; a copy counts only if there was none.
         still_open(shared)?;
         copying.finish(&manifest)?;
         Ok(BackupReport { last, ..copying.report })
@@ -135,16 +135,16 @@ fn still_open(shared: &Shared) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes a data folder in `dir` out of a copy, which may be of a [`Backup`] or of a store that is closed. `dir` is made if it
-/// is not there and must be empty otherwise.
+/// Makes a data folder in `dir` from a copy, which may be of a [`Backup`] or of a closed store. `dir` is created if it
+/// is missing and must be empty otherwise.
 ///
 /// Everything is checked before anything is copied. The new folder's epochs start far above those of the original, so
-/// that the two never give the same lease token.
+/// that the two never issue the same lease token.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) for all the places),
-/// [`ErrorKind::Fenced`] if a server has it open, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no,
-/// or if `dir` is not empty.
+/// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) to find every damaged place),
+/// [`ErrorKind::Fenced`] if a server has it open, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns
+/// an error, or if `dir` is not empty.
 pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, StoreError> {
     let (src, dir) = (src.as_ref(), dir.as_ref());
     let named = |error: StoreError| {
@@ -180,14 +180,14 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<Report, Trouble> {
     Ok(report)
 }
 
-/// A folder that is empty and becomes a data folder, with the folders in it.
+/// Creates a folder that becomes a data folder, with its subfolders.
 pub(crate) fn empty_folder(dir: &Path) -> Result<RealDisk, StoreError> {
     let folder =
         EmptyFolder::for_data(dir).map_err(|problem| unusable(format_args!("{}", dir.display()), problem))?;
     folder.into_disk().map_err(failed("make the folders of", ""))
 }
 
-/// A folder that cannot be used, as the error of a store.
+/// The store's error for a folder that cannot be used.
 fn unusable(what: fmt::Arguments<'_>, problem: FolderProblem) -> StoreError {
     let kind = match &problem {
         FolderProblem::Unusable(error) if error.kind() == io::ErrorKind::StorageFull => ErrorKind::Full,
@@ -246,7 +246,7 @@ impl Copying<'_> {
         self.start_of(&entry.no.segment(), walk.at, entry.bytes)
     }
 
-    /// Copies so much of a file, which gets a size.
+    /// Copies the first bytes of a file to a new file of this size.
     fn start_of(&mut self, name: &str, bytes: u64, size: u64) -> Result<(), Trouble> {
         let from = self.from.open(name, Access::Read).map_err(failed("open", name))?;
         let to = self.to.create(name).map_err(failed("create", name))?;

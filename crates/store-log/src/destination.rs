@@ -1,7 +1,7 @@
-//! The folder that a copy goes into.
+//! The destination folder of a copy.
 //!
-//! It is opened once, without following a link, and everything is made relative to the open folder: whoever may change the
-//! folders around it cannot lead the copy elsewhere.
+//! It is opened once, without following a link, and every file is created relative to the open folder: other users who
+//! may change the folders around it cannot redirect the copy.
 
 use std::fmt;
 use std::io;
@@ -14,24 +14,24 @@ use rustix::io::Errno;
 use crate::disk::{Disk, RealDisk};
 use crate::folder::{JOURNAL, RUNS, STATE};
 
-/// What nobody but the owner of a folder may have of it.
+/// Permissions of group and others, which a destination must not have.
 const OF_OTHERS: u32 = 0o077;
 const OWNER_ONLY: u32 = 0o700;
-/// The bits of a mode that say who may do what.
+/// The permission bits of a mode.
 const RIGHTS: u32 = 0o7777;
 
-/// Where a copy goes, and what may be made for it.
+/// The destination of a copy, and which folders may be created for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A folder that must be there: somebody else names it, and nothing is made where they say.
+    /// An existing folder: a remote caller names it, and no folder is created for such a caller.
     Prepared(PathBuf),
-    /// A folder that is made if it is not there.
+    /// A folder that is created if it is missing.
     Made(PathBuf),
-    /// A folder below another one, which must be there. What is missing in between is made.
+    /// A folder below another one, which must exist. Missing folders in between are created.
     Below {
-        /// Which the copy must not leave.
+        /// The folder that the copy must not leave.
         root: PathBuf,
-        /// Relative to it.
+        /// The path relative to it.
         name: PathBuf,
     },
 }
@@ -39,29 +39,29 @@ pub enum Destination {
 /// Why a folder cannot take a copy.
 #[derive(Debug)]
 pub enum FolderProblem {
-    /// It is not there.
+    /// It does not exist.
     Missing,
-    /// It holds something.
+    /// It is not empty.
     NotEmpty(String),
-    /// It is the data folder, or in it.
+    /// It is the data folder, or inside it.
     Inside,
     /// It, or a folder on the way to it from the root of all backups, is a symbolic link.
     Link,
-    /// It is another user's.
+    /// It belongs to another user.
     Foreign {
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who we are.
+        /// The user of this process.
         us: u32,
     },
-    /// Others than its owner may look into it or write to it.
+    /// Other users than its owner have access.
     Shared {
         /// Its mode.
         mode: u32,
     },
-    /// It is not below the folder that backups must be in.
+    /// It is not below the folder that contains all backups.
     Outside(PathBuf),
-    /// It cannot be made or read.
+    /// It cannot be created or read.
     Unusable(io::Error),
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for FolderProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FolderProblem::Missing => f.write_str(
-                "the folder is not there; make it as the server's user (`mkdir -m 700`), or let the server make it below --backup-root",
+                "the folder does not exist; create it as the server's user (`mkdir -m 700`), or let the server create it below --backup-root",
             ),
             FolderProblem::NotEmpty(name) => write!(f, "the folder is not empty: there is {name}"),
             FolderProblem::Inside => f.write_str("the folder is inside of the data folder"),
@@ -100,7 +100,7 @@ impl From<Errno> for FolderProblem {
     }
 }
 
-/// A folder that is empty, ours, closed to others, and open: it stays the same folder whatever happens to its name.
+/// An empty, open folder of our user, closed to others: it stays the same folder whatever happens to its name.
 #[derive(Debug)]
 pub struct EmptyFolder {
     disk: RealDisk,
@@ -108,10 +108,10 @@ pub struct EmptyFolder {
 }
 
 impl EmptyFolder {
-    /// Opens a folder for a copy, and makes it where that is asked for. One that is made has mode 0700.
+    /// Opens a folder for a copy, and creates it where that is allowed. A new folder has mode 0700.
     ///
     /// # Errors
-    /// [`FolderProblem`]; what was made until then stays.
+    /// [`FolderProblem`]; folders that were created stay.
     pub fn open(destination: &Destination) -> Result<EmptyFolder, FolderProblem> {
         let handle = match destination {
             Destination::Prepared(path) => open_at(CWD, &plain(path))?,
@@ -135,8 +135,8 @@ impl EmptyFolder {
         EmptyFolder::of(handle)
     }
 
-    /// Opens a folder that becomes a data folder, and makes it if it is not there. Its rights and the way to it are its operator's
-    /// matter, as those of every data folder.
+    /// Opens a folder that becomes a data folder, and creates it if it is missing. Its permissions and the path to it
+    /// are the operator's responsibility, as for every data folder.
     pub(crate) fn for_data(path: &Path) -> Result<EmptyFolder, FolderProblem> {
         RealDisk::new(path).make_dir("")?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -151,10 +151,10 @@ impl EmptyFolder {
         }
     }
 
-    /// Whether it is `folder`, or somewhere in it.
+    /// Whether it is `folder`, or inside it.
     ///
     /// # Errors
-    /// A folder around it cannot be looked at.
+    /// [`io::Error`] if a folder around it cannot be inspected.
     pub fn is_inside(&self, folder: &Path) -> io::Result<bool> {
         let same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
         let wanted = rustix::fs::stat(folder)?;
@@ -172,7 +172,7 @@ impl EmptyFolder {
         }
     }
 
-    /// With the folders of a data folder in it.
+    /// Creates the subfolders of a data folder in it.
     pub(crate) fn into_disk(self) -> io::Result<RealDisk> {
         for name in [JOURNAL, RUNS, STATE] {
             self.disk.make_dir(name)?;
@@ -204,7 +204,7 @@ fn open_at(at: impl AsFd, path: &Path) -> Result<OwnedFd, FolderProblem> {
     }
 }
 
-/// Opens a folder below another one, name by name, and makes what is missing.
+/// Opens a folder below another one, name by name, and creates missing folders.
 fn open_below(root: &Path, name: &Path) -> Result<OwnedFd, FolderProblem> {
     let outside = || FolderProblem::Outside(root.to_owned());
     let mut names = Vec::new();

@@ -1,7 +1,7 @@
-//! The seam to the file system: everything the store does to a disk goes through here.
+//! The boundary to the file system: the store accesses a disk only through these traits.
 //!
-//! The real thing is in [`real`]; a simulated disk that loses unsynced bytes, fails the n-th call or is full takes its
-//! place in tests. Names are relative to the data folder, with `/` between folder and file.
+//! `real` implements them; tests use a simulated disk that loses unsynced bytes, fails the n-th call or is full.
+//! Names are relative to the data folder, with `/` between folder and file.
 
 use std::fmt;
 use std::io;
@@ -11,39 +11,40 @@ mod real;
 
 pub use real::RealDisk;
 
-/// A data folder.
+/// A data folder. Each fallible method returns the [`io::Error`] of the file system.
 ///
-/// What the store relies on, and a simulation may play with:
+/// The store relies on these properties, and a simulation may use everything that they permit:
 /// * bytes written survive a power loss only after [`DiskFile::sync_data`] has returned `Ok`; before, any subset may;
 /// * a created, renamed or removed name survives only after [`Disk::sync_dir`] of its folder; before, any subset may;
 /// * a rename replaces its target atomically;
 /// * writing within [`DiskFile::allocate`]d bytes does not fail for want of room.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a folder that only its owner can enter, durably; it may exist already. `""` is the data folder itself.
+    /// Creates a folder that only its owner can enter, durably; it may exist already. `""` is the data folder itself.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// The names in a folder.
+    /// Lists the names in a folder.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
-    /// Takes a lock that ends with its value or with the process; [`io::ErrorKind::WouldBlock`] if another one has it.
+    /// Takes a lock that ends with its value or with the process; [`io::ErrorKind::WouldBlock`] if another owner has
+    /// it.
     fn lock(&self, name: &str, hold: Hold) -> io::Result<Box<dyn Held>>;
 
-    /// Opens a file that exists.
+    /// Opens an existing file.
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Makes a file; what was there under this name is gone.
+    /// Creates a file; a file of the same name is replaced.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Gives a file another name.
+    /// Renames a file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Gives a file, which nobody will write to any more, the same name in another folder, if that is possible.
+    /// Links a file, which is never written to again, under the same name in another folder, if that is possible.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] by default; the file is copied then.
+    /// [`io::ErrorKind::Unsupported`] by default; the caller then copies the file.
     fn link(&self, name: &str, to: &RealDisk) -> io::Result<()> {
         let _ = (name, to);
         Err(io::ErrorKind::Unsupported.into())
@@ -52,25 +53,25 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 
-    /// Bytes that may still be written.
+    /// Bytes that can still be written.
     fn free_bytes(&self) -> io::Result<u64>;
 
-    /// A number that was not given before and that nobody can guess.
+    /// A number that was not given before and that cannot be guessed.
     fn unique(&self) -> u64;
 }
 
-/// An open file.
+/// An open file. Each method returns the [`io::Error`] of the file system.
 pub trait DiskFile: fmt::Debug + Send + Sync {
-    /// Its length.
+    /// The length of the file in bytes.
     fn size(&self) -> io::Result<u64>;
 
-    /// Fills `buffer` from there; fails if the file ends before.
+    /// Fills `buffer` from the offset `at`; fails if the file ends before.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()>;
 
-    /// Writes all of it there.
+    /// Writes all bytes at the offset `at`.
     fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()>;
 
-    /// Reserves room up to that length.
+    /// Reserves disk space up to this length.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
 
     /// Makes everything written durable, the file's length included.
@@ -80,20 +81,20 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
 /// A lock that is held.
 pub trait Held: fmt::Debug + Send + Sync {}
 
-/// How a lock is held.
+/// The kind of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// By one owner.
+    /// For one owner.
     Exclusive,
-    /// By readers, who change nothing.
+    /// For readers, who change nothing.
     Shared,
 }
 
-/// What is done with a file.
+/// The kind of access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading only.
+    /// For reading only.
     Read,
-    /// Reading and writing.
+    /// For reading and writing.
     Write,
 }

@@ -1,16 +1,16 @@
-//! What can be wrong with a data folder, with file and offset.
+//! Problems of a data folder, with file and offset.
 
 use std::fmt;
 use std::io;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-/// Damage: where, and what.
+/// Damage in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file, relative to the data folder.
     pub file: String,
-    /// The byte where it starts.
+    /// The offset of its first byte.
     pub offset: u64,
     /// What is wrong there.
     pub what: String,
@@ -28,12 +28,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why something could not be read: it is damaged, or the disk said no.
+/// Why a read failed: damage, or an error of the disk.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     Damaged(Problem),
     Failed(StoreError),
-    /// A look-up would bring more messages into memory than it may. Whoever set the bound asks for less.
+    /// A look-up would bring more messages into memory than its bound. The caller that set the bound asks for less.
     TooMuch,
 }
 
@@ -62,7 +62,7 @@ impl From<Trouble> for StoreError {
     }
 }
 
-/// Names what was done to which file when the disk said no.
+/// Makes the error of a failed operation on a file.
 pub(crate) fn failed<'a>(doing: &'a str, name: &'a str) -> impl FnOnce(io::Error) -> StoreError + 'a {
     move |error| {
         let kind = match error.kind() {

@@ -1,9 +1,9 @@
-//! Figures for people.
+//! Figures of the store, for people.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What has been done since the store was opened.
+/// Counters since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) groups: AtomicU64,
@@ -11,8 +11,10 @@ pub(crate) struct Counters {
     pub(crate) marks: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) rotations: AtomicU64,
-    /// How often the owner had to wait for the next segment.
+    /// Number of times that the owner had to wait for the next segment.
     pub(crate) segment_waits: AtomicU64,
+    /// Groups that have waited for the next segment.
+    pub(crate) groups_waited: AtomicU64,
     pub(crate) segments_made: AtomicU64,
     pub(crate) segments_reused: AtomicU64,
     pub(crate) prepare_failures: AtomicU64,
@@ -21,13 +23,13 @@ pub(crate) struct Counters {
     pub(crate) flush_failures: AtomicU64,
     pub(crate) flush_micros: AtomicU64,
     pub(crate) flush_bytes: AtomicU64,
-    /// Flushes that wrote more than was reckoned before.
+    /// Number of flushes that wrote more than was computed before.
     pub(crate) flushes_over: AtomicU64,
     pub(crate) merges: AtomicU64,
     pub(crate) merge_failures: AtomicU64,
     pub(crate) merge_micros: AtomicU64,
     pub(crate) merge_bytes: AtomicU64,
-    /// Pages of which the disk would not give a block.
+    /// Number of pages for which the disk could not read a block.
     pub(crate) page_failures: AtomicU64,
     syncs: AtomicU64,
     sync_micros: AtomicU64,
@@ -50,6 +52,7 @@ impl Counters {
             ("sync_microseconds_total", of(&self.sync_micros)),
             ("segment_rotations_total", of(&self.rotations)),
             ("segment_waits_total", of(&self.segment_waits)),
+            ("groups_waited_total", of(&self.groups_waited)),
             ("segments_made_total", of(&self.segments_made)),
             ("segments_reused_total", of(&self.segments_reused)),
             ("segment_failures_total", of(&self.prepare_failures)),

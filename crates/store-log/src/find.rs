@@ -1,5 +1,5 @@
-//! Finds messages by id and by key, and remembered answers, in all that the store has: the newest that says something
-//! of a message counts.
+//! Finds messages by id and by key, and remembered answers, in all memtables and runs: the newest entry of a message is
+//! valid.
 //!
 //! | asked | what it costs |
 //! |---|---|
@@ -21,21 +21,21 @@ use crate::readers::{For, Read, Readers};
 use crate::run::{Allowance, Behind, KeyLookup, Newer, hash};
 use crate::view::{Part, View};
 
-/// So many look-ups in runs are done on the spot; more are shared out.
+/// Up to this many look-ups in runs are made by the caller's thread; more are distributed.
 const ALONE: usize = 64;
-/// The smallest share.
+/// Smallest number of look-ups for one thread.
 const SHARE: usize = 32;
-/// Shares of one kind at most.
+/// Largest number of threads for look-ups of one kind.
 const SHARES: usize = 16;
 
-/// Where to look.
+/// The tables to search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finder<'a> {
     pub(crate) view: &'a View,
-    /// Newer than the view, if there is one.
+    /// The active memtable, newer than the view, if there is one.
     pub(crate) active: Option<&'a Mem>,
     pub(crate) readers: &'a Readers,
-    /// Who waits for what is found.
+    /// The priority of the reads.
     pub(crate) whom: For,
 }
 
@@ -48,8 +48,8 @@ struct Wanted {
 }
 
 impl Finder<'_> {
-    /// Finds what was asked for, or what the first look-ups of each list ask for if more than [`Lookups::bytes`] would have
-    /// to be read.
+    /// Finds everything that was asked for, or what the first look-ups of each list ask for if more than
+    /// [`Lookups::bytes`] would have to be read.
     pub(crate) fn find(&self, lookups: &Lookups, found: &mut Found) -> Result<(), Trouble> {
         let mut most = lookups.ids.len().max(lookups.keys.len());
         loop {
@@ -93,8 +93,8 @@ impl Finder<'_> {
         Ok(rows.into_iter().flatten())
     }
 
-    /// The messages with these ids, which are ascending and differ; `None` for those that are not there. `read` are rows
-    /// of runs that have been read already.
+    /// The messages with these ids, which are ascending and distinct; `None` for missing ones. `read` are rows of runs
+    /// that have been read already.
     pub(crate) fn rows(
         &self,
         ids: &[MessageId],
@@ -103,7 +103,7 @@ impl Finder<'_> {
         self.rows_within(ids, read, &Allowance::new(usize::MAX))
     }
 
-    /// As [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
+    /// Like [`Finder::rows`], while the allowance lasts. `read` has been charged to it.
     fn rows_within(
         &self,
         ids: &[MessageId],
@@ -163,7 +163,7 @@ impl Finder<'_> {
         }
     }
 
-    /// What the tables say of a message together.
+    /// The combined entries of the tables for a message.
     fn told(&self, id: MessageId) -> Told {
         let mut patch: Option<Patch> = None;
         for (newer, mem) in self.newer().enumerate() {
@@ -245,7 +245,7 @@ impl Finder<'_> {
         Ok(rows)
     }
 
-    /// The messages that may have these keys, by the position of the key; and the rows that were read on the way.
+    /// The messages that may have these keys, by the position of the key; and the rows that were read for that.
     #[allow(clippy::type_complexity)] // two lists
     fn named_by_keys(
         &self,
@@ -320,8 +320,8 @@ impl Finder<'_> {
         Ok((named, read))
     }
 
-    /// Of the messages that the newer tables name by a key, keeps the holder and the newest dead ones. Where a message stands is told by
-    /// the head of its newest record, so that nothing is decoded for those that are left out.
+    /// Keeps the holder and the newest dead ones among the messages that the newer tables name by a key. The head of
+    /// its newest record gives a message's stage, so nothing is decoded for the others.
     fn keep_wanted(&self, queue: &QueueName, ids: &mut Vec<MessageId>) {
         if ids.len() <= DEAD_FOUND {
             return;
@@ -339,9 +339,9 @@ impl Finder<'_> {
         });
     }
 
-    /// Where a run has named as many dead messages of a key as are wanted, and newer tables may hide some of them or have revived one
-    /// behind them, the run is asked again: for all that this concerns, and as many of the others. It costs a look at each dead message
-    /// of the key in the index while one is revived in memory.
+    /// Asks a run again that has named as many dead messages of a key as are wanted, while newer tables may hide some
+    /// of them or have revived an older one: for all affected messages, and as many of the others. While a message is
+    /// revived in memory, this reads the index entry of each dead message of the key.
     fn look_behind(
         &self,
         part: &Part,
@@ -376,7 +376,7 @@ impl Finder<'_> {
         self.active.into_iter().chain(self.view.frozen.iter().rev().map(|mem| &**mem))
     }
 
-    /// Of what was found by key, keeps the holder and the newest dead ones.
+    /// Keeps the holder and the newest dead ones of the messages found by key.
     fn drop_unwanted(
         &self,
         ids: &[MessageId],
@@ -439,7 +439,7 @@ impl Finder<'_> {
     }
 }
 
-/// What is changed must be somewhere: to leave it out would be to lose it.
+/// The problem of a change without its message: leaving it out would lose the message.
 pub(crate) fn nowhere(id: MessageId) -> Problem {
     Problem::new(
         JOURNAL,
@@ -459,7 +459,8 @@ fn read_keys(part: &Part, wanted: &[Wanted], allowance: &Allowance) -> Result<Ve
     Ok(rows.into_iter().map(|(i, row)| (wanted[i].lookup, row)).collect())
 }
 
-/// A record may name a message by a key that a later one has taken from it; no engine writes that.
+/// Whether a row has a key. A record may name a message by a key that a later one has taken from it; no engine writes
+/// that.
 fn has_key(row: &Row, (queue, key): &(QueueName, Key)) -> bool {
     row.message.queue == *queue && row.message.key.as_ref() == Some(key)
 }
@@ -512,8 +513,8 @@ mod tests {
         Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id) }
     }
 
-    /// Story: every message put with one key since the cut was decoded at each look-up of it. Ten thousand dead under one constant key made
-    /// each enqueue take ten milliseconds.
+    /// Story: every message put with one key since the cut was decoded at each look-up of it. Ten thousand dead under
+    /// one constant key made each enqueue take ten milliseconds.
     #[test]
     fn a_look_up_of_a_key_decodes_what_is_wanted_and_no_more() {
         let (mut frozen, mut active) = (Mem::new(Lsn(0), 1, None), Mem::new(Lsn(0), 1, None));

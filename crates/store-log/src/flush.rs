@@ -1,18 +1,18 @@
-//! What is frozen becomes a run.
+//! The flush: frozen memtables become a run.
 //!
 //! | | |
 //! |---|---|
-//! | 1 | what counts of the frozen memtables is written to a run, or to several when it is much |
-//! | 2 | what they say of older messages is taken out of the runs' sets of live ids (of copies of them) |
-//! | 3 | the ledger takes their records in; they are taken out again if what follows fails |
-//! | 4 | the state file says all that |
+//! | 1 | live rows of the frozen memtables are written to a run, or to several if there are many |
+//! | 2 | older versions of their messages are removed from the runs' sets of live ids (from copies of them) |
+//! | 3 | their records are folded into the ledger, and undone if a later step fails |
+//! | 4 | the state file is written with all of that |
 //! | 5 | the journal is known to be durable up to the cut |
-//! | 6 | the manifest lists the runs and the state, and no segment that lies before the cut |
-//! | 7 | readers see the runs in place of the memtables |
+//! | 6 | the manifest lists the runs and the state, and no segment before the cut |
+//! | 7 | readers get the runs in place of the memtables |
 //!
-//! When there is no room for that ([`stuck`](Shared::is_stuck)), two things make some. Runs of which nothing counts any more by
-//! what is frozen and durable are unlisted at once: that takes a manifest and no state. And the owner freezes what was removed
-//! since, too, so that the next attempt writes the less.
+//! When there is no room for that ([`stuck`](Shared::is_stuck)), two measures make some. Runs whose rows were all
+//! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner
+//! freezes later removals, too, so that the next attempt writes less.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -40,10 +40,10 @@ use crate::state;
 use crate::view::{Part, View};
 use crate::work::Work;
 
-/// Rows of the frozen memtables are resolved together, so many.
+/// Number of rows of the frozen memtables that are resolved together.
 const TOGETHER: usize = 512;
 
-/// Writes what is frozen to a run, if anything is.
+/// Writes the frozen memtables to a run, if there are any.
 pub(crate) fn flush(shared: &Shared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() || shared.view().frozen.is_empty() {
@@ -99,7 +99,7 @@ pub(crate) fn flush(shared: &Shared) -> Worked {
 
 struct Flush<'a> {
     shared: &'a Shared,
-    /// Oldest first.
+    /// The frozen memtables, oldest first.
     tables: &'a [Arc<Mem>],
     last: Lsn,
     /// The runs that were begun.
@@ -109,7 +109,7 @@ struct Flush<'a> {
 }
 
 impl Flush<'_> {
-    /// Where it is not sure that the flush fits: whatever makes room without one. `None` when it is to be tried now.
+    /// Makes room without a flush, if it is uncertain that the flush fits. `None` when the flush is to be tried now.
     fn make_room(&self, work: &mut Work, view: &View) -> Result<Option<Worked>, Trouble> {
         let shared = self.shared;
         // A disk that cannot say how much is free says so when it is full.
@@ -187,7 +187,7 @@ impl Flush<'_> {
         Ok(())
     }
 
-    /// Makes the runs and the books count. Gives the segments that count no more.
+    /// Lists the new runs and books in the manifest. Returns the segments that are no longer needed.
     fn list(
         &self,
         work: &mut Work,
@@ -219,7 +219,8 @@ impl Flush<'_> {
         Ok(covered)
     }
 
-    /// Writes what counts of the frozen memtables; no run if that is nothing, and several if it is too much for one.
+    /// Writes the live rows of the frozen memtables: no run if there are none, and several if there are too many for
+    /// one.
     fn write_runs(&self, view: &View) -> Result<Vec<RunEntry>, Trouble> {
         let shared = self.shared;
         let mut out = Out { flush: self, writer: None, done: Vec::new() };
@@ -263,7 +264,7 @@ impl Flush<'_> {
         out.end()
     }
 
-    /// The runs without what the frozen memtables say of their messages.
+    /// The runs without the rows that the frozen memtables replace.
     fn older_parts(&self, view: &View) -> Result<Vec<Part>, Trouble> {
         let mut parts = view.parts.clone();
         for mem in self.tables {
@@ -344,7 +345,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// What counts of these tables, the newest of which is the last.
+/// The exact extent of the live rows of these tables, the newest of which is the last.
 fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
     let mut sum = Extent::default();
     for (i, mem) in tables.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::fmt;
 pub(crate) const LOCK: &str = "LOCK";
 pub(crate) const MANIFEST: &str = "MANIFEST";
 pub(crate) const MANIFEST_TEMP: &str = "MANIFEST.tmp";
-/// A few blocks set aside, so that the manifest can be replaced when the disk is full.
+/// A few reserved blocks, so that the manifest can be replaced when the disk is full.
 pub(crate) const RESERVE: &str = "RESERVE";
 pub(crate) const RESERVE_BYTES: u64 = 64 * 1024;
 pub(crate) const JOURNAL: &str = "journal";
@@ -16,8 +16,8 @@ pub(crate) const STATE: &str = "state";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FileNo(pub(crate) u64);
 
-/// What marks the bytes of *this* segment or run among those that its place on the disk held before. Drawn anew each
-/// time, and never guessable: a message's body cannot pretend to be a frame.
+/// Distinguishes the bytes of *this* segment or run from those that its place on the disk held before. Drawn anew each
+/// time, and not guessable: a message's body cannot imitate a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Incarnation(pub(crate) u64);
 
@@ -50,7 +50,7 @@ impl FileNo {
         format!("{RUNS}/{self}.tmp")
     }
 
-    /// Where the writer of a run puts aside what it sorts.
+    /// The file in which the writer of a run stores sorted pieces.
     pub(crate) fn run_spill(self) -> String {
         format!("{RUNS}/{self}.spill.tmp")
     }

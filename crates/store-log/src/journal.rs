@@ -3,12 +3,13 @@
 //! | file | noun |
 //! |---|---|
 //! | `frame` | the bytes of one group or mark |
-//! | `segment` | the bytes of one file, and what is known of it |
+//! | `segment` | the bytes of one file, and its known state |
 //! | `writer` | where the next frame goes; the driver's own |
+//! | `turn` | groups that wait for the next segment |
 //! | `syncer` | how far it is durable |
 //! | `preparer` | the segments that come next, and room |
-//! | `replay` | what a journal says when it is read |
-//! | `reign` | how a new owner starts where the last one stopped |
+//! | `replay` | the content of a journal that is read |
+//! | `reign` | the takeover by a new owner |
 
 pub(crate) mod frame;
 pub(crate) mod preparer;
@@ -16,4 +17,5 @@ pub(crate) mod reign;
 pub(crate) mod replay;
 pub(crate) mod segment;
 pub(crate) mod syncer;
+pub(crate) mod turn;
 pub(crate) mod writer;

@@ -1,4 +1,4 @@
-//! Fixed-width little-endian numbers at known places.
+//! Fixed-width little-endian numbers at given offsets.
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut le = [0; 4];

@@ -1,4 +1,4 @@
-//! duewheel's embedded log store: a journal with group commit, and sorted runs of what waits.
+//! duewheel's embedded log store: a journal with group commit, and sorted runs of waiting messages.
 //!
 //! ```text
 //! data/
@@ -10,9 +10,8 @@
 //!   state/<no>.state   the books of all queues as of the last cut, and what is gone of the runs
 //! ```
 //!
-//! The bytes are drawn in `docs/format.md`, the decisions told in `docs/adr/0002-journal.md` and
-//! `docs/adr/0005-runs.md`. What a reply may promise
-//! follows from [`duewheel_core::store::Store`], whose conformance suite this store runs.
+//! `docs/format.md` describes the bytes, `docs/adr/0002-journal.md` and `docs/adr/0005-runs.md` the decisions.
+//! [`duewheel_core::store::Store`] defines the guarantees; this store runs its conformance suite.
 
 mod background;
 mod backup;
@@ -50,7 +49,7 @@ mod work;
 pub use backup::{Backup, BackupReport, restore};
 pub use destination::{Destination, EmptyFolder, FolderProblem};
 pub use fault::Problem;
-pub use options::{Options, SyncMode, Workers};
+pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from};
 pub use shared::Worked;
 pub use store::{Hands, LogStore};

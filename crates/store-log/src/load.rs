@@ -1,11 +1,11 @@
 //! Loads pages, away from the owner's thread.
 //!
-//! The owner takes its part out of the active memtable when it asks ([`Request`]). The loader merges that with the frozen
-//! memtable and the runs as they were at that moment. When the owner fetches the page ([`Page::loaded`]), it takes out what
-//! its memtables hide by then. So nobody waits for a lock, and no row is missing or twice.
+//! The owner takes its part out of the active memtable when it makes a request ([`Request`]). The loader merges that
+//! with the frozen memtable and the runs as they were at that moment. When the owner fetches the page
+//! ([`Page::loaded`]), it removes the rows that its memtables hide by then. So no thread waits for a lock, and no row
+//! is missing or duplicated.
 //!
-//! A scan is kept when its page is full: the next page of the same sequence goes on where it stands, and reads nothing
-//! again.
+//! A scan is kept when its page is full: the next page of the same sequence continues it, and reads nothing again.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -25,23 +25,24 @@ use crate::run::{RawRow, RunScan, before};
 use crate::sync::{Bell, lock};
 use crate::view::{Part, View};
 
-/// Entries of the active memtable that are looked at for one page, by the owner's thread.
+/// Largest number of entries of the active memtable that the owner's thread examines for one page.
 const LOOKED_AT: usize = 16 * 1024;
-/// Scans that are kept: one for each page that an engine has under way.
+/// Number of scans that are kept: one for each page that an engine loads at a time.
 const KEPT: usize = PAGES_UNDER_WAY + 4;
-/// A page that leaves queues out reads so many times the bytes that it may bring, and ends there: what it throws away has a bound.
+/// A page that leaves queues out ends after it has read this many times the bytes that it may bring, so that discarded
+/// reads are bounded.
 const READ_FOR_NOTHING: u64 = 4;
-/// Messages of which a part is elsewhere are read together, so many.
+/// Number of partly known messages that are completed together.
 const TOGETHER: usize = 32;
 
-/// A page to be loaded.
+/// A request for a page.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) load: Load,
     pub(crate) as_of: Lsn,
     view: Arc<View>,
     active: VecDeque<(Cursor, Told)>,
-    /// The active memtable's part goes so far; to the end if not given.
+    /// The end of the active memtable's part; `None`: it is complete.
     active_end: Option<Cursor>,
 }
 
@@ -53,17 +54,17 @@ pub(crate) struct Page {
     older: Vec<bool>,
 }
 
-/// What has come of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Loaded(Page),
-    /// The disk would not give a block. The page may be asked for again.
+    /// The disk could not read a block. The page may be requested again.
     Unread(Load, StoreError),
     /// The store has ended.
     Ended(StoreError),
 }
 
-/// What is asked for, and what is there.
+/// Pending requests and their results.
 #[derive(Default)]
 pub(crate) struct Loader {
     requests: Mutex<VecDeque<Request>>,
@@ -79,7 +80,7 @@ impl fmt::Debug for Loader {
 }
 
 impl Request {
-    /// Takes the part of the active memtable.
+    /// A request with the part of the active memtable.
     pub(crate) fn new(load: Load, as_of: Lsn, view: Arc<View>, active: &mut Mem) -> Self {
         let mut request = Request { load, as_of, view, active: VecDeque::new(), active_end: None };
         active.settle();
@@ -127,7 +128,7 @@ impl Loader {
         self.bell.ring();
     }
 
-    /// The next page, in the order in which they were asked for.
+    /// The next page, in the order of requests.
     pub(crate) fn page(&self) -> Option<Outcome> {
         lock(&self.pages).pop_front()
     }
@@ -172,7 +173,7 @@ impl Loader {
     }
 }
 
-/// The scan that stands where this request goes on, or a new one.
+/// The scan at the start of this request, or a new one.
 fn take_kept(loader: &Loader, request: &Request) -> Result<Older, Trouble> {
     let goes_on = {
         let mut kept = lock(&loader.kept);
@@ -196,14 +197,14 @@ fn allowed(request: &Request) -> u64 {
     READ_FOR_NOTHING.saturating_mul(request.load.bytes as u64)
 }
 
-/// A page that is being made.
+/// A page in progress.
 struct Making<'a> {
     readers: &'a Readers,
     request: Request,
     rows: Vec<Option<Row>>,
     older: Vec<bool>,
     bytes: usize,
-    /// Rows that must be read: where they go, and what has changed.
+    /// Rows that must be read: their position in the page, and the changes to apply.
     parts: Vec<(usize, MessageId, Patch)>,
 }
 
@@ -301,7 +302,7 @@ impl<'a> Making<'a> {
     }
 }
 
-/// Visits the queue of each message of a sequence that counts.
+/// Visits the queue of each live message of a sequence.
 pub(crate) fn for_each(
     view: &View,
     sequence: Sequence,
@@ -331,14 +332,14 @@ pub(crate) fn for_each(
     Ok(())
 }
 
-/// What a view holds of a sequence, in order; keeps its place.
+/// The messages of a view in a sequence, in order; keeps its position.
 struct Older {
     view: Arc<View>,
     sequence: Sequence,
     which: Which,
-    /// Everything up to here has been given.
+    /// Everything up to here has been returned.
     at: Option<Cursor>,
-    /// Oldest first, as in the view.
+    /// The frozen memtables, oldest first, as in the view.
     frozen: Vec<(Arc<Mem>, MemScan, Head<QueueName>)>,
     runs: Vec<(usize, RunScan, Head<RawRow>)>,
 }
@@ -348,7 +349,7 @@ type Head<T> = Option<(Cursor, T)>;
 
 enum Behind {
     Frozen(Told),
-    /// By the position of the run.
+    /// From the run at this position.
     Run(usize, RawRow),
 }
 
@@ -387,7 +388,7 @@ impl Older {
             && self.barrier().is_none_or(|barrier| load.after < Some(barrier))
     }
 
-    /// Lets the runs that have stopped read for another page.
+    /// Lets the runs that have paused read for another page.
     fn go_on(&mut self, request: &Request) -> Result<(), Trouble> {
         for i in 0..self.runs.len() {
             let (_, scan, head) = &mut self.runs[i];
@@ -399,13 +400,13 @@ impl Older {
         Ok(())
     }
 
-    /// Where the first of the runs stands that has stopped: before it every row is known.
+    /// The position of the first run that has paused: before it every row is known.
     fn barrier(&self) -> Option<Cursor> {
         let stopped = self.runs.iter().filter(|(_, _, head)| head.is_none());
         stopped.filter_map(|(_, scan, _)| scan.paused()).min()
     }
 
-    /// The place of the next message.
+    /// The position of the next message.
     fn peek(&self) -> Option<Cursor> {
         let frozen = self.frozen.iter().filter_map(|(_, _, head)| head.as_ref().map(|(cursor, _)| *cursor));
         let runs = self.runs.iter().filter_map(|(_, _, head)| head.as_ref().map(|(cursor, _)| *cursor));

@@ -1,4 +1,4 @@
-//! Which files make up the store; replaced as a whole, so that a change of several files is one change.
+//! The manifest lists the valid files; it is replaced as a whole, so that a change of several files is one change.
 
 use std::io;
 
@@ -11,9 +11,10 @@ use crate::fault::{Problem, Trouble, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
-/// The version of the format that this program writes. It stands in the manifest, in each segment, in each run and in the state.
+/// The version of the format that this program writes, to the manifest, each segment, each run and the state.
 pub(crate) const FORMAT: u32 = 4;
-/// The oldest version that it reads. Each file says its own: a folder that is continued has files of several.
+/// The oldest version that this program reads. Each file contains its own: a folder that is continued has files of
+/// several.
 const OLDEST_FORMAT: u32 = 3;
 
 /// Whether this program reads files of this version.
@@ -25,23 +26,23 @@ const MAGIC: [u8; 8] = *b"dw-manif";
 const HEAD: usize = 48;
 const SEGMENT: usize = 24;
 const RUN: usize = 32;
-/// So many files nobody makes, and nobody so many records.
+/// A sanity bound of numbers of files and records; no real store reaches it.
 const MOST: u64 = 1 << 62;
 
-/// What the store consists of.
+/// The list of a store's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// The highest epoch given so far.
     pub(crate) epoch: Epoch,
-    /// The next file gets this number.
+    /// The number of the next file.
     pub(crate) next_file: FileNo,
-    /// The highest LSN known durable when this manifest was written: evidence that does not lie in the journal.
+    /// The highest LSN known durable when this manifest was written: evidence outside of the journal.
     pub(crate) proven: Lsn,
-    /// Ascending; those that hold frames first, then those prepared for later.
+    /// Segments, ascending; those that hold frames first, then those prepared for later.
     pub(crate) segments: Vec<SegmentEntry>,
-    /// Oldest first; not by number, for a merged run is newer than its place.
+    /// Runs, oldest first; not by number, because a merged run is newer than its position.
     pub(crate) runs: Vec<RunEntry>,
-    /// The books as of the last cut, and what is gone of the runs. Given when there has been a cut.
+    /// The books as of the last cut, and the removed rows of the runs. Present after the first cut.
     pub(crate) state: Option<StateEntry>,
 }
 
@@ -74,12 +75,12 @@ pub(crate) struct StateEntry {
     pub(crate) last: Lsn,
 }
 
-/// A manifest was not replaced, or perhaps it was.
+/// A manifest was not replaced, or its state is unknown.
 #[derive(Debug)]
 pub(crate) enum NotReplaced {
-    /// The old one counts.
+    /// The old one is valid.
     Kept(StoreError),
-    /// Either may be found after a crash: nothing that either needs may be touched any more.
+    /// A crash may leave either: no file that either needs may be touched any more.
     Unsure(StoreError),
 }
 
@@ -141,7 +142,7 @@ impl Manifest {
             return bad(0, "the file is shorter than a manifest's head");
         }
         if bytes[..8] != MAGIC {
-            return bad(0, "this is no manifest of duewheel");
+            return bad(0, "this is not a manifest of duewheel");
         }
         let version = u32_at(bytes, 8);
         if !knows_format(version) {
@@ -155,7 +156,7 @@ impl Manifest {
         let files = runs.saturating_add(states).saturating_mul(RUN);
         let fits = segments.saturating_mul(SEGMENT).saturating_add(files).saturating_add(HEAD);
         if fits != bytes.len() || states > 1 || (runs > 0 && states == 0) {
-            return bad(20, "the file is not as long as its counts say");
+            return bad(20, "the length of the file does not match its counts");
         }
         let (entries, files) = bytes[HEAD..].split_at(segments * SEGMENT);
         let (runs, state) = files.split_at(runs * RUN);
@@ -222,12 +223,12 @@ impl Manifest {
         Ok(Some(Self::decode(&bytes)?))
     }
 
-    /// Puts this manifest in the place of the one before, in a folder in which nobody counts on the reserve yet.
+    /// Replaces the former manifest, in a folder whose reserve is not needed yet.
     pub(crate) fn replace(&self, disk: &dyn Disk) -> Result<(), NotReplaced> {
         self.replace_with(disk, || disk.remove(RESERVE).is_ok())
     }
 
-    /// Puts this manifest in the place of the one before. `give_up` gives the reserve up; false if there is none.
+    /// Replaces the former manifest. `give_up` gives up the reserve; it returns false if there is none.
     pub(crate) fn replace_with(
         &self,
         disk: &dyn Disk,
@@ -281,8 +282,8 @@ fn checksum(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Story: a manifest of which everything was right, but that it gave the number of a listed file once more. It was opened, and
-    /// replaced by one that nobody could read.
+    /// Story: a manifest of which everything was right, but that it gave the number of a listed file once more. It was
+    /// opened, and replaced by one that nobody could read.
     #[test]
     fn what_would_end_in_a_manifest_that_cannot_be_read_is_refused() {
         let segment = |no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(1), bytes: 8_192 };

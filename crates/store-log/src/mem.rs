@@ -1,18 +1,19 @@
 //! The memtable: what the journal holds since the last cut, in memory and found by id, key and time.
 //!
-//! The records' own bytes are kept once, as the journal has them, in an [`arena`]. Each has a small head in front of it:
+//! The records' own bytes are kept once, as the journal has them, in an [`arena`]. Each has a small head in front of
+//! it:
 //!
 //! | at | bytes | |
 //! |---|---|---|
 //! | 0 | 4 | length of the record |
 //! | 4 | 4 | place of the record that tells the message's life (this one, or the one before a grant); 0: it is older |
 //! | 8 | 4 | place of the record that tells the message itself; 0: it is older |
-//! | 12 | 4 | number of the queue, and in the upper bits where the message stands |
+//! | 12 | 4 | number of the queue, and in the upper bits the message's stage |
 //! | 16 | 8 | when it is due |
-//! | 24 | 4 | bytes of the message that are told elsewhere, and that a flush writes again |
+//! | 24 | 4 | bytes of the message in older tables, which a flush writes again |
 //!
-//! So the newest record of an id, which [`ids`] finds, leads to everything that is said here of its message in one step.
-//! What is said may be a [`Patch`] only: the rest of the message is in the table before, or in a run.
+//! So the newest record of an id, which [`ids`] finds, leads to everything that this table has of its message in one
+//! step. That may be a [`Patch`] only: the rest of the message is in an older table, or in a run.
 //!
 //! | memory for | bytes |
 //! |---|---|
@@ -60,7 +61,7 @@ const GRANTED: u8 = 3;
 /// The upper bits of a head's fourth field.
 const QUEUE_BITS: u32 = 27;
 
-/// See the module's documentation.
+/// A memtable; see the [module](self).
 #[derive(Default)]
 pub(crate) struct Mem {
     arena: Arena,
@@ -69,27 +70,27 @@ pub(crate) struct Mem {
     numbers: HashMap<QueueName, u32>,
     /// Records that put a message with a key, by a part of the key's hash.
     keys: HashTable<(u32, Place)>,
-    /// The messages of keys that many have.
+    /// The messages of crowded keys.
     crowds: Crowds,
     answers: HashTable<(u32, Place)>,
-    /// By due time; both classes, any stage.
+    /// Messages by due time; both classes, any stage.
     due: [Order; 2],
     leased: Order,
     dead: Order,
-    /// The last purge of each queue that was purged: it takes whatever an earlier one took.
+    /// The last purge of each purged queue: it includes whatever an earlier one took.
     purges: BTreeMap<u32, Purge>,
     before: Lsn,
     last: Lsn,
     clock: Option<ClockPair>,
-    /// What its messages take in a run, all together and by queue.
+    /// The size of its messages in a run, in total and by queue.
     extent: Extent,
     extents: Vec<Extent>,
-    /// Records that take something away: of one message, or of a queue.
+    /// Number of records that remove a message or purge a queue.
     removals: u64,
     purged: bool,
-    /// The first id of its own time.
+    /// The first id of this table's own messages.
     next_id: u64,
-    /// Records that bring a dead message back which is told elsewhere: what has its key is not known here.
+    /// Number of records that bring back a dead message of an older table, whose key is not known here.
     revived: u64,
 }
 
@@ -97,33 +98,33 @@ pub(crate) struct Mem {
 #[derive(Clone, Debug)]
 pub(crate) struct Purge {
     place: Place,
-    /// Ids from here on are newer than the purge.
+    /// The first id that the purge does not concern.
     pub(crate) before: MessageId,
-    /// Ascending.
+    /// The ids that it kept, ascending.
     pub(crate) keep: Arc<[MessageId]>,
 }
 
 impl Purge {
-    /// Whether it took this message, if that is older.
+    /// Whether it removed this message, if the message is older.
     pub(crate) fn takes(&self, id: MessageId) -> bool {
         id < self.before && self.keep.binary_search(&id).is_err()
     }
 }
 
-/// What a memtable says of a message.
+/// What a memtable knows of a message.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// Nothing; an older one may.
+    /// Nothing; an older table may.
     Nothing,
-    /// It is no more.
+    /// That it was removed.
     Gone,
-    /// Everything.
+    /// The whole message.
     Row(Row),
-    /// What has changed; the rest is older.
+    /// Its changes; the rest is older.
     Patch(Patch),
 }
 
-/// What has changed of a message that is told elsewhere.
+/// The changes of a message that is in an older table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Patch {
     life: Option<Life>,
@@ -142,7 +143,7 @@ impl Patch {
         }
     }
 
-    /// This change behind an older one.
+    /// This change applied after an older one.
     pub(crate) fn on(self, older: Patch) -> Patch {
         match self.life {
             Some(_) => self,
@@ -151,7 +152,7 @@ impl Patch {
     }
 }
 
-/// Where a message stands by a record.
+/// The stage of a message after a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stands {
     Is(Kind),
@@ -167,7 +168,7 @@ struct Node {
     queue: u32,
     stands: Stands,
     due: Due,
-    /// Bytes of the message that are told elsewhere.
+    /// Bytes of the message in older tables.
     elsewhere: u32,
 }
 
@@ -183,7 +184,7 @@ impl Mem {
         Mem::default().start(before, next_id, clock)
     }
 
-    /// Forgets everything, and keeps memory for the next use.
+    /// Empties the table, and keeps its memory for the next use.
     pub(crate) fn start(mut self, before: Lsn, next_id: u64, clock: Option<ClockPair>) -> Self {
         self.arena.clear();
         self.ids.start(next_id);
@@ -219,17 +220,17 @@ impl Mem {
         self.last.0 - self.before.0
     }
 
-    /// Bytes of records, and of their heads.
+    /// Bytes of records, including their heads.
     pub(crate) fn bytes(&self) -> u64 {
         self.arena.bytes() as u64
     }
 
-    /// What its messages take in a run. What newer tables take away of them is in it.
+    /// The size of its messages in a run, including those that newer tables remove.
     pub(crate) fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Records that take something away.
+    /// Number of records that remove something.
     pub(crate) fn removals(&self) -> u64 {
         self.removals
     }
@@ -239,31 +240,31 @@ impl Mem {
         self.purged
     }
 
-    /// The queues of which something is said.
+    /// The queues of its records.
     pub(crate) fn queues(&self) -> &[QueueName] {
         &self.names
     }
 
-    /// The queue of a message of which something is said.
+    /// The queue of a message in this table.
     pub(crate) fn queue_of(&self, id: MessageId) -> Option<&QueueName> {
         let place = self.ids.get(id.0);
         (place != 0).then(|| &self.names[self.at(place).queue as usize])
     }
 
-    /// What a message takes in a run; `None` if nothing is said of it or it is gone.
+    /// The size of a message in a run; `None` if the table does not know it or it was removed.
     pub(crate) fn extent_of(&self, id: MessageId) -> Option<Extent> {
         self.known(id).map(|node| self.extent_at(&node))
     }
 
-    /// Whether it says that a message is gone.
+    /// Whether the table records that a message was removed.
     pub(crate) fn is_gone(&self, id: MessageId) -> bool {
         self.node(id).is_some_and(|node| node.stands == Stands::Gone)
     }
 
-    /// A table with everything that this one says, and that the next one says behind it.
+    /// A table with the records of this one, followed by those of the next one.
     ///
     /// # Errors
-    /// When it cannot hold so much.
+    /// [`StoreError`] when it cannot hold so much.
     pub(crate) fn and(&self, next: &Mem) -> Result<Mem, StoreError> {
         let mut both = Mem::new(self.before, self.next_id, next.clock.or(self.clock));
         let mut pushed = Ok(());
@@ -278,7 +279,7 @@ impl Mem {
         pushed.map(|()| both)
     }
 
-    /// Bytes in memory, roughly.
+    /// Approximate size in memory, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
         let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
@@ -297,7 +298,7 @@ impl Mem {
     /// Takes the next record in; `bytes` are its encoding.
     ///
     /// # Errors
-    /// When it cannot hold more: at 32 GiB, or 2^27 queues.
+    /// [`StoreError`] when it cannot hold more: at 32 GiB, or 2^27 queues.
     pub(crate) fn push(&mut self, record: &Record, bytes: &[u8]) -> Result<(), StoreError> {
         match record {
             Record::Put { message, life, .. } => {
@@ -369,7 +370,7 @@ impl Mem {
         }
     }
 
-    /// The bytes of all records in the order in which they came.
+    /// Visits the bytes of all records in order.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(Lsn, &[u8])) {
         let mut lsn = self.before;
         let mut behind = None;
@@ -382,7 +383,7 @@ impl Mem {
         }
     }
 
-    /// What it says of a message.
+    /// What the table knows of a message.
     pub(crate) fn told(&self, id: MessageId) -> Told {
         match self.node(id) {
             None => Told::Nothing,
@@ -390,12 +391,12 @@ impl Mem {
         }
     }
 
-    /// Whether what older tables and runs say of this message counts no more: it is said here, or its queue was purged.
+    /// Whether older tables and runs are outdated for this message: this table has it, or its queue was purged.
     pub(crate) fn hides(&self, id: MessageId, queue: &QueueName) -> bool {
         self.ids.get(id.0) != 0 || self.has_purged(id, queue)
     }
 
-    /// What it says of a message that is told elsewhere.
+    /// What the table knows of a message in an older table or run.
     pub(crate) fn says(&self, id: MessageId, queue: &QueueName) -> Newer {
         match self.node(id) {
             Some(node) if node.stands == Stands::Gone => Newer::Gone,
@@ -405,7 +406,7 @@ impl Mem {
         }
     }
 
-    /// Where a message stands by what is said here, if anything is.
+    /// The stage of a message by this table, if it knows it.
     pub(crate) fn stands(&self, id: MessageId, queue: &QueueName) -> Option<Stands> {
         match self.node(id) {
             Some(node) => Some(node.stands),
@@ -413,12 +414,12 @@ impl Mem {
         }
     }
 
-    /// Whether a message that is dead elsewhere may not be any more.
+    /// Whether a message that is dead in an older table may have been revived.
     pub(crate) fn has_revived(&self) -> bool {
         self.revived > 0
     }
 
-    /// Whether a purge that is recorded here took this message, if that is older than this table.
+    /// Whether a purge recorded here removed this message, if the message is older than this table.
     pub(crate) fn has_purged(&self, id: MessageId, queue: &QueueName) -> bool {
         !self.purges.is_empty()
             && self.numbers.get(queue).and_then(|no| self.purges.get(no)).is_some_and(|purge| purge.takes(id))
@@ -429,13 +430,13 @@ impl Mem {
         self.purges.iter().map(|(no, purge)| (&self.names[*no as usize], purge))
     }
 
-    /// Every id of which something is said, ascending.
+    /// Every id in this table, ascending.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + '_ {
         self.ids.sorted().map(|(id, _)| id)
     }
 
-    /// The messages that were put here with this key, gone ones too; of many that are dead the newest ones (see [`Crowds::find`]). How many
-    /// were looked at.
+    /// The messages that were put here with this key, removed ones too; of many dead ones the newest (see
+    /// [`Crowds::find`]). Also returns how many were examined.
     pub(crate) fn find_key(
         &self,
         hash: u64,
@@ -538,7 +539,7 @@ impl Mem {
         self.add(queue, Says::Grant { life: 0, put: 0 }, Stands::Gone, due, bytes, 0)
     }
 
-    /// From now on this node is the newest of its message.
+    /// Makes this node the newest of its message.
     fn turn(&mut self, id: MessageId, old: Option<Node>, node: Node) {
         if let Some(old) = &old {
             let extent = self.extent_at(old);
@@ -581,14 +582,14 @@ impl Mem {
         }
     }
 
-    /// What a message takes in a run.
+    /// The size of a message in a run.
     fn extent_at(&self, node: &Node) -> Extent {
         let put = if node.put == 0 || node.put == node.place { 0 } else { self.at(node.put).length };
         let Stands::Is(kind) = node.stands else { return Extent::default() };
         Extent::of_row((node.length + put) as u64, u64::from(node.elsewhere), kind)
     }
 
-    /// Of a queue that is purged, only these messages count on.
+    /// Keeps only these messages in the extent of a purged queue.
     fn keep_extents(&mut self, queue: u32, keep: &[MessageId]) {
         let mut kept = Extent::default();
         for node in keep.iter().filter_map(|id| self.known(*id)).filter(|node| node.queue == queue) {
@@ -629,7 +630,7 @@ impl Mem {
         self.keys.insert_unique(spread(short), (short, place), |(known, _)| spread(*known));
     }
 
-    /// Takes the messages of a key that is crowded from now on together.
+    /// Gathers the messages of a key that becomes crowded.
     fn gather_crowd(&mut self, hash: u64, queue: u32, key: &Key) {
         let (short, name, key) = (short(hash), self.names[queue as usize].as_str(), key.as_str());
         let arena = &self.arena;
@@ -684,7 +685,7 @@ impl Mem {
         Some(node)
     }
 
-    /// The same, if it is not gone.
+    /// The newest node of a message, if it was not removed.
     fn known(&self, id: MessageId) -> Option<Node> {
         self.node(id).filter(|node| node.stands != Stands::Gone)
     }
@@ -718,7 +719,7 @@ impl Mem {
     }
 }
 
-/// What a record tells, and where the rest is.
+/// The content of a record, and the position of the rest.
 #[derive(Clone, Copy, Debug)]
 enum Says {
     Put,
@@ -748,7 +749,7 @@ fn node_at(arena: &Arena, place: Place) -> Node {
     }
 }
 
-/// Bytes of a message that a record here does not put.
+/// Bytes of a message that no record here puts.
 fn elsewhere(put: Place, weight: u64) -> u32 {
     if put == 0 { u32::try_from(weight).unwrap_or(u32::MAX) } else { 0 }
 }

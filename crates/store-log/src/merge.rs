@@ -1,4 +1,4 @@
-//! Merges runs into one, in slices, so that whoever does it can turn to something more urgent in between.
+//! Merges runs into one, in slices, so that the worker can turn to more urgent work in between.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,8 +22,8 @@ pub(crate) mod policy;
 #[cfg(test)]
 mod tests;
 
-/// A merge that is under way. It reads the rows of its inputs that counted when it began; what has ceased to count since
-/// is taken out when it is installed ([`Live::of_merged`]).
+/// A merge in progress. It reads the rows of its inputs that were live when it began; rows that were removed since are
+/// taken out when it is installed ([`Live::of_merged`]).
 #[derive(Debug)]
 pub(crate) struct Merge {
     inputs: Vec<Input>,
@@ -38,7 +38,7 @@ pub(crate) struct Merge {
 struct Input {
     run: Arc<Run>,
     live: Arc<Live>,
-    /// The output's numbers of this run's queues.
+    /// The output's numbers of the inputs' queues.
     queues: Vec<Option<u32>>,
 }
 
@@ -62,12 +62,12 @@ struct Answers {
     scans: Vec<(AnswerScan, Option<(u64, DedupeRow)>)>,
 }
 
-/// An answer takes about as long as so many bytes of rows.
+/// An answer takes about as long as this many bytes of rows.
 const BYTES_OF_ANSWER: u64 = 512;
 
 impl Merge {
-    /// Begins to merge `inputs`, oldest first, into a run with this number. Answers that are over at `now` are left out,
-    /// unless one of the `older` runs may have one that they hide.
+    /// Starts to merge `inputs`, oldest first, into a run with this number. Answers that are expired at `now` are left
+    /// out, unless one of the `older` runs may have one that they hide.
     pub(crate) fn new(
         disk: &Arc<dyn Disk>,
         no: FileNo,
@@ -85,7 +85,8 @@ impl Merge {
         Ok(Merge { inputs, out: RunWriter::create(disk, no, incarnation, last)?, older, now, stage })
     }
 
-    /// Goes on for about so many bytes. Gives the new run's entry when all is done; nothing lists it yet.
+    /// Continues for about this many bytes. Returns the new run's entry when the merge is complete; no manifest lists
+    /// it yet.
     pub(crate) fn step(&mut self, bytes: u64) -> Result<Option<RunEntry>, Trouble> {
         let mut left = bytes;
         while left > 0 {
@@ -107,12 +108,12 @@ impl Merge {
         Ok(None)
     }
 
-    /// The runs that are merged, oldest first, and what counted of them when it began.
+    /// The runs that are merged, oldest first, and their live rows when the merge began.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = (&Arc<Run>, &Arc<Live>)> {
         self.inputs.iter().map(|input| (&input.run, &input.live))
     }
 
-    /// Makes spans of another length: for tests and the example `runs`.
+    /// Sets another length of spans: for tests and the example `runs`.
     #[allow(dead_code)]
     pub(crate) fn set_span(&mut self, bytes: usize) {
         self.out.set_span(bytes);
@@ -131,7 +132,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Copies rows until the budget is used up; true when there are no more.
+    /// Copies rows until the budget is used up; returns true when there are no more.
     fn copy(&mut self, inputs: &mut [Input], out: &mut RunWriter, left: &mut u64) -> Result<bool, Trouble> {
         let newest = inputs.len() - 1;
         while let Some(mut top) = self.order.peek_mut() {
@@ -178,7 +179,7 @@ impl Answers {
         Ok(answers)
     }
 
-    /// Copies answers until the budget is used up; true when there are no more.
+    /// Copies answers until the budget is used up; returns true when there are no more.
     fn copy(
         &mut self,
         out: &mut RunWriter,
@@ -208,7 +209,7 @@ impl Answers {
     }
 }
 
-/// Gives a merge up, or a run that nobody lists.
+/// Abandons a merge, or an unlisted run.
 pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
     RunWriter::discard(disk, no);
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use duewheel_core::QueueName;
 use duewheel_core::name::BadName;
 
-/// Gives equal names the same memory.
+/// Interns names, so that equal names share memory.
 #[derive(Debug, Default)]
 pub(crate) struct Interner {
     names: HashSet<QueueName>,
@@ -22,7 +22,7 @@ impl Interner {
         Ok(name)
     }
 
-    /// Forgets names that nobody else has any more.
+    /// Forgets names that are not used any more.
     pub(crate) fn keep(&mut self, wanted: impl Fn(&QueueName) -> bool) {
         self.names.retain(wanted);
     }

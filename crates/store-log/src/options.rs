@@ -1,4 +1,4 @@
-//! What can be set.
+//! Options of the store.
 
 use std::time::Duration;
 
@@ -6,45 +6,48 @@ use crate::journal::frame::{HEAD, MARK_BYTES};
 use crate::journal::segment::BLOCK;
 
 const MIB: u64 = 1024 * 1024;
-/// What a group takes in a segment besides its records: its frame's head and padding, and the mark behind it.
+/// Bytes of a group in a segment besides its records: its frame's head and padding, and the mark behind it.
 const OF_FRAME: u64 = (HEAD + 8 + MARK_BYTES) as u64;
 
-/// Settings of a log store. `Options::default()` is what the server and the library use.
+/// Settings of a log store. `Options::default()` are those of the server and the library.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What "durable" means.
+    /// The meaning of "durable".
     pub sync: SyncMode,
-    /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A group that is larger gets a segment of
-    /// its own, for which there is no promise of room: twice the largest message is the least that is wise.
+    /// Size of a journal segment, in bytes, rounded up to 4096; at least 8192. A larger group gets its own segment, for
+    /// which room is not guaranteed: use at least twice the size of the largest message.
     pub segment_bytes: u64,
-    /// Bytes of records in memory: when there are half as many, they are cut off and written to a run, while the next
-    /// half gathers. So much of the journal is read when the store is opened, and not much more.
+    /// Largest size of records in memory, in bytes. When half of it is reached, the records are cut off and written to
+    /// a run, while the next half gathers. Opening the store reads about as much journal.
     pub journal_bytes: u64,
     /// The same for the number of records.
     pub journal_records: u64,
-    /// A run has about so many messages at most.
+    /// Approximate largest number of messages of a run.
     pub run_rows: u64,
-    /// A flush begins another run when it has written so many bytes to one.
+    /// A flush begins another run after this many bytes.
     pub run_bytes: u64,
-    /// From so many small runs on, some are merged.
+    /// From this number of small runs on, some are merged.
     pub small_runs: usize,
-    /// Threads that help when many messages are looked up in runs at once.
+    /// Number of threads that help when many messages are looked up in runs at once.
     pub readers: usize,
-    /// A group of at most so many bytes is sure of its place after `Room::Enough`. Cut down to what one segment takes.
+    /// Largest size of a group, in bytes, that is guaranteed to fit after `Room::Enough`. Reduced to the size that one
+    /// segment takes.
     pub max_group_bytes: u64,
-    /// After so long without a group a mark is written that proves the last one durable, in ms.
+    /// Time without a group, in ms, after which a mark is written that proves the last one durable.
     pub idle_ms: u64,
-    /// The clocks are noted at least so often while nothing is written, in ms.
+    /// Longest time between two records of the clocks while nothing is written, in ms.
     pub clock_ms: u64,
-    /// In buffered mode nothing stays unsynced longer than this.
+    /// Longest time that data stays unsynced in buffered mode.
     pub buffered_for: Duration,
-    /// How long to wait before something that failed for want of room is tried again.
+    /// Time until a step that failed for want of room is retried.
     pub retry_after: Duration,
-    /// Who does the background work.
+    /// How the background work is run.
     pub workers: Workers,
+    /// Whether the owner waits at the end of a journal segment. [`AtSegmentEnd::GoOn`] by default.
+    pub at_segment_end: AtSegmentEnd,
 }
 
-/// What "durable" means.
+/// The meaning of "durable".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
     /// `fdatasync` has returned: survives a power loss.
@@ -53,18 +56,27 @@ pub enum SyncMode {
     Buffered,
 }
 
-/// Who does the background work: syncing, preparing segments, flushing, merging, loading.
+/// How the background work is run: syncing, preparing segments, flushing, merging, loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// Threads of the store's own.
+    /// By the store's own threads.
     Threads,
-    /// Nobody but [`Hands`](crate::Hands), step by step; for simulations. What the owner would have to wait for is done
-    /// on the spot.
+    /// By [`Hands`](crate::Hands), step by step; for simulations. Work that the owner would wait for is done on its own
+    /// thread.
     ByHand,
 }
 
+/// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtSegmentEnd {
+    /// It goes on: groups wait in memory, neither written nor durable, up to two of the agreed size.
+    GoOn,
+    /// It waits: a group that was appended is written.
+    Wait,
+}
+
 impl Options {
-    /// A segment has room for its header and for something else, and ends with a block.
+    /// Corrects the options: a segment has room for its header and a frame, and ends with a block.
     pub(crate) fn sound(mut self) -> Self {
         let block = BLOCK as u64;
         self.small_runs = self.small_runs.max(2);
@@ -74,7 +86,7 @@ impl Options {
         self
     }
 
-    /// Bytes of a segment that a group of the agreed size takes, with the mark behind it.
+    /// Bytes of a segment for a group of the agreed size, with the mark behind it.
     pub(crate) fn agreed_frame(&self) -> usize {
         usize::try_from(self.max_group_bytes.saturating_add(OF_FRAME)).unwrap_or(usize::MAX / 2)
     }
@@ -97,6 +109,7 @@ impl Default for Options {
             buffered_for: Duration::from_millis(50),
             retry_after: Duration::from_secs(1),
             workers: Workers::Threads,
+            at_segment_end: AtSegmentEnd::GoOn,
         }
     }
 }

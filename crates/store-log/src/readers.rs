@@ -1,4 +1,5 @@
-//! A few threads that read runs side by side, for look-ups that need many blocks. What the owner waits for goes first.
+//! A few threads that read runs in parallel, for look-ups that need many blocks. Reads for which the owner waits come
+//! first.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,15 +23,15 @@ pub(crate) struct Readers {
 
 #[derive(Default)]
 struct Jobs {
-    /// By [`For`].
+    /// Waiting reads, by [`For`].
     waiting: [VecDeque<Job>; 3],
     closed: bool,
 }
 
-/// Whom a read is for; who stands first here is served first.
+/// The priority of a read; the first variant is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum For {
-    /// The owner's thread, and everybody with it.
+    /// The owner's thread waits, and with it all callers.
     Owner,
     /// A page that the owner has asked for, while it goes on.
     Page,
@@ -39,7 +40,7 @@ pub(crate) enum For {
 }
 
 impl Jobs {
-    /// The next one of those that go before or with `last`.
+    /// The next read of priority `last` or higher.
     fn next(&mut self, last: For) -> Option<Job> {
         self.waiting[..=last as usize].iter_mut().find_map(VecDeque::pop_front)
     }
@@ -52,8 +53,8 @@ impl fmt::Debug for Readers {
 }
 
 impl Readers {
-    /// Does all of them, the caller's thread included, and gives what they have read, in no order. The caller's thread does nothing that
-    /// is less urgent.
+    /// Makes all reads, also on the caller's thread, and returns their results in no order. The caller's thread makes
+    /// no read of a lower priority.
     pub(crate) fn all<T: Send + 'static>(&self, whom: For, reads: Vec<Read<T>>) -> Result<Vec<T>, Trouble> {
         let count = reads.len();
         let results = self.ask(whom, reads);
@@ -85,7 +86,7 @@ impl Readers {
         results
     }
 
-    /// A reader's life. A panic ends the reader, and with it the store; whoever waits hears that there is no answer.
+    /// A reader's loop. A panic ends the reader, and with it the store; waiting callers learn that there is no answer.
     pub(crate) fn run(&self) {
         let mut jobs = lock(&self.jobs);
         loop {
@@ -101,7 +102,7 @@ impl Readers {
         }
     }
 
-    /// Sends the readers home.
+    /// Stops the readers.
     pub(crate) fn close(&self) {
         lock(&self.jobs).closed = true;
         self.more.notify_all();
@@ -118,8 +119,8 @@ mod tests {
 
     use super::*;
 
-    /// Story: all reads stood in one line. A look-up of the owner waited until a flush of a hundred thousand changed messages had read its
-    /// rows, and read some of them itself.
+    /// Story: all reads stood in one line. A look-up of the owner waited until a flush of a hundred thousand changed
+    /// messages had read its rows, and read some of them itself.
     #[test]
     fn the_owners_reads_go_before_those_of_flushes_and_merges() {
         let readers = Readers::default();

@@ -20,26 +20,26 @@ use crate::folder::{RESERVE, RESERVE_BYTES};
 use crate::mem::Mem;
 use crate::options::Options;
 
-/// Bytes of a run besides what its messages take: its head, its footer, its list of queues. The cushion has room for them.
+/// Bytes of a run besides its messages: its head, its footer, its list of queues. The cushion has room for them.
 pub(crate) const RUN: u64 = 2048;
-/// Bytes that a queue takes in the state file at most, its histogram apart.
+/// Largest size of a queue in the state file in bytes, without its histogram.
 const QUEUE: u64 = 512;
-/// Bytes that a record adds to the state file at most: a column of a histogram, or an id that is gone of a run.
+/// Largest number of bytes that a record adds to the state file: a column of a histogram, or a removed id of a run.
 const RECORD: u64 = 12;
-/// The reserve grows by so much at a time.
+/// The reserve grows in steps of this size.
 const STEP: u64 = 64 * 1024;
 
-/// Bytes that the flush of a memtable takes at most, besides what the state file has already.
+/// Largest size of the flush of a memtable in bytes, besides the present state file.
 pub(crate) fn of_table(mem: &Mem) -> u64 {
     mem.extent().most + of_state(mem)
 }
 
-/// Bytes that it adds to the state file at most.
+/// Largest number of bytes that it adds to the state file.
 pub(crate) fn of_state(mem: &Mem) -> u64 {
     mem.queues().len() as u64 * QUEUE + mem.records() * RECORD
 }
 
-/// Bytes that come into the memtables before the owner asks for room again, as a flush writes them.
+/// Largest number of bytes that the memtables gain before the owner asks for room again, as a flush writes them.
 pub(crate) fn cushion(options: &Options) -> u64 {
     2 * options.max_group_bytes
 }

@@ -13,14 +13,14 @@
 //! |---|---|
 //! | `block` | the bytes around everything: head, blocks, footer |
 //! | `leaf`, `index` | sorted entries of numbers, and how one is found |
-//! | `sorter` | brings entries into order in bounded memory |
-//! | `filter` | tells that a key is not there |
+//! | `sorter` | sorts entries in bounded memory |
+//! | `filter` | excludes keys that a run does not have |
 //! | `hash` | the hashes of keys and dedupe ids |
-//! | `live` | which rows of a run still count |
+//! | `live` | the live rows of a run |
 //! | `row` | one message, not decoded |
 //! | `writer` | makes a run |
-//! | `opened` | a run that can be asked |
-//! | `find`, `scan`, `answers` | the questions |
+//! | `opened` | a run that is open for queries |
+//! | `find`, `scan`, `answers` | the queries |
 //! | `verify` | reads every byte |
 
 mod answers;

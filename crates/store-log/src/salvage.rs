@@ -1,20 +1,21 @@
-//! A data folder out of a damaged one: everything that can be proved, and a list of what cannot.
+//! Makes a data folder from a damaged one: everything that can be proved, and a list of the rest.
 //!
-//! The damaged folder is read only. Whatever a checksum proves is folded as an owner would fold it: rows of runs, newest first,
-//! under the records of the journal behind the last cut. The result is written through a [`LogStore`] of its own, so it is a valid
-//! folder by construction. In memory are sets of ids and what the journal says of each message, but no bodies.
+//! The damaged folder is only read. Everything that a checksum proves is folded as an owner would fold it: rows of
+//! runs, newest first, under the records of the journal behind the last cut. The result is written through a separate
+//! [`crate::LogStore`], so it is a valid folder by construction. Memory holds sets of ids and the journal's state of
+//! each message, but no bodies.
 //!
 //! | module | noun |
 //! |---|---|
 //! | `source` | the damaged folder, which is never written to |
-//! | `listing` | which files count, with a manifest or without |
+//! | `listing` | the valid files, with a manifest or without |
 //! | `blocks` | the whole blocks of a run or of a state |
-//! | `pieces` | what the whole blocks of one run say |
+//! | `pieces` | the content of the whole blocks of one run |
 //! | `books` | the whole blocks of the state |
 //! | `frames` | the whole frames of the journal |
-//! | `overlay` | what the journal says of each message |
+//! | `overlay` | the journal's state of each message |
 //! | `target` | the new folder |
-//! | `loss` | what is lost |
+//! | `loss` | the losses |
 
 mod blocks;
 mod books;
@@ -50,11 +51,11 @@ use target::{Over, Target};
 
 pub use loss::Loss;
 
-/// So many ids are left out behind the greatest one that was found, if anything is damaged: a message of which nothing was found may
+/// Number of ids that are skipped behind the greatest one found, if anything is damaged: a completely lost message may
 /// have had one of them.
 const IDS_AHEAD: u64 = 1 << 32;
 
-/// What came of a damaged folder.
+/// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
     /// Unsettled messages in the new folder.
@@ -63,24 +64,24 @@ pub struct SalvageReport {
     pub answers: u64,
     /// Places of the old folder that could not be read.
     pub damage: Vec<Problem>,
-    /// What is lost by it. Empty: nothing is.
+    /// The losses. Empty: nothing is lost.
     pub losses: Vec<Loss>,
 }
 
-/// Makes a data folder in `dir`, which must not be there, out of everything in `src` that can be proved.
+/// Makes a data folder in `dir`, which must not exist, from everything in `src` that can be proved.
 ///
-/// `src` is never written to. The epochs of the new folder start far above those of `src`, as after a restore. If the process is
-/// killed meanwhile, `dir` is not complete: remove it.
+/// `src` is never written to. The epochs of the new folder start far above those of `src`, as after a restore. If the
+/// process is killed meanwhile, `dir` is not complete: remove it.
 ///
 /// # Errors
-/// [`ErrorKind::Fenced`] if another process has `src` open, [`ErrorKind::Corrupt`] if there is nothing in it to start from,
-/// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk says no, or if `dir` exists. Damage is no error but
-/// [`SalvageReport::losses`].
+/// [`ErrorKind::Fenced`] if another process has `src` open, [`ErrorKind::Corrupt`] if it has nothing to start from,
+/// [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns an error, or if `dir` exists. Damage is no error
+/// but [`SalvageReport::losses`].
 pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<SalvageReport, StoreError> {
     salvage_from(&RealDisk::new(src.as_ref()), dir.as_ref())
 }
 
-/// As [`salvage`], from a disk of the caller's own.
+/// Like [`salvage`], from a disk of the caller's own.
 ///
 /// # Errors
 /// As [`salvage`].
@@ -137,13 +138,13 @@ struct Salvage<'a> {
     seen: RoaringTreemap,
     /// Ids whose newest row cannot be read.
     missing: RoaringTreemap,
-    /// Of each damaged run, some of these, and when they were due.
+    /// For each damaged run, some of these, and their due times.
     stretches: Vec<(RoaringTreemap, Vec<Loss>)>,
     report: SalvageReport,
 }
 
 impl Salvage<'_> {
-    /// Writes the messages that the journal holds whole, and the answers in it.
+    /// Writes the messages that the journal holds completely, and its answers.
     fn journal(&mut self, frames: &Frames<'_>) -> Result<(), StoreError> {
         let from = self.books.fold_from();
         let engine = self.target.clock().engine;
@@ -162,7 +163,7 @@ impl Salvage<'_> {
         self.target.flush(&mut self.report)
     }
 
-    /// Writes what counts of a run. Runs come newest first.
+    /// Writes the live rows of a run. Runs come newest first.
     fn run(&mut self, source: &Source<'_>, entry: &RunEntry, pieces: &Pieces) -> Result<(), StoreError> {
         let mut read = RoaringTreemap::new();
         let engine = self.target.clock().engine;
@@ -227,7 +228,7 @@ impl Salvage<'_> {
     }
 }
 
-/// Notes damage and goes on; anything else ends the salvage.
+/// Records damage and continues; any other error ends the salvage.
 fn note<T>(result: Result<T, Trouble>, report: &mut SalvageReport) -> Result<Option<T>, StoreError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -239,7 +240,7 @@ fn note<T>(result: Result<T, Trouble>, report: &mut SalvageReport) -> Result<Opt
     }
 }
 
-/// Behind the last record that was seen.
+/// The position behind the last record that was read, or the cut.
 fn clip(from: Lsn, cut: Lsn) -> Lsn {
     from.max(cut.next())
 }

@@ -1,8 +1,8 @@
-//! What the driver's side of the store and its workers share.
+//! The state that the driver's side of the store shares with its workers.
 //!
 //! Locks, in the order in which they are taken: `work`, `preparing`, `manifest`, `pins`, `journal`, `view`, then the
-//! syncer's own. The driver takes only the last three (a group larger than a segment apart), and nobody holds those during
-//! a call to the disk.
+//! syncer's own. The driver takes only the last three (except for a group larger than a segment), and no thread holds
+//! those during a call to the disk.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,19 +39,19 @@ pub(crate) struct Shared {
     pub(crate) free: AtomicU64,
     /// Whether the last flush has found no room.
     stuck: AtomicBool,
-    /// Whether somebody works with the frozen memtables: writes them to a run, or adds to them.
+    /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,
     pub(crate) preparer_bell: Bell,
     pub(crate) background_bell: Bell,
     pub(crate) loader: Loader,
     pub(crate) readers: Readers,
-    /// What is behind the active memtable.
+    /// Everything behind the active memtable.
     view: Mutex<Arc<View>>,
     pub(crate) work: Mutex<Work>,
     /// Memory for the next memtable.
     spare: Mutex<Option<Mem>>,
     pins: Mutex<Pins>,
-    /// Held while a segment is made, so that they are listed in the order of their numbers.
+    /// Held while a segment is made, so that segments are listed in the order of their numbers.
     pub(crate) preparing: Mutex<()>,
     next_file: AtomicU64,
     /// Held while the manifest is replaced.
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     stopping: AtomicBool,
 }
 
-/// What a new owner starts with.
+/// The initial state of a new owner.
 pub(crate) struct Start {
     pub(crate) syncer: Syncer,
     pub(crate) manifest: Manifest,
@@ -71,19 +71,19 @@ pub(crate) struct Start {
     pub(crate) work: Work,
 }
 
-/// Which segments there are besides the one in use.
+/// The segments besides the one in use.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    /// Listed and ready to take frames. The last one is the ballast: see [`crate::journal::preparer`].
+    /// Listed and ready for frames. The last one is the ballast: see [`crate::journal::preparer`].
     pub(crate) prepared: VecDeque<Prepared>,
     /// Full and durable, oldest first.
     pub(crate) sealed: Vec<Sealed>,
-    /// Not listed any more; prepared again, or removed.
+    /// No longer listed; to be prepared again, or removed.
     pub(crate) spares: Vec<SegmentEntry>,
     pub(crate) space: Space,
 }
 
-/// Files that must stay because somebody copies them.
+/// Files that must stay because they are being copied.
 #[derive(Debug, Default)]
 struct Pins {
     count: usize,
@@ -91,23 +91,23 @@ struct Pins {
     files: Vec<String>,
 }
 
-/// What the disk said when room was last asked for.
+/// The state of the disk at the last check of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Space {
-    /// There is room, or nobody has asked since there was.
+    /// There is room, or no check has found otherwise.
     Enough,
-    /// None for the next segment, or not enough for the next flush.
+    /// No room for the next segment, or not enough for the next flush.
     Short,
 }
 
-/// What a worker did.
+/// The result of a worker's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worked {
-    /// There was something to do, and it is done; there may be more.
+    /// The step did something; there may be more to do.
     Done,
     /// There was nothing to do.
     Nothing,
-    /// It could not be done now; try again after [`Options::retry_after`](crate::Options::retry_after).
+    /// The step failed; try again after [`Options::retry_after`](crate::Options::retry_after).
     Later,
 }
 
@@ -153,19 +153,19 @@ impl Shared {
         lock(&self.journal)
     }
 
-    /// Changes the journal, and tells those who wait for it.
+    /// Changes the journal, and notifies the threads that wait for it.
     pub(crate) fn change_journal<T>(&self, change: impl FnOnce(&mut Journal) -> T) -> T {
         let changed = change(&mut self.journal());
         self.journal_changed.notify_all();
         changed
     }
 
-    /// Waits until the journal is changed by another.
+    /// Waits until another thread changes the journal.
     pub(crate) fn wait_for_journal<'a>(&self, journal: MutexGuard<'a, Journal>) -> MutexGuard<'a, Journal> {
         self.journal_changed.wait(journal).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the manifest by a changed one. When it cannot be told which of the two counts, the store is poisoned, so
+    /// Replaces the manifest by a changed one. When it is unknown which of the two is valid, the store is poisoned, so
     /// that no file of either is touched again.
     pub(crate) fn change_manifest<T>(
         &self,
@@ -190,17 +190,17 @@ impl Shared {
         }
     }
 
-    /// What the manifest lists at this moment.
+    /// The present manifest.
     pub(crate) fn manifest(&self) -> Manifest {
         lock(&self.manifest).clone()
     }
 
-    /// What is behind the active memtable.
+    /// The present view.
     pub(crate) fn view(&self) -> Arc<View> {
         Arc::clone(&lock(&self.view))
     }
 
-    /// Replaces the view. Only the owner freezes, and only the background worker does anything else.
+    /// Replaces the view. Only the owner freezes; only the background worker makes other changes.
     pub(crate) fn set_view(&self, change: impl FnOnce(View) -> View) {
         let new = {
             let mut view = lock(&self.view);
@@ -210,7 +210,7 @@ impl Shared {
         self.loader.forget_all_but(&new);
     }
 
-    /// Whether the last flush has found no room.
+    /// Whether the last flush found no room.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stuck.load(Ordering::Acquire)
     }
@@ -219,12 +219,12 @@ impl Shared {
         self.stuck.store(stuck, Ordering::Release);
     }
 
-    /// Keeps others from changing what is frozen until it is dropped; `None` while somebody else does.
+    /// Keeps other threads from changing the frozen memtables until it is dropped; `None` while another thread has it.
     pub(crate) fn hold_frozen(&self) -> Option<FrozenHold<'_>> {
         FrozenHold::take(&self.frozen_held)
     }
 
-    /// Keeps the memory of a memtable that nobody reads any more.
+    /// Keeps the memory of an unused memtable.
     pub(crate) fn recycle(&self, mem: Arc<Mem>) {
         if let Some(mem) = Arc::into_inner(mem) {
             *lock(&self.spare) = Some(mem);
@@ -236,12 +236,12 @@ impl Shared {
         lock(&self.spare).take().unwrap_or_default()
     }
 
-    /// From now on no file is removed or used again.
+    /// Keeps all files from being removed or reused from now on.
     pub(crate) fn pin(&self) {
         lock(&self.pins).count += 1;
     }
 
-    /// Takes a pin back; behind the last one everything goes that has waited for it.
+    /// Releases a pin; the last release removes everything that has waited for it.
     pub(crate) fn unpin(&self) {
         let Pins { segments, files, .. } = {
             let mut pins = lock(&self.pins);
@@ -261,7 +261,7 @@ impl Shared {
         self.preparer_bell.ring();
     }
 
-    /// Removes a file that is listed no more, once nobody copies it.
+    /// Removes an unlisted file, once it is not being copied.
     pub(crate) fn remove_later(&self, name: String) {
         let mut pins = lock(&self.pins);
         if pins.count > 0 {
@@ -272,7 +272,7 @@ impl Shared {
         let _ = self.disk.remove(&name); // or it is removed by the next owner
     }
 
-    /// Segments that are listed no more may be used again, once nobody copies them.
+    /// Makes unlisted segments available again, once they are not being copied.
     pub(crate) fn drop_segments(&self, gone: &[SegmentEntry]) {
         let mut pins = lock(&self.pins);
         let spares = if pins.count > 0 {
@@ -304,7 +304,7 @@ impl Shared {
         (self.waker)();
     }
 
-    /// Whether the workers should go home.
+    /// Whether the workers should stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire) || self.poison.get().is_some()
     }
@@ -325,7 +325,7 @@ impl Shared {
     }
 }
 
-/// See [`Shared::hold_frozen`].
+/// The right to change the frozen memtables: see [`Shared::hold_frozen`].
 #[derive(Debug)]
 pub(crate) struct FrozenHold<'a>(&'a AtomicBool);
 
@@ -346,8 +346,8 @@ impl Drop for FrozenHold<'_> {
 mod tests {
     use super::*;
 
-    /// Story: who asked in vain gave back what somebody else held. The owner then joined memtables that a flush was writing, and the
-    /// books counted their records twice.
+    /// Story: a caller that asked in vain gave back what another one held. The owner then joined memtables that a flush
+    /// was writing, and the books counted their records twice.
     #[test]
     fn asking_in_vain_gives_nothing_back() {
         let held = AtomicBool::new(false);

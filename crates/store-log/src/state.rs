@@ -1,4 +1,4 @@
-//! The state file: the books of all queues as of the last cut, and what is gone of each run.
+//! The state file: the books of all queues as of the last cut, and the removed rows of each run.
 //!
 //! It is written whole, at each flush and at each merge, and never changed. Head of the file:
 //!
@@ -46,7 +46,7 @@ use crate::run::{Live, Mask, Run};
 const FILE_HEAD: usize = 64;
 const HEAD: usize = 32;
 const MAGIC: [u8; 8] = *b"dw-state";
-/// A block is closed when it has so many bytes.
+/// A block is closed when it has this many bytes.
 const BLOCK: usize = 32 * 1024;
 /// Blocks are written and synced together.
 const PIECE: usize = 1024 * 1024;
@@ -60,23 +60,23 @@ enum Kind {
     End = 4,
 }
 
-/// What is gone of a run.
+/// The removed rows of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Lost {
     pub(crate) no: FileNo,
     pub(crate) removed: RoaringTreemap,
-    /// By the run's number of the queue.
+    /// Masks, by the run's number of the queue.
     pub(crate) masks: Vec<(u32, Mask)>,
 }
 
-/// What a state file says.
+/// The content of a state file.
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) ledger: Ledger,
     pub(crate) lost: Vec<Lost>,
 }
 
-/// Writes a state file and makes it durable; nothing lists it yet.
+/// Writes a state file and makes it durable; no manifest lists it yet.
 pub(crate) fn write(
     disk: &dyn Disk,
     no: FileNo,
@@ -143,7 +143,7 @@ pub(crate) fn write(
     Ok(StateEntry { bytes: out.written, ..entry })
 }
 
-/// Gives an attempt up.
+/// Removes an incomplete file.
 pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
     let _ = disk.remove(&no.state_temp()); // or it is removed by the next owner
     let _ = disk.remove(&no.state());
@@ -155,12 +155,12 @@ struct Out {
     temp: String,
     entry: StateEntry,
     written: u64,
-    /// Blocks that are complete.
+    /// Complete blocks.
     ready: Vec<u8>,
     block: Block,
 }
 
-/// The block that is being filled.
+/// The present block.
 #[derive(Debug)]
 struct Block {
     kind: Kind,
@@ -224,7 +224,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     let file = match disk.open(&name, Access::Read) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Problem::new(name, 0, "the manifest lists this state, and it is not there").into());
+            return Err(Problem::new(name, 0, "the manifest lists this state, which is missing").into());
         }
         Err(error) => return Err(failed("open", &name)(error).into()),
     };
@@ -236,7 +236,7 @@ pub(crate) fn read(disk: &dyn Disk, entry: &StateEntry) -> Result<State, Trouble
     let mut bytes = [0; FILE_HEAD];
     file.read_at(&mut bytes, 0).map_err(failed("read", &name))?;
     if bytes[..8] != MAGIC {
-        return Err(Problem::new(name, 0, "this is no state of duewheel").into());
+        return Err(Problem::new(name, 0, "this is not a state of duewheel").into());
     }
     let version = u32_at(&bytes, 8);
     if bytes[..] != head(entry, version) || !knows_format(version) {
@@ -264,7 +264,7 @@ struct Reading {
     name: String,
     entry: StateEntry,
     at: u64,
-    /// Entries of each kind.
+    /// Number of entries of each kind.
     seen: [u64; 4],
 }
 
@@ -302,7 +302,8 @@ impl Reading {
     }
 }
 
-/// Takes in the payload of a block. `last` is the cut of the state; `seen` counts the entries that were met, and what the end says.
+/// Adds the payload of a block. `last` is the cut of the state; `seen` counts the entries that were read, and those
+/// that the end names.
 pub(crate) fn take(
     kind: u8,
     entries: u32,
@@ -324,7 +325,7 @@ pub(crate) fn take(
     }
 }
 
-/// Whether nothing of a state is missing.
+/// Whether the state is complete.
 pub(crate) fn is_complete(seen: &[u64; 4], state: &State) -> bool {
     let [books, queues, runs, ends] = *seen;
     (books, ends) == (1, 1) && state.lost.len() as u64 == runs && state.ledger.len() as u64 == queues

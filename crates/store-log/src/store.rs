@@ -1,4 +1,4 @@
-//! The store itself: every change in the journal and in the active memtable, which is cut off now and then.
+//! The store itself: every change goes to the journal and to the active memtable, which is cut off from time to time.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,13 +43,12 @@ use crate::work::Work;
 /// The embedded log store: one folder, one owner.
 ///
 /// Every change is a record in the journal, written by [`Store::append`] in one write per group and made durable by a
-/// worker. What the journal holds is in memory, too; half of it at a time is cut off and written to a sorted run, and
-/// runs are merged. So the memory that a store needs depends on its options, and only a few bytes for each message come
-/// on top.
+/// worker. The content of the journal is in memory, too; half of it at a time is cut off and written to a sorted run,
+/// and runs are merged. So the memory of a store depends on its options, plus a few bytes for each message.
 ///
 /// # Errors
-/// A write or sync that fails ends the store: every later call gives the same error, and what was under way is unknown
-/// until the folder is opened again. No sync is ever tried twice.
+/// A write or sync that fails ends the store: every later call returns the same error, and the outcome of calls in
+/// flight is unknown until the folder is opened again. No sync is ever retried.
 ///
 /// # Dropping
 /// A store that is dropped without [`Store::close`] leaves the folder as `kill -9` would: nothing more is written, its
@@ -81,11 +80,11 @@ use crate::work::Work;
 pub struct LogStore {
     shared: Arc<Shared>,
     writer: JournalWriter,
-    /// What has been appended since the last cut.
+    /// The records since the last cut.
     active: Mem,
-    /// Pages asked for, and the memtables that were cut off since; oldest first.
+    /// Requested pages, and the memtables that were cut off since; oldest first.
     asked: VecDeque<Vec<Arc<Mem>>>,
-    /// Pages that could not be read, to be asked for again.
+    /// Pages that could not be read, to be requested again.
     unread: VecDeque<Load>,
     /// When the last of them failed.
     unread_at: Option<Instant>,
@@ -93,36 +92,37 @@ pub struct LogStore {
     next_id: u64,
     messages: u64,
     habit: Habit,
-    /// When the last cut was made.
+    /// The engine time of the last cut.
     cut_at: EngineMs,
     workers: Vec<JoinHandle<()>>,
-    /// `None` once the store is closed.
+    /// The lock of the folder; `None` once the store is closed.
     lock: Option<Box<dyn Held>>,
 }
 
-/// What the owner did after its last append.
+/// The last steps of the owner.
 ///
-/// An owner that asks for a sync after each append gets it begun before the table has taken the group in, so that the two
-/// run side by side. One that does not is not given syncs that it did not ask for.
+/// An owner that asks for a sync after each append gets it begun before the table has taken the group in, so that the
+/// two run side by side. One that does not is not given syncs that it did not ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Habit {
-    /// It asked for a sync.
+    /// It requested a sync.
     Synced,
-    /// It asked for a sync, and waited for it.
+    /// It requested a sync, and waited for it.
     Waited,
-    /// It has appended, and not asked yet.
+    /// It has appended, and requested no sync yet.
     Appended,
-    /// It appended again without asking in between.
+    /// It appended several times without a request in between.
     Gathers,
 }
 
-/// On a full disk a memtable of so many records is cut off if its run fits.
+/// On a full disk a memtable of this many records is cut off if its run fits.
 const TOLD: u64 = 500;
-/// While a flush goes on, the active memtable may have so many times its budget. (While it has no room: once.)
+/// Largest size of the active memtable during a flush, as a multiple of its budget. (While the flush has no room:
+/// once.)
 const SLOW: u64 = 4;
-/// On a full disk what was removed is told after so long at the latest, in ms.
+/// Longest time, in ms, until removals are flushed on a full disk.
 const TELL_MS: u64 = 1_000;
-/// Frozen memtables that wait for room are joined up to so many records.
+/// Frozen memtables that wait for room are joined up to this number of records.
 const JOINED: u64 = 128 * 1024;
 
 /// Runs the background work of a store step by step, for simulations that open it with [`Workers::ByHand`].
@@ -132,13 +132,13 @@ const JOINED: u64 = 128 * 1024;
 pub struct Hands(Arc<Shared>);
 
 impl LogStore {
-    /// Opens the folder, which is made if it is not there. `waker` is called when something became durable or a page was
-    /// loaded.
+    /// Opens the folder, which is created if it is missing. `waker` is called when something became durable or a page
+    /// was loaded.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] if another process has the folder, [`ErrorKind::Corrupt`] if it is damaged below the durable
-    /// watermark or of an unknown format (with file and offset), [`ErrorKind::Full`] if there is no room for a segment,
-    /// [`ErrorKind::Unavailable`] if the disk says no. After an error nothing that counts has been changed.
+    /// [`ErrorKind::Fenced`] if another process has the folder, [`ErrorKind::Corrupt`] if it is damaged below the
+    /// durable watermark or of an unknown format (with file and offset), [`ErrorKind::Full`] if there is no room for a
+    /// segment, [`ErrorKind::Unavailable`] if the disk returns an error. After an error no valid data was changed.
     pub fn open(dir: impl AsRef<Path>, options: Options, waker: Waker) -> Result<Self, StoreError> {
         let disk = RealDisk::new(dir.as_ref());
         Self::open_on(Arc::new(disk), options, waker).map_err(|error| {
@@ -186,12 +186,12 @@ impl LogStore {
         Ok(store)
     }
 
-    /// What runs the background work when [`Options::workers`] says [`Workers::ByHand`].
+    /// Returns the handle that runs the background work when [`Options::workers`] is [`Workers::ByHand`].
     pub fn hands(&self) -> Hands {
         Hands(Arc::clone(&self.shared))
     }
 
-    /// What makes copies of the folder while the store works.
+    /// Returns the handle that makes copies of the folder while the store works.
     pub fn backup_handle(&self) -> Backup {
         Backup(Arc::clone(&self.shared))
     }
@@ -235,6 +235,12 @@ impl LogStore {
         }
     }
 
+    /// Lets what waits for the next journal segment go on.
+    fn go_on(&mut self) -> Result<(), StoreError> {
+        let gone_on = self.writer.go_on();
+        self.or_poison(gone_on)
+    }
+
     /// Lets an error end the store.
     fn or_poison<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &result {
@@ -251,7 +257,7 @@ impl LogStore {
                 || self.active.records() >= options.journal_records / 2)
     }
 
-    /// Whether it is worth the while to cut here.
+    /// Whether the active memtable should be cut here.
     fn is_due(&self) -> bool {
         if self.is_full() {
             return true;
@@ -276,7 +282,7 @@ impl LogStore {
         }
     }
 
-    /// The room there is, unless what waits to be written has reached its bound.
+    /// Reduces the room if the data that waits to be written has reached its bound.
     fn bounded(&self, room: Room) -> Room {
         let shared = &self.shared;
         let options = &shared.options;
@@ -299,7 +305,8 @@ impl LogStore {
         if written_again || self.writer.is_at_the_end() { Room::RemoveOnly } else { room }
     }
 
-    /// Whether a purge should be told though there is room: less is free than the runs take that it may have emptied.
+    /// Whether a purge should be flushed though there is room: less is free than the size of the runs that it may have
+    /// emptied.
     fn should_tell(&self) -> bool {
         let runs = || self.shared.view().parts.iter().map(|part| part.run.entry().bytes).sum::<u64>();
         self.active.has_purges() && self.has_waited() && self.shared.free.load(Relaxed) < runs()
@@ -310,16 +317,18 @@ impl LogStore {
         now.0.saturating_sub(self.cut_at.0) >= TELL_MS
     }
 
-    /// Whether enough was removed since the last cut, or some of it long enough ago, that it should be told on a full disk.
+    /// Whether enough was removed since the last cut, or some of it long enough ago, that it should be flushed on a
+    /// full disk.
     fn has_removed(&self) -> bool {
         let removals = self.active.removals();
         self.active.has_purges() || removals >= TOLD || (removals > 0 && self.has_waited())
     }
 
-    /// Freezes the active memtable for the background worker, if it is due and the one before is done with; or if there is no
-    /// room for that one, and this one makes it smaller.
+    /// Freezes the active memtable for the background worker, if it is due and the former one is flushed; or if there
+    /// is no room for that one, and this one makes it smaller.
     fn cut_if_due(&mut self) {
-        if self.active.is_empty() {
+        // What is frozen must be in the journal: its flush waits until it is durable there.
+        if self.active.is_empty() || self.writer.is_turning() {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -362,7 +371,7 @@ impl LogStore {
         self.shared.background_bell.ring();
     }
 
-    /// Makes one of the last two frozen memtables while they are small, so that there are never many.
+    /// Joins the last two frozen memtables while they are small, so that there are never many.
     fn join_small(&self) {
         let view = self.shared.view();
         let [.., older, newer] = &view.frozen[..] else { return };
@@ -381,13 +390,13 @@ impl LogStore {
     }
 
     fn ask_for_page(&mut self, load: Load) {
-        let request = Request::new(load, self.writer.written(), self.shared.view(), &mut self.active);
+        let request = Request::new(load, self.writer.last(), self.shared.view(), &mut self.active);
         self.asked.push_back(Vec::new());
         self.shared.loader.ask(request);
     }
 
-    /// Asks for pages again that could not be read, after a pause. They are asked for anew, as of now: a request that waits would keep
-    /// the memtables of its time.
+    /// Requests pages again that could not be read, after a pause. The requests are new, as of now: a waiting request
+    /// would keep the memtables of its time.
     fn ask_again(&mut self) {
         // Whoever works by hand makes the pauses.
         let by_hand = self.shared.options.workers == Workers::ByHand;
@@ -405,9 +414,9 @@ impl LogStore {
         self.shared.reserve.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
     }
 
-    /// Takes in what was written.
+    /// Adds a written group to the memtable.
     fn take(&mut self, group: &Group) -> Result<(), StoreError> {
-        for (record, bytes) in group.records.iter().zip(self.writer.appended()) {
+        for (record, bytes) in group.records.iter().zip(self.writer.records()) {
             self.active.push(record, bytes)?;
             match record {
                 Record::Put { message, was, .. } => {
@@ -427,7 +436,7 @@ impl LogStore {
         Ok(())
     }
 
-    /// Sends the workers home and gives the folder up.
+    /// Stops and joins the workers, and releases the folder.
     fn end(&mut self) {
         self.shared.stop();
         for worker in self.workers.drain(..) {
@@ -469,6 +478,7 @@ impl Store for LogStore {
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.check()?;
+        self.go_on()?;
         self.habit = Habit::Synced;
         self.ask();
         Ok(())
@@ -479,12 +489,17 @@ impl Store for LogStore {
         self.habit = Habit::Waited;
         if self.shared.options.sync == SyncMode::Fsync {
             self.shared.syncer.ask_here(&self.shared);
+            if self.writer.is_turning() {
+                self.go_on()?;
+                self.shared.syncer.ask_here(&self.shared);
+            }
         }
         self.check()
     }
 
     fn progress(&mut self) -> Result<Progress, StoreError> {
         self.check()?;
+        self.go_on()?;
         let written = self.writer.written();
         let durable = match self.shared.options.sync {
             SyncMode::Fsync => self.shared.syncer.synced(),
@@ -497,6 +512,9 @@ impl Store for LogStore {
         if self.lock.is_none() {
             return Room::SettleOnly;
         }
+        if self.go_on().is_err() {
+            return Room::SettleOnly;
+        }
         self.cut_if_due();
         self.note_memory();
         let shared = &*Arc::clone(&self.shared);
@@ -505,7 +523,8 @@ impl Store for LogStore {
                 Room::SettleOnly
             }
             Room::Enough if self.is_full() && !shared.view().frozen.is_empty() => self.bounded(Room::Busy),
-            Room::Enough | Room::Busy => self.bounded(Room::Enough),
+            Room::Enough => self.bounded(Room::Enough),
+            Room::Busy => self.bounded(Room::Busy),
             Room::SettleOnly | Room::RemoveOnly => self.bounded(Room::SettleOnly),
         }
     }
@@ -525,7 +544,8 @@ impl Store for LogStore {
         };
         let before = (found.rows.len(), found.answers.len());
         match finder.find(lookups, found).map_err(StoreError::from) {
-            // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere is in doubt.
+            // The disk would not give a block. Nothing has been changed, and nothing that is asked for elsewhere is in
+            // doubt.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 found.rows.truncate(before.0);
                 found.answers.truncate(before.1);
@@ -638,7 +658,7 @@ impl Store for LogStore {
 }
 
 impl Hands {
-    /// Syncs the journal once, if something was asked for.
+    /// Syncs the journal once, if a sync was requested.
     pub fn sync(&self) -> Worked {
         self.guarded(syncer::step, "duewheel-sync")
     }
@@ -648,34 +668,35 @@ impl Hands {
         self.guarded(preparer::step, "duewheel-prep")
     }
 
-    /// Writes the memtable that was cut off to a run, if there is one.
+    /// Writes the frozen memtable to a run, if there is one.
     pub fn flush(&self) -> Worked {
         self.guarded(flush::flush, "duewheel-merge")
     }
 
-    /// Does a slice of a merge, or plans one, if one is worth it.
+    /// Does a slice of a merge, or plans one, if it is worthwhile.
     pub fn merge(&self) -> Worked {
         self.guarded(merging::merge, "duewheel-merge")
     }
 
-    /// Loads one page, if one was asked for. [`Store::loaded`] does so by itself.
+    /// Loads one page, if one was requested. [`Store::loaded`] does so by itself.
     pub fn load(&self) -> Worked {
         self.guarded(loading::step, "duewheel-load")
     }
 
-    /// Bytes that the store believes to be kept aside for the next state file.
+    /// Bytes that the store believes to be reserved for the next state file.
     pub fn reserved(&self) -> u64 {
         self.0.reserve.reserved.load(Relaxed)
     }
 
-    /// As a thread of the store would: a panic ends the store before it goes on.
+    /// Runs a step like a thread of the store: a panic ends the store before it is passed on.
     fn guarded(&self, step: fn(&Shared) -> Worked, name: &str) -> Worked {
         let _guard = PoisonOnPanic(&self.0, name);
         step(&self.0)
     }
 }
 
-/// A worker that panics must not leave its owner waiting. The store has ended for good: what has panicked once would panic again.
+/// Poisons the store when its worker panics, so that the owner does not wait. The store has ended permanently: a panic
+/// would repeat.
 struct PoisonOnPanic<'a>(&'a Shared, &'a str);
 
 impl Drop for PoisonOnPanic<'_> {

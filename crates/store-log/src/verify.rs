@@ -1,4 +1,4 @@
-//! Checks every byte of a data folder that counts, and writes nothing.
+//! Checks every valid byte of a data folder, and writes nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -22,21 +22,22 @@ use crate::readers::{For, Readers};
 use crate::run;
 use crate::view::View;
 
-/// Messages that are looked up at a time.
+/// Number of messages that are looked up at a time.
 const TOGETHER: usize = 1_000;
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Files that the manifest lists, and the manifest itself.
+    /// Number of files that the manifest lists, including the manifest.
     pub files: u64,
     /// Bytes in them.
     pub bytes: u64,
-    /// Records in the journal.
+    /// Number of records in the journal.
     pub records: u64,
-    /// Unsettled messages; only if there is no problem.
+    /// Number of unsettled messages; only if there is no problem.
     pub messages: u64,
-    /// Groups at the end of the journal that a crash may have kept from the disk. The next owner writes them again.
+    /// Number of groups at the end of the journal that may not be on the disk after a crash. The next owner writes them
+    /// again.
     pub unproven_groups: u64,
     /// Damage. Empty: the folder opens, and nothing that was durable is missing.
     pub problems: Vec<Problem>,
@@ -44,8 +45,8 @@ pub struct Report {
 
 /// Checks a data folder.
 ///
-/// Works while no process has the folder open: a server's files change under the reader's hands. Several may verify at
-/// the same time. A folder without a `LOCK` (a copy) is taken as it is.
+/// No process may have the folder open, because a server's files change during the check. Several processes may verify
+/// at the same time. A folder without a `LOCK` (a copy) is checked without a lock.
 ///
 /// # Errors
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a server has the folder open,
@@ -112,7 +113,7 @@ fn missing_manifest(disk: &dyn Disk) -> Option<Problem> {
     let data = [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")].into_iter().any(|(dir, ending)| {
         disk.list(dir).is_ok_and(|names| names.iter().any(|name| name.ends_with(ending)))
     });
-    let what = if data { "the manifest is missing" } else { "this is no data folder of duewheel" };
+    let what = if data { "the manifest is missing" } else { "this is not a data folder of duewheel" };
     Some(Problem::new(MANIFEST, 0, what))
 }
 
@@ -123,7 +124,7 @@ fn note(replayed: &Replayed, report: &mut Report) {
     report.records = replayed.used.iter().map(|s| s.records()).sum::<u64>() + unproven;
 }
 
-/// The messages of each queue are as many as the books say.
+/// Checks that the messages of each queue are as many as the books count.
 fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
     let mut left: BTreeMap<QueueName, i128> = BTreeMap::new();
     for row in replayed.ledger.rows() {
@@ -145,7 +146,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), Trouble> {
     }
 }
 
-/// What the journal changes is there.
+/// Checks that the messages which the journal changes exist.
 fn found(view: &View) -> Result<(), Trouble> {
     let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
     let readers = Readers::default();
@@ -153,7 +154,7 @@ fn found(view: &View) -> Result<(), Trouble> {
     ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 
-/// Every segment by itself, also behind a damaged one, so that the report names all that are.
+/// Checks every segment by itself, also behind a damaged one, so that the report names every damaged segment.
 fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> Result<(), StoreError> {
     let mut headers: Vec<Option<Header>> = Vec::new();
     for entry in &manifest.segments {
@@ -175,7 +176,7 @@ fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut Report) -> 
     Ok(())
 }
 
-/// Every frame of a segment that is followed by another; behind damage it goes on with the next whole frame.
+/// Checks every frame of a segment that is followed by another; behind damage it continues with the next whole frame.
 fn check_frames(
     segment: SegmentReader,
     header: &Header,

@@ -1,4 +1,4 @@
-//! What is behind the active memtable: what is frozen, and the runs.
+//! A view: everything behind the active memtable, that is frozen memtables and runs.
 
 use std::sync::Arc;
 
@@ -7,17 +7,17 @@ use duewheel_core::QueueName;
 use crate::mem::Mem;
 use crate::run::{Live, Mask, Run};
 
-/// A snapshot; replaced as a whole. Whoever has one can read all of it, whatever becomes of the files.
+/// A snapshot; replaced as a whole. Its holder can read all of it, whatever happens to the files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    /// The memtables that are written to a run together, oldest first. There is more than one only while the disk has no room for
-    /// the run: what was removed since makes it smaller.
+    /// The memtables that are written to a run together, oldest first. There is more than one only while the disk has
+    /// no room for the run: later removals make it smaller.
     pub(crate) frozen: Vec<Arc<Mem>>,
-    /// Oldest first.
+    /// Runs, oldest first.
     pub(crate) parts: Vec<Part>,
 }
 
-/// A run, and what of it counts.
+/// A run, and its live rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) run: Arc<Run>,
@@ -25,7 +25,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Whether nothing of it counts any more, answers apart.
+    /// Whether it has no live messages, answers apart.
     pub(crate) fn is_gone(&self) -> bool {
         if self.live.ids.is_empty() {
             return true;
@@ -40,7 +40,7 @@ impl Part {
         purged.len() == self.run.queues().len()
     }
 
-    /// About how many of its messages count; 0 only if none does.
+    /// Approximate number of its live messages; 0 only if there are none.
     pub(crate) fn messages(&self) -> u64 {
         if self.is_gone() {
             return 0;
@@ -51,7 +51,7 @@ impl Part {
         self.live.ids.len().saturating_sub(masked.iter().map(rows).sum()).max(1)
     }
 
-    /// Whether a row of this run counts, as far as the run knows.
+    /// Whether a row of this run is live, as far as the run knows.
     pub(crate) fn counts(&self, id: duewheel_core::MessageId, queue: &QueueName) -> bool {
         self.run.queue_no(queue).is_some_and(|no| self.live.has(id, no))
     }

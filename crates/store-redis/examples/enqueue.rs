@@ -1,7 +1,8 @@
 //! New messages per second, beside the usual home-made queue on the same server: a script for each message, pipelined.
 //!
 //! `cargo run --release -p duewheel-store-redis --example enqueue -- [messages]`. Starts a server of its own with
-//! `appendfsync everysec`. The server's processor time per message is printed, too: with one server that is what ends first.
+//! `appendfsync everysec`. The server's processor time per message is printed, too: with one server that is what ends
+//! first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! The ledger's place in Redis: a blob for each queue as of a checkpoint, and a short list of what has happened since.
+//! The ledger in Redis: a blob for each queue as of a checkpoint, and a short list of later changes.
 //!
-//! So a start reads the queues and the list, and no message.
+//! So startup reads the queues and the list, and no message.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const PUT_AGAIN: u8 = 1;
 const RECORD: u8 = 2;
 const NOTHING: u8 = 3;
 
-/// What the ledger needs of a group.
+/// The parts of a group that the ledger needs.
 pub(crate) fn heads(group: &Group) -> Vec<u8> {
     let mut w = Writer::default();
     w.bytes.reserve(group.records.len() * 40);
@@ -62,7 +62,7 @@ fn head(w: &mut Writer, record: &Record) {
     }
 }
 
-/// A life of this kind, of which nothing else counts.
+/// A life of this kind with default values.
 fn bare(kind: Kind, due: Due) -> Life {
     let mut life = Life::new(due, None);
     life.stage = match kind {
@@ -78,10 +78,10 @@ fn bare(kind: Kind, due: Due) -> Life {
     life
 }
 
-/// Reads the records of groups back, as far as a ledger looks at them.
+/// Reads the records of groups back, as far as a ledger needs them.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
-    /// Stands for all bodies.
+    /// Zeros in place of all bodies.
     zeros: Bytes,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Heads {
 pub(crate) struct GroupHeads {
     pub(crate) first: Lsn,
     pub(crate) clock: ClockPair,
-    /// `None` is something that a ledger only counts as a position.
+    /// The records; `None` for one that a ledger only counts as a position.
     pub(crate) records: Vec<Option<Record>>,
 }
 
@@ -160,7 +160,7 @@ impl Heads {
 }
 
 impl GroupHeads {
-    /// Applies what a ledger has not seen yet.
+    /// Applies the records that a ledger has not applied yet.
     pub(crate) fn apply_to(&self, ledger: &mut Ledger) {
         for (lsn, record) in (self.first.0..).zip(&self.records) {
             if lsn > ledger.applied().0 {

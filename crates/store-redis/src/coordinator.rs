@@ -1,4 +1,4 @@
-//! What several nodes agree by: who takes part, and who owns which shard.
+//! The coordinator on Redis: membership of nodes, and ownership of shards.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::store::RedisStore;
 use crate::wire::{Address, Reply, Servers, Slots, Wire, wait_for};
 use crate::{fault, script, value};
 
-/// Calls are given this time at least, however short the lease.
+/// Shortest time limit of a call, however short the lease.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// Nodes and shards in Redis.
@@ -53,19 +53,20 @@ pub struct RedisCoordinator {
 
 pub(crate) struct Inner {
     servers: Servers,
-    /// One for each master, made when it is needed, and made anew after an error.
+    /// The connection to each master, made on demand, and again after an error.
     wires: Mutex<BTreeMap<Address, Arc<Wire>>>,
     known: Mutex<Option<Arc<Slots>>>,
     cluster: String,
     nodes: String,
-    /// What this node has joined; `None`: nothing yet.
+    /// The cluster that this node has joined; `None`: none yet.
     joined: StdMutex<Option<Cluster>>,
-    /// Leases that end later than they can, as they were when that was first seen: the server's clock was stepped back.
+    /// Leases that end later than possible, with the time at which that was first seen: the server's clock was stepped
+    /// back.
     too_late: StdMutex<BTreeMap<usize, (u64, Instant)>>,
 }
 
 impl RedisCoordinator {
-    /// Does not connect yet.
+    /// Makes a coordinator, which does not connect yet.
     pub fn new(options: Options) -> Self {
         let key = |name: &str| format!("{{{}:cluster}}:{name}", options.prefix);
         let (cluster, nodes) = (key("cluster"), key("nodes"));
@@ -77,38 +78,39 @@ impl RedisCoordinator {
         }
     }
 
-    /// Where Redis is, and how it is used.
+    /// The address of Redis, and how it is used.
     pub fn options(&self) -> &Options {
         &self.inner.servers.0
     }
 
-    /// How safely the masters keep what they are told, in sentences for their operator. To be asked at the start.
+    /// How safely the masters keep changes, in sentences for their operator. Call it at startup.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not said, or cannot give
-    /// what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when none can be asked; one of several that cannot is a finding.
+    /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not set, or cannot
+    /// give what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when no master can be asked; a single one
+    /// that cannot be asked is a finding.
     pub fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.inspect().await })
     }
 
-    /// Gives up what Redis has lost: makes the cluster's key and those shards that are not there, and keeps the others.
-    /// With a Redis that is empty it makes a cluster of so many shards. Nothing that is there is changed, and no id is
-    /// given again.
+    /// Gives up data that Redis has lost: creates the cluster's key and the missing shards, and keeps the others. In an
+    /// empty Redis it creates a cluster of `shards_if_new` shards. Nothing that exists is changed, and no id is given
+    /// again.
     ///
-    /// It is done when this returns; one that was interrupted can be done again.
+    /// The reset is complete when this returns; an interrupted one can be repeated.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] while a node takes part, [`ErrorKind::Corrupt`] when what is left does not belong
+    /// [`ErrorKind::Fenced`] while a node takes part, [`ErrorKind::Corrupt`] when the remaining data does not belong
     /// together, [`ErrorKind::Unavailable`] when Redis does not answer.
     pub fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
         let inner = Arc::clone(&self.inner);
         wait_for(async move { inner.reset(shards_if_new).await })
     }
 
-    /// Begins to replace the secret by which nodes know each other: from now on a new one counts, and the former one
-    /// beside it, so that nodes that have not read the new one yet are understood. Survives a crash: one that was
-    /// interrupted goes on where it was.
+    /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and the
+    /// former one beside it, for nodes that have not read the new one yet. Survives a crash: an interrupted rotation
+    /// can be continued.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer or, with
@@ -118,8 +120,8 @@ impl RedisCoordinator {
         self.bounded(async move { inner.begin_rotation().await })
     }
 
-    /// The former secret counts no more, and connections of nodes that were made by it end. To be called
-    /// [`Rotation::wait`] after [`RedisCoordinator::begin_rotation`]; without one nothing changes.
+    /// Ends the validity of the former secret, and the connections that were authenticated by it. Call it
+    /// [`Rotation::wait`] after [`RedisCoordinator::begin_rotation`]; without a rotation nothing changes.
     ///
     /// # Errors
     /// As [`RedisCoordinator::begin_rotation`].
@@ -159,20 +161,20 @@ impl Inner {
         &self.cluster
     }
 
-    /// A command for the master of the cluster's own keys.
+    /// Sends a command to the master of the cluster's own keys.
     pub(crate) async fn of_cluster(&self, call: Cmd) -> Reply {
         let mut ask = Pipeline::new();
         ask.add_command(call);
         self.of_key(&self.cluster, ask).await
     }
 
-    /// Commands for the master of a key.
+    /// Sends commands to the master of a key.
     pub(crate) async fn of_key(&self, key: &str, ask: Pipeline) -> Reply {
         let slots = self.slots().await?;
         self.send(slots.master_of(key)?, ask).await
     }
 
-    /// Which master has what, as it was when a call failed last.
+    /// The masters of the slots, as of the last failed call.
     async fn slots(&self) -> Result<Arc<Slots>, StoreError> {
         let mut known = self.known.lock().await;
         if let Some(slots) = &*known {
@@ -204,14 +206,15 @@ impl Inner {
         let reply = tokio::time::timeout(self.patience(), wire.call(ask)).await;
         let reply = reply.unwrap_or_else(|_| Err(late().into()));
         if reply.is_err() {
-            // The next call makes another one. This one is not sent again: a join that was carried out must not be a second time.
+            // The next call makes another one. This one is not sent again: a join that was carried out must not be a
+            // second time.
             self.wires.lock().await.remove(to);
             *self.known.lock().await = None;
         }
         reply
     }
 
-    /// An answer that comes later than a lease is of no use to anybody.
+    /// Time limit of a call: an answer after the end of a lease is useless.
     fn patience(&self) -> Duration {
         let options = &self.servers.0;
         options.response_timeout.min(options.lease.max(LEAST))
@@ -225,7 +228,7 @@ impl Inner {
         call
     }
 
-    /// What a node that joins or lives says about the cluster.
+    /// Adds what a joining or living node says about the cluster.
     fn about(&self, call: &mut Cmd, cluster: Option<&Cluster>, new: &str) {
         match cluster {
             Some(cluster) => {
@@ -277,7 +280,7 @@ impl Inner {
         Ok(Cluster { id, shards, secret, made })
     }
 
-    /// The secrets as they are stored. What this node says of the cluster, should Redis lose it, is the current one.
+    /// The stored secrets. Keeps the valid one, in case Redis loses it.
     async fn secrets(&self) -> Result<Secrets, StoreError> {
         let of = "secrets";
         let mut call = redis::cmd("HMGET");
@@ -297,7 +300,7 @@ impl Inner {
         Ok(Secrets { current, former })
     }
 
-    /// The names of the nodes that live, as far as the server knows.
+    /// The names of the living nodes, as far as the server knows.
     pub(crate) async fn living(&self) -> Result<Vec<String>, StoreError> {
         let mut ask = Pipeline::new();
         ask.cmd("TIME");
@@ -317,7 +320,7 @@ impl Inner {
         Ok(living)
     }
 
-    /// Waits until so many replicas as the options say know of a node that has joined, or of a cluster that was made.
+    /// Waits until as many replicas as the options demand know a node that has joined, or a new cluster.
     pub(crate) async fn replicas_know(&self) -> Result<(), StoreError> {
         let options = self.options();
         if options.wait == 0 {
@@ -373,7 +376,8 @@ impl Inner {
         }
     }
 
-    /// What was seen of the shards: epochs are remembered, and when all have been made, one that is not there was lost.
+    /// Records what was seen of the shards: epochs are remembered, and once all shards have been made, a missing one
+    /// was lost.
     fn note(&self, keys: &[Keys], owners: &[Option<Owner>]) {
         for (keys, owner) in keys.iter().zip(owners) {
             if let Some(owner) = owner {
@@ -418,8 +422,8 @@ impl Inner {
         Ok(owners)
     }
 
-    /// Whether a lease can run still. One that ends later than a whole lease from now is of before a backward step of
-    /// the clock: it counts for a whole lease from when it was first seen, unless it is renewed meanwhile.
+    /// Whether a lease may still run. A lease that ends later than a whole lease from now was given before a backward
+    /// step of the clock: it counts for a whole lease from when it was first seen, unless it is renewed meanwhile.
     fn can_run(&self, place: usize, ends: Ends) -> bool {
         let mut too_late = locked(&self.too_late);
         if ends.left <= ends.lease.unwrap_or_else(|| reign::millis(self.options().lease)) {
@@ -434,12 +438,12 @@ impl Inner {
     }
 }
 
-/// When a lease ends, in ms of the server's clock.
+/// The end of a lease, in ms of the server's clock.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     until: u64,
     left: u64,
-    /// How long it runs from its last renewal; `None` in one of an earlier version.
+    /// Its length from the last renewal; `None` in a lease of an earlier version.
     lease: Option<u64>,
 }
 
@@ -454,7 +458,7 @@ fn locked<T>(mutex: &StdMutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The owner that these fields name, and when its lease ends, if it runs by the server's clock.
+/// The owner in these fields, and the end of its lease, if the lease runs by the server's clock.
 fn owner(fields: Value, now: u64) -> Result<Option<(Owner, Ends)>, StoreError> {
     let of = "owners";
     let mut fields = value::list(fields, of)?.into_iter();

@@ -1,10 +1,10 @@
-//! What Redis and the way to it say, as errors of a store.
+//! Errors of Redis and of connections, as errors of a store.
 
 use duewheel_core::record::DecodeError;
 use duewheel_core::store::{ErrorKind, StoreError};
 use redis::{RedisError, ServerError};
 
-/// The connection failed, or did not answer in time.
+/// The error of a connection that failed, or did not answer in time.
 pub(crate) fn of_connection(error: &RedisError) -> StoreError {
     match error.code() {
         Some(code) => of_code(code, error.detail().unwrap_or_default()),
@@ -12,7 +12,7 @@ pub(crate) fn of_connection(error: &RedisError) -> StoreError {
     }
 }
 
-/// The server has refused a command.
+/// The error of a refused command.
 pub(crate) fn of_server(error: &ServerError) -> StoreError {
     of_code(error.code(), error.details().unwrap_or_default())
 }
@@ -25,7 +25,7 @@ fn of_code(code: &str, detail: &str) -> StoreError {
         return StoreError::new(ErrorKind::Full, said);
     }
     if is("WRONGTYPE") {
-        let what = format_args!("a key of duewheel's is used for something else; {said}");
+        let what = format_args!("a key of duewheel's is used by another program; {said}");
         return StoreError::new(ErrorKind::Corrupt, what);
     }
     if matches!(code, "ASK" | "TRYAGAIN") {
@@ -35,14 +35,14 @@ fn of_code(code: &str, detail: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, said)
 }
 
-/// The slot of a key is on its way to another master.
+/// The error of a key whose slot is moving to another master.
 pub(crate) fn moving(key: &str, why: &str) -> StoreError {
     let what =
         format_args!("the slot of {key} is moving to another master, or its keys cannot be touched: {why}");
     StoreError::new(ErrorKind::Unavailable, what)
 }
 
-/// Whether the server has refused a command before it was begun. What a script has met in its midst names the script.
+/// Whether the server has refused a command before it began. An error inside a script names the script.
 pub(crate) fn is_before(error: &ServerError) -> bool {
     const BEFORE: [&str; 13] = [
         "ASK",
@@ -62,7 +62,7 @@ pub(crate) fn is_before(error: &ServerError) -> bool {
     BEFORE.contains(&error.code()) && !error.details().unwrap_or_default().contains("@user_script")
 }
 
-/// A script has said why not.
+/// The error that a script returned.
 pub(crate) fn of_script(said: &str) -> StoreError {
     let (word, why) = said.split_once(' ').unwrap_or((said, ""));
     match word {
@@ -74,7 +74,7 @@ pub(crate) fn of_script(said: &str) -> StoreError {
     }
 }
 
-/// Why a reign is over.
+/// Why ownership of a shard has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FenceReason {
     /// Another owner has the shard.
@@ -83,12 +83,12 @@ pub(crate) enum FenceReason {
     Lease,
     /// The master was promoted, restarted or got its first replica.
     Master,
-    /// What was appended before is not there.
+    /// Earlier records are missing.
     Gap,
 }
 
 impl FenceReason {
-    /// Why, by the words of the scripts and of ourselves; `None`: the reign is not over, or it is not known.
+    /// The reason of an error; `None`: ownership has not ended, or the reason is unknown.
     pub(crate) fn of(error: &StoreError) -> Option<Self> {
         if error.kind() != ErrorKind::Fenced {
             return None;
@@ -109,12 +109,12 @@ pub(crate) const LEASE_OVER: &str = "the lease has run out";
 const OTHER_MASTER: &str = "this master has been promoted";
 const LOST_CHANGES: &str = "Redis has lost changes";
 
-/// A reply has another shape than any server gives.
+/// The error of a reply of an unexpected shape.
 pub(crate) fn odd(command: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format_args!("Redis: an odd reply to {command}"))
 }
 
-/// Something in a key is not of this version.
+/// The error of a key with a value that this version does not know.
 pub(crate) fn damaged(key: &str, field: impl std::fmt::Display, what: &str) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, format_args!("{key} {field} cannot be read: {what}"))
 }
@@ -124,7 +124,7 @@ pub(crate) fn undecodable(key: &str, field: impl std::fmt::Display, error: Decod
     damaged(key, field, &error.to_string())
 }
 
-/// Our own part has broken.
+/// The error of a bug in this crate.
 pub(crate) fn bug(what: &str) -> StoreError {
     StoreError::new(ErrorKind::Unavailable, format_args!("a bug: {what}"))
 }

@@ -1,4 +1,5 @@
-//! Finding messages by id and by key, and remembered answers: one round for what is asked, and one more for what keys lead to.
+//! Finds messages by id and by key, and remembered answers: one round for the look-ups, and one more for the messages
+//! of keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,13 @@ use crate::keys::Keys;
 use crate::shared::Shared;
 use crate::{fault, lex, text, value};
 
-/// Fields of one command: so that others have their turn.
+/// Number of fields of one command, so that other clients are served in between.
 const FIELDS: usize = 1_000;
-/// Dead messages of a key that are looked at when a purge may have taken some.
+/// Largest number of dead messages of a key that are examined when a purge may have removed some.
 const MOST_DEAD: usize = 10_000;
 
-/// Finds what is asked for, or what the first look-ups of each list ask for if the messages found would weigh more than
-/// [`Lookups::bytes`]; as of everything that was sent before.
+/// Finds everything that was asked for, or what the first look-ups of each list ask for if the messages found would
+/// weigh more than [`Lookups::bytes`]; as of everything that was sent before.
 pub(crate) fn find(
     shared: &Shared,
     ledger: &Ledger,
@@ -77,7 +78,7 @@ pub(crate) fn find(
             for (key, holder) in some.iter().zip(holders) {
                 if let Some(holder) = holder {
                     let id = std::str::from_utf8(&holder).ok().and_then(|id| id.parse().ok());
-                    let what = "it is no id";
+                    let what = "it is not an id";
                     let id = id.ok_or_else(|| fault::damaged(&keys.held_keys(queue), key, what))?;
                     wanted.insert(MessageId(id), (queue, key));
                 }
@@ -130,15 +131,15 @@ pub(crate) fn find(
     Ok(())
 }
 
-/// How many look-ups of each list are made, and the messages that are read for them.
+/// The number of look-ups of each list that are made, and the messages that are read for them.
 struct Plan {
     ids: usize,
     keys: usize,
     wanted: BTreeSet<MessageId>,
 }
 
-/// Chooses what is read: all of it if that weighs no more than was asked for. `made` has been read already; `by_key` is what the keys
-/// lead to.
+/// Chooses the messages to read: all of them if they do not weigh more than the bound. `made` was read already;
+/// `by_key` are the results of the keys.
 fn measure(
     shared: &Shared,
     lookups: &Lookups,
@@ -202,7 +203,7 @@ fn next(replies: &mut impl Iterator<Item = Value>) -> Result<Value, StoreError> 
     value::some(replies.next(), "several commands")
 }
 
-/// Asks for messages, all three parts of them.
+/// Adds commands that read messages, all three parts of them.
 pub(crate) fn ask_rows(ask: &mut Pipeline, keys: &Keys, ids: &[MessageId]) {
     for some in ids.chunks(FIELDS) {
         for key in [&keys.messages, &keys.lives, &keys.leases] {
@@ -214,7 +215,7 @@ pub(crate) fn ask_rows(ask: &mut Pipeline, keys: &Keys, ids: &[MessageId]) {
     }
 }
 
-/// Reads what [`ask_rows`] has asked for; what is not there is left out.
+/// Reads the replies to [`ask_rows`]; missing messages are left out.
 pub(crate) fn read_rows(
     keys: &Keys,
     ids: &[MessageId],

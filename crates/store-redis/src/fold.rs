@@ -1,4 +1,4 @@
-//! What a group amounts to, message by message: a group is applied at once, so only what was before it and what is after it counts.
+//! Folds a group, message by message: a group is applied at once, so only the states before and after it matter.
 
 use std::sync::Arc;
 
@@ -9,31 +9,31 @@ use duewheel_core::{MessageId, QueueName};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-/// One message: where it stood before the group, and what the group makes of it.
+/// One message: its state before and after the group.
 #[derive(Clone, Debug)]
 pub(crate) struct Net<'a> {
     pub(crate) id: MessageId,
     pub(crate) queue: &'a QueueName,
-    /// Where it stood; `None` if the group puts it.
+    /// Its former state; `None` if the group puts it.
     pub(crate) was: Option<&'a Was>,
-    /// Where it stands; `None` if it is no more.
+    /// Its present state; `None` if it was removed.
     pub(crate) is: Option<Standing<'a>>,
 }
 
-/// Where a message stands after a group.
+/// The state of a message after a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Standing<'a> {
     pub(crate) kind: Kind,
     pub(crate) due: Due,
-    /// If the group says it.
+    /// Its content, if the group contains it.
     pub(crate) message: Option<&'a Arc<Message>>,
-    /// The last life that the group says whole.
+    /// The last complete life in the group.
     pub(crate) life: Option<&'a Life>,
-    /// The lease that it was granted with, or that its life says; and the attempt.
+    /// The attempt and the lease that it was granted with, or that its life contains.
     pub(crate) lease: Option<(u32, &'a Lease)>,
 }
 
-/// A group without what it takes back itself.
+/// A group without changes that it undoes itself.
 #[derive(Debug, Default)]
 pub(crate) struct Folded<'a> {
     pub(crate) nets: Vec<Net<'a>>,

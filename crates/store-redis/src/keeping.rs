@@ -1,4 +1,4 @@
-//! How safely a master keeps what it is told, and what that means in words.
+//! How safely a master keeps changes, and the consequences in words.
 
 use std::fmt;
 
@@ -12,22 +12,22 @@ use crate::wire::Wire;
 /// The first version of Redis with `WAITAOF`, and the first of Valkey.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 
-/// The largest word of a command where Redis was not told another one, in bytes.
+/// Largest word of a command by default, in bytes.
 const USUAL_WORD: u64 = 512 << 20;
 
-/// Something about a master's settings that its operator should know.
+/// A fact about a master's settings that its operator should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Whether messages can be lost by it.
+    /// Whether messages can be lost because of it.
     pub weight: Weight,
-    /// The master and what it means, one sentence.
+    /// The master and the consequence, one sentence.
     pub what: String,
 }
 
 impl Finding {
-    /// A master that cannot be asked.
+    /// The finding for a master that cannot be asked.
     pub(crate) fn unknown(master: &str, error: &StoreError) -> Self {
-        let what = format!("{master}: how it keeps what it is told is not known: {error}");
+        let what = format!("{master}: how safely it keeps changes is not known: {error}");
         Finding { weight: Weight::Danger, what }
     }
 }
@@ -35,7 +35,7 @@ impl Finding {
 /// How much a [`Finding`] matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// Good to know.
+    /// For information.
     Note,
     /// Messages can be lost, or the server can run out of memory.
     Danger,
@@ -46,18 +46,18 @@ pub enum Weight {
 pub(crate) enum Appendfsync {
     Always,
     EverySecond,
-    /// When the operating system likes.
+    /// At times that the operating system chooses.
     No,
 }
 
-/// What a master says about itself. `None`: it does not tell, as when its access control list forbids `CONFIG`.
+/// What a master reports about itself. `None`: it does not report it, as when its access control list forbids `CONFIG`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keeping {
     pub(crate) aof: Option<bool>,
     pub(crate) appendfsync: Option<Appendfsync>,
     pub(crate) no_sync_on_rewrite: Option<bool>,
     pub(crate) min_replicas: Option<u64>,
-    /// Those that follow.
+    /// Number of replicas that follow closely.
     pub(crate) replicas: u64,
     pub(crate) maxmemory: Option<u64>,
     pub(crate) policy: Option<String>,
@@ -70,7 +70,7 @@ impl Keeping {
     /// Asks a master.
     ///
     /// # Errors
-    /// It does not answer `INFO`. That it forbids `CONFIG` is none.
+    /// It does not answer `INFO`. A forbidden `CONFIG` is no error.
     pub(crate) async fn ask(wire: &Wire) -> Result<Keeping, StoreError> {
         let mut keeping = Keeping::default();
         let mut ask = Pipeline::new();
@@ -121,13 +121,13 @@ impl Keeping {
         }
     }
 
-    /// The largest body: with the first line of its message it is one word of a command.
+    /// The largest body: together with the first line of its message it is one word of a command.
     pub(crate) fn max_body_bytes(&self) -> usize {
         let word = self.max_word.unwrap_or(USUAL_WORD);
         usize::try_from(word - word / 16).unwrap_or(usize::MAX)
     }
 
-    /// What a change has reached that this master alone has. What is not known counts as the weaker.
+    /// The level of a change that only this master has. An unknown setting counts as the weaker one.
     pub(crate) fn level(&self) -> Level {
         match (self.aof, self.appendfsync, self.no_sync_on_rewrite) {
             (Some(false) | None, _, _) => Level::Memory,
@@ -136,7 +136,7 @@ impl Keeping {
         }
     }
 
-    /// Why this master is refused, if it is: the option that would allow it is named.
+    /// Why this master is refused, if it is; the text names the option that would allow it.
     pub(crate) fn refusal(&self, master: &impl fmt::Display, options: &Options) -> Option<String> {
         if self.aof == Some(false) && !options.without_aof {
             return Some(format!(
@@ -262,7 +262,7 @@ fn flag(text: Option<&str>) -> Option<bool> {
     }
 }
 
-/// Replicas that follow closely: as `apply.lua` counts them.
+/// Number of replicas that follow closely, counted as in `apply.lua`.
 fn replicas(info: &str) -> u64 {
     let follows = |line: &&str| {
         let lag =
@@ -272,7 +272,8 @@ fn replicas(info: &str) -> u64 {
     info.lines().filter(follows).count() as u64
 }
 
-/// A replica that was not heard of for longer, in seconds, does not count as one that follows. Replicas speak once a second.
+/// A replica that was not heard of for longer than this, in seconds, does not follow closely. Replicas report once a
+/// second.
 const LAG_S: u64 = 2;
 
 #[cfg(test)]

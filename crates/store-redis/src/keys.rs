@@ -1,37 +1,37 @@
-//! The names of the keys of a shard. `docs/redis.md` has the table.
+//! The names of the keys of a shard. `docs/redis.md` describes them.
 
 use duewheel_core::time::Class;
 use duewheel_core::{QueueName, ShardId};
 
-/// Names keys: all have the same hash tag, so all are in one slot.
+/// The names of a shard's keys: all have the same hash tag, so all are in one slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     tag: String,
-    /// Who owns the shard, and until when.
+    /// The owner of the shard, and the end of its lease.
     pub(crate) owner: String,
-    /// How far it has come.
+    /// Its position, clocks and ids.
     pub(crate) head: String,
-    /// id → what the producer said.
+    /// id → the message as it was enqueued.
     pub(crate) messages: String,
-    /// id → its life, if something has happened to it.
+    /// id → its life, if it has changed.
     pub(crate) lives: String,
     /// id → its lease.
     pub(crate) leases: String,
-    /// Leased, the score is the deadline; all queues.
+    /// Leased messages, the score is the deadline; all queues.
     pub(crate) leased: String,
-    /// Dead, by the instant they were due at; all queues.
+    /// Dead messages, by the instant they were due at; all queues.
     pub(crate) held_at: String,
-    /// Dead, by the engine time they were due at; all queues.
+    /// Dead messages, by the engine time they were due at; all queues.
     pub(crate) held_after: String,
     /// `queue id` → remembered answer.
     pub(crate) answers: String,
-    /// The same names, the score is when they are forgotten.
+    /// The same names; the score is the time at which they are deleted.
     pub(crate) answer_ends: String,
     /// queue → settings, pause, totals, tally.
     pub(crate) books: String,
-    /// What has happened to the books since.
+    /// The changes of the books since.
     pub(crate) tail: String,
-    /// queue → what its last purge took, while the sweep goes on.
+    /// queue → its last purge, until the sweep has deleted the messages.
     pub(crate) purges: String,
 }
 
@@ -57,12 +57,12 @@ impl Keys {
         }
     }
 
-    /// What all of them begin with.
+    /// The common prefix of all keys.
     pub(crate) fn tag(&self) -> &str {
         &self.tag
     }
 
-    /// The keys that are there once, and their types.
+    /// The keys that exist once, and their types.
     pub(crate) fn types(&self) -> [(&str, &'static str); 13] {
         [
             (&self.owner, "hash"),
@@ -81,12 +81,12 @@ impl Keys {
         ]
     }
 
-    /// The dead of a queue, in the order of their deaths.
+    /// The dead messages of a queue, in the order of their deaths.
     pub(crate) fn dead(&self, queue: &QueueName) -> String {
         format!("{}dead:{queue}", self.tag)
     }
 
-    /// Not dead, by when they are due, those of a queue that came one by one.
+    /// Messages of a queue by due time, not dead, that were enqueued one by one.
     pub(crate) fn singles(&self, class: Class, queue: &QueueName) -> String {
         format!("{}{}:{queue}", self.tag, word(class))
     }
@@ -96,17 +96,17 @@ impl Keys {
         format!("{}{}-spans:{queue}", self.tag, word(class))
     }
 
-    /// Start of a span → how many messages are in its list alone.
+    /// Start of a span → the number of messages that are in its list alone.
     pub(crate) fn live(&self, class: Class, queue: &QueueName) -> String {
         format!("{}{}-live:{queue}", self.tag, word(class))
     }
 
-    /// What the keys of lists begin with; the start of the span follows, and the queue.
+    /// The prefix of the keys of lists; the start of the span follows, and the queue.
     pub(crate) fn lists(&self, class: Class) -> String {
         format!("{}{}-span:", self.tag, word(class))
     }
 
-    /// The list of a span: places of messages that came many at a time.
+    /// The list of a span: positions of messages that were enqueued many at a time.
     pub(crate) fn list(&self, class: Class, start: u64, queue: &QueueName) -> String {
         format!("{}{start}:{queue}", self.lists(class))
     }

@@ -1,12 +1,13 @@
-//! Members of sorted sets that sort as bytes like (time, id): a number is a letter for how many digits follow, and the digits.
+//! Members of sorted sets that sort as bytes like (time, id): a number is a letter for the number of digits, and the
+//! digits.
 //!
-//! `17` is `b17`, `1763740800123` is `m1763740800123`, the greatest of 64 bits begins with `t`. So a person can read them, no number is
-//! the beginning of another, and 64 bits are exact, which the score of a sorted set is not.
+//! `17` is `b17`, `1763740800123` is `m1763740800123`, the greatest of 64 bits begins with `t`. So a person can read
+//! them, no number is the beginning of another, and 64 bits are exact, which the score of a sorted set is not.
 
 use duewheel_core::MessageId;
 use duewheel_core::store::Cursor;
 
-/// Sorts behind everything that goes on with `:`.
+/// Sorts behind every member that continues with `:`.
 const BEHIND: u8 = b';';
 
 /// Appends a number.
@@ -18,12 +19,12 @@ pub(crate) fn push(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(digits);
 }
 
-/// Appends a number as everybody writes it.
+/// Appends a number in plain decimal form.
 pub(crate) fn push_decimal(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
-/// A number at the start of a text, and what follows.
+/// Reads a number at the start of a text; returns it and the rest.
 pub(crate) fn read(text: &[u8]) -> Option<(u64, &[u8])> {
     let (&letter, rest) = text.split_first()?;
     let count = usize::from(letter.checked_sub(b'a')?) + 1;
@@ -65,7 +66,7 @@ pub(crate) fn read_tail(member: &[u8]) -> Option<(MessageId, &str)> {
     Some((MessageId(id), queue))
 }
 
-/// The lower end of a range behind a cursor, as `ZRANGEBYLEX` takes it.
+/// The lower end of a range behind a cursor, for `ZRANGEBYLEX`.
 pub(crate) fn behind(after: Option<Cursor>) -> Vec<u8> {
     let Some((time, id)) = after else { return b"-".to_vec() };
     let mut out = b"[".to_vec();
@@ -74,7 +75,7 @@ pub(crate) fn behind(after: Option<Cursor>) -> Vec<u8> {
     out
 }
 
-/// The upper end of a range up to and with a time.
+/// The upper end of a range up to and including a time.
 pub(crate) fn up_to(time: u64) -> Vec<u8> {
     let mut out = b"[".to_vec();
     push(&mut out, time);

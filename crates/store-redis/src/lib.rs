@@ -1,10 +1,10 @@
 //! duewheel's store on Redis 7, a single server and Redis Cluster alike.
 //!
 //! * [`RedisStore`] keeps the records of one shard.
-//! * [`RedisCoordinator`] is how several nodes share shards.
-//! * [`Options`] say where Redis is.
+//! * [`RedisCoordinator`] lets several nodes share shards.
+//! * [`Options`] are the address and the settings.
 //!
-//! `docs/redis.md` has every key, `docs/adr/0009-redis-and-cluster.md` the reasons.
+//! `docs/redis.md` describes every key, `docs/adr/0009-redis-and-cluster.md` the reasons.
 
 mod books;
 mod coordinator;

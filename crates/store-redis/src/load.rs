@@ -1,7 +1,7 @@
 //! Pages of a sequence: members of sorted sets and entries of lists first, then the messages that they name.
 //!
-//! Dead messages are in a set of their queue alone, all others in a set or in lists of their queue, by when they are due. What is asked of all
-//! queues is merged out of those that have something in the range, which the ledger tells.
+//! Dead messages are in one set of their queue, all others in a set or in lists of their queue, by due time. A page of
+//! all queues is merged from those that have something in the range according to the ledger.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,34 +19,34 @@ use crate::shared::Shared;
 use crate::span::{self, Windows};
 use crate::{fault, lex, value};
 
-/// Members that are looked at for one page, about; so a page ends early when it skips much.
+/// Approximate number of members that are examined for one page; so a page ends early when it skips many.
 const SCANNED: usize = 10_000;
-/// Members of each queue that are looked at, at least.
+/// Smallest number of members of each queue that are examined.
 const LEAST: usize = 16;
-/// Messages of the first request of a page; later ones depend on how large these were.
+/// Number of messages of the first request of a page; later ones depend on the size of these.
 const FIRST_ROWS: usize = 100;
-/// Messages of one request at most.
+/// Largest number of messages of one request.
 const MOST_ROWS: usize = 1_000;
-/// Sets that are asked at once.
+/// Number of sets that are read in one request.
 const AT_ONCE: usize = 500;
-/// How often those sources that limit a page are asked for more.
+/// How often the sources that limit a page are read further.
 const DEEPER: usize = 8;
-/// Spans of a queue that are asked for at once.
+/// Number of spans of a queue that are read in one request.
 const SPANS: usize = 16;
 
-/// Where a sequence is read from.
+/// A source of a sequence.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    /// Of a sorted set.
+    /// The key of the sorted set.
     pub(crate) key: String,
     pub(crate) order: Order,
-    /// The queue of all its members; `None`: they say it.
+    /// The queue of all its members; `None`: the members contain it.
     pub(crate) queue: Option<QueueName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Members say time and id.
+    /// Members contain time and id.
     ByMember,
     /// The score is the time, of this class.
     ByScore(Class),
@@ -54,7 +54,7 @@ pub(crate) enum Order {
     Spans(Class),
 }
 
-/// A page that was asked for.
+/// A requested page.
 #[derive(Debug)]
 pub(crate) struct Request {
     load: Load,
@@ -63,40 +63,40 @@ pub(crate) struct Request {
     skip: Skip,
 }
 
-/// What need not be read although it is in the range.
+/// Members that need not be read although they are in the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Skip {
     Nothing,
-    /// Half a million of them may stand in front of what is ready.
+    /// Leased messages: half a million of them may be in front of the ready ones.
     Leased,
 }
 
-/// A range of a set: behind a place, up to and with a time, so many members.
+/// A range of a set: behind a position, up to and including a time, with a largest number of members.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
-    /// Nothing before this place is asked for any more.
+    /// Positions before this one are no longer needed.
     pub(crate) since: Option<Cursor>,
     pub(crate) after: Option<Cursor>,
     pub(crate) until: u64,
     pub(crate) most: usize,
 }
 
-/// What a range has.
+/// The content of a range.
 #[derive(Default)]
 pub(crate) struct Scanned {
-    /// The places, with the queue if members say it.
+    /// The positions, with the queue if members contain it.
     pub(crate) places: Vec<(Cursor, Box<str>)>,
-    /// They go so far; `None`: that is all.
+    /// Their last position; `None`: the range is complete.
     pub(crate) upto: Option<Cursor>,
 }
 
 impl Source {
-    /// The dead of a queue.
+    /// The dead messages of a queue.
     pub(crate) fn dead(keys: &Keys, queue: &QueueName) -> Self {
         Source { key: keys.dead(queue), order: Order::ByMember, queue: Some(queue.clone()) }
     }
 
-    /// All others of a queue, by when they are due.
+    /// All other messages of a queue, by due time.
     pub(crate) fn due(keys: &Keys, class: Class, queue: &QueueName) -> [Self; 2] {
         let of = |key, order| Source { key, order, queue: Some(queue.clone()) };
         [
@@ -107,7 +107,7 @@ impl Source {
 }
 
 impl Request {
-    /// Chooses the sets. Called by the owner, who knows what the queues hold.
+    /// Chooses the sets. Called by the owner, who knows the content of the queues.
     pub(crate) fn new(keys: &Keys, ledger: &Ledger, load: Load) -> Self {
         let all = |key: &str, class| Source { key: key.into(), order: Order::ByScore(class), queue: None };
         let mut sources = match load.sequence {
@@ -159,7 +159,7 @@ impl Request {
     }
 }
 
-/// The places of a page, in order, and how far they go if that is not all.
+/// The positions of a page, in order, and their end if the range is not complete.
 async fn places(
     shared: &Shared,
     windows: &mut Windows,
@@ -272,7 +272,7 @@ fn is_wanted(which: &Which, queue: &str, id: MessageId, marks: &BTreeMap<QueueNa
     !skipped && (marks.is_empty() || marks.get(queue).is_none_or(|mark| !mark.hides(id)))
 }
 
-/// Takes out what is leased, without reading more of it.
+/// Removes leased messages, without reading more of them.
 async fn skip_leased(shared: &Shared, sources: &[Source], scanned: &mut [Scanned]) -> Result<(), StoreError> {
     let mut ask = Pipeline::new();
     for (source, scanned) in sources.iter().zip(&*scanned) {
@@ -299,7 +299,7 @@ async fn skip_leased(shared: &Shared, sources: &[Source], scanned: &mut [Scanned
     Ok(())
 }
 
-/// The same range of several sources.
+/// Reads the same range of several sources.
 pub(crate) async fn scan(
     shared: &Shared,
     windows: &mut Windows,
@@ -354,7 +354,7 @@ pub(crate) async fn scan(
 
 /// The lists of one queue that were not read yet.
 struct Lists<'a> {
-    /// Among the sources.
+    /// Index among the sources.
     at: usize,
     source: &'a Source,
     class: Class,
@@ -365,12 +365,12 @@ struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    /// Takes in what [`ask_spans`] has asked for.
+    /// Takes in the reply to [`ask_spans`].
     fn take(&mut self, reply: Value) -> Result<(), StoreError> {
         for member in value::bytes_list(reply, "ZRANGEBYSCORE")?.into_iter().flatten() {
             let start = std::str::from_utf8(&member).ok().and_then(|start| start.parse().ok());
             let odd =
-                || fault::damaged(&self.source.key, String::from_utf8_lossy(&member), "it is no number");
+                || fault::damaged(&self.source.key, String::from_utf8_lossy(&member), "it is not a number");
             self.starts.push_back(start.ok_or_else(odd)?);
         }
         self.last = self.starts.back().copied().filter(|_| self.starts.len() == SPANS);
@@ -386,7 +386,8 @@ fn ask_spans(ask: &mut Pipeline, key: &str, from: u64, until: u64) {
     ask.cmd("ZRANGEBYSCORE").arg(key).arg(from).arg(until).arg("LIMIT").arg(0).arg(SPANS);
 }
 
-/// A range of the lists of several queues, each queue's one after the other: the first ones of all in one request, then more of those that need more.
+/// Reads a range of the lists of several queues, each queue's one after the other: the first ones of all in one
+/// request, then more of those that need more.
 async fn scan_lists(
     shared: &Shared,
     windows: &mut Windows,
@@ -473,7 +474,7 @@ fn read(source: &Source, reply: Value) -> Result<Vec<(Cursor, Box<str>)>, StoreE
     }
 }
 
-/// A range that begins among very many members of one time: their ranks are searched for the cursor.
+/// Reads a range that begins among very many members of one time: the cursor is searched by their ranks.
 async fn scan_ties(
     shared: &Shared,
     source: &Source,
@@ -496,8 +497,8 @@ async fn scan_ties(
             None => break, // there are fewer by now
         }
     }
-    // What is removed meanwhile moves the ranks. So the member before is read, too: while that one is not behind the cursor, nothing between it and
-    // what follows was skipped, since they were read at one moment.
+    // What is removed meanwhile moves the ranks. So the member before is read, too: while that one is not behind the
+    // cursor, nothing between it and what follows was skipped, since they were read at one moment.
     let most = range.most as u64;
     loop {
         let from = low.saturating_sub(1);

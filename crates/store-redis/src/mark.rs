@@ -1,27 +1,28 @@
-//! What a purge took from a queue: hidden at once, swept later.
+//! The mark of a purge: it hides messages at once, and a sweep deletes them later.
 
 use duewheel_core::MessageId;
 
 use crate::lex;
 use crate::text::Bad;
 
-/// The messages of a queue older than an id are no more, except some.
+/// Messages of a queue older than an id are removed, except some.
 ///
-/// A later mark of the same queue takes the place of an earlier one: what the earlier one took is not among what the later one keeps.
+/// A later mark of the same queue replaces an earlier one: a message that the earlier one removed is not among those
+/// that the later one keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) before: MessageId,
-    /// Ascending.
+    /// The ids that are kept, ascending.
     pub(crate) keep: Vec<MessageId>,
 }
 
 impl Mark {
-    /// Whether this message is no more.
+    /// Whether this message is removed.
     pub(crate) fn hides(&self, id: MessageId) -> bool {
         id < self.before && self.keep.binary_search(&id).is_err()
     }
 
-    /// As it stands in Redis.
+    /// The mark as it is stored in Redis.
     pub(crate) fn text(&self) -> Vec<u8> {
         let mut out = b"before=".to_vec();
         lex::push_decimal(&mut out, self.before.0);

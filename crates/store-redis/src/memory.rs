@@ -1,4 +1,4 @@
-//! The memory of a master, and the room in it for new messages; and how safely it keeps what it is told.
+//! The memory of a master, its room for new messages, and how safely it keeps changes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
@@ -9,56 +9,56 @@ use duewheel_core::store::{Level, Room};
 use crate::keeping::Keeping;
 use crate::reign::{boot_ms, millis};
 
-/// Room for groups that are under way when memory runs short, in bytes; a small server keeps a tenth of its memory.
+/// Room for groups in flight when memory runs short, in bytes; a small server reserves a tenth of its memory.
 const MARGIN: u64 = 64 * 1024 * 1024;
-/// A new message takes about so many times its own bytes.
+/// A new message takes about this many times its own bytes.
 const WEIGHS: u64 = 4;
-/// How often a master is asked at most how safely it keeps things.
+/// Shortest time between two questions to a master how safely it keeps changes.
 pub(crate) const KEEPING: Duration = Duration::from_secs(1);
 
-/// What a master says of its memory, and what all shards of this process have put there since. Several shards on one master count
-/// together: each alone would stay within the margin that all have overrun.
+/// The memory that a master reports, and what all shards of this process have added since. Several shards on one master
+/// count together: each alone would stay within the margin that all together exceed.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     used: AtomicU64,
     max: AtomicU64,
-    /// Bytes of new messages that have gone out, since the start of the process.
+    /// Bytes of new messages sent since the start of the process.
     sent: AtomicU64,
-    /// Of these, the bytes whose groups have been answered.
+    /// Of these, the bytes of groups that were answered.
     landed: AtomicU64,
-    /// What had landed when `used` was asked for: it counts there.
+    /// The value of `landed` when `used` was requested: these bytes are included in `used`.
     counted: AtomicU64,
     full: AtomicBool,
-    /// How safe a change is that the master alone has, as it was said last.
+    /// The last known level of a change that only the master has.
     alone: Mutex<Level>,
-    /// When that was asked for last, by [`boot_ms`].
+    /// The time of the last question, by [`boot_ms`].
     asked: AtomicU64,
 }
 
 impl Memory {
-    /// To be read before the server is asked, and given to [`Memory::note`].
+    /// The value to read before the server is asked, for [`Memory::note`].
     pub(crate) fn landed(&self) -> u64 {
         self.landed.load(SeqCst)
     }
 
-    /// What `INFO` says; what had landed before it was asked for is in it.
+    /// Records the reply of `INFO`; it includes everything that had landed before.
     pub(crate) fn note(&self, used: u64, max: u64, landed: u64) {
         self.counted.fetch_max(landed, SeqCst);
         self.used.store(used, SeqCst);
         self.max.store(max, SeqCst);
     }
 
-    /// What the master says now of how it keeps things.
+    /// Records how safely the master keeps changes now.
     pub(crate) fn note_keeping(&self, keeping: &Keeping) {
         *self.alone.lock().unwrap_or_else(PoisonError::into_inner) = keeping.level();
     }
 
-    /// The level of a change that the master alone has.
+    /// The level of a change that only the master has.
     pub(crate) fn alone(&self) -> Level {
         *self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is this caller's turn to ask: one shard asks for all.
+    /// Whether this caller should ask: one shard asks for all.
     pub(crate) fn is_keeping_due(&self) -> bool {
         let (now, asked) = (boot_ms(), self.asked.load(SeqCst));
         now >= asked + millis(KEEPING) && self.asked.compare_exchange(asked, now, SeqCst, SeqCst).is_ok()

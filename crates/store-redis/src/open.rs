@@ -1,4 +1,4 @@
-//! Opening a shard: take it, then read the books. No message is looked at.
+//! Opens a shard: acquires it, then reads the books. No message is read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,26 +22,26 @@ use crate::shared::Shared;
 use crate::wire::{Servers, Wire};
 use crate::{fault, value};
 
-/// Fields of one step of a scan.
+/// Number of fields of one step of a scan.
 const SCAN: u64 = 1_000;
-/// Groups of one step through the list.
+/// Number of groups of one step through the list.
 const GROUPS: u64 = 256;
 
-/// A shard that was taken, and what was found.
+/// An acquired shard, and its state.
 pub(crate) struct Opened {
     pub(crate) shared: Arc<Shared>,
-    /// Keeps the lease.
+    /// The connection that renews the lease.
     pub(crate) control: Wire,
     pub(crate) ledger: Ledger,
-    /// Bytes of the list.
+    /// Size of the list in bytes.
     pub(crate) tail: usize,
-    /// Queues of the last checkpoint that are no more: the next one must delete them.
+    /// Queues of the last checkpoint that no longer exist: the next one must delete them.
     pub(crate) gone: Vec<QueueName>,
-    /// The largest body that the master takes.
+    /// The largest body that the master accepts.
     pub(crate) max_body_bytes: usize,
 }
 
-/// Takes a shard and reads what its owner needs.
+/// Acquires a shard and reads what its owner needs.
 pub(crate) async fn open(
     servers: Servers,
     shard: ShardId,
@@ -107,7 +107,7 @@ pub(crate) async fn open(
     })
 }
 
-/// A key that somebody uses for something else would let a group fail half-way.
+/// Checks the types of the keys: a key that another program uses would let a group be applied in part.
 async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
     let mut ask = Pipeline::new();
     for (key, _) in keys.types() {
@@ -123,9 +123,9 @@ async fn check_types(wire: &Wire, keys: &Keys) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The clocks as they were noted by another process, with the wall clock as this node's would have been then. How much
-/// time has passed since is the smaller of what the server's clock says and what the wall clocks of the two nodes say:
-/// one of them may have been stepped, and nothing must be early. Rounded so that no more time has passed than is said.
+/// The clocks as another process recorded them, with the wall clock adjusted to this node's. The time since then is the
+/// smaller of the difference by the server's clock and the difference by the wall clocks of the two nodes: one of them
+/// may have been stepped, and nothing must be early. Rounded so that the result is never too long.
 fn noted(options: &Options, keys: &Keys, clock: ClockPair, ago: Duration, taken: SystemTime) -> ClockPair {
     let wall = wall_of(taken);
     let ago = reign::millis(ago);
@@ -142,12 +142,12 @@ fn noted(options: &Options, keys: &Keys, clock: ClockPair, ago: Duration, taken:
     ClockPair { wall: WallMs(wall.0.saturating_sub(ago.min(by_wall))), ..clock }
 }
 
-/// Rounded up, and one more for what a reading may be behind.
+/// The wall clock, rounded up, and one ms more for the delay of a reading.
 fn wall_of(time: SystemTime) -> WallMs {
     WallMs(WallMs::from_system_time_up(time).0.saturating_add(1))
 }
 
-/// Renews the lease for as long as nobody else does.
+/// Renews the lease until another owner has the shard.
 async fn keep(
     control: &Wire,
     keys: &Keys,
@@ -171,7 +171,7 @@ async fn keep(
     }
 }
 
-/// Memory used, and the most that may be; refuses a server that throws keys away.
+/// The used and the largest memory; refuses a server that evicts keys.
 pub(crate) async fn memory(wire: &Wire) -> Result<(u64, u64), StoreError> {
     let mut ask = Pipeline::new();
     ask.cmd("INFO").arg("memory");
@@ -179,7 +179,7 @@ pub(crate) async fn memory(wire: &Wire) -> Result<(u64, u64), StoreError> {
     read_memory(reply)
 }
 
-/// Reads what `INFO memory` says.
+/// Reads the reply of `INFO memory`.
 pub(crate) fn read_memory(reply: redis::Value) -> Result<(u64, u64), StoreError> {
     let info = value::some(value::text(reply, "INFO")?, "INFO")?;
     let number = |field| value::info(&info, field).and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -207,7 +207,7 @@ async fn read(wire: &Wire, keys: &Keys) -> Result<Found, StoreError> {
     let of = "HMGET";
     let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
     let head = value::bytes_list(reply, of)?;
-    let bad = |field: &'static str| fault::damaged(&keys.head, field, "it is no number");
+    let bad = |field: &'static str| fault::damaged(&keys.head, field, "it is not a number");
     let number = |at: usize| -> Result<Option<u64>, StoreError> {
         let Some(Some(text)) = head.get(at) else { return Ok(None) };
         let n = std::str::from_utf8(text).ok().and_then(|n| n.parse().ok());
@@ -276,10 +276,10 @@ fn due(blob: Vec<u8>) -> Result<DueCounts, DecodeError> {
 fn queue_name(key: &str, name: &[u8]) -> Result<QueueName, StoreError> {
     let text = std::str::from_utf8(name).ok();
     text.and_then(|text| QueueName::new(text).ok())
-        .ok_or_else(|| fault::damaged(key, String::from_utf8_lossy(name), "it is no name of a queue"))
+        .ok_or_else(|| fault::damaged(key, String::from_utf8_lossy(name), "it is not the name of a queue"))
 }
 
-/// All fields of a hash that nobody changes meanwhile.
+/// Reads all fields of a hash that is not changed meanwhile.
 async fn scan(wire: &Wire, key: &str) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, StoreError> {
     let (mut fields, mut cursor) = (BTreeMap::new(), b"0".to_vec());
     loop {

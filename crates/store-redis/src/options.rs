@@ -1,4 +1,4 @@
-//! Where Redis is, and what can be set.
+//! Address and settings.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::percent;
 use crate::remembered::Remembered;
 use crate::span::Reading;
 
-/// Where Redis is, and how it is used. `Options::parse` takes a URL; the setters say the rest.
+/// Address of Redis, and settings. `Options::parse` reads a URL; the setters set the rest.
 ///
 /// | URL | meaning |
 /// |---|---|
@@ -18,8 +18,8 @@ use crate::span::Reading;
 /// | `redis-cluster://host1:6379,host2:6379` | a Redis Cluster, of which these nodes are asked for the others |
 /// | `rediss-cluster://…` | the same over TLS |
 ///
-/// Clones remember together what their process has seen of the shards: a Redis that comes back empty is refused, and
-/// the time between two owners of this process is known by its own clock.
+/// Clones share what their process has seen of the shards: a Redis that comes back empty is refused, and the time
+/// between two owners of this process is taken from its own clock.
 ///
 /// In user and password, `%` and two hexadecimal digits stand for a byte.
 ///
@@ -60,27 +60,27 @@ pub struct Options {
     pub(crate) remembered: Arc<Remembered>,
 }
 
-/// Whether a cluster, or a shard of one, is made where none is.
+/// Whether a missing cluster, or shard of one, is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Create {
-    /// It is made, unless this process or the cluster itself knows that there was one.
+    /// It is created, unless this process or the cluster itself knows that it existed.
     #[default]
     Always,
-    /// It is refused: a Redis that has lost its data is not taken for a new one.
+    /// It is refused, so that a Redis that has lost its data is not taken for a new one.
     Never,
 }
 
-/// What a change is waited for.
+/// What an answer to a change waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitFor {
-    /// That replicas have it in memory (`WAIT`).
+    /// Replicas have the change in memory (`WAIT`).
     #[default]
     Received,
-    /// That the master and replicas have synced it to their append-only files (`WAITAOF`, Redis 7.2 and later).
+    /// The master and replicas have synced the change to their append-only files (`WAITAOF`, Redis 7.2 and later).
     Synced,
 }
 
-/// One server or several.
+/// One server or a Redis Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// One server.
@@ -89,16 +89,16 @@ pub(crate) enum Shape {
     Cluster,
 }
 
-/// How bytes travel.
+/// How connections are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// As they are.
+    /// Not at all.
     Plain,
-    /// Over TLS.
+    /// By TLS.
     Tls,
 }
 
-/// An option that cannot be.
+/// An invalid option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadOption {
     field: &'static str,
@@ -110,7 +110,7 @@ impl BadOption {
         BadOption { field, what: what.to_string() }
     }
 
-    /// Which option.
+    /// The name of the option.
     pub fn field(&self) -> &'static str {
         self.field
     }
@@ -126,7 +126,8 @@ impl std::error::Error for BadOption {}
 
 const PORT: u16 = 6379;
 const MAX_PREFIX: usize = 64;
-/// A new list, its span and its count take about as much memory as so many members of a sorted set, and less time.
+/// Smallest number of messages of a span that get a new list: a list, its span and its count take about as much memory
+/// as this many members of a sorted set, and less time.
 const DENSE: usize = 5;
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(600);
@@ -135,7 +136,7 @@ impl Options {
     /// Reads a URL of one of the forms above.
     ///
     /// # Errors
-    /// The URL has another form; the error names the part of it, and never shows a password.
+    /// [`BadOption`] when the URL has another form; it names the wrong part, and never shows a password.
     pub fn parse(url: &str) -> Result<Self, BadOption> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| {
             BadOption::new("url", "must be redis://HOST:PORT/DB or redis-cluster://HOST:PORT,HOST:PORT")
@@ -206,28 +207,28 @@ impl Options {
         })
     }
 
-    /// The user of the access control list, instead of the URL's.
+    /// Sets the user of the access control list, in place of the URL's.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.user = Some(user.into());
         self
     }
 
-    /// The password, instead of the URL's.
+    /// Sets the password, in place of the URL's.
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Whether a cluster is made where none is; always if not said.
+    /// Sets whether a missing cluster is created; by default always.
     #[must_use]
     pub fn create(mut self, create: Create) -> Self {
         self.create = create;
         self
     }
 
-    /// What all keys begin with, `duewheel` if not said: 1 to 64 of `A-Z a-z 0-9 - _ . :`.
+    /// Sets the prefix of all keys, `duewheel` by default: 1 to 64 of `A-Z a-z 0-9 - _ . :`.
     ///
     /// # Errors
     /// It has another form.
@@ -240,7 +241,7 @@ impl Options {
         Ok(self)
     }
 
-    /// The authority that the server's certificate is from, a file in PEM; the system's authorities if not said.
+    /// Sets the authority of the server's certificate, a PEM file; by default the system's authorities.
     ///
     /// # Errors
     /// The file cannot be read, or the URL is without TLS.
@@ -250,7 +251,7 @@ impl Options {
         Ok(self)
     }
 
-    /// The certificate and key that duewheel shows to the server, files in PEM.
+    /// Sets the client certificate and key, PEM files.
     ///
     /// # Errors
     /// As [`Options::tls_authority`].
@@ -264,8 +265,8 @@ impl Options {
         Ok(self)
     }
 
-    /// So many replicas must have a group before it counts as durable (`WAIT`), 0 if not said. When they do not have it in
-    /// time, the outcome is unknown and the shard is opened again.
+    /// Sets the number of replicas that must have a group before it is durable (`WAIT`), by default 0. When they do not
+    /// have it in time, the outcome is unknown and the shard is opened again.
     ///
     /// # Errors
     /// The time is 0 or longer than ten minutes.
@@ -274,23 +275,24 @@ impl Options {
         Ok(self)
     }
 
-    /// What is waited for at each change, at the master and at as many replicas as [`Options::wait_replicas`] says;
-    /// [`WaitFor::Received`] if not said. When it is not reached in time, the outcome is unknown.
+    /// Sets what each change waits for, at the master and at [`Options::wait_replicas`] replicas; by default
+    /// [`WaitFor::Received`]. When it is not reached in time, the outcome is unknown.
     #[must_use]
     pub fn wait_for(mut self, wait_for: WaitFor) -> Self {
         self.wait_for = wait_for;
         self
     }
 
-    /// Accepts masters without an append-only file, which [`RedisCoordinator::inspect`](crate::RedisCoordinator::inspect)
-    /// refuses if this is not said: what such a master was told since its last snapshot is lost when it restarts.
+    /// Accepts masters without an append-only file, which
+    /// [`RedisCoordinator::inspect`](crate::RedisCoordinator::inspect) refuses by default: such a master loses all
+    /// changes since its last snapshot when it restarts.
     #[must_use]
     pub fn without_aof(mut self) -> Self {
         self.without_aof = true;
         self
     }
 
-    /// How long a shard stays with an owner that is not heard of, 5 s if not said.
+    /// Sets how long a shard stays with an owner that does not renew its lease, by default 5 s.
     ///
     /// # Errors
     /// It is shorter than 100 ms or longer than ten minutes.
@@ -299,7 +301,7 @@ impl Options {
         Ok(self)
     }
 
-    /// How long a connection may take to be made, 2 s if not said.
+    /// Sets the time limit for a connection, by default 2 s.
     ///
     /// # Errors
     /// The time is 0 or longer than ten minutes.
@@ -308,7 +310,8 @@ impl Options {
         Ok(self)
     }
 
-    /// How long an answer may take, what waits before it included, 10 s if not said. After it the outcome is unknown.
+    /// Sets the time limit for an answer, including requests that wait before it, by default 10 s. After it the outcome
+    /// is unknown.
     ///
     /// # Errors
     /// The time is 0 or longer than ten minutes.
@@ -317,15 +320,15 @@ impl Options {
         Ok(self)
     }
 
-    /// How many bytes of changes to the queues' books are kept before the books are written, 1 MiB if not said. So much is
-    /// read and applied when a shard is opened.
+    /// Sets how many bytes of changes to the queues' books are kept before the books are written, by default 1 MiB.
+    /// Opening a shard reads and applies up to this amount.
     #[must_use]
     pub fn tail_bytes(mut self, bytes: usize) -> Self {
         self.tail_bytes = bytes;
         self
     }
 
-    /// From how many messages of a group on, due within one span, they go to its list. For tests.
+    /// Sets the number of messages of a group, due within one span, from which on they go to its list. For tests.
     #[doc(hidden)]
     #[must_use]
     pub fn dense(mut self, messages: usize) -> Self {
@@ -333,7 +336,8 @@ impl Options {
         self
     }
 
-    /// Entries of lists that are read at once, and places that are kept between two pages. For tests.
+    /// Sets the number of entries of lists that are read at once, and of positions that are kept between two pages. For
+    /// tests.
     #[doc(hidden)]
     #[must_use]
     pub fn reading(mut self, slice: usize, kept: usize) -> Self {
@@ -403,7 +407,7 @@ impl Options {
 }
 
 impl fmt::Debug for Options {
-    /// Without passwords and keys.
+    /// Shows the options without passwords and keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("shape", &self.shape)

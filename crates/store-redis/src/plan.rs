@@ -1,4 +1,4 @@
-//! Turns groups into the commands that the script carries out: a few, each with as many words as the group gives.
+//! Turns groups into the commands that the script carries out: a few, each with as many words as possible.
 
 use duewheel_core::message::{Kind, Stage};
 use duewheel_core::record::{DedupeRow, Record, Was};
@@ -14,9 +14,9 @@ use crate::keys::Keys;
 use crate::mark::Mark;
 use crate::{lex, span, text};
 
-/// Lua hands at most some 8,000 values to a function at once.
+/// Largest number of words of a command: Lua passes at most some 8,000 values to a function at once.
 const MOST_WORDS: usize = 6_000;
-/// The greatest number up to which every whole number is a score.
+/// The greatest number up to which every whole number is an exact score.
 pub(crate) const MOST_SCORE: u64 = 1 << 53;
 
 /// Words, one behind the other.
@@ -45,7 +45,7 @@ impl List {
         self.write(|out| lex::push_place(out, time, id));
     }
 
-    /// The start of the span of a time, and the member for an id.
+    /// Appends the start of the span of a time, and the member for an id.
     fn start_and_member(&mut self, time: u64, id: MessageId) {
         self.number(span::start(time));
         self.id(id);
@@ -76,7 +76,7 @@ impl List {
     }
 }
 
-/// Members that leave a set, and members that come, with their scores.
+/// Members that leave a set, and members that are added, with their scores.
 #[derive(Debug, Default)]
 struct SetMoves {
     rem: List,
@@ -90,7 +90,7 @@ impl SetMoves {
     }
 }
 
-/// Messages of a queue that leave the index by due time, and those that come to it.
+/// Messages of a queue that leave the index by due time, and those that are added to it.
 #[derive(Debug, Default)]
 struct Places {
     away: List,
@@ -98,7 +98,8 @@ struct Places {
 }
 
 impl Places {
-    /// Many of one span go to its list, few one by one to the sorted set unless there is a list: a list has its price, too.
+    /// Writes the additions of one class: many of one span go to its list, few to the sorted set unless there is a
+    /// list, because a list has a fixed cost.
     fn write(&self, to: &mut Commands<'_>, keys: &Keys, class: Class, queue: &QueueName, dense: usize) {
         let (singles, spans, live) =
             (keys.singles(class, queue), keys.spans(class, queue), keys.live(class, queue));
@@ -127,14 +128,14 @@ impl Places {
     }
 }
 
-/// Fields that leave a hash, and fields that come, with their values.
+/// Fields that leave a hash, and fields that are added, with their values.
 #[derive(Debug, Default)]
 struct HashMoves {
     del: List,
     set: List,
 }
 
-/// What happens in one queue.
+/// The changes of one queue.
 #[derive(Debug)]
 struct OfQueue<'a> {
     name: &'a QueueName,
@@ -150,12 +151,12 @@ struct OfQueue<'a> {
     rises: List,
 }
 
-/// Everything that a script call carries out.
+/// The work of a script call.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     keys: &'a Keys,
     unkeyed: &'a RoaringTreemap,
-    /// So many messages of one span make a list.
+    /// The number of messages of one span from which on a list is made.
     dense: usize,
     queues: Vec<OfQueue<'a>>,
     places: HashMap<&'a QueueName, usize, FixedState>,
@@ -171,7 +172,7 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// `unkeyed` are messages that are known to have no key: of the others the script looks.
+    /// An empty plan. `unkeyed` are messages that are known to have no key: the script checks the others.
     pub(crate) fn new(keys: &'a Keys, unkeyed: &'a RoaringTreemap, dense: usize) -> Self {
         Plan {
             keys,
@@ -191,7 +192,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Takes a group in.
+    /// Adds a group.
     pub(crate) fn take(&mut self, folded: &Folded<'a>) {
         for net in &folded.nets {
             self.net(net);
@@ -284,7 +285,7 @@ impl<'a> Plan<'a> {
         self.place(net, is, None);
     }
 
-    /// A message that is no more.
+    /// Removes a message.
     pub(crate) fn remove(&mut self, id: MessageId, name: &'a QueueName, was: &Was) {
         for hash in [&mut self.messages, &mut self.lives] {
             hash.del.number(id.0);
@@ -337,7 +338,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Takes a message out of where it is not any more; the queue's dead are the script's business.
+    /// Removes a message from its former index; the script itself handles the queue's dead messages.
     fn displace(&mut self, id: MessageId, name: &'a QueueName, was: &Was, is: Option<&Standing<'a>>) {
         let class = was.due.class() as usize;
         if was.kind == Kind::Leased && is.is_none_or(|is| is.kind != Kind::Leased) {
@@ -354,7 +355,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Puts a message where it was not.
+    /// Adds a message to its new index.
     fn place(&mut self, net: &Net<'a>, is: &Standing<'a>, was: Option<&Was>) {
         let (id, name) = (net.id, net.queue);
         let (time, class) = (is.due.raw(), is.due.class() as usize);
@@ -378,7 +379,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Removes a message that a purge has taken and of which only its place is known.
+    /// Removes a purged message of which only the position is known.
     pub(crate) fn sweep(&mut self, id: MessageId, name: &'a QueueName, kind: Kind, due: Due) {
         self.remove(id, name, &Was { queue: name.clone(), kind, due, weight: 0 });
     }
@@ -448,7 +449,7 @@ impl Commands<'_> {
         self.many(&["ZADD", key], add, 2);
     }
 
-    /// A command for all words of a list, or several; a unit of words is not torn apart.
+    /// Writes a command for all words of a list, or several commands; a unit of words is not split.
     pub(crate) fn many(&mut self, words: &[&str], list: &List, unit: usize) {
         let most = MOST_WORDS / unit * unit;
         let mut from = 0;
@@ -465,7 +466,7 @@ impl Commands<'_> {
         }
     }
 
-    /// One command.
+    /// Writes one command.
     pub(crate) fn one(&mut self, words: &[&[u8]]) {
         self.0.arg(words.len());
         for word in words {

@@ -1,4 +1,4 @@
-//! Who owns a shard: taking it, keeping the lease, giving it back, and knowing for sure that it is still ours.
+//! Ownership of a shard: acquiring it, renewing the lease, giving it back, and the certainty that it still holds.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,41 +17,42 @@ use crate::options::{Create, Options};
 use crate::wire::Wire;
 use crate::{fault, script, value};
 
-/// The format of what is in Redis.
+/// The format of the data in Redis.
 pub(crate) const FORMAT: &str = "2";
-/// Epochs count the seconds from the start of 2020.
+/// Epochs count the seconds since the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;
-/// Ids are set aside so many at a time, and again when half of them are used. When the server's clock is found to have gone back, they go on
-/// behind these. A shard gives every n-th of them.
+/// Number of ids that are reserved at a time, and again when half of them are used. When the server's clock is found to
+/// have gone back, ids continue behind these. A shard gives every n-th of them.
 pub(crate) const IDS_ASIDE: u64 = 1 << 26;
-/// After an end that was not clean ids go on at the server's time times this: so even what is set back to any earlier time
-/// gives none again, as long as fewer than these were given a second. They stay below 2^53 until the year 2088.
+/// Ids for each second of the server's clock: after an end that was not clean ids continue at the server's time times
+/// this. So data that was restored to any earlier time gives no id again, as long as fewer than these were given a
+/// second. They stay below 2^53 until the year 2088.
 const IDS_A_SECOND: u64 = 1 << 22;
-/// Lease tokens of a reign count on from the server's microseconds since the first epoch times this: a state that was set back within a
-/// second gives the epoch of the lost reign again, but no token of it, as long as fewer than these were given in a microsecond. They stay
-/// below 2^64 until the year 2162.
+/// Lease tokens of an epoch continue from the server's microseconds since the first epoch times this: data that was
+/// restored within a second gives the epoch of the lost owner again, but no token of it, as long as fewer than these
+/// were given in a microsecond. They stay below 2^64 until the year 2162.
 const TOKENS_A_MICROSECOND: u64 = 1 << 12;
-/// The longest that replicas may take to know of a new owner.
+/// Longest time that replicas may take to know a new owner.
 const REPLICAS_KNOW: Duration = Duration::from_secs(1);
 
-/// Who wants a shard.
+/// A node that wants a shard.
 #[derive(Clone, Debug)]
 pub(crate) struct Claimant {
     pub(crate) node: Box<str>,
     pub(crate) number: u32,
     pub(crate) advertise: Box<str>,
-    /// What it has joined; `None`: nothing, it is alone.
+    /// The cluster that it has joined; `None`: it is a single node.
     pub(crate) cluster: Option<Cluster>,
 }
 
 /// What the shards of a cluster have in common.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
-    /// Random, and never another one.
+    /// A random id, which never changes.
     pub(crate) id: String,
     pub(crate) shards: u32,
     pub(crate) secret: [u8; 32],
-    /// Whether each shard has had an owner: then one that is not there was lost.
+    /// Whether each shard has had an owner: then a missing one was lost.
     pub(crate) made: bool,
 }
 
@@ -71,23 +72,23 @@ impl fmt::Debug for Cluster {
 #[derive(Clone, Debug)]
 pub(crate) struct Reign {
     pub(crate) epoch: Epoch,
-    /// Random, and another one for each opening: no older request can be taken for one of this reign.
+    /// A random number for each opening: no older request can be taken for one of this owner.
     pub(crate) incarnation: String,
-    /// Of the master that it was begun on.
+    /// The replication id of the master on which it was acquired.
     pub(crate) replid: String,
-    /// No id below this one may be given.
+    /// Ids below this one may not be given.
     pub(crate) first_id: u64,
-    /// Lease tokens count on from here.
+    /// Lease tokens continue from here.
     pub(crate) tokens: u64,
-    /// The reign before, if there was one.
+    /// The incarnation of the former owner, if there was one.
     pub(crate) before: String,
-    /// How long ago the clocks were noted, by the server's clock, which all nodes share.
+    /// The time since the clocks were recorded, by the server's clock, which all nodes share.
     pub(crate) noted_ago: Option<Duration>,
-    /// When that was said, by this node's wall clock.
+    /// The time of that answer, by this node's wall clock.
     pub(crate) taken: SystemTime,
 }
 
-/// Milliseconds of a clock that goes on while the process or the machine sleeps.
+/// Milliseconds of a clock that continues while the process or the machine sleeps.
 pub(crate) fn boot_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
@@ -98,7 +99,7 @@ pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Until when the lease is ours without doubt.
+/// The time until which the lease is certainly valid.
 #[derive(Debug)]
 pub(crate) struct Fence {
     deadline: AtomicU64,
@@ -106,19 +107,20 @@ pub(crate) struct Fence {
 }
 
 impl Fence {
-    /// A lease that was asked for at this time.
+    /// A lease that was requested at this time.
     pub(crate) fn new(asked: u64, lease: Duration) -> Self {
-        // The server counts from when it has the request, so later; a fiftieth is for clocks that run at different rates.
+        // The server counts from when it has the request, so later; a fiftieth is for clocks that run at different
+        // rates.
         let sure = millis(lease) - millis(lease) / 50 - 1;
         Fence { deadline: AtomicU64::new(asked + sure), sure }
     }
 
-    /// It was renewed by a request that was sent at this time.
+    /// Extends it by a renewal that was sent at this time.
     pub(crate) fn renewed(&self, asked: u64) {
         self.deadline.fetch_max(asked + self.sure, SeqCst);
     }
 
-    /// Milliseconds that are left.
+    /// Remaining milliseconds.
     pub(crate) fn left(&self) -> u64 {
         self.deadline.load(SeqCst).saturating_sub(boot_ms())
     }
@@ -134,17 +136,17 @@ impl Fence {
     }
 }
 
-/// Reigns of this process that are over for sure: nothing of theirs answers anybody any more.
+/// Incarnations of this process that have certainly ended, so that none of them answers any more.
 static ENDED: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
 
-/// So many reigns are remembered.
+/// Number of incarnations that are remembered.
 const REMEMBERED: usize = 4096;
 
 fn all_ended() -> std::sync::MutexGuard<'static, VecDeque<String>> {
     ENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A reign of this process is over: its lease need not be waited for.
+/// Records that an incarnation of this process has ended: its lease need not be waited for.
 pub(crate) fn ended(incarnation: &str) {
     let mut ended = all_ended();
     if !ended.iter().any(|known| known == incarnation) {
@@ -167,7 +169,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Takes a shard; gives the reign, and when it was asked for.
+/// Acquires a shard; returns the result, and the time of the request.
 pub(crate) async fn acquire(
     wire: &Wire,
     keys: &Keys,
@@ -179,7 +181,8 @@ pub(crate) async fn acquire(
     if let Err(error) = &taken
         && error.kind() != ErrorKind::Fenced
     {
-        // It may have been taken all the same: the reply may be lost, or a replica not know of it. Nothing of that reign will ever answer.
+        // It may have been taken all the same: the reply may be lost, or a replica not know of it. Nothing of that
+        // reign will ever answer.
         ended(&incarnation);
         let mut give_back = Pipeline::new();
         let mut call = script::call(script::renew(), keys);
@@ -278,7 +281,7 @@ async fn acquire_as(
     }
 }
 
-/// A shard is not there, and must not be made.
+/// The error of a missing shard that must not be created.
 fn not_there(head: &str, known: u32, made: bool) -> StoreError {
     let why = match (known, made) {
         (0, false) => "and must not be made (--redis-create never)".to_owned(),
@@ -293,7 +296,7 @@ fn not_there(head: &str, known: u32, made: bool) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, what)
 }
 
-/// A replica that is promoted must know the owner that serves; so all that follow now must have heard of it.
+/// Waits until all replicas that follow know the new owner, because a promoted replica must know it.
 async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
     if replicas == 0 {
         return Ok(());
@@ -315,12 +318,12 @@ pub(crate) fn renewal(keys: &Keys, reign: &Reign, lease: Duration) -> redis::Cmd
     cmd
 }
 
-/// What a script that fences has said.
+/// Reads the reply of a script that checks the fence.
 pub(crate) fn judge(reply: Value) -> Result<(), StoreError> {
     judge_applied(reply).map(drop)
 }
 
-/// What the script that applies has said: how many replicas follow. Others say none.
+/// Reads the reply of the script that applies: the number of replicas that follow. Other scripts return none.
 pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
     let of = "a script";
     match value::text(reply, of)?.as_deref() {

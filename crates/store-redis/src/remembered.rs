@@ -1,4 +1,4 @@
-//! What a process remembers of the shards of a Redis, over all of its reigns.
+//! What a process remembers of the shards of a Redis while it lives.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -20,11 +20,11 @@ pub(crate) struct Remembered {
 
 #[derive(Debug, Default)]
 struct OfShard {
-    /// The greatest epoch seen; 0: none.
+    /// The greatest known epoch; 0: none.
     epoch: u32,
-    /// The last reign of this process, and its clock.
+    /// The last incarnation of this process, and its clock.
     reign: Option<(String, Arc<ReignClock>)>,
-    /// How often two clocks have disagreed about a time without an owner.
+    /// Number of disagreements of two clocks about a time without an owner.
     disagreements: Arc<AtomicU64>,
 }
 
@@ -35,31 +35,31 @@ impl Remembered {
         shard.epoch = epoch.max(shard.epoch);
     }
 
-    /// The greatest epoch seen; 0: none.
+    /// The greatest known epoch; 0: none.
     pub(crate) fn epoch(&self, keys: &Keys) -> u32 {
         self.shards().get(keys.tag()).map_or(0, |shard| shard.epoch)
     }
 
-    /// A reign begins; gives the clock that it keeps.
+    /// Records a new incarnation; returns its clock.
     pub(crate) fn begin(&self, keys: &Keys, incarnation: &str) -> Arc<ReignClock> {
         let clock = Arc::new(ReignClock::default());
         self.shards().entry(keys.tag().into()).or_default().reign = Some((incarnation.into(), clock.clone()));
         clock
     }
 
-    /// The clock of a reign, if it was the last one of this process.
+    /// The clock of an incarnation, if it was the last one of this process.
     pub(crate) fn clock_of(&self, keys: &Keys, incarnation: &str) -> Option<Arc<ReignClock>> {
         let shards = self.shards();
         let (last, clock) = shards.get(keys.tag())?.reign.as_ref()?;
         (last == incarnation).then(|| clock.clone())
     }
 
-    /// Counts how often two clocks have disagreed about a time without an owner of this shard.
+    /// The counter of disagreements of two clocks about a time without an owner of this shard.
     pub(crate) fn disagreements(&self, keys: &Keys) -> Arc<AtomicU64> {
         self.shards().entry(keys.tag().into()).or_default().disagreements.clone()
     }
 
-    /// The memory of a master, as all shards of this process see it.
+    /// The memory of a master, shared by all shards of this process.
     pub(crate) fn memory_of(&self, master: &Address) -> Arc<Memory> {
         let mut masters = self.masters.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(masters.entry(master.clone()).or_default())
@@ -70,12 +70,12 @@ impl Remembered {
     }
 }
 
-/// Engine time of a reign by the machine's elapsed time, suspend included: no wall clock and no server's clock has a
-/// part in it.
+/// Engine time of an incarnation by the machine's elapsed time, suspend included, independent of any wall clock and of
+/// the server's clock.
 #[derive(Debug)]
 pub(crate) struct ReignClock {
-    /// Elapsed time less engine time, in ms. What is noted has been read a little before, so the least of all is the
-    /// nearest.
+    /// Elapsed time less engine time, in ms. A reading is a little older than its record, so the smallest difference is
+    /// the most exact.
     ahead: AtomicI64,
 }
 
@@ -86,13 +86,13 @@ impl Default for ReignClock {
 }
 
 impl ReignClock {
-    /// The engine's clock shows this, or has shown it a moment ago.
+    /// Records a present reading of the engine's clock.
     pub(crate) fn note(&self, engine: EngineMs) {
         let now = i64::try_from(boot_ms()).unwrap_or(i64::MAX);
         self.ahead.fetch_min(now.saturating_sub_unsigned(engine.0), SeqCst);
     }
 
-    /// What the engine's clock would show now, or a little less; `None` if it was never noted.
+    /// The present engine time, or a little less; `None` if it was never recorded.
     pub(crate) fn engine(&self) -> Option<EngineMs> {
         let ahead = self.ahead.load(SeqCst);
         let now = i64::try_from(boot_ms()).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Gives up what Redis has lost, so that what is left, or a new cluster, can be served.
+//! Gives up data that Redis has lost, so that the rest, or a new cluster, can be served.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use crate::keys::Keys;
 use crate::reign::{self, Cluster, FORMAT};
 use crate::{fault, value};
 
-/// What [`RedisCoordinator::reset`](crate::RedisCoordinator::reset) has found and done.
+/// The result of [`RedisCoordinator::reset`](crate::RedisCoordinator::reset).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// Shards that were there, and stay as they are.
+    /// Shards that existed, and stay unchanged.
     pub kept: Vec<ShardId>,
-    /// Shards that were not there, and are empty now. They give no id that a lost shard can have given.
+    /// Shards that were missing, and are empty now. They give no id that a lost shard may have given.
     pub made: Vec<ShardId>,
 }
 
@@ -26,15 +26,15 @@ impl fmt::Display for Reset {
     }
 }
 
-/// The head of a shard that is there.
+/// The head of an existing shard.
 struct Head {
     shard: ShardId,
-    /// The cluster it belongs to, and how many shards that has; `None` in a head of an earlier version.
+    /// Its cluster, and the number of shards of that; `None` in a head of an earlier version.
     cluster: Option<(String, u32)>,
 }
 
 impl Inner {
-    /// Makes what is not there. Nothing that is there is changed or deleted.
+    /// Creates what is missing. Nothing that exists is changed or deleted.
     pub(crate) async fn reset(&self, shards_if_new: u32) -> Result<Reset, StoreError> {
         self.nobody_lives().await?;
         let stored = self.stored().await?;
@@ -122,7 +122,8 @@ impl Inner {
         Ok(heads)
     }
 
-    /// Its mark of ids is not that of a new shard, so its first owner begins behind all ids that were ever given.
+    /// Creates a shard whose mark of ids is not that of a new one, so that its first owner begins behind all ids that
+    /// were ever given.
     async fn make_shard(&self, cluster: &Cluster, shard: ShardId) -> Result<(), StoreError> {
         let key = Keys::new(&self.options().prefix, shard).head;
         let mut ask = Pipeline::new();

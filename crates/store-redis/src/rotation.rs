@@ -1,4 +1,4 @@
-//! Replaces the secret by which nodes know each other, while they work.
+//! Replaces the secret by which nodes authenticate each other, while they work.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use crate::coordinator::{Inner, unknown_format};
 use crate::reign::{self, FORMAT};
 use crate::{fault, script, value};
 
-/// Leases until every node that takes part has read the new secret: each reads it four times a lease, and one that has
-/// not been heard of for a whole lease reads it before it speaks with others again.
+/// Number of leases until every node that takes part has read the new secret: each reads it four times a lease, and a
+/// node that was cut off for a whole lease reads it before it talks with others again.
 const LEASES: u32 = 2;
 
-/// A rotation that has begun.
+/// A rotation in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rotation {
-    /// Whether this call has begun it; if not, one before was interrupted, and its new secret counts.
+    /// Whether this call has begun it; otherwise an earlier one was interrupted, and its new secret is valid.
     pub is_new: bool,
     /// How long to wait before [`RedisCoordinator::end_rotation`](crate::RedisCoordinator::end_rotation).
     pub wait: Duration,
 }
 
 impl Inner {
-    /// Writes a new secret; the former one counts beside it.
+    /// Writes a new secret; the former one stays valid beside it.
     pub(crate) async fn begin_rotation(&self) -> Result<Rotation, StoreError> {
         let (is_new, wait) = self.rotate("begin", &reign::hex(&reign::random::<32>()?)).await?;
         self.replicas_know().await?;
         Ok(Rotation { is_new, wait })
     }
 
-    /// The former secret counts no more.
+    /// Ends the validity of the former secret.
     pub(crate) async fn end_rotation(&self) -> Result<(), StoreError> {
         self.rotate("end", "").await?;
         self.replicas_know().await

@@ -1,5 +1,5 @@
-//! The scripts, which only fence and apply. They are sent whole each time: the server knows a script it has seen by its hash, and one that
-//! was flushed or restarted away is no special case.
+//! The scripts, which only check the fence and apply. They are sent completely each time: the server recognises a known
+//! script by its hash, and a flush or restart of the server is no special case.
 
 use std::sync::OnceLock;
 
@@ -19,7 +19,7 @@ pub(crate) fn settle() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/apply.lua"))))
 }
 
-/// Takes a shard. Needs a few bytes, which are there when others are to be set free.
+/// Acquires a shard. Needs a few bytes, which are available because other data is released.
 pub(crate) fn acquire() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/acquire.lua"))))
@@ -31,19 +31,19 @@ pub(crate) fn renew() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/renew.lua"))))
 }
 
-/// A node joins, says that it is alive, or leaves.
+/// A node joins, reports that it is alive, or leaves.
 pub(crate) fn node() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/node.lua"))))
 }
 
-/// Replaces the secret by which nodes know each other.
+/// Replaces the secret by which nodes authenticate each other.
 pub(crate) fn rotate() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/rotate.lua"))))
 }
 
-/// Without what only people read.
+/// A script without comments.
 fn bare(script: &str) -> String {
     let lines = script.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("--"));
     lines.fold(String::new(), |all, line| all + line + "\n")

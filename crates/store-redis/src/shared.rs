@@ -1,4 +1,4 @@
-//! What the owner's thread and the tasks of a store share.
+//! The state that the owner's thread and the tasks of a store share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -24,49 +24,49 @@ use crate::script;
 use crate::waits::Reach;
 use crate::wire::{self, Reply, Servers, Wire};
 
-/// Groups may wait for their replies up to so many bytes; then the owner waits.
+/// Largest size of groups that wait for their replies, in bytes; above it the owner waits.
 const UNDER_WAY_BYTES: u64 = 64 * 1024 * 1024;
 pub(crate) struct Shared {
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,
     pub(crate) reign: Reign,
     pub(crate) fence: Fence,
-    /// Everything about messages, in order.
+    /// The connection for everything about messages, in order.
     pub(crate) wire: Wire,
     waker: Waker,
     over: Mutex<Option<StoreError>>,
     is_over: AtomicBool,
-    /// The last group that the script has applied, and enough replicas have.
+    /// The last group that the script has applied and that enough replicas have.
     acked: AtomicU64,
     reached: Mutex<Reached>,
     under_way: Mutex<u64>,
     came: Condvar,
     pub(crate) pages: Mutex<VecDeque<Result<Loaded, StoreError>>>,
-    /// What purges have taken and the sweep has not.
+    /// Purges that the sweep has not completed.
     marks: Mutex<Arc<BTreeMap<QueueName, Mark>>>,
-    /// Rung when there is something to sweep.
+    /// Notified when there is something to sweep.
     pub(crate) sweep: Notify,
-    /// Engine time of the last group or rest.
+    /// Engine time of the last group or pause.
     pub(crate) engine: AtomicU64,
     /// Whether any answer is remembered.
     pub(crate) answers: AtomicBool,
-    /// Of the master, for all shards of this process that are there.
+    /// The memory of the master, shared by all shards of this process on it.
     pub(crate) memory: Arc<Memory>,
-    /// Bytes of new messages of this shard that are under way.
+    /// Bytes of new messages of this shard in flight.
     putting: AtomicU64,
     pub(crate) counts: Counts,
-    /// Of this reign, for a next one of this process.
+    /// The clock of this incarnation, for a later one of this process.
     pub(crate) clock: Arc<ReignClock>,
-    /// How often Redis' clock and this node's have disagreed about a time without an owner.
+    /// Number of disagreements of Redis' clock and this node's about a time without an owner.
     pub(crate) disagreements: u64,
 }
 
-/// The level of what was acknowledged.
+/// The level of acknowledged changes.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
     /// What all have reached since it was told.
     level: Level,
-    /// Up to here it was told.
+    /// The position up to which it was reported.
     told: Lsn,
 }
 
@@ -76,25 +76,25 @@ pub(crate) struct Counts {
     pub(crate) groups: AtomicU64,
     pub(crate) group_bytes: AtomicU64,
     pub(crate) records: AtomicU64,
-    /// Changes whose reply has come, and how long all of these took.
+    /// Number of changes whose reply has arrived, and the total time of these.
     pub(crate) answered: AtomicU64,
     pub(crate) append_micros: AtomicU64,
     pub(crate) finds: AtomicU64,
     pub(crate) pages: AtomicU64,
     pub(crate) renewals: AtomicU64,
-    /// Changes that were waited for in vain.
+    /// Number of changes for which the wait failed.
     pub(crate) wait_failures: AtomicU64,
-    /// Ends of the reign by their reasons.
+    /// Number of ends of ownership by reason.
     pub(crate) fences: [AtomicU64; 4],
     pub(crate) checkpoints: AtomicU64,
     pub(crate) swept: AtomicU64,
     pub(crate) forgets: AtomicU64,
-    /// Places of lists that are kept between pages.
+    /// Number of positions of lists that are kept between pages.
     pub(crate) list_places: AtomicU64,
 }
 
 impl Counts {
-    /// A change has its reply after so long.
+    /// Records the time until the reply to a change.
     pub(crate) fn took(&self, time: Duration) {
         self.answered.fetch_add(1, SeqCst);
         self.append_micros.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), SeqCst);
@@ -156,7 +156,7 @@ impl Shared {
         (self.waker)();
     }
 
-    /// Whether the store may still say anything: an error stays, and a lease that is not sure is one.
+    /// Whether the store may still answer: an error is permanent, and so is an uncertain lease.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         if !self.is_over.load(SeqCst) {
             match self.fence.check() {
@@ -174,7 +174,7 @@ impl Shared {
         self.is_over.load(SeqCst)
     }
 
-    /// Ends the store. The first error is the one that stays.
+    /// Ends the store. The first error stays.
     pub(crate) fn end(&self, error: StoreError) {
         {
             let mut over = locked(&self.over);
@@ -194,8 +194,7 @@ impl Shared {
         self.wake();
     }
 
-    /// Ends the store for what a task has met, behind the groups that are under way: so it is known what has become of
-    /// them.
+    /// Ends the store for an error of a task, behind the groups in flight, so that their outcome is known.
     pub(crate) async fn end_behind(&self, error: StoreError) {
         loop {
             {
@@ -213,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// Sends commands behind everything else, and waits for their replies, but not for longer than the lease is sure.
+    /// Sends commands behind all others, and waits for their replies, but not longer than the lease is certain.
     pub(crate) fn ask(&self, ask: Pipeline) -> Reply {
         let (done, reply) = sync_channel(1);
         self.wire.post(ask, move |result| {
@@ -233,7 +232,7 @@ impl Shared {
         Lsn(self.acked.load(SeqCst))
     }
 
-    /// A group goes out. Waits while too much is under way.
+    /// Counts a group that is sent. Waits while too much is in flight.
     pub(crate) fn goes(&self, bytes: u64) -> Result<(), StoreError> {
         let mut under_way = locked(&self.under_way);
         let deadline = Instant::now() + self.options().response_timeout + Duration::from_secs(5);
@@ -251,13 +250,13 @@ impl Shared {
         self.check()
     }
 
-    /// New messages of so many bytes go out.
+    /// Counts bytes of new messages that are sent.
     pub(crate) fn puts(&self, bytes: u64) {
         self.putting.fetch_add(bytes, SeqCst);
         self.memory.goes(bytes);
     }
 
-    /// New messages have come, or never will.
+    /// Counts bytes of new messages that have arrived, or never will.
     pub(crate) fn put(&self, bytes: u64) {
         self.putting.fetch_sub(bytes, SeqCst);
         self.memory.comes(bytes);
@@ -281,7 +280,7 @@ impl Shared {
         *locked(&self.under_way)
     }
 
-    /// A group has come, and has reached a level.
+    /// Counts a group that has arrived, and its level.
     pub(crate) fn comes(&self, last: Lsn, bytes: u64, result: Result<Level, StoreError>) {
         match result {
             Ok(level) => {
@@ -297,7 +296,7 @@ impl Shared {
         self.wake();
     }
 
-    /// Waits until everything up to here has come.
+    /// Waits until everything up to here has arrived.
     pub(crate) fn wait_until(&self, last: Lsn) -> Result<(), StoreError> {
         let mut under_way = locked(&self.under_way);
         let deadline = Instant::now() + self.options().response_timeout + Duration::from_secs(5);
@@ -312,7 +311,7 @@ impl Shared {
         if self.acked() < last { self.check() } else { Ok(()) }
     }
 
-    /// The beginning of a script call that changes something: the fence, what the head must be and becomes, the clocks.
+    /// The beginning of a script call that changes something: the fence, the expected and the new head, the clocks.
     pub(crate) fn fenced(
         &self,
         script: &str,
@@ -344,7 +343,7 @@ impl Shared {
         self.sweep.notify_one();
     }
 
-    /// Forgets a mark whose work is done, unless a later purge has taken its place.
+    /// Removes a completed mark, unless a later purge has replaced it.
     pub(crate) fn unset_mark(&self, queue: &QueueName, mark: &Mark) {
         let mut marks = locked(&self.marks);
         if marks.get(queue) == Some(mark) {
@@ -352,7 +351,7 @@ impl Shared {
         }
     }
 
-    /// Whether a purge has taken this message.
+    /// Whether a purge has removed this message.
     pub(crate) fn is_purged(marks: &BTreeMap<QueueName, Mark>, queue: &QueueName, id: MessageId) -> bool {
         !marks.is_empty() && marks.get(queue).is_some_and(|mark| mark.hides(id))
     }

@@ -1,6 +1,7 @@
-//! Spans of due time: messages that come many at a time are entries of a list for each stretch of time, which is sorted when it is read, as the slots of a
-//! wheel are. Adding to a list costs a tenth of adding to a sorted set, and nothing is taken out: an entry counts while the message that it names is due
-//! then. A list goes with the last message that is in it alone.
+//! Spans of due time: messages that are enqueued many at a time are entries of a list for each span, which is sorted
+//! when it is read, as the slots of a wheel are. Adding to a list costs a tenth of adding to a sorted set, and nothing
+//! is removed from it: an entry is valid while its message exists and is due then. A list is deleted with the last
+//! message that is in it alone.
 
 use std::collections::HashMap;
 
@@ -14,58 +15,58 @@ use crate::{fault, lex, value};
 
 /// Length of a span: 65.536 s, in ms, as a power of two.
 const SPAN_BITS: u32 = 16;
-/// Lists that were not read for so many pages are forgotten.
+/// Lists that were not read for this many pages are dropped from memory.
 const IDLE_PAGES: u64 = 64;
-/// Places of one list that are kept, at least.
+/// Smallest number of positions of one list that are kept.
 const LEAST_KEPT: usize = 64;
-/// Entries of one list that are read at once, at least, when many are read together.
+/// Smallest number of entries of one list that are read at once when many are read together.
 const LEAST_READ: usize = 100;
 
-/// The time as a score.
+/// A time as a score.
 pub(crate) fn score(time: u64) -> u64 {
     time.min(MOST_SCORE)
 }
 
-/// Where the span of a time starts.
+/// The start of the span of a time.
 pub(crate) fn start(time: u64) -> u64 {
     score(time) >> SPAN_BITS << SPAN_BITS
 }
 
-/// How much is read of lists, and kept.
+/// How much of lists is read at once and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// Entries that are read at once: others have their turn in between.
+    /// Number of entries that are read at once: other requests are served in between.
     pub(crate) slice: usize,
-    /// Places that are kept between two pages, about, 16 bytes each.
+    /// Approximate number of positions that are kept between two pages, 16 bytes each.
     pub(crate) kept: usize,
 }
 
 impl Reading {
-    /// 200 KB at once, and 8 MiB.
+    /// The default: 200 KB at once, and 8 MiB.
     pub(crate) const USUAL: Self = Reading { slice: 10_000, kept: 1 << 19 };
 }
 
-/// What was read of lists, so that the next page needs no more than what was added since.
+/// The parts of lists that were read, so that the next page reads only what was added since.
 #[derive(Debug)]
 pub(crate) struct Windows {
     reading: Reading,
     windows: HashMap<String, Window>,
     page: u64,
-    /// So many queues' lists the page reads in turn.
+    /// Number of queues whose lists the page reads in turn.
     beside: usize,
 }
 
-/// A part of a list: all places behind `after` up to and with `upto`.
+/// A part of a list: all positions behind `after` up to and including `upto`.
 #[derive(Debug, Default)]
 struct Window {
-    /// The first element of the list: another list under the same key has another.
+    /// The first element of the list: another list under the same key has another one.
     stamp: Vec<u8>,
-    /// Elements that were looked at, with the stamp.
+    /// Number of elements that were read, including the stamp.
     seen: usize,
-    /// In order, unless entries are still being read.
+    /// Positions in order, unless entries are still being read.
     places: Vec<Cursor>,
     after: Option<Cursor>,
-    /// `None`: up to the end.
+    /// The end of the part; `None`: the end of the list.
     upto: Option<Cursor>,
     /// The last page that has used it.
     page: u64,
@@ -74,20 +75,20 @@ struct Window {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// There may be entries that were not looked at.
+    /// There may be entries that were not read.
     #[default]
     Behind,
-    /// The same, and some that were are not in order.
+    /// The same, and some that were read are not in order.
     Loose,
-    /// As of this page.
+    /// It is complete as of this page.
     Read,
 }
 
-/// Places of a list behind a cursor.
+/// Positions of a list behind a cursor.
 #[derive(Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) places: &'a [Cursor],
-    /// The part ends here and the list goes on; `None`: that is all.
+    /// The end of the part if the list continues; `None`: it is complete.
     pub(crate) upto: Option<Cursor>,
 }
 
@@ -100,7 +101,7 @@ impl Windows {
         self.windows.is_empty()
     }
 
-    /// A page begins, which reads the lists of so many queues in turn.
+    /// Begins a page that reads the lists of several queues in turn.
     pub(crate) fn begin(&mut self, queues: usize) {
         self.beside = queues.max(1);
     }
@@ -133,7 +134,7 @@ impl Windows {
         Ok(())
     }
 
-    /// The places of a list behind a cursor, at least some if there are any.
+    /// The positions of a list behind a cursor, at least some if there are any.
     pub(crate) async fn part(
         &mut self,
         shared: &Shared,
@@ -162,7 +163,8 @@ impl Windows {
         (self.reading.kept / lists.max(1)).max(LEAST_KEPT)
     }
 
-    /// A page is over. Forgets what is not used any more, and makes the rest smaller when it is too much; tells how many places are kept.
+    /// Ends a page. Drops unused parts, and reduces the rest when it is too large; returns the number of positions that
+    /// are kept.
     pub(crate) fn rest(&mut self) -> usize {
         self.page += 1;
         let page = self.page;
@@ -180,7 +182,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Forgets what the page is behind of, or everything if the page begins where there is nothing.
+    /// Drops positions before the page, or all if the page begins elsewhere.
     fn turn_to(&mut self, range: Range) {
         self.rest();
         let (since, after) = (range.since, range.after);
@@ -198,7 +200,7 @@ impl Window {
         }
     }
 
-    /// Puts what was read in order; there may be more by now.
+    /// Sorts the entries that were read; there may be more by now.
     fn rest(&mut self) {
         if self.state == State::Loose {
             // Mostly in order already, and what was added behind it.
@@ -218,7 +220,7 @@ impl Window {
         ask.cmd("LRANGE").arg(key).arg(from).arg(from + slice - 1);
     }
 
-    /// Takes in what [`Window::ask`] has asked for.
+    /// Takes in the reply to [`Window::ask`].
     fn take(
         &mut self,
         key: &str,
@@ -263,7 +265,7 @@ impl Window {
         Ok(())
     }
 
-    /// Keeps the first of its places.
+    /// Keeps only the first positions.
     fn cut(&mut self, most: usize) {
         if self.places.len() > most {
             let (_, last, _) = self.places.select_nth_unstable(most - 1);

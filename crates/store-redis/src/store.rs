@@ -1,4 +1,4 @@
-//! The store itself: groups out, in order; the books in memory.
+//! The store itself: it sends groups in order, and keeps the books in memory.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -30,24 +30,25 @@ use crate::waits::Waits;
 use crate::wire::{self, Begun, Servers};
 use crate::{books, fault, find, script, value};
 
-/// Most records of a group: Redis serves nobody else while it applies one, some 7 µs for each (docs/redis.md).
+/// Largest number of records of a group: Redis serves no other client while it applies one, some 7 µs for each record
+/// (docs/redis.md).
 const GROUP_RECORDS: usize = 4_000;
-/// The clocks are noted at least so often while nothing is appended, in ms.
+/// Longest time between two records of the clocks while nothing is appended, in ms.
 const CLOCK_MS: u64 = 5_000;
 
 /// The store on Redis: one shard, one owner, which holds a lease of it.
 ///
-/// A group is one call of a script that checks the fence and applies it; groups are sent one behind the other, and none is ever
-/// sent twice. The books of the queues are in memory; messages are in Redis alone.
+/// A group is one call of a script that checks the fence and applies it; groups are sent one behind the other, and none
+/// is ever sent twice. The books of the queues are in memory; messages are in Redis alone.
 ///
 /// # Errors
-/// A group that fails, or whose answer does not come, ends the store: every later call gives the same error, and what was under
-/// way is unknown until the shard is opened again. So does a lease that cannot be renewed in time: then every call gives
-/// [`ErrorKind::Fenced`], by a clock that goes on while the process is stopped.
+/// A group that fails, or whose answer does not arrive, ends the store: every later call returns the same error, and
+/// the outcome of calls in flight is unknown until the shard is opened again. So does a lease that cannot be renewed in
+/// time: then every call returns [`ErrorKind::Fenced`], by a clock that continues while the process is stopped.
 ///
 /// # Dropping
-/// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would, but that the same process need not wait
-/// for the lease to end.
+/// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would, except that the same process
+/// need not wait for the lease to end.
 ///
 /// # Examples
 /// ```no_run
@@ -67,16 +68,16 @@ pub struct RedisStore {
     tasks: Vec<JoinHandle<()>>,
     loads: mpsc::UnboundedSender<Request>,
     ledger: Ledger,
-    /// Messages of this reign without a key.
+    /// Messages of this incarnation without a key.
     unkeyed: RoaringTreemap,
     /// Queues whose books in Redis are older than the ledger.
     dirty: BTreeSet<QueueName>,
-    /// Bytes of what has happened to the books since they were written.
+    /// Bytes of changes of the books since they were written.
     tail: usize,
     max_body_bytes: usize,
-    /// As noted in Redis last.
+    /// The clocks as recorded in Redis last.
     noted: ClockPair,
-    /// Ids below this one are set aside.
+    /// Ids below this one are reserved.
     aside: u64,
     recovered: Recovered,
     state: State,
@@ -86,7 +87,7 @@ pub struct RedisStore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     NotYet,
-    /// Nothing follows: the next owner goes on with the id behind the last one.
+    /// Nothing follows: the next owner continues with the id behind the last one.
     Clean,
 }
 
@@ -97,12 +98,13 @@ enum State {
 }
 
 impl RedisStore {
-    /// Opens a shard of an owner that is alone, as node `duewheel`. `waker` is called when something became durable or a page was
-    /// loaded. Several nodes share shards by a [`RedisCoordinator`](crate::RedisCoordinator).
+    /// Opens a shard for a single owner, as node `duewheel`. `waker` is called when something became durable or a page
+    /// was loaded. Several nodes share shards by a [`RedisCoordinator`](crate::RedisCoordinator).
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] while the lease of another owner runs, [`ErrorKind::Corrupt`] for an unknown format, damage, or a
-    /// server that may throw keys away (`maxmemory-policy allkeys-…`), [`ErrorKind::Unavailable`] if Redis cannot be reached.
+    /// [`ErrorKind::Fenced`] while the lease of another owner runs, [`ErrorKind::Corrupt`] for an unknown format,
+    /// damage, or a server that may evict keys (`maxmemory-policy allkeys-…`), [`ErrorKind::Unavailable`] if Redis
+    /// cannot be reached.
     pub fn open(options: &Options, shard: ShardId, waker: Waker) -> Result<Self, StoreError> {
         let alone = Claimant { node: "duewheel".into(), number: 0, advertise: "".into(), cluster: None };
         Self::open_as(Servers(Arc::new(options.clone())), shard, alone, waker)
@@ -165,7 +167,7 @@ impl RedisStore {
         }
     }
 
-    /// Lets an error end the store.
+    /// Ends the store if the result is an error.
     fn or_end<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &result {
             self.shared.end(error.clone());
@@ -174,8 +176,9 @@ impl RedisStore {
         result
     }
 
-    /// Sends a call of a script whose reply counts for everything up to a position. With `first` it brings what is from there on;
-    /// without, it moves no position, so that a group behind it may be applied although this call is refused.
+    /// Sends a script call whose reply applies to everything up to a position. With `first` it contains the records
+    /// from there on; without, it moves no position, so that a later group may be applied although this call is
+    /// refused.
     fn post(
         &self,
         call: Cmd,
@@ -378,7 +381,7 @@ impl Store for RedisStore {
     fn load(&mut self, load: Load) -> Result<(), StoreError> {
         self.check()?;
         let asked = self.loads.send(Request::new(&self.shared.keys, &self.ledger, load));
-        self.or_end(asked.map_err(|_| fault::bug("pages are not loaded any more")))
+        self.or_end(asked.map_err(|_| fault::bug("pages are no longer loaded")))
     }
 
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {

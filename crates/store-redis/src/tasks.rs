@@ -1,4 +1,5 @@
-//! What a store does beside its owner: keeps the lease, loads pages, sweeps what purges have taken, forgets answers that are over.
+//! The tasks of a store beside its owner: renewing the lease, loading pages, sweeping purged messages, deleting expired
+//! answers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,18 +25,18 @@ use crate::span::Windows;
 use crate::wire::Wire;
 use crate::{find, load, open, reign, script, value};
 
-/// Messages that a slice of a sweep looks at.
+/// Number of messages that a slice of a sweep examines.
 const SLICE: usize = 500;
-/// Answers that are forgotten at once.
+/// Number of answers that are deleted at once.
 const ANSWERS: usize = 500;
-/// How often answers that are over are looked for, while there are any.
+/// Time between two searches for expired answers, while there are answers.
 const FORGET: Duration = Duration::from_secs(1);
-/// How long what was read of lists is kept when no page is asked for.
+/// How long parts of lists are kept when no page is requested.
 const WINDOWS: Duration = Duration::from_secs(10);
-/// How often the server's memory is looked at when it is limited.
+/// Time between two checks of the server's memory when it is limited.
 const MEMORY: Duration = Duration::from_millis(500);
 
-/// Starts them all.
+/// Starts all tasks.
 pub(crate) fn start(
     shared: &Arc<Shared>,
     control: Wire,
@@ -49,12 +50,13 @@ pub(crate) fn start(
     ]
 }
 
-/// Renews the lease, and ends the store as soon as it is not sure any more.
+/// Renews the lease, and ends the store as soon as the lease is uncertain.
 async fn keep_lease(shared: Arc<Shared>, control: Wire) {
     let lease = shared.options().lease;
     let mut control = Some(control);
     while !shared.is_over() {
-        // How Redis keeps what it is told is read with a renewal: an answer must not say a level for long that is no more.
+        // How Redis keeps what it is told is read with a renewal: an answer must not say a level for long that is no
+        // more.
         let most = if shared.memory.max() > 0 { MEMORY } else { KEEPING };
         let pause = (lease / 3).min(most);
         tokio::time::sleep(pause.min(Duration::from_millis(shared.fence.left()))).await;
@@ -132,7 +134,7 @@ async fn load_pages(shared: Arc<Shared>, mut loads: mpsc::UnboundedReceiver<Requ
     }
 }
 
-/// Deletes what purges have taken, in slices between which others have their turn.
+/// Deletes purged messages, in slices between which other requests are served.
 async fn sweep(shared: Arc<Shared>) {
     loop {
         let rung = shared.sweep.notified();
@@ -163,7 +165,8 @@ async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<
             let scanned = load::scan(shared, &mut windows, &source, range).await?.pop().unwrap_or_default();
             let places = scanned.places.into_iter().map(|(place, _)| place);
             let gone: Vec<_> = places.filter(|(_, id)| mark.hides(*id)).collect();
-            // The reply came behind that to the purge itself: one that Redis refused never happened, and has ended the store by now.
+            // The reply came behind that to the purge itself: one that Redis refused never happened, and has ended the
+            // store by now.
             shared.check()?;
             if !gone.is_empty() {
                 let removed = remove(shared, queue, &source[0], &gone).await?;
@@ -182,7 +185,7 @@ async fn sweep_queue(shared: &Shared, queue: &QueueName, mark: &Mark) -> Result<
     run(shared, call).await
 }
 
-/// Deletes a slice of messages that nobody sees any more; tells how many there were.
+/// Deletes a slice of hidden messages; returns their number.
 async fn remove(
     shared: &Shared,
     queue: &QueueName,
@@ -202,7 +205,8 @@ async fn remove(
                 removed += 1;
             }
         }
-        // A list may name what has left it, and some twice. When a message is due, and where it therefore counts, it says itself.
+        // A list may name what has left it, and some twice. When a message is due, and where it therefore counts, it
+        // says itself.
         Order::Spans(_) | Order::ByMember => {
             let ids: BTreeSet<MessageId> = gone.iter().map(|(_, id)| *id).collect();
             let ids: Vec<MessageId> = ids.into_iter().collect();
@@ -230,7 +234,7 @@ async fn remove(
     Ok(removed)
 }
 
-/// Forgets answers that are over.
+/// Deletes expired answers.
 async fn forget(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(FORGET).await;
@@ -247,7 +251,7 @@ async fn forget(shared: Arc<Shared>) {
     }
 }
 
-/// Whether more are over.
+/// Deletes some expired answers; returns whether there are more.
 async fn forget_some(shared: &Shared) -> Result<bool, StoreError> {
     let keys = &shared.keys;
     let now = shared.engine.load(SeqCst);

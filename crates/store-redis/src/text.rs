@@ -1,7 +1,8 @@
-//! What stands in the hashes, as text that a person can read with `redis-cli`: words of the form `name=value`, divided by one space.
+//! The values in the hashes, as text that a person can read with `redis-cli`: words of the form `name=value`, separated
+//! by one space.
 //!
-//! Bytes that would end a word, and `%`, are written as `%` and two hexadecimal digits. A message's body follows its words behind a line's
-//! end, byte for byte. `docs/redis.md` has the table.
+//! Bytes that would end a word, and `%`, are written as `%` and two hexadecimal digits. A message's body follows its
+//! words behind a line's end, byte for byte. `docs/redis.md` describes them.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use duewheel_core::{Key, QueueName};
 
 use crate::{lex, percent};
 
-/// What could not be read: the name of the word.
+/// The name of the word that could not be read.
 pub(crate) type Bad = &'static str;
 type Read<T> = Result<T, Bad>;
 
@@ -72,7 +73,7 @@ impl Words {
     }
 }
 
-/// Appends a text as it may stand in a word.
+/// Appends a text, escaped for a word.
 pub(crate) fn escape(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for &b in text.as_bytes() {
@@ -106,7 +107,7 @@ fn token(text: &str) -> Read<LeaseToken> {
     text.parse().map_err(|_| "token")
 }
 
-/// A message, and the life it has as long as nothing has happened to it.
+/// A message, and the life that it has until it changes.
 pub(crate) fn message(m: &Message, life: &Life) -> Vec<u8> {
     let mut w = Words(Vec::with_capacity(96 + m.body.len()));
     w.text("queue", m.queue.as_str());
@@ -177,7 +178,7 @@ pub(crate) fn read_message(id: MessageId, text: Vec<u8>) -> Read<Row> {
     Ok(Row { message: Arc::new(message), life: Life::new(due.ok_or("due time")?, priority) })
 }
 
-/// A life. Of a lease only that there is one: it stands in another hash ([`lease`]).
+/// A life. A lease is only marked: it is in another hash ([`lease`]).
 pub(crate) fn life(life: &Life) -> Vec<u8> {
     let mut w = Words(Vec::with_capacity(96));
     match &life.stage {
@@ -219,9 +220,9 @@ pub(crate) fn life(life: &Life) -> Vec<u8> {
 /// A life without its lease, and whether it has one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReadLife {
-    /// This one.
+    /// The complete life.
     Whole(Life),
-    /// This one, but for the lease, which stands elsewhere.
+    /// The life without its lease, which is in another hash.
     Leased(Life),
 }
 
@@ -283,7 +284,7 @@ fn past(text: &str) -> Read<PastAttempt> {
     })
 }
 
-/// A lease, and which attempt it is.
+/// A lease with its attempt.
 pub(crate) fn lease(attempt: u32, lease: &Lease) -> Vec<u8> {
     let mut w = Words(Vec::with_capacity(96));
     w.number("until", lease.until.0);
@@ -315,7 +316,7 @@ pub(crate) fn read_lease(text: &[u8]) -> Read<(u32, Lease)> {
     if seen == 5 { Ok((attempt, lease)) } else { Err("lease") }
 }
 
-/// Puts a message together out of the three hashes.
+/// Combines a message from the three hashes.
 pub(crate) fn read_row(
     id: MessageId,
     message: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Replies, taken apart.
+//! Reads replies.
 
 use duewheel_core::store::StoreError;
 use redis::Value;
@@ -7,7 +7,7 @@ use crate::fault;
 
 type Taken<T> = Result<T, StoreError>;
 
-/// A list.
+/// Reads a list.
 pub(crate) fn list(value: Value, of: &str) -> Taken<Vec<Value>> {
     match value {
         Value::Array(list) | Value::Set(list) => Ok(list),
@@ -16,7 +16,7 @@ pub(crate) fn list(value: Value, of: &str) -> Taken<Vec<Value>> {
     }
 }
 
-/// Bytes, or nothing.
+/// Reads bytes, or nothing.
 pub(crate) fn bytes(value: Value, of: &str) -> Taken<Option<Vec<u8>>> {
     match value {
         Value::BulkString(bytes) => Ok(Some(bytes)),
@@ -29,12 +29,12 @@ pub(crate) fn bytes(value: Value, of: &str) -> Taken<Option<Vec<u8>>> {
     }
 }
 
-/// A list of bytes, each of which may be absent.
+/// Reads a list of bytes, each of which may be absent.
 pub(crate) fn bytes_list(value: Value, of: &str) -> Taken<Vec<Option<Vec<u8>>>> {
     list(value, of)?.into_iter().map(|value| bytes(value, of)).collect()
 }
 
-/// A list of names and values, one behind the other.
+/// Reads a list of names and values in turn.
 pub(crate) fn pairs(value: Value, of: &str) -> Taken<Vec<(Vec<u8>, Vec<u8>)>> {
     if let Value::Map(map) = value {
         let both = |(name, value)| Ok((some(bytes(name, of)?, of)?, some(bytes(value, of)?, of)?));
@@ -48,22 +48,22 @@ pub(crate) fn pairs(value: Value, of: &str) -> Taken<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(pairs)
 }
 
-/// Text, or nothing.
+/// Reads text, or nothing.
 pub(crate) fn text(value: Value, of: &str) -> Taken<Option<String>> {
     bytes(value, of)?.map(|bytes| String::from_utf8(bytes).map_err(|_| fault::odd(of))).transpose()
 }
 
-/// A number, or nothing.
+/// Reads a number, or nothing.
 pub(crate) fn number(value: Value, of: &str) -> Taken<Option<u64>> {
     text(value, of)?.map(|text| text.parse().map_err(|_| fault::odd(of))).transpose()
 }
 
-/// Something that must be there.
+/// Requires a value.
 pub(crate) fn some<T>(value: Option<T>, of: &str) -> Taken<T> {
     value.ok_or_else(|| fault::odd(of))
 }
 
-/// A field of what `INFO` says.
+/// A field of a reply of `INFO`.
 pub(crate) fn info<'a>(text: &'a str, field: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.trim_end().strip_prefix(field)?.strip_prefix(':'))
 }

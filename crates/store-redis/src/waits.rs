@@ -1,4 +1,4 @@
-//! What a change is waited for beyond the master's memory, and what it has reached.
+//! What a change waits for beyond the master's memory, and the level that it has reached.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -10,7 +10,7 @@ use crate::reign;
 use crate::value;
 use crate::wire::{Begun, Failure};
 
-/// What the options demand of each change.
+/// The demands of the options on each change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
     replicas: u32,
@@ -18,12 +18,12 @@ pub(crate) struct Waits {
     timeout_ms: u64,
 }
 
-/// Who has a change.
+/// The servers that have a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
-    /// Replicas that have it, or that follow closely where none are waited for.
+    /// Number of replicas that have it, or that follow closely where none are waited for.
     replicas: u64,
-    /// Whether the master itself has synced it for sure.
+    /// Whether the master itself has certainly synced it.
     synced: bool,
 }
 
@@ -33,7 +33,7 @@ impl Waits {
         Waits { replicas: options.wait, wait_for: options.wait_for, timeout_ms }
     }
 
-    /// Adds the waiting to a change.
+    /// Adds the wait to a change.
     pub(crate) fn ask(self, ask: &mut Pipeline) {
         match self.wait_for {
             WaitFor::Synced => {
@@ -46,7 +46,7 @@ impl Waits {
         }
     }
 
-    /// Whether the script has applied, and who has the change. Waiting in vain is counted.
+    /// Reads whether the script has applied, and which servers have the change. Counts a failed wait.
     pub(crate) fn read(self, values: Vec<Value>, failures: &AtomicU64) -> Result<Reach, Failure> {
         let mut values = values.into_iter();
         let said = value::some(values.next(), "apply")?;
@@ -81,14 +81,14 @@ impl Waits {
 }
 
 impl Reach {
-    /// The level of a change whose master alone would give `alone`. A master without an append-only file comes back empty,
-    /// and its replicas empty themselves after it.
+    /// The level of a change that would have the level `alone` at its master alone. A master without an append-only
+    /// file comes back empty, and its replicas then empty themselves, too.
     pub(crate) fn level(self, alone: Level) -> Level {
         let alone = if self.synced { Level::Fsync } else { alone };
         if alone == Level::Memory || self.replicas == 0 { alone } else { Level::BestEffortReplicated }
     }
 
-    /// Of replicas that follow, when nothing is waited for.
+    /// The reach by replicas that follow, when nothing is waited for.
     pub(crate) fn following(replicas: u64) -> Self {
         Reach { replicas, synced: false }
     }

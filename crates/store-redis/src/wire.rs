@@ -1,4 +1,5 @@
-//! Connections: requests of one go out in order, without waiting for each other's replies, and none is ever sent twice.
+//! Connections: requests of one connection are sent in order, without waiting for each other's replies, and none is
+//! ever sent twice.
 
 use std::collections::BTreeSet;
 use std::future::{Future, poll_fn};
@@ -24,17 +25,18 @@ use crate::fault;
 use crate::options::{Options, Shape, Transport};
 use crate::value;
 
-/// Threads that do the work of all connections of the process.
+/// Number of threads for all connections of the process.
 const THREADS: usize = 2;
-/// What one node of a cluster is given at least, to say who has what.
+/// Shortest time limit for one node of a cluster to list the masters.
 const LEAST_PATIENCE: Duration = Duration::from_millis(250);
-/// Requests of one connection that are under way at once; further ones wait before they are begun. The connection has room for all of these: those for which
-/// it had none would wait in its own line, and may leave that in another order.
+/// Largest number of requests of one connection in flight; further ones wait before they are begun. The connection has
+/// room for all of these, because requests for which it had none would wait inside it, and might leave it in another
+/// order.
 const MOST_UNDER_WAY: usize = 1024;
-/// Slots of a Redis Cluster.
+/// Number of slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
-/// What a request gives: a value for each of its commands; a refusal of one is the error of all.
+/// The result of a request: a value for each of its commands; a refusal of one is the error of all.
 pub(crate) type Reply = Result<Vec<Value>, Failure>;
 
 /// Why a request has no reply.
@@ -44,12 +46,12 @@ pub(crate) struct Failure {
     pub(crate) begun: Begun,
 }
 
-/// Whether the server may have begun to carry a request out.
+/// Whether the server may have begun to carry out a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// It has refused the first command, or never had it.
+    /// It has refused the first command, or never received it.
     No,
-    /// Nobody knows.
+    /// It is unknown.
     Maybe,
 }
 
@@ -65,7 +67,7 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// Where all connections of the process live, so that they do not depend on a runtime of the caller's.
+/// The runtime of all connections of the process, so that they do not depend on a runtime of the caller's.
 pub(crate) fn runtime() -> Result<&'static Runtime, StoreError> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
     let made = RUNTIME.get_or_init(|| {
@@ -78,7 +80,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime, StoreError> {
     made.as_ref().map_err(|error| StoreError::new(ErrorKind::Unavailable, error))
 }
 
-/// Runs something of the connections' world to its end, from a thread that may wait.
+/// Runs a future of the connections to its end, from a thread that may block.
 pub(crate) fn wait_for<T: Send + 'static>(
     work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -97,7 +99,7 @@ pub(crate) struct Servers(pub(crate) Arc<Options>);
 pub(crate) type Address = (String, u16);
 
 impl Servers {
-    /// Connects, logs in and chooses the database.
+    /// Connects, logs in and selects the database.
     pub(crate) async fn connect(&self, address: &Address) -> Result<MultiplexedConnection, StoreError> {
         let failed = |error: redis::RedisError| {
             let error = fault::of_connection(&error);
@@ -111,7 +113,8 @@ impl Servers {
         let mut connection =
             client.get_multiplexed_async_connection_with_config(&config).await.map_err(failed)?;
         if self.0.transport == Transport::Tls {
-            // The handshake is over for this side before the server has looked at our certificate, and what it says then may be lost.
+            // The handshake is over for this side before the server has looked at our certificate, and what it says
+            // then may be lost.
             let heard: Result<Value, redis::RedisError> =
                 redis::cmd("TIME").query_async(&mut connection).await;
             if let Err(error) = heard
@@ -156,7 +159,7 @@ impl Servers {
         }
     }
 
-    /// Which master has which keys. A cluster is asked, and the first of its nodes that answers counts.
+    /// The masters of the slots. In a cluster the first node that answers is used.
     pub(crate) async fn slots(&self) -> Result<Slots, StoreError> {
         if self.0.shape == Shape::Single {
             return Ok(Slots(vec![(0, u64::from(SLOTS) - 1, self.0.hosts[0].clone())]));
@@ -216,7 +219,7 @@ impl Slots {
         let slot = u64::from(slot_of(key));
         let range = self.0.iter().find(|(from, to, _)| (*from..=*to).contains(&slot));
         range.map(|(_, _, address)| address).ok_or_else(|| {
-            StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: nobody has slot {slot}"))
+            StoreError::new(ErrorKind::Unavailable, format_args!("Redis Cluster: no master has slot {slot}"))
         })
     }
 }
@@ -246,7 +249,7 @@ pub(crate) async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline)
     if values.len() == count { Ok(values) } else { Err(fault::odd("several commands").into()) }
 }
 
-/// What is done with a reply, on a thread of the connections; must not wait.
+/// Handles a reply, on a thread of the connections; must not block.
 type Done = Box<dyn FnOnce(Reply) + Send>;
 
 struct Job {
@@ -254,7 +257,7 @@ struct Job {
     done: Done,
 }
 
-/// One connection, for callers on any thread. Dropping it ends the connection; what waits to be sent is not sent.
+/// One connection, for callers on any thread. Dropping it ends the connection; unsent requests are not sent.
 #[derive(Debug)]
 pub(crate) struct Wire {
     jobs: mpsc::UnboundedSender<Job>,
@@ -262,23 +265,23 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Takes a connection over. Must be called on a thread of the connections.
+    /// Takes over a connection. Must be called on a thread of the connections.
     pub(crate) fn new(connection: MultiplexedConnection) -> Self {
         let (jobs, queue) = mpsc::unbounded_channel();
         Wire { jobs, pump: tokio::spawn(pump(connection, queue)) }
     }
 
-    /// Sends commands, behind all that were sent before. Replies are handed over in the same order.
+    /// Sends commands, behind all that were sent before. Replies are passed on in the same order.
     pub(crate) fn post(&self, ask: Pipeline, done: impl FnOnce(Reply) + Send + 'static) {
         if let Err(mpsc::error::SendError(job)) = self.jobs.send(Job { ask, done: Box::new(done) }) {
             (job.done)(Err(Failure { error: gone(), begun: Begun::No }));
         }
     }
 
-    /// Sends commands, and gives their replies.
+    /// Sends commands, and returns their replies.
     ///
     /// # Cancel safety
-    /// The commands are carried out whether anybody waits or not.
+    /// The commands are carried out whether the caller waits or not.
     pub(crate) async fn call(&self, ask: Pipeline) -> Reply {
         let (done, reply) = oneshot::channel();
         self.post(ask, move |result| {
@@ -303,7 +306,7 @@ pub(crate) fn gone() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, "the connection to Redis has ended")
 }
 
-/// Begins requests in order, and hands replies over in order.
+/// Begins requests in order, and passes replies on in order.
 async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiver<Job>) {
     let mut under_way = FuturesOrdered::new();
     loop {
@@ -311,8 +314,9 @@ async fn pump(connection: MultiplexedConnection, mut jobs: mpsc::UnboundedReceiv
             job = jobs.recv(), if under_way.len() < MOST_UNDER_WAY => {
                 let Some(Job { ask, done }) = job else { break };
                 let mut connection = connection.clone();
-                // The first poll hands the request to the connection, or puts it in the line before it, so it must come here, in the
-                // order of the jobs; and it must not be put off, which the runtime does with a task that has worked for long enough.
+                // The first poll hands the request to the connection, or puts it in the line before it, so it must come
+                // here, in the order of the jobs; and it must not be put off, which the runtime does with a task that
+                // has worked for long enough.
                 let mut request = Box::pin(unconstrained(async move { (send(&mut connection, &ask).await, done) }));
                 let begun = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
                 under_way.push_back(async move {

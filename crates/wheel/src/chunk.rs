@@ -10,8 +10,8 @@
 //! same; not storing it with each makes an entry with an eight-byte value 24 bytes instead of 32. Only lists
 //! that span more than 2³² units, or happen to lie across such a boundary, need `highs`.
 //!
-//! The room is written (as `None`) when it is allocated: one sequential pass that brings it into the caches. Being filled
-//! together with sixty other chunks, each line would otherwise be missed on its own.
+//! The room is written (as `None`) when it is allocated: one sequential pass that brings it into the caches. Being
+//! filled together with sixty other chunks, each line would otherwise be missed on its own.
 
 use crate::liveness::Index;
 
@@ -82,7 +82,7 @@ impl<T> Chunk<T> {
         self.len() == self.packed.len()
     }
 
-    /// Only if there is room.
+    /// Appends an entry. The chunk must have room.
     #[inline(always)]
     pub(crate) fn push(&mut self, Entry { due, tie, value, index }: Entry<T>) {
         let (high, low) = halves(due);
@@ -104,7 +104,7 @@ impl<T> Chunk<T> {
         self.highs.push(high);
     }
 
-    /// Takes everything out, in the order it went in; the room stays.
+    /// Takes every entry out, in the order of insertion; the memory stays allocated.
     #[inline]
     pub(crate) fn drain(&mut self, mut to: impl FnMut(Entry<T>)) {
         for at in 0..self.len() {
@@ -115,7 +115,7 @@ impl<T> Chunk<T> {
         self.reset();
     }
 
-    /// Makes the room usable again, once everything has been taken.
+    /// Makes an emptied chunk usable again.
     pub(crate) fn reset(&mut self) {
         self.highs = Vec::new();
         self.len = 0;
@@ -144,15 +144,15 @@ impl<T> Chunk<T> {
     }
 }
 
-/// A few emptied chunks for those who need one next. When a list is moved down, its chunks become those of the
-/// lists below, and the allocator need not know.
+/// A few emptied chunks for reuse. When a list is moved down, its chunks become those of the lists below, without the
+/// allocator.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool<T> {
     spare: Vec<Chunk<T>>,
 }
 
 impl<T> Pool<T> {
-    /// Some 200 kilobytes.
+    /// Chunks that a pool keeps at most: some 200 kilobytes.
     const MOST: usize = 64;
 
     pub(crate) const fn new() -> Self {

@@ -166,7 +166,7 @@ impl<T> Current<T> {
         }
     }
 
-    /// One crowded slot must not hold its memory for ever.
+    /// Frees the buffers of a crowded slot.
     pub(crate) fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
         if self.first.order.is_empty() {
             self.first.give_back_room(needed, pool);
@@ -339,7 +339,7 @@ impl<T> Current<T> {
 #[derive(Clone, Debug)]
 struct Sorted<T> {
     chunks: Vec<Chunk<T>>,
-    /// The latest first, so that the next is at the end.
+    /// Positions in descending order, so that the next one is at the end.
     order: Vec<u32>,
 }
 
@@ -387,7 +387,7 @@ impl<T> Sorted<T> {
         looked
     }
 
-    /// The chunks go back when everything in them has been taken.
+    /// Returns the chunks to the pool when everything in them has been taken.
     fn give_back_room(&mut self, needed: usize, pool: &mut Pool<T>) {
         for mut chunk in self.chunks.drain(..) {
             chunk.reset();

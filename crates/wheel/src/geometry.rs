@@ -80,8 +80,8 @@ impl Geometry {
         time / self.tick
     }
 
-    /// Only for ticks that came from [`tick_of`](Self::tick_of), or lie before such a tick: the product then
-    /// fits.
+    /// The start of a tick. Valid for ticks that came from [`tick_of`](Self::tick_of), or lie before such a tick: the
+    /// product then fits.
     pub(crate) const fn start_of_tick(&self, tick: u64) -> u64 {
         tick * self.tick
     }
@@ -95,12 +95,13 @@ impl Geometry {
         tick / self.slots as u64
     }
 
-    /// As [`start_of_tick`](Self::start_of_tick): only for turns up to that of an existing tick.
+    /// The first tick of a turn. As for [`start_of_tick`](Self::start_of_tick), valid for turns up to that of an
+    /// existing tick.
     pub(crate) const fn first_tick_of_turn(&self, turn: u64) -> u64 {
         turn * self.slots as u64
     }
 
-    /// Where `delay` ticks after `from` lies.
+    /// The place of a tick that is `delay` ticks after `from`.
     pub(crate) const fn place_after(&self, from: u64, delay: u64) -> Place {
         let slots = self.slots as u64;
         // Not (from + delay) % slots: the sum may overflow.

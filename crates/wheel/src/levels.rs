@@ -33,7 +33,7 @@ pub(crate) struct Levels<T> {
 
 #[derive(Clone, Debug)]
 struct Level<T> {
-    /// Empty until the level is used for the first time.
+    /// The 64 lists; empty until the level is used for the first time.
     lists: Vec<List<T>>,
     occupied: u64,
 }
@@ -55,7 +55,7 @@ impl Occupied {
 }
 
 impl<T> Levels<T> {
-    /// For numbers up to `last`.
+    /// Levels for numbers up to `last`.
     pub(crate) fn new(last: u64) -> Self {
         let levels = (u64::BITS - last.leading_zeros()).div_ceil(GROUP);
         let levels = (0..levels).map(|_| Level { lists: Vec::new(), occupied: 0 }).collect();
@@ -66,7 +66,7 @@ impl<T> Levels<T> {
         self.occupied == 0
     }
 
-    /// Stores an entry under `number`, which must be greater than `present`, the pointer's.
+    /// Stores an entry under `number`, which must be greater than `present`, the pointer's number.
     // Inlined all the way down to the chunk, because an entry that is handed over in memory stalls there: it is
     // read in other pieces than it was written in.
     #[inline(always)]
@@ -81,7 +81,7 @@ impl<T> Levels<T> {
         level.lists[list].push(entry, pool);
     }
 
-    /// An entry under `number` has been cancelled.
+    /// Notes that an entry under `number` was cancelled.
     #[inline]
     pub(crate) fn entry_cancelled(
         &mut self,

@@ -24,8 +24,8 @@ pub(crate) struct List<T> {
     tail: Chunk<T>,
     /// Entries in here, live or cancelled.
     len: u32,
-    /// How many of them are believed to be cancelled. Only a hint for compaction: nothing is handed out or
-    /// dropped on its word.
+    /// Number of entries that are believed to be cancelled. Only a hint for compaction: no entry is handed out or
+    /// dropped because of it.
     dead: u32,
 }
 

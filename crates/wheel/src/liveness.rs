@@ -32,7 +32,7 @@ const WORD: usize = u64::BITS as usize;
 const GROUP: usize = 8;
 const GROUPS: usize = WORD / GROUP;
 
-/// What an entry is known by. Never zero, so that an absent entry needs no room of its own.
+/// Identifies an entry. Never zero, so that `Option<Index>` takes no additional memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Index(NonZeroU32);
 
@@ -58,7 +58,7 @@ pub(crate) struct Liveness {
     live: Vec<u64>,
     cancelled: Vec<u64>,
     generations: Vec<u32>,
-    /// The words that may have a free group. None that has one is missing, but for those in `open_groups`.
+    /// Words that may have a free group. Every word that has one is in here, except for those in `open_groups`.
     vacant: Occupancy,
     /// The next index to give out. A multiple of `GROUP` says that another group must be opened first.
     next: usize,
@@ -66,7 +66,7 @@ pub(crate) struct Liveness {
     /// word to word keeps entries that were inserted one after the other close together here.
     open_word: usize,
     open_groups: u64,
-    /// What a new group begins with, and the latest that any group has had.
+    /// The first generation of a new group: the latest that any group has had.
     first_generation: u32,
     latest_generation: u32,
 }
@@ -86,7 +86,7 @@ impl Liveness {
         }
     }
 
-    /// A new live index and its generation.
+    /// Makes a new live index with its generation.
     ///
     /// # Panics
     ///
@@ -125,7 +125,7 @@ impl Liveness {
         self.live[index.word()] & index.bit() != 0
     }
 
-    /// Whether all of them are live. Looks at all in any case, without a branch, so that the looks overlap.
+    /// Whether all of them are live. Checks all in any case, without a branch, so that the memory accesses overlap.
     #[inline]
     pub(crate) fn are_live(&self, indexes: impl Iterator<Item = Index>) -> bool {
         indexes.fold(true, |all, index| all & self.is_live(index))
@@ -136,7 +136,7 @@ impl Liveness {
         self.is_live(index).then(|| self.generations[index.group()])
     }
 
-    /// Gives the index back: its entry has left its list. Says whether the entry was live.
+    /// Gives the index back, because its entry has left its list. Returns whether the entry was live.
     #[inline]
     pub(crate) fn release(&mut self, index: Index) -> bool {
         let (word, bit) = (index.word(), index.bit());
@@ -153,14 +153,14 @@ impl Liveness {
         live
     }
 
-    /// Forgets all indexes: no list holds an entry any more. Generations go on, so that old handles stay
+    /// Releases all indexes, because no list holds an entry any more. Generations continue, so that old handles stay
     /// refused.
     pub(crate) fn clear(&mut self) {
         let generation = self.latest_generation.wrapping_add(1);
         *self = Self { first_generation: generation, latest_generation: generation, ..Self::new() };
     }
 
-    /// Gives memory back, once all indexes are free.
+    /// Frees memory, once all indexes are free.
     pub(crate) fn give_back_room(&mut self) {
         const KEEP: usize = 64;
         if self.live.len() > KEEP {
@@ -234,7 +234,7 @@ const fn free_groups(word: u64) -> u64 {
     !any & LOWEST
 }
 
-/// By an eighth, not double: what is not used counts for each entry.
+/// Grows a vector by an eighth, not to double its size: unused capacity counts for each entry.
 fn grow<V>(vec: &mut Vec<V>, more: usize) {
     if vec.capacity() - vec.len() < more {
         let len = vec.len();

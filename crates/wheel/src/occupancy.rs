@@ -12,7 +12,7 @@ const WORD: usize = u64::BITS as usize;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Occupancy {
-    /// The last layer has at most one word.
+    /// The layers, the largest first. The last layer has at most one word.
     layers: Vec<Vec<u64>>,
 }
 

@@ -10,18 +10,18 @@ use std::cmp::Reverse;
 /// Up to this many entries, a comparison sort is faster than counting.
 const FEW: usize = 64;
 const MAX_RUNS: u64 = 4096;
-/// Instead of the number of a run.
+/// The mark of a cancelled position, in place of the number of its run.
 const LEFT_OUT: u16 = u16::MAX;
 
-/// Sorts the entries of one slot after the other; what it holds in between is only memory.
+/// Sorts the entries of one slot after the other, and keeps its buffers in between.
 #[derive(Clone, Debug)]
 pub(crate) struct Sorter {
     /// The latest due time there may be. Runs are numbered from there, so that the latest comes first.
     last: u64,
     shift: u32,
-    /// By position.
+    /// The number of the run of each position.
     run_of: Vec<u16>,
-    /// How many entries a run has; later, where it begins.
+    /// The number of entries of each run; later, the start of the run.
     counts: Vec<u32>,
     /// The last tie that was added to a run, if there is one.
     ties: Vec<u64>,
@@ -44,7 +44,7 @@ impl Sorter {
         }
     }
 
-    /// Before a slot with up to `count` entries, all of them due in `start..=last`.
+    /// Begins a slot with up to `count` entries, all of them due in `start..=last`.
     pub(crate) fn begin(&mut self, count: usize, start: u64, last: u64) {
         let span = last - start;
         let most = if count <= FEW {
@@ -67,7 +67,7 @@ impl Sorter {
         self.all_in_order = true;
     }
 
-    /// The next position is of an entry with these.
+    /// Adds the next position, of an entry with these values.
     #[inline]
     pub(crate) fn add(&mut self, due: u64, tie: u64) {
         let run = self.run(due);
@@ -86,12 +86,12 @@ impl Sorter {
         self.run_of.push(run as u16);
     }
 
-    /// The next position does not count.
+    /// Leaves the next position out.
     pub(crate) fn leave_out(&mut self) {
         self.run_of.push(LEFT_OUT);
     }
 
-    /// Puts all positions into `order`, by (due, tie), the latest first. `key` gives the two of a position.
+    /// Puts all positions into `order`, by (due, tie), the latest first. `key` gives due time and tie of a position.
     pub(crate) fn finish(&mut self, order: &mut Vec<u32>, key: impl Fn(u32) -> (u64, u64)) {
         order.clear();
         let positions = (0..).zip(&self.run_of).filter(|(_, run)| **run != LEFT_OUT);

@@ -1,4 +1,4 @@
-//! What can only be seen from inside.
+//! Tests that need access to private parts.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ fn every_index_comes_back() {
     assert!(wheel.slot_counts().all(|count| count == 0));
 }
 
-/// A list of which everything was cancelled holds nothing, so that nobody wakes up for it.
+/// A list whose entries were all cancelled is empty, so that it causes no wakeup.
 #[test]
 fn no_wakeup_for_what_was_cancelled() {
     let (mut wheel, mut handles) = spread();
@@ -63,9 +63,8 @@ fn cancelled_entries_are_few() {
     }
 }
 
-/// A handle so old that its generation has come round again is taken for another's (see `Handle`). What it
-/// says about the due time is then wrong, and so is the list whose dead entries are counted. Nothing else
-/// may follow from that.
+/// A handle so old that its generation has come round again is taken for another's (see `Handle`). The due time that it
+/// names is then wrong, and so is the list whose dead entries are counted. Nothing else may follow from that.
 #[test]
 fn a_handle_of_a_generation_gone_round_does_no_more_harm_than_one_cancel() {
     for (old_due, new_due) in [(15, 9_000), (9_000, 15), (300, 700), (15, 15), (40_000, 700), (700, 40_000)] {

@@ -49,9 +49,9 @@ pub struct Wheel<T> {
     geometry: Geometry,
     /// The latest time the caller has told us.
     now: u64,
-    /// The tick the pointer stands on; at most that of `now`.
+    /// The tick of the pointer; at most the tick of `now`.
     reached: u64,
-    /// When that tick starts.
+    /// The start of that tick.
     reached_start: u64,
     /// The turn of `reached`, and that turn's first tick.
     turn: u64,
@@ -65,17 +65,17 @@ pub struct Wheel<T> {
     arrived: List<T>,
     /// By slot. The pointer's own slot is in `current`.
     ring: Levels<T>,
-    /// By turn.
+    /// Later turns, by turn.
     turns: Levels<T>,
 
     pool: Pool<T>,
     liveness: Liveness,
     len: usize,
-    /// Live entries for each slot, whatever their round, overdue ones included.
+    /// Live entries of each slot, whatever their round, overdue ones included.
     on_slot: Box<[u32]>,
 }
 
-/// The caller's way to cancel one entry: 16 bytes that may be copied. It belongs to the wheel that gave it.
+/// Identifies one entry for a cancel: 16 bytes that may be copied. It belongs to the wheel that returned it.
 ///
 /// A handle may be kept after its entry has come out or was cancelled; [`Wheel::cancel`] then says `false`. The
 /// one limit: a handle is an index with a generation of 32 bits. Indexes are used again, eight together each
@@ -196,7 +196,7 @@ impl<T> Wheel<T> {
         wheel
     }
 
-    /// Adds a value that is due at `due`. Never fails: what is overdue comes out next.
+    /// Adds a value that is due at `due`. Never fails: an overdue value comes out next.
     ///
     /// `tie` ranks entries due at the same time, so it should differ among those; a message's id does. The
     /// order of entries that agree in both is not specified.
@@ -216,11 +216,11 @@ impl<T> Wheel<T> {
         Handle { due, index, generation }
     }
 
-    /// Removes an entry that has not come out yet. Says whether it was still there.
+    /// Removes an entry that has not come out yet. Returns whether it was still there.
     ///
-    /// Constant time on average. The value is dropped later, when its list is compacted or its turn comes. No more than
-    /// about a quarter of a list are cancelled entries, so cancelling gives memory back as it goes, a few
-    /// kilobytes at a time.
+    /// Constant time on average. The value is dropped later, when its list is compacted or its turn comes. At most
+    /// about a quarter of a list are cancelled entries, so memory is freed as entries are cancelled, a few kilobytes at
+    /// a time.
     #[inline]
     pub fn cancel(&mut self, handle: Handle) -> bool {
         if !self.liveness.cancel(handle.index, handle.generation) {
@@ -251,7 +251,7 @@ impl<T> Wheel<T> {
         self.liveness.holds(handle.index, handle.generation)
     }
 
-    /// Tells the time without taking anything out. Time that goes back is ignored.
+    /// Sets the time without taking anything out. A time before the present one is ignored.
     pub fn advance(&mut self, to: u64) {
         self.now = self.now.max(to);
         if self.current.is_empty() && !self.is_arriving() {
@@ -311,7 +311,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes out everything that is due at `to` or before, in the order of (due, tie), and says how many.
+    /// Takes out everything that is due at `to` or before, in the order of (due, tie), and returns how many.
     ///
     /// `each` is given the due time, the tie and the value. As [`pop_due`](Self::pop_due) called until it has
     /// nothing more; if `each` panics, what it was not given stays in the wheel.
@@ -327,10 +327,10 @@ impl<T> Wheel<T> {
 
     /// The time at which to look again: no entry is due before it. `None` if the wheel is empty.
     ///
-    /// This is the exact due time of the next entry if the pointer has reached its slot, and otherwise the
-    /// start of the next occupied slot, block of 64 slots, or turn. After a [`pop_due`](Self::pop_due) that
-    /// found nothing it lies in the future of that call. Whoever sleeps until then, calls `pop_due` and asks
-    /// again arrives at the entry in a handful of steps, at its exact time. Costs a look at a few words.
+    /// This is the exact due time of the next entry if the pointer has reached its slot, and otherwise the start of the
+    /// next occupied slot, block of 64 slots, or turn. After a [`pop_due`](Self::pop_due) that found nothing it lies in
+    /// the future of that call. A driver that sleeps until then, calls `pop_due` and asks again arrives at the entry in
+    /// a handful of steps, at its exact time. Reads a few words.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<u64> {
         if self.is_arriving() {
@@ -386,7 +386,7 @@ impl<T> Wheel<T> {
         self.geometry.slot_of(self.now)
     }
 
-    /// The latest time that this wheel was told.
+    /// The latest time that this wheel was given.
     #[must_use]
     pub const fn now(&self) -> u64 {
         self.now
@@ -398,7 +398,7 @@ impl<T> Wheel<T> {
         self.geometry
     }
 
-    /// Where something due `delay` ticks from now belongs.
+    /// The place of something due `delay` ticks from now.
     ///
     /// ```
     /// use duewheel_wheel::{Geometry, Place, Wheel};
@@ -412,7 +412,7 @@ impl<T> Wheel<T> {
         self.geometry.place_after(self.geometry.tick_of(self.now), delay)
     }
 
-    /// Where something due at `due` belongs. What is overdue has round 0.
+    /// The place of something due at `due`. An overdue time has round 0.
     #[must_use]
     pub const fn place_at(&self, due: u64) -> Place {
         let from = self.geometry.tick_of(self.now);
@@ -447,7 +447,7 @@ impl<T> Wheel<T> {
         Some(Waiting { handle, tie: entry.tie, value: entry.value })
     }
 
-    /// Cancels every entry for which `keep` says `false`. Looks at all of them.
+    /// Cancels every entry for which `keep` returns `false`. Visits all of them.
     pub fn retain(&mut self, mut keep: impl FnMut(Waiting<'_, T>) -> bool) {
         let unwanted: Vec<Handle> = self
             .iter()
@@ -594,8 +594,8 @@ impl<T> Wheel<T> {
         usize::try_from(tick - self.turn_start).ok().filter(|slot| *slot < self.geometry.slots())
     }
 
-    /// Puts an entry where it belongs, and says on which slot that is. What is not ahead of the pointer is
-    /// left to `reached`.
+    /// Puts an entry into its list, and returns the slot. An entry that is not ahead of the pointer is passed to
+    /// `reached`.
     #[inline]
     fn place(&mut self, entry: Entry<T>, reached: impl FnOnce(&mut Self, Entry<T>)) -> usize {
         let tick = self.geometry.tick_of(entry.due);
@@ -611,8 +611,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// The next list after the pointer, and the first tick it stands for. A list that holds something holds
-    /// something live.
+    /// The next list after the pointer, and its first tick. A list that holds something holds something live.
     fn next(&self) -> Option<(Next, u64)> {
         if let Some(at) = self.ring.first(self.reached_slot as u64) {
             return Some((Next::Slots(at), self.turn_start + at.first));
@@ -621,9 +620,9 @@ impl<T> Wheel<T> {
         Some((Next::Turns(at), self.geometry.first_tick_of_turn(at.first)))
     }
 
-    /// Moves the pointer, once nothing that it has reached is left to hand out, towards `target`: to the next
-    /// list that holds something, which is taken in or moved down, or over nothing to the target itself. Says
-    /// whether there may be more to hand out.
+    /// Moves the pointer towards `target`, once everything that it has reached was handed out: to the next list that
+    /// holds something, which is taken in or moved down, or directly to the target. Returns whether there may be more
+    /// to hand out.
     fn reach_next(&mut self, target: u64) -> bool {
         if target <= self.reached {
             return false;

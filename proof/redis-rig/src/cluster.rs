@@ -184,7 +184,7 @@ impl RedisCluster {
             .filter(|n| n.role == Role::Master)
             .find(has)
             .map(|n| n.number)
-            .ok_or_else(|| io::Error::new(ErrorKind::NotFound, format!("nobody has slot {slot}")))
+            .ok_or_else(|| io::Error::new(ErrorKind::NotFound, format!("no master has slot {slot}")))
     }
 
     /// The slot of a key, by its hash tag if it has one.

@@ -1,4 +1,4 @@
-//! kill -9 of the real server under load, row M9: over HTTP.
+//! kill -9 of the real server under load, over HTTP (M9 of `docs/testing.md`).
 //!
 //! Clients enqueue, change their minds, reserve and settle; the server is killed at random moments, a fifth of them while
 //! it recovers, and started again on the same folder. At the end everything is drained, what is left is listed, and the

@@ -30,7 +30,7 @@ struct World {
 
 #[derive(Debug)]
 struct State {
-    shards: Vec<Shard>,
+    shards: Vec<ShardState>,
     secrets: Secrets,
     /// Nodes that have read them as they are.
     know: BTreeSet<u32>,
@@ -73,7 +73,7 @@ struct Member {
 }
 
 #[derive(Debug)]
-struct Shard {
+struct ShardState {
     disk: MemoryDisk,
     lease: Option<Lease>,
 }
@@ -232,7 +232,7 @@ impl Coordinator for MemoryCoordinator {
             return Err(fenced(format_args!("node {} lives", candidate.name)));
         }
         if state.shards.is_empty() {
-            let shard = |_| Shard { disk: MemoryDisk::default(), lease: None };
+            let shard = |_| ShardState { disk: MemoryDisk::default(), lease: None };
             state.shards = (0..candidate.shards_if_new).map(shard).collect();
         }
         state.last_number += 1;

@@ -27,7 +27,7 @@ const NAMES: u64 = 1 << 40;
 
 /// Shards of this process.
 #[derive(Debug)]
-struct Here(Vec<One>);
+struct InMemoryShards(Vec<One>);
 
 #[derive(Debug)]
 struct One {
@@ -53,7 +53,7 @@ pub fn open(
         Shard::start(Box::new(opener), config, quotas.clone(), clock.clone(), WhenFenced::OpenAgain)
             .map(Shard::hand_on)
     };
-    let mut here = Here(Vec::new());
+    let mut here = InMemoryShards(Vec::new());
     for shard in 0..shards {
         let (inbox, shared) = start(Ids::of(ShardId(shard), shards))?;
         here.0.push(One { client: Client::new(inbox.clone(), shared.clone()), inbox, shared });
@@ -72,7 +72,7 @@ pub fn open(
     Ok((Client::routed(inbox, shared, router, NAMES), life))
 }
 
-impl Shards for Here {
+impl Shards for InMemoryShards {
     fn count(&self) -> u32 {
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
@@ -101,7 +101,7 @@ impl Shards for Here {
     }
 }
 
-impl Drop for Here {
+impl Drop for InMemoryShards {
     fn drop(&mut self) {
         for one in &self.0 {
             Lifecycle::new(one.inbox.clone(), one.shared.clone()).stop();

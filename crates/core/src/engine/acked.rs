@@ -1,6 +1,6 @@
-//! Acks of late: so that a consumer whose answer was lost hears that its message is done, when it acks again.
+//! Recent acks, so that a consumer whose answer was lost learns that its message is done when it acks again.
 //!
-//! In memory only, bounded by number and by age. What is forgotten is answered as any lease that is over.
+//! They are in memory only, bounded by number and by age. A forgotten ack is answered like any lost lease.
 
 use std::collections::VecDeque;
 
@@ -12,20 +12,21 @@ use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::time::EngineMs;
 
-/// Old acks forgotten with each new one: more than one, so that a burst does not stay; few, so that a step is bounded.
+/// Number of old acks that are forgotten with each new one: more than one, so that a burst does not stay; few, so that
+/// a step is bounded.
 const FORGOTTEN: usize = 4;
 
-/// See the [module](self).
+/// The acks that are remembered; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Acked {
-    /// Oldest first.
+    /// Acks in order of time, oldest first.
     order: VecDeque<(EngineMs, MessageId)>,
     /// An id is acked once at most: it is never used again.
-    by_id: HashMap<MessageId, Done, FixedState>,
+    by_id: HashMap<MessageId, PastAck, FixedState>,
 }
 
 #[derive(Debug)]
-struct Done {
+struct PastAck {
     token: LeaseToken,
     queue: QueueName,
     at: EngineMs,
@@ -36,7 +37,7 @@ impl Acked {
         Acked { order: VecDeque::new(), by_id: HashMap::with_hasher(FixedState::with_seed(seed ^ 0xacced)) }
     }
 
-    /// Remembers an ack.
+    /// Records an ack.
     pub(super) fn insert(
         &mut self,
         policy: &Policy,
@@ -55,11 +56,11 @@ impl Acked {
         }
         if self.order.len() < policy.max_acked {
             self.order.push_back((now, id));
-            self.by_id.insert(id, Done { token, queue, at: now });
+            self.by_id.insert(id, PastAck { token, queue, at: now });
         }
     }
 
-    /// The queue of the message, if this lease acked it not long ago.
+    /// The queue of the message, if this lease acked it recently.
     pub(super) fn queue_of(
         &self,
         policy: &Policy,

@@ -1,15 +1,15 @@
-//! What the owner of a queue sets: settings and pause. And what follows from them as time passes.
+//! Settings and pause of a queue, and their effects as time passes.
 
 use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
 use crate::policy::{Lasting, QueueSettings};
-use crate::record::{Pause, Record};
+use crate::record::{Pause, Record, Totals};
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::Effects;
-use super::input::{Enqueue, Hold};
+use super::input::{Enqueue, Hold, Op};
 use super::queue::QueueIdx;
 use super::reply::{Reply, SettingsRefusal};
 
@@ -43,7 +43,7 @@ impl Engine {
         self.respond(to, answer, fx);
     }
 
-    /// Gives a new queue the order that whoever puts the first message into it is used to.
+    /// Gives a new queue the order that the front end of its first message asks for.
     pub(super) fn choose_order(&mut self, e: &Enqueue, fx: &mut Effects) {
         let Some(order) = e.order_if_new else { return };
         let idx = self.queues.find_or_make(&e.queue);
@@ -68,7 +68,7 @@ impl Engine {
         Reply::Done
     }
 
-    /// Whether a queue is there, or may be made.
+    /// Whether a queue exists, or may be created.
     pub(super) fn has_room_for(&self, name: &QueueName) -> bool {
         self.queues.len() < self.policy.max_queues || self.queues.find(name).is_some()
     }
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Drops a queue that nothing holds any more, or plans to.
+    /// Drops a queue that nothing refers to any more, or schedules that.
     pub(super) fn release(&mut self, idx: QueueIdx) {
         self.drop_if_over(idx);
         if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
@@ -95,6 +95,31 @@ impl Engine {
             self.end_starving(idx);
             self.forget_share(idx);
             self.queues.drop(idx);
+        } else if self.queues.has_ended(idx) {
+            // The store has forgotten it: what comes under its name while purged rows of it are in memory is a new queue.
+            self.queues.get_mut(idx).totals = Totals::default();
+        }
+    }
+
+    /// Ends a queue that is about to, before an operation brings one of the same name into being: that is a new one, with totals of its own.
+    pub(super) fn end_before_return(&mut self, op: &Op, fx: &mut Effects) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let names = match op {
+            Op::Enqueue(e) => std::slice::from_ref(&e.queue),
+            Op::Reserve(r) => &r.queues[..],
+            Op::Hold { queue, .. } | Op::Pause { queue, .. } | Op::Configure { queue, .. } => {
+                std::slice::from_ref(queue)
+            }
+            _ => return,
+        };
+        for name in names {
+            if let Some(idx) = self.queues.find(name)
+                && self.leaving.remove(&idx)
+            {
+                self.end_queue(idx, fx);
+            }
         }
     }
 
@@ -106,16 +131,19 @@ impl Engine {
                 return;
             }
             self.leaving.remove(&idx);
-            if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
-                continue;
-            }
+            self.end_queue(idx, fx);
+        }
+    }
+
+    fn end_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
+        if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
             self.queues.get_mut(idx).settings = QueueSettings::default();
             self.record_queue(idx, fx);
             self.drop_if_over(idx);
         }
     }
 
-    /// Says what a queue's settings and pause are now.
+    /// Records a queue's present settings and pause.
     fn record_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
         let queue = self.queues.get(idx);
         let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
@@ -202,7 +230,7 @@ impl Engine {
         self.note_hunger(idx);
     }
 
-    /// Notes that a message of the queue died then, if its owner wants dead messages removed.
+    /// Schedules a check of the queue's dead messages, if its owner wants them removed.
     pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: Died) {
         let queue = self.queues.get_mut(idx);
         let Some(ttl) = queue.settings.dead_ttl_ms else { return };
@@ -221,13 +249,12 @@ impl Engine {
         self.loading.dead < self.policy.max_dead_pages
     }
 
-    /// When to look for dead messages whose time is over; `None` until a page of those under way has come, if these are as many
-    /// as may be.
+    /// When the next check of dead messages is due; `None` while as many pages are loading as are allowed.
     pub(super) fn next_dead_check(&self) -> Option<EngineMs> {
         self.dead_checks.first().filter(|_| self.may_ask_dead()).map(|(t, _)| *t)
     }
 
-    /// Asks for the dead messages of queues in which the time of some may be over.
+    /// Loads the dead messages of queues in which some may have expired.
     pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
         while let Some((t, idx)) = self.dead_checks.first().copied().filter(|_| self.may_ask_dead()) {
             if t > now.engine {

@@ -1,4 +1,4 @@
-//! A batch: what it names and memory lacks is looked up in the store before it is decided, and leaves memory after it.
+//! A batch: messages that it names and that are not in memory are looked up before it is decided, and dropped after it.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,11 @@ use crate::name::{Key, QueueName};
 use crate::store::{Found, Left, Lookups};
 
 use super::Engine;
-use super::input::{Named, Op};
+use super::input::Op;
+use super::operation::Named;
 use super::rows::{Place, Slot};
 
-/// Look-ups of this batch that the store has not made.
+/// Look-ups of this batch that the store has not made yet.
 #[derive(Debug, Default)]
 pub(super) struct Unmade {
     ids: BTreeSet<MessageId>,
@@ -50,33 +51,32 @@ impl Unmade {
 }
 
 impl Engine {
-    /// What must be looked up in the store before the operations of a batch can be decided; [`Engine::adopt`] takes what
-    /// was found. Call it for each of them, and once with `None` for what the engine has to do by itself. Redrives and
-    /// reserves by id need a second look, for the key of what the first one has found: call it again for them after
+    /// Adds the look-ups that the operations of a batch need before they can be decided; [`Engine::adopt`] takes the
+    /// results. Call it for each operation, and once with `None` for the engine's own work. Redrives and reserves by id
+    /// need a second look-up, for the key of the message that the first one has found: call it again for them after
     /// [`Engine::adopt`], and adopt again.
     pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
         lookups.bytes = self.policy.found_bytes;
         let Some(op) = op else { return self.look_up_own(lookups) };
-        if let Op::Enqueue(e) = op
-            && let Some(id) = &e.dedupe_id
-            && !self.dedupe.knows(&e.queue, id)
+        if let Some((queue, id)) = op.dedupe_id()
+            && !self.dedupe.knows(queue, id)
         {
-            lookups.answers.push((e.queue.clone(), id.clone()));
+            lookups.answers.push((queue.clone(), id.into()));
         }
         match op.names() {
             Named::Nothing => {}
             Named::Key(queue, key) => self.look_up_key(queue, key, lookups),
             Named::Id(id) => match self.live(id) {
                 None => self.look_up_id(id, lookups),
-                Some(slot) if op.may_revive() => self.look_up_key_of(slot, lookups),
+                Some(slot) if op.operation().revives => self.look_up_key_of(slot, lookups),
                 Some(_) => {}
             },
         }
     }
 
-    /// Takes messages and answers in that were found in the store, until [`Engine::end_batch`]. They must reflect every
-    /// group appended so far; what is in memory wins. A store may have made only a part of the look-ups:
-    /// [`Engine::is_looked_up`] tells which operations can be decided.
+    /// Takes messages and answers that were found in the store into memory, until [`Engine::end_batch`]. They must
+    /// reflect every group appended so far; rows in memory take precedence. A store may have made only a part of the
+    /// look-ups: [`Engine::is_looked_up`] says which operations can be decided.
     pub fn adopt(&mut self, lookups: &Lookups, found: Found) {
         self.unmade.note(lookups, found.left);
         for row in found.rows {
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Whether everything that an operation names has been looked up. One that is not waits for the next batch.
+    /// Whether everything that an operation names has been looked up. Otherwise it waits for the next batch.
     pub fn is_looked_up(&self, op: &Op) -> bool {
         if self.unmade.is_empty() {
             return true;
@@ -100,7 +100,7 @@ impl Engine {
             Named::Nothing => true,
             Named::Key(queue, key) => !self.unmade.has_key(queue, key),
             Named::Id(id) if self.unmade.has_id(id) => false,
-            Named::Id(id) if op.may_revive() => self.live(id).is_none_or(|slot| {
+            Named::Id(id) if op.operation().revives => self.live(id).is_none_or(|slot| {
                 let message = &self.rows.get(slot).message;
                 message.key.as_ref().is_none_or(|key| !self.unmade.has_key(&message.queue, key))
             }),
@@ -108,8 +108,8 @@ impl Engine {
         }
     }
 
-    /// Ends a batch: what belongs to the store alone leaves memory. Everything decided must be appended before the next
-    /// look-up.
+    /// Ends a batch: rows that belong to the store alone leave memory. Every record decided must be appended before the
+    /// next look-up.
     pub fn end_batch(&mut self) {
         for (slot, id) in std::mem::take(&mut self.far) {
             if self.rows.is_at(slot, id) && matches!(self.rows.get(slot).place, Place::Far) {
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Who holds the key of a dead message that may come back.
+    /// Looks up the holder of the key of a dead message that may come back.
     fn look_up_key_of(&self, slot: Slot, lookups: &mut Lookups) {
         let message = &self.rows.get(slot).message;
         if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {

@@ -1,15 +1,15 @@
-//! What one kind of work may do in a step: so many rows, and so many bytes of records. What is left is done in the next step.
+//! The limits of one kind of work in a step: a number of rows, and bytes of records. The rest is done in the next step.
 
 use super::Engine;
 
-/// Kinds of work share the bytes of a step: none keeps the others waiting.
+/// Number of shares into which the bytes of a step are divided, so that no kind of work delays the others.
 const SHARES: usize = 4;
 
-/// What is left of a step for one kind of work.
+/// The remaining budget of one kind of work in a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     rows: usize,
-    /// How much may have been decided when it ends.
+    /// The value of the decided bytes at which the budget ends.
     until: u64,
 }
 
@@ -23,7 +23,7 @@ impl Engine {
         (self.policy.max_step_bytes / SHARES).max(1) as u64
     }
 
-    /// Takes so many rows of a budget, if anything is left of it. If not, the step is unfinished.
+    /// Takes rows out of a budget, if anything is left of it. Otherwise the step is unfinished.
     pub(super) fn spend(&mut self, budget: &mut Budget, rows: usize) -> bool {
         let is_left = budget.rows > 0 && self.decided < budget.until;
         budget.rows = budget.rows.saturating_sub(rows);

@@ -1,4 +1,4 @@
-//! The producer's change of mind: cancel, postpone, fire. And redrive, its counterpart for the dead.
+//! Changes by the producer: cancel, postpone, fire. Also redrive, for dead messages.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl Engine {
         Ok(Box::new(self.outline(now, slot)))
     }
 
-    /// What can be said of an edit without its message.
+    /// Checks an edit as far as that is possible without its message.
     fn check_edit(&self, edit: &Edit) -> Result<(), ChangeRefusal> {
         let policy = &self.policy;
         if *edit == Edit::default() {
@@ -120,7 +120,7 @@ impl Engine {
         Ok(Box::new(self.outline(now, slot)))
     }
 
-    /// Counts that somebody made a message ready before its time. It is recorded with the change itself.
+    /// Counts that a message was made ready before its time. The count is recorded with the change itself.
     pub(super) fn count_fire(&mut self, slot: Slot) {
         let marks = &mut self.rows.get_mut(slot).life.marks;
         marks.fires = marks.fires.saturating_add(1);
@@ -139,14 +139,14 @@ impl Engine {
         });
     }
 
-    /// Makes a scheduled message due now; the delay that was asked for is kept for those who look.
+    /// Makes a scheduled message due now; the delay that was asked for stays visible.
     pub(super) fn fire_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
         self.count_fire(slot);
         let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| moved(life, Due::After(now.engine), delay_ms));
     }
 
-    /// Makes a scheduled message due now for whoever takes it by its id.
+    /// Makes a scheduled message due now for a reserve by id.
     pub(super) fn take_now(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
         let delay_ms = self.delay_of(now, slot);
         self.change_life(now, slot, fx, |life| {
@@ -177,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// As `change_life`, with other content: the message is put again under its id.
+    /// Like `change_life`, with other content: the message is put again under its id.
     fn rewrite(
         &mut self,
         now: Now,
@@ -198,7 +198,7 @@ impl Engine {
     }
 }
 
-/// The message with what an edit gives it.
+/// The message with the changes of an edit.
 fn edited(message: &Message, edit: Edit) -> Message {
     let mut message = message.clone();
     let Edit { when: _, body, headers, priority: _, max_attempts, lease_ms } = edit;
@@ -209,7 +209,8 @@ fn edited(message: &Message, edit: Edit) -> Message {
     message
 }
 
-/// The delay that was asked for last, in ms: as it was noted, or what the due time tells of a message that was not moved.
+/// The delay that was asked for last, in ms: the recorded one, or the one that the due time of an unmoved message
+/// implies.
 pub(super) fn asked_delay(now: Now, message: &Message, life: &Life) -> u64 {
     let told = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
     life.marks.delay_ms.unwrap_or(told)
@@ -221,7 +222,7 @@ fn moved(life: &mut Life, due: Due, delay_ms: u64) {
     changed(life);
 }
 
-/// The producer has changed its mind: whoever held a lease on what was there before cannot settle it any more.
+/// Invalidates former leases after a change by the producer: their holders cannot settle the message any more.
 fn changed(life: &mut Life) {
     life.generation = life.generation.saturating_add(1);
     life.stage = Stage::Waiting { token: None };

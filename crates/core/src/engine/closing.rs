@@ -1,4 +1,4 @@
-//! Leases and waits of connections that are gone: they end a bounded number a step.
+//! Ends leases and waits of closed connections, a bounded number a step.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,14 @@ use crate::time::Now;
 use super::Engine;
 use super::effect::Effects;
 use super::reply::{Reply, Reserved};
+use super::rows::Slot;
 
-/// What is still to be ended.
+/// Work that is left.
 #[derive(Debug, Default)]
 pub(super) struct Closing {
-    /// Sessions that were closed, and who is told when all of one has ended.
+    /// Closed sessions, and where to answer when everything of one has ended.
     sessions: VecDeque<(SessionId, ReplyTo)>,
-    /// Leases of connections of the process before.
+    /// Leases of connections of the former process.
     leases: VecDeque<(MessageId, LeaseToken)>,
 }
 
@@ -26,7 +27,7 @@ impl Closing {
 }
 
 impl Engine {
-    /// A connection is gone. The answer comes when its waits and leases have ended.
+    /// Closes a session. The answer comes when its waits and leases have ended.
     pub(super) fn session_closed(&mut self, now: Now, to: ReplyTo, session: SessionId, fx: &mut Effects) {
         if session == SessionId::NONE {
             return self.respond(to, Reply::Done, fx);
@@ -38,7 +39,7 @@ impl Engine {
         }
     }
 
-    /// Leases of connections of an earlier reign: those connections are gone.
+    /// Schedules the release of leases of connections of an earlier epoch, which are closed.
     pub(super) fn release_bound(&mut self, now: Now, fx: &mut Effects) {
         let tokens = self.bound.iter().filter_map(|&(_, _, id)| {
             let lease = self.rows.get(self.live(id)?).life.lease()?;
@@ -48,7 +49,7 @@ impl Engine {
         self.close_sessions(now, fx);
     }
 
-    /// Ends what is left of connections that are gone.
+    /// Continues to end leases and waits of closed connections.
     pub(super) fn close_sessions(&mut self, now: Now, fx: &mut Effects) {
         let mut budget = self.budget();
         while let Some(&(id, token)) = self.closing.leases.front() {
@@ -61,7 +62,7 @@ impl Engine {
             if let Some(slot) =
                 slot.filter(|&s| self.rows.get(s).life.lease().is_some_and(|l| l.token == token))
             {
-                self.end_lease(now, slot, Ended::Released, fx);
+                self.end_bound(now, slot, fx);
             }
         }
         while let Some(&(session, to)) = self.closing.sessions.front() {
@@ -79,10 +80,18 @@ impl Engine {
                 if !self.spend(&mut budget, 1) {
                     return;
                 }
-                self.end_lease(now, slot, Ended::Released, fx);
+                self.end_bound(now, slot, fx);
             }
             self.closing.sessions.pop_front();
             self.respond(to, Reply::Done, fx);
         }
+    }
+
+    /// Ends a lease of a connection that is gone. One that had run out before is counted as that.
+    fn end_bound(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+        let is_overdue = self.rows.get(slot).life.lease().is_some_and(|lease| lease.until <= now.engine);
+        self.lease_expired += u64::from(is_overdue);
+        let how = if is_overdue { Ended::LeaseExpired } else { Ended::Released };
+        self.end_lease(now, slot, how, fx);
     }
 }

@@ -1,4 +1,4 @@
-//! Answers remembered for a `dedupe_id`: the store keeps them, here are those of the present batch.
+//! Answers remembered for a `dedupe_id`: the store keeps them, this module holds those of the present batch.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -20,12 +20,12 @@ impl Dedupe {
         Dedupe { rows: HashMap::with_hasher(FixedState::with_seed(seed ^ 0x9e37)) }
     }
 
-    /// The answer given for an id, unless it is over.
+    /// The answer given for an id, unless it has expired.
     pub(super) fn find(&self, queue: &QueueName, id: &str, now: EngineMs) -> Option<&DedupeRow> {
         self.rows.get(&(queue.clone(), id.into())).filter(|row| row.until > now)
     }
 
-    /// Whether the store need not be asked: what is here is newer.
+    /// Whether the store need not be asked, because this batch has a newer answer.
     pub(super) fn knows(&self, queue: &QueueName, id: &str) -> bool {
         !self.rows.is_empty() && self.rows.contains_key(&(queue.clone(), id.into()))
     }
@@ -34,13 +34,13 @@ impl Dedupe {
         self.rows.insert((row.queue.clone(), row.dedupe_id.clone()), row);
     }
 
-    /// The batch is over.
+    /// Ends the batch.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
     }
 }
 
-/// What an enqueue asks for, as a number: the same content gives the same number, in every version.
+/// A hash of the content of an enqueue: the same content gives the same number, in every version.
 pub(super) fn content(e: &Enqueue) -> u128 {
     let mut h = Xxh3::new();
     let mut text = |b: &[u8]| {

@@ -1,4 +1,4 @@
-//! What the engine wants done: data, for a driver to carry out in order.
+//! Effects: what the driver must do, in order, as data.
 
 use crate::id::{Lsn, ReplyTo};
 use crate::name::QueueName;
@@ -7,43 +7,44 @@ use crate::store::Load;
 
 use super::reply::Reply;
 
-/// One thing to do.
+/// One effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Append this record; its position is the next.
     Append(Record),
-    /// Give this answer, but not before its condition holds.
+    /// Send this answer once its condition holds.
     Respond {
-        /// To whom.
+        /// The destination.
         to: ReplyTo,
         /// The answer.
         reply: Reply,
-        /// Not before.
+        /// The condition.
         after: After,
     },
     /// Load this page and give it back as [`super::Input::Loaded`].
     Load(Load),
-    /// Tell a person.
+    /// Report this to the operator.
     Notice(Notice),
 }
 
-/// What an answer waits for. Both must hold.
+/// The condition of an answer. Both parts must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct After {
-    /// Everything up to here is durable, at the level that was promised.
+    /// Everything up to here is durable, at the promised level.
     pub durable: Lsn,
     /// Everything up to here is written.
     pub written: Lsn,
 }
 
-/// Worth a line in the log.
+/// An event that is worth a line in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// A message became ready in a queue from which nobody has reserved since the start. It is kept. Said once a queue.
+    /// A message became ready in a queue from which no consumer has reserved since the start. It is kept. Reported once
+    /// for each queue.
     Unattended(QueueName),
-    /// A message died. Said for the first of a queue since the start.
+    /// A message died. Reported for the first one of a queue since the start.
     Died(QueueName),
 }
 
-/// What the engine wants done, in order.
+/// Effects, in order.
 pub type Effects = Vec<Effect>;

@@ -1,4 +1,4 @@
-//! Enqueue: accept a message, or say why not.
+//! Enqueue: accepts a message, or refuses it with a reason.
 
 use std::sync::Arc;
 
@@ -133,7 +133,8 @@ impl Engine {
         }
     }
 
-    /// The due time on the clock that it follows; never now because it could not be kept.
+    /// The due time on the clock that it follows; a time that cannot be represented is refused, never replaced by
+    /// "now".
     pub(super) fn due(&self, now: Now, when: When) -> Result<Due, BadWhen> {
         let max = self.policy.max_delay_ms;
         match when {
@@ -198,7 +199,7 @@ impl Engine {
         Err(Refusal::Overloaded(full))
     }
 
-    /// Charges the tenant's quota, if one counts for the queue.
+    /// Charges the tenant's quota, if the queue has one.
     fn accept_by_quota(&mut self, now: Now, e: &Enqueue, holder: Option<Slot>) -> Result<(), Refusal> {
         if self.tenants.is_empty() {
             return Ok(());
@@ -208,7 +209,7 @@ impl Engine {
         Ok(self.tenants.accept(tenant, now, e.weight() as u64, replaced)?)
     }
 
-    /// Remembers the answer under the caller's `dedupe_id`, in the same group as what it tells.
+    /// Remembers the answer under the caller's `dedupe_id`, in the same group as its message.
     fn remember(
         &mut self,
         now: Now,
@@ -241,7 +242,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a message may be changed: a full disk takes only what removes or settles.
+    /// Whether a message may be changed: a full disk accepts only removals and settlements.
     pub(super) fn takes_changes(&self) -> bool {
         !matches!(self.room, Room::SettleOnly | Room::RemoveOnly)
     }

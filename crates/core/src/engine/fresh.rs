@@ -1,7 +1,7 @@
-//! Messages of this batch that went straight to the store: due later than memory reaches.
+//! Messages of this batch that went directly to the store because they are due behind the horizon.
 //!
-//! Nearly every message of a large backlog is one of these, so they cost as little as can be: a row in a list, and a key in a small table. Only an
-//! operation of the same batch that names one of them brings it into memory.
+//! Nearly every message of a large backlog is one of these, so they cost as little as can be: a row in a list, and a
+//! key in a small table. Only an operation of the same batch that names one of them brings it into memory.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use crate::message::{Life, Message, Row};
 use crate::name::{Key, QueueName};
 
 use super::Engine;
-use super::input::{Named, Op};
+use super::input::Op;
+use super::operation::Named;
 
-/// See the [module](self).
+/// The messages of the batch; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Fresh {
-    /// Ascending.
+    /// Ids, ascending.
     ids: Vec<MessageId>,
-    /// Of each id; `None` once it is in memory, or purged.
+    /// The row of each id; `None` once it is in memory, or purged.
     rows: Vec<Option<FreshRow>>,
     keys: HashTable<u32>,
     hasher: FixedState,
@@ -67,7 +68,7 @@ impl Fresh {
         self.keys.clear();
     }
 
-    /// The messages of a queue were purged.
+    /// Removes the purged messages of a queue.
     pub(super) fn purge(&mut self, queue: &QueueName) {
         for row in &mut self.rows {
             if row.as_ref().is_some_and(|row| row.message.queue == *queue) {
@@ -102,7 +103,7 @@ impl Engine {
             Named::Nothing => {}
         }
         if let Named::Id(id) = op.names()
-            && op.may_revive()
+            && op.operation().revives
             && let Some(message) = self.live(id).map(|slot| self.rows.get(slot).message.clone())
             && let Some(key) = &message.key
         {

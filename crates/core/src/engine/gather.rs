@@ -1,7 +1,7 @@
-//! Answers for which pages must be read: listings, peeks, and what is done to many messages of a queue at once.
+//! Answers that need pages from the store: listings, peeks, and changes of many messages of a queue.
 //!
-//! What a page says is as old as the page. A row that has changed since is shown as it is now if it is in memory, and left out
-//! otherwise; messages put since may be missing, as if the question had come before them.
+//! A page is as old as its position. A row that has changed since is shown in its present state if it is in memory, and
+//! left out otherwise; messages put since may be missing, as if the question had come before them.
 
 use std::collections::VecDeque;
 
@@ -24,7 +24,7 @@ use super::rows::{Slot, state_of};
 pub(super) enum Gather {
     /// Pages of one sequence or of two.
     Pages(Pages),
-    /// Messages of pages that are to be fired or redriven: they are looked up once more.
+    /// Messages of pages that are to be fired or redriven; they are looked up once more.
     Many { to: ReplyTo, queue: QueueName, rows: VecDeque<Found>, what: ToMany, many: Many, next: Vec<Load> },
 }
 
@@ -44,31 +44,31 @@ enum Want {
     Change(ToMany, Many),
 }
 
-/// What is done to many messages.
+/// The change that is applied to many messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToMany {
     Fire,
     Redrive,
 }
 
-/// A message of a page that is to be changed. What else the page says of it may be old by then.
+/// A message of a page that is to be changed. Other fields of the page may be outdated by then.
 #[derive(Debug)]
 pub(super) struct Found {
     id: MessageId,
-    /// Of a dead message: it must be free when the message comes back.
+    /// The key of a dead message, which must be free when the message comes back.
     key: Option<Key>,
 }
 
-/// What has become of a question that was given up.
+/// The result of giving up a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// Nothing was changed, and this one is to be told why.
+    /// Nothing was changed; this caller must be told why.
     Untouched(ReplyTo),
-    /// Nobody waits for an answer any more, or some messages were changed and the answer says how many.
+    /// No caller waits for an answer any more, or some messages were changed and the answer says how many.
     Told,
 }
 
-/// How much of what was asked for is done.
+/// Progress of a change of many messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Many {
     max: usize,
@@ -91,19 +91,22 @@ struct Reading {
     more: More,
 }
 
-/// Rows asked for to find one that still is what it was.
+/// Number of rows to load to find one that is still in the wanted state.
 const PEEK_ROWS: usize = 8;
 
 const NOTHING_SEEN: ListCursor = ListCursor { at: None, after: None };
 
 impl Engine {
-    /// The message that comes first in a state: next to be granted, next to be due, first to have died, or (leased) of
-    /// the lowest id.
+    /// The first message in a state: next to be granted, next to be due, first to have died, or (leased) of the lowest
+    /// id.
     pub(super) fn peek(&mut self, now: Now, to: ReplyTo, queue: &QueueName, state: State, fx: &mut Effects) {
         let Some(idx) = self.queues.find(queue) else { return self.respond(to, Reply::View(None), fx) };
         let first = match state {
             State::Ready => self.queues.get(idx).ready.first_key_value().map(|(&(_, id), _)| id),
-            State::Leased => self.queues.get(idx).leased.first().copied(),
+            State::Leased => {
+                let some = self.queues.get(idx).leased.iter().copied().take(self.policy.max_step);
+                some.into_iter().find(|&id| !self.is_overdue(now, id))
+            }
             State::Scheduled | State::Dead => None,
         };
         if let Some(slot) = first.and_then(|id| self.live(id)) {
@@ -121,8 +124,8 @@ impl Engine {
         self.gather(now, to, queue, Want::Peek(state), loads, fx);
     }
 
-    /// A page in due order; dead messages in the order in which they died, and their place in the first half of the cursor. A page may be short while
-    /// there is more.
+    /// A page in due order; dead messages in order of death, with their position in the first half of the cursor. A
+    /// page may be short while there is more.
     #[allow(clippy::too_many_arguments)] // the fields of one operation
     pub(super) fn list(
         &mut self,
@@ -186,7 +189,7 @@ impl Engine {
         self.gather(now, to, queue, Want::Change(ToMany::Redrive, Many { max, done: 0 }), loads, fx);
     }
 
-    /// Nothing that is due is Scheduled.
+    /// The pages for scheduled messages: a due message is never Scheduled.
     fn pages_of_scheduled(&self, now: Now, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
         let behind = |class, seen: Option<Cursor>| seen.max(Some((now_of(class, now), MessageId(u64::MAX))));
         let of = || Which::One(queue.clone());
@@ -196,7 +199,7 @@ impl Engine {
         ]
     }
 
-    /// Everything that waits and is due is Ready.
+    /// The pages for ready messages: a due message that waits is Ready.
     fn pages_of_ready(&self, now: Now, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
         let of = || Which::One(queue.clone());
         let until = |class| now_of(class, now);
@@ -224,7 +227,7 @@ impl Engine {
         self.start_gathers(fx);
     }
 
-    /// Asks for the pages of answers that wait, a few answers at a time.
+    /// Loads the pages of waiting answers, a few answers at a time.
     pub(super) fn start_gathers(&mut self, fx: &mut Effects) {
         while self.gathers.len() < self.policy.max_gathers
             && let Some((pages, loads)) = self.gathers_waiting.pop_front()
@@ -325,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// What changes of many messages under way need to know: of as many messages as one step changes.
+    /// Adds the look-ups for pending changes of many messages: as many messages as one step changes.
     pub(super) fn look_up_own(&mut self, lookups: &mut Lookups) {
         self.own_looked_up = 0;
         for number in &self.manys {
@@ -343,8 +346,8 @@ impl Engine {
         }
     }
 
-    /// Gives up the change of many messages that is next, because what it needs cannot be read or written. If it has changed none, this tells
-    /// whom to tell so; else the answer says how many.
+    /// Gives up the next change of many messages, because what it needs cannot be read or written. If it has changed
+    /// none, the result says whom to tell; otherwise the answer says how many.
     pub fn give_up_many(&mut self, fx: &mut Effects) -> Option<GivenUp> {
         self.own_looked_up = 0;
         let number = self.manys.pop_front()?;
@@ -354,8 +357,8 @@ impl Engine {
         }
     }
 
-    /// A page cannot be read. If a question waits for it, the question is given up, so that the next one has its place; a page that is needed
-    /// for anything else is still waited for.
+    /// Handles a page that cannot be read. If a question waits for it, the question is given up, so that the next one
+    /// can start; a page that is needed for anything else is still awaited.
     pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
         let number = self.forget_page(ticket)?;
         let given_up = match self.gathers.remove(&number) {
@@ -381,7 +384,7 @@ impl Engine {
         GivenUp::Told
     }
 
-    /// Fires and redrives what was asked for, as far as everything that it needs has been looked up.
+    /// Fires and redrives the messages for which everything needed has been looked up.
     pub(super) fn finish_manys(&mut self, now: Now, fx: &mut Effects) {
         if self.room == Room::RemoveOnly {
             return; // it would write what the store has no room for now
@@ -419,7 +422,7 @@ impl Engine {
         }
     }
 
-    /// Whether a message of a page is still such that it is changed.
+    /// Changes one message of a page, if it is still in the required state. Returns whether it was.
     fn change_one(&mut self, now: Now, slot: Slot, what: ToMany, fx: &mut Effects) -> bool {
         let state = self.rows.get(slot).state(now);
         match what {
@@ -433,7 +436,7 @@ impl Engine {
         true
     }
 
-    /// Reads pages of one queue together, by the present offset of the clocks.
+    /// Merges pages of one queue, by the present offset of the clocks.
     fn read(
         &self,
         now: Now,
@@ -502,7 +505,7 @@ impl Engine {
         page
     }
 
-    /// A row of a page as it is now; `None` if it is gone, or has changed and is not in memory.
+    /// The present state of a row of a page; `None` if it was removed, or has changed and is not in memory.
     fn view_of_row(&self, now: Now, queue: &QueueName, row: &Row, as_of: crate::Lsn) -> Option<View> {
         if let Some(slot) = self.rows.slot(row.message.id) {
             return self.is_live(slot).then(|| self.view(now, slot));
@@ -522,9 +525,9 @@ impl Engine {
         let mut after = after.range(behind(seen.after)).peekable();
         let mut page = Page { next: Some(seen), ..Page::default() };
         let mut place = seen;
-        let mut bytes = 0;
-        // As a page from the store: a few large bodies fill it, and at least one is there.
-        while page.views.len() < limit && bytes < self.policy.load_bytes {
+        let (mut bytes, mut left_out) = (0, 0);
+        // As a page from the store: a few large bodies fill it, and at least one is there. What has run out and not had its turn is no lease.
+        while page.views.len() < limit && bytes < self.policy.load_bytes && left_out < self.policy.max_step {
             let wall_at = at.peek().map(|&&(time, id)| (crate::WallMs(time), id));
             let wall_after = after.peek().map(|&&(time, id)| (now.wall_of_engine(crate::EngineMs(time)), id));
             let is_at = match (wall_at, wall_after) {
@@ -540,7 +543,10 @@ impl Engine {
             } else {
                 place.after = Some((time, id));
             }
-            let Some(slot) = self.live(id) else { continue };
+            let Some(slot) = self.live(id).filter(|_| !self.is_overdue(now, id)) else {
+                left_out += 1;
+                continue;
+            };
             bytes += self.rows.get(slot).message.weight();
             page.views.push(self.view(now, slot));
             page.behind.push(place);
@@ -550,13 +556,19 @@ impl Engine {
         page
     }
 
+    /// Whether the lease of a message has run out, although its turn has not come.
+    fn is_overdue(&self, now: Now, id: MessageId) -> bool {
+        let lease = self.live(id).and_then(|slot| self.rows.get(slot).life.lease());
+        lease.is_some_and(|lease| lease.until <= now.engine)
+    }
+
     /// Appends a removal without a settle; for what a queue's settings remove.
     pub(super) fn expire_one(&mut self, slot: Slot, fx: &mut Effects) {
         self.remove(slot, Gone::Expired, fx);
     }
 }
 
-/// A place in a listing, out of how far each of its sequences has been read.
+/// A position in a listing, composed of the positions in its sequences.
 fn place_of(seen: impl Iterator<Item = (Sequence, Option<Cursor>)>) -> ListCursor {
     let mut place = NOTHING_SEEN;
     for (sequence, seen) in seen {

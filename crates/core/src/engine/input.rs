@@ -1,33 +1,13 @@
-//! What can be asked of the engine: a closed list.
+//! The operations of the engine, a closed list, and their arguments.
 
 use bytes::Bytes;
 
-use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
+use crate::id::{LeaseToken, MessageId, SessionId};
 use crate::message::{Headers, MaxAttempts, Options, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{QueueSettings, ReadyOrder};
-use crate::store::{Cursor, Loaded, Room};
+use crate::store::Cursor;
 use crate::time::WallMs;
-
-use super::quota::Quotas;
-
-/// Something that has happened outside, for the engine to decide upon.
-#[derive(Debug)]
-pub enum Input {
-    /// A caller asks for something.
-    Request {
-        /// Where the answer goes.
-        to: ReplyTo,
-        /// What is asked.
-        op: Op,
-    },
-    /// A page that was asked for with [`super::Effect::Load`].
-    Loaded(Loaded),
-    /// The store's room has changed.
-    Room(Room),
-    /// Other quotas count from now on, in place of all before.
-    Quotas(Quotas),
-}
 
 /// An operation. Every one is answered exactly once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,255 +20,255 @@ pub enum Op {
     /// Grants one message by its id, whatever waiting state it is in (Dead and Scheduled included).
     /// Answer: [`super::Reply::ReserveOne`].
     ReserveOne {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// Whom the lease is bound to.
+        /// The session that the lease is bound to.
         session: SessionId,
-        /// Length of the lease; `None`: as message and queue say.
+        /// Length of the lease; `None`: the setting of message or queue.
         lease_ms: Option<u64>,
     },
     /// Ends a waiting reserve with an empty answer. Answer: [`super::Reply::Done`].
     CancelReserve {
-        /// As given in [`Reserve`].
+        /// The number given in [`Reserve`].
         waiter: WaiterId,
     },
-    /// Takes grants back that never reached their consumer; they do not count as attempts.
-    /// Answer: [`super::Reply::Done`].
+    /// Returns grants that never reached their consumer; they do not count as attempts. Answer: [`super::Reply::Done`].
     Undelivered {
         /// The leases.
         leases: Vec<(MessageId, LeaseToken)>,
     },
-    /// Done: the message goes. Answer: [`super::Reply::Settle`].
+    /// Settles a message as done. Answer: [`super::Reply::Settle`].
     Ack {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// That the caller holds its lease.
+        /// Proof that the caller holds the lease.
         proof: Proof,
     },
-    /// Not done: again after a delay, or dead. Answer: [`super::Reply::Settle`].
+    /// Settles a message as not done: it comes again after a delay, or dies. Answer: [`super::Reply::Settle`].
     Nack {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// That the caller holds its lease.
+        /// Proof that the caller holds the lease.
         proof: Proof,
         /// Whether the attempt counts.
         attempt: Attempt,
-        /// `None`: the backoff decides.
+        /// Delay until the next attempt; `None`: the backoff decides.
         delay_ms: Option<u64>,
         /// A new priority.
         priority: Option<u32>,
         /// Kept in the message's history, cut to a limit.
         note: Box<str>,
     },
-    /// Parks a leased message. Answer: [`super::Reply::Settle`].
+    /// Buries a leased message. Answer: [`super::Reply::Settle`].
     Bury {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// That the caller holds its lease.
+        /// Proof that the caller holds the lease.
         proof: Proof,
         /// A new priority.
         priority: Option<u32>,
         /// Kept in the message's history, cut to a limit.
         note: Box<str>,
     },
-    /// Removes a message for good: one that this session leases is acked, one that nobody leases is cancelled. Refused as
-    /// a lost lease when somebody else leases it. Answer: [`super::Reply::Settle`].
+    /// Removes a message: acks it if this session leases it, cancels it if it is not leased. Refused as a lost lease
+    /// when another consumer leases it. Answer: [`super::Reply::Settle`].
     Delete {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// Whose leases count.
+        /// The session whose leases count.
         session: SessionId,
     },
-    /// Pushes a lease's deadline to `lease_ms` from now. Answer: [`super::Reply::Extend`].
+    /// Moves a lease's deadline to `lease_ms` from now. Answer: [`super::Reply::Extend`].
     Extend {
-        /// Which message.
+        /// The message.
         id: MessageId,
-        /// That the caller holds its lease.
+        /// Proof that the caller holds the lease.
         proof: Proof,
-        /// From now; `None`: as message and queue say.
+        /// Length from now; `None`: the setting of message or queue.
         lease_ms: Option<u64>,
     },
-    /// Takes a message back. Answer: [`super::Reply::Change`].
+    /// Cancels a message. Answer: [`super::Reply::Change`].
     Cancel {
-        /// Which message.
+        /// The message.
         target: Target,
     },
     /// Gives a waiting message another due time, or other content or settings. Answer: [`super::Reply::Change`].
     Postpone {
-        /// Which message.
+        /// The message.
         target: Target,
-        /// What is to be another; everything else stays.
+        /// The new values; everything else stays.
         edit: Box<Edit>,
-        /// Refuse unless the generation is this one.
+        /// The required generation; with another one the change is refused.
         if_generation: Option<u32>,
     },
     /// Makes a message due now. Answer: [`super::Reply::Change`].
     Fire {
-        /// Which message.
+        /// The message.
         target: Target,
     },
-    /// Makes up to `max` scheduled messages of a queue due now, in due order, and at most `Policy::max_step`. Answer: [`super::Reply::Count`].
+    /// Makes up to `max` scheduled messages of a queue due now, in due order, and at most `Policy::max_step`. Answer:
+    /// [`super::Reply::Count`].
     FireMany {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// At most so many.
+        /// Largest number of messages.
         max: usize,
     },
     /// Makes a dead message ready again. Answer: [`super::Reply::Change`].
     Redrive {
-        /// Which message.
+        /// The message.
         id: MessageId,
     },
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key was
     /// taken meanwhile stays. At most `Policy::max_step`. Answer: [`super::Reply::Count`].
     RedriveMany {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// At most so many.
+        /// Largest number of messages.
         max: usize,
     },
-    /// Looks at a message. Answer: [`super::Reply::View`].
+    /// Returns a message. Answer: [`super::Reply::View`].
     Get {
-        /// Which message.
+        /// The message.
         target: Target,
     },
-    /// Looks at where a message stands, not at its body. Answer: [`super::Reply::Change`].
+    /// Returns the state of a message without its body. Answer: [`super::Reply::Change`].
     Outline {
-        /// Which message.
+        /// The message.
         id: MessageId,
     },
-    /// Looks at the message that is first in a state. Answer: [`super::Reply::View`].
+    /// Returns the first message in a state. Answer: [`super::Reply::View`].
     Peek {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// Which state.
+        /// The state.
         state: State,
     },
     /// Lists messages in due order. Answer: [`super::Reply::Page`].
     List {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// Only those in this state.
+        /// Only messages in this state.
         state: Option<State>,
-        /// Behind this place.
+        /// Start behind this position.
         after: Option<ListCursor>,
-        /// At most so many.
+        /// Largest number of messages.
         limit: usize,
     },
-    /// Looks at a queue. Answer: [`super::Reply::Queues`] with none or one.
+    /// Describes a queue. Answer: [`super::Reply::Queues`] with none or one.
     Queue {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
     },
-    /// Looks at all queues, by name. Answer: [`super::Reply::Queues`].
+    /// Describes all queues, by name. Answer: [`super::Reply::Queues`].
     Queues {
-        /// Behind this name.
+        /// Start behind this name.
         after: Option<QueueName>,
-        /// At most so many.
+        /// Largest number of queues.
         limit: usize,
     },
     /// Counts messages by due time. Answer: [`super::Reply::Histogram`].
     Histogram {
-        /// Which queue; `None`: all.
+        /// The queue; `None`: all.
         queue: Option<QueueName>,
-        /// First column starts here.
+        /// Start of the first column.
         from: WallMs,
-        /// Last column ends before here.
+        /// End of the last column, exclusive.
         to: WallMs,
         /// Number of columns.
         columns: usize,
     },
-    /// Looks at the ring. Answer: [`super::Reply::Wheel`].
+    /// Describes the ring. Answer: [`super::Reply::Wheel`].
     Wheel,
-    /// Figures of the whole engine. Answer: [`super::Reply::Stats`].
+    /// Returns figures of the whole engine. Answer: [`super::Reply::Stats`].
     Stats,
-    /// Sets a queue's settings, all of them. Answer: [`super::Reply::Queues`] with one.
+    /// Replaces all settings of a queue. Answer: [`super::Reply::Queues`] with one.
     Configure {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// What its owner wants.
+        /// The new settings.
         settings: QueueSettings,
     },
-    /// Gives nothing out any more. Answer: [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue would be one too
-    /// many.
+    /// Pauses a queue: it grants nothing. Answer: [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue
+    /// would be one too many.
     Pause {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// `None`: until resumed.
+        /// Length of the pause; `None`: until resumed.
         for_ms: Option<u64>,
     },
-    /// Gives out again. Answer: [`super::Reply::Done`].
+    /// Ends a pause. Answer: [`super::Reply::Done`].
     Resume {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
     },
     /// Removes Scheduled, Ready and Dead messages of a queue. Answer: [`super::Reply::Count`].
     Purge {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
     },
-    /// Somebody has to do with a queue: it stays, empty as it may be, with its totals, until it is let go as often.
-    /// Answer: [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue would be one too many: then it is not
-    /// held. A restart lets go of everything.
+    /// Holds a queue: it stays with its totals, even when it is empty, until every hold is released. Answer:
+    /// [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue would be one too many: then it is not held. A
+    /// restart releases all holds.
     Hold {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// What somebody has to do with it.
+        /// The kind of hold.
         how: Hold,
     },
-    /// Takes an [`Op::Hold`] back. Answer: [`super::Reply::Done`].
+    /// Releases an [`Op::Hold`]. Answer: [`super::Reply::Done`].
     LetGo {
-        /// Which queue.
+        /// The queue.
         queue: QueueName,
-        /// As it was held.
+        /// The kind of hold.
         how: Hold,
     },
-    /// A connection is gone: its leases are released, its waiting reserves end. Answer: [`super::Reply::Done`].
+    /// Reports a closed connection: its leases are released, its waiting reserves end. Answer: [`super::Reply::Done`].
     SessionClosed {
-        /// Which connection.
+        /// The connection.
         session: SessionId,
     },
-    /// When the first lease of a connection runs out. Answer: [`super::Reply::Deadline`].
+    /// Returns when the first lease of a connection runs out. Answer: [`super::Reply::Deadline`].
     SessionDeadline {
-        /// Which connection.
+        /// The connection.
         session: SessionId,
     },
-    /// When the next message is due. Answer: [`super::Reply::NextDue`].
+    /// Returns when the next message is due. Answer: [`super::Reply::NextDue`].
     NextDue,
-    /// How much of each quota is used. Answer: [`super::Reply::Quotas`].
+    /// Returns how much of each quota is used. Answer: [`super::Reply::Quotas`].
     Quotas,
 }
 
-/// What somebody has to do with a queue.
+/// A kind of interest in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Hold {
-    /// Puts messages into it.
+    /// The holder puts messages into it.
     Use,
-    /// Takes messages out of it.
+    /// The holder takes messages out of it.
     Watch,
-    /// Wants it to be there.
+    /// The holder wants it to exist.
     Keep,
 }
 
-/// What shows that somebody holds a lease.
+/// Proof that a caller holds a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Proof {
-    /// The token of the lease. It may have run out, if nobody has had the message since.
+    /// The token of the lease. The lease may have run out, if no consumer has had the message since.
     Token(LeaseToken),
-    /// The session that the lease is bound to. It must not have run out.
+    /// The session that the lease is bound to. The lease must not have run out.
     Session(SessionId),
 }
 
-/// What a nack says of the attempt that it ends.
+/// Whether the attempt that a nack ends counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Attempt {
     /// It failed: it counts against `max_attempts`.
     #[default]
     Failed,
-    /// The time has not come yet: the grant is forgiven, and does not count.
+    /// "Not yet": the grant is forgiven, and does not count.
     NotYet,
 }
 
@@ -298,108 +278,47 @@ impl From<LeaseToken> for Proof {
     }
 }
 
-/// Which message an operation names, if it names one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named<'a> {
-    Id(MessageId),
-    Key(&'a QueueName, &'a Key),
-    Nothing,
-}
-
-impl Op {
-    /// Whether it may bring a dead message back: then the message's key must be free, and be looked up, too.
-    pub fn may_revive(&self) -> bool {
-        matches!(self, Op::Redrive { .. } | Op::ReserveOne { .. })
-    }
-
-    /// The message that it names: what must be looked up before it is decided.
-    pub(super) fn names(&self) -> Named<'_> {
-        match self {
-            Op::Enqueue(e) => e.key.as_ref().map_or(Named::Nothing, |key| Named::Key(&e.queue, key)),
-            Op::ReserveOne { id, .. }
-            | Op::Ack { id, .. }
-            | Op::Nack { id, .. }
-            | Op::Bury { id, .. }
-            | Op::Extend { id, .. }
-            | Op::Delete { id, .. }
-            | Op::Outline { id }
-            | Op::Redrive { id } => Named::Id(*id),
-            Op::Cancel { target }
-            | Op::Postpone { target, .. }
-            | Op::Fire { target }
-            | Op::Get { target } => match target {
-                Target::Id(id) => Named::Id(*id),
-                Target::Key(queue, key) => Named::Key(queue, key),
-            },
-            // Leases are in memory; the others are about queues, and read pages where they need messages.
-            Op::Undelivered { .. }
-            | Op::Reserve(_)
-            | Op::CancelReserve { .. }
-            | Op::FireMany { .. }
-            | Op::RedriveMany { .. }
-            | Op::Peek { .. }
-            | Op::List { .. }
-            | Op::Queue { .. }
-            | Op::Queues { .. }
-            | Op::Histogram { .. }
-            | Op::Wheel
-            | Op::Stats
-            | Op::Configure { .. }
-            | Op::Pause { .. }
-            | Op::Resume { .. }
-            | Op::Purge { .. }
-            | Op::Hold { .. }
-            | Op::LetGo { .. }
-            | Op::SessionClosed { .. }
-            | Op::SessionDeadline { .. }
-            | Op::NextDue
-            | Op::Quotas => Named::Nothing,
-        }
-    }
-}
-
 /// A message to accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Enqueue {
-    /// Into which queue.
+    /// The queue.
     pub queue: QueueName,
     /// The caller's own name for it.
     pub key: Option<Key>,
     /// The payload.
     pub body: Bytes,
-    /// Travel with the body.
+    /// Names and values that are stored with the body.
     pub headers: Headers,
     /// When it is due.
     pub when: When,
     /// What to do if the key is taken.
     pub if_exists: IfExists,
-    /// Makes a retried enqueue return the first answer.
+    /// A retried enqueue with the same value gets the first answer.
     pub dedupe_id: Option<Box<str>>,
-    /// Lower first; `None`: as the queue says.
+    /// Priority, lower first; `None`: the queue's setting.
     pub priority: Option<u32>,
-    /// About its delivery.
+    /// The message's own settings.
     pub options: Options,
-    /// As what it begins.
+    /// The initial state of the message.
     pub begins: Begins,
-    /// The order that its queue gets if the queue is new and its owner has not chosen one. It lasts while the queue is
-    /// in use.
+    /// The order that a new queue without a configured order gets. It lasts while the queue is in use.
     pub order_if_new: Option<ReadyOrder>,
 }
 
-/// As what a message begins.
+/// The initial state of a new message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Begins {
     /// Scheduled, or Ready if it is due.
     #[default]
     Waiting,
-    /// Dead: it was parked where it comes from.
+    /// Dead: it was dead in the system that it is moved from.
     Dead,
 }
 
 impl Enqueue {
-    /// A message due at once, with nothing special.
+    /// A message that is due at once, with default values.
     pub fn new(queue: QueueName, body: impl Into<Bytes>) -> Self {
         Enqueue {
             queue,
@@ -416,31 +335,36 @@ impl Enqueue {
         }
     }
 
-    /// Bytes that the message will count against limits: body, key, headers.
+    /// The bytes that count against limits: body, key, headers.
     pub fn weight(&self) -> usize {
+        self.brings() + self.key.as_ref().map_or(0, |k| k.as_str().len())
+    }
+
+    /// Bytes of the body and the headers.
+    pub(super) fn brings(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
-        self.body.len() + headers + self.key.as_ref().map_or(0, |k| k.as_str().len())
+        self.body.len() + headers
     }
 }
 
-/// When something shall be due.
+/// When a message is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum When {
-    /// After so many ms, up to [`crate::policy::Policy::max_delay_ms`]; follows elapsed time.
+    /// After this many ms, up to [`crate::policy::Policy::max_delay_ms`]; follows elapsed time.
     After(u64),
-    /// After so many seconds, all of which can be kept; follows elapsed time.
+    /// After this many seconds, any number of which is accepted; follows elapsed time.
     Seconds(u32),
     /// At an instant; follows the wall clock.
     At {
         /// The instant.
         due_at: WallMs,
-        /// What if it has passed.
+        /// What happens if it has passed.
         past: Past,
     },
 }
 
-/// What a change gives a waiting message; `None` leaves what is there. At least one member must be given.
+/// The new values of a waiting message; `None` leaves the present one. At least one member must be given.
 ///
 /// Without `when` the due time, the clock that it follows and a Ready state stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -450,23 +374,23 @@ pub struct Edit {
     pub when: Option<When>,
     /// The payload.
     pub body: Option<Bytes>,
-    /// All headers: those that it had are gone.
+    /// All headers: the former ones are removed.
     pub headers: Option<Headers>,
-    /// Lower first.
+    /// Priority, lower first.
     pub priority: Option<u32>,
-    /// Dead after this many grants.
+    /// Number of grants after which the message is dead.
     pub max_attempts: Option<MaxAttempts>,
     /// Length of a lease, in ms.
     pub lease_ms: Option<u64>,
 }
 
 impl Edit {
-    /// Another due time, and nothing else.
+    /// An edit of the due time alone.
     pub fn due(when: When) -> Self {
         Edit { when: Some(when), ..Edit::default() }
     }
 
-    /// Whether it says something that is kept with the content of a message, not with its life.
+    /// Whether it changes the content of a message, not only its life.
     pub(super) fn rewrites(&self) -> bool {
         self.body.is_some()
             || self.headers.is_some()
@@ -474,7 +398,7 @@ impl Edit {
             || self.lease_ms.is_some()
     }
 
-    /// Bytes of the payload and the headers that it brings.
+    /// Bytes of the new payload and headers.
     pub fn weight(&self) -> usize {
         let headers: usize =
             self.headers.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
@@ -482,31 +406,31 @@ impl Edit {
     }
 }
 
-/// What to do with a due time that has passed.
+/// What happens with a due time that has passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Past {
-    /// It is an error.
+    /// The operation is refused.
     #[default]
     Refuse,
-    /// Due at once.
+    /// The message is due at once.
     Fire,
 }
 
-/// What to do if the key is taken.
+/// What happens if the key is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum IfExists {
-    /// Refuse the new message.
+    /// The new message is refused.
     #[default]
     Reject,
-    /// Keep the message that has it.
+    /// The existing message is kept.
     Keep,
-    /// Put the new message in its place.
+    /// The new message replaces the existing one.
     Replace,
 }
 
-/// Names one message.
+/// Identifies one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Target {
@@ -516,40 +440,42 @@ pub enum Target {
     Key(QueueName, Key),
 }
 
-/// A consumer's demand.
+/// A demand of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reserve {
-    /// Names this demand while it waits; chosen by the caller, unique among those waiting.
+    /// Identifies this demand while it waits; chosen by the caller, unique among waiting demands.
     pub waiter: WaiterId,
-    /// From which queues; the best message of all of them goes first.
+    /// The queues; the best message of all of them is granted first.
     pub queues: Vec<QueueName>,
-    /// At most so many messages. 0: none, but the answer comes as soon as one could be had; a front end that asks several shards
-    /// waits like this at each, and takes where it is told.
+    /// Largest number of messages. With 0 nothing is granted, but the answer comes as soon as a message could be
+    /// granted; a front end that asks several shards waits like this at each, and then reserves from the one that
+    /// answers.
     pub max: usize,
-    /// At most so many bytes of bodies, keys and headers; the first message always fits.
+    /// Largest size of bodies, keys and headers; the first message always fits.
     pub max_bytes: usize,
-    /// How long to wait for the first.
+    /// How long to wait for the first message.
     pub wait_ms: u64,
-    /// Length of the leases; `None`: as message and queue say.
+    /// Length of the leases; `None`: the setting of message or queue.
     pub lease_ms: Option<u64>,
-    /// Whom the leases are bound to, or [`SessionId::NONE`].
+    /// The session that the leases are bound to, or [`SessionId::NONE`].
     pub session: SessionId,
-    /// Answer [`super::Reserved::DeadlineSoon`] instead of waiting when a lease of this session has less than this left.
+    /// The answer is [`super::Reserved::DeadlineSoon`] instead of a wait when a lease of this session has less than
+    /// this left.
     pub deadline_margin_ms: Option<u64>,
 }
 
-/// Names a waiting reserve.
+/// Identifies a waiting reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WaiterId(pub u64);
 
-/// A place in a listing. Each clock class is a sequence of its own, so there are two.
+/// A position in a listing. Each clock class is a separate sequence, so there are two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListCursor {
-    /// Seen so far of the messages due at an instant.
+    /// Position among the messages due at an instant.
     pub at: Option<Cursor>,
-    /// Seen so far of the messages due after a delay.
+    /// Position among the messages due after a delay.
     pub after: Option<Cursor>,
 }

@@ -1,4 +1,4 @@
-//! Looking: one message, a queue, the ring. Nothing here changes anything, and nothing counts messages one by one.
+//! Read-only operations: one message, a queue, the ring. None changes anything, and none counts messages one by one.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Engine {
         self.view_of(now, entry.queue, &entry.message, &entry.life, entry.state(now))
     }
 
-    /// A message as it is at this moment.
+    /// The present state of a message.
     pub(super) fn view_of(
         &self,
         now: Now,
@@ -54,7 +54,7 @@ impl Engine {
         }
     }
 
-    /// What a change answers.
+    /// The answer to a change.
     pub(super) fn outline(&self, now: Now, slot: Slot) -> Outline {
         let Entry { message, life, queue, .. } = self.rows.get(slot);
         Outline {
@@ -123,8 +123,8 @@ impl Engine {
         }
     }
 
-    /// Messages per state. Which of those that wait are due is known exactly while all that are due are in memory, and read off the histogram
-    /// otherwise.
+    /// Messages per state. The number of due messages among those that wait is exact while all due messages are in
+    /// memory, and read off the histogram otherwise.
     fn counts(&self, now: Now, queue: &Queue) -> Counts {
         let waiting = queue.tally.part(Kind::Waiting).count;
         let here = queue.ready.len() as u64;
@@ -139,8 +139,8 @@ impl Engine {
         }
     }
 
-    /// Since when the message waits that is ready and has been due for longest: the first one of each priority is looked at, up to a
-    /// bound.
+    /// The due time of the ready message that has been due for longest: the first one of each priority is examined, up
+    /// to a bound.
     fn oldest_ready(&self, now: Now, queue: &Queue, priorities: usize) -> Option<WallMs> {
         let mut oldest: Option<WallMs> = None;
         let mut priority = 0;
@@ -210,7 +210,7 @@ impl Engine {
         }
     }
 
-    /// How it is, and what it has counted, as [`super::Op::Stats`] answers.
+    /// Present figures and counters, as [`super::Op::Stats`] returns them.
     pub fn stats(&self, now: Now) -> Stats {
         let waiting = self.kinds[Kind::Waiting as usize];
         let exact = self.ready_here == waiting || (self.is_caught_up(now) && !self.has_backlogs());
@@ -241,7 +241,7 @@ impl Engine {
     }
 }
 
-/// Why and since when a message is dead.
+/// Reason and time of a message's death.
 fn died(life: &Life) -> Option<(DeadReason, WallMs)> {
     match life.stage {
         Stage::Dead { reason, at } => Some((reason, at.wall())),

@@ -2,10 +2,11 @@
 //!
 //! Everything unsettled is in the store. In memory are, besides what is leased,
 //!
-//! * messages due up to the *horizon*, a place in each clock class's order; it moves on when the wheel has room, and back
-//!   when new messages have overfilled it;
-//! * what is ready and finds room ([`super::ready`]). The rest of a queue is its *backlog*: the queue has a *limit* of its own then, a place before
-//!   the horizon, and is loaded by itself when there is room. Loads for the others leave it out if that spares much.
+//! * messages due up to the *horizon*, a position in each clock class's order; it advances when the wheel has room, and
+//!   goes back when new messages have overfilled it;
+//! * what is ready and finds room ([`super::ready`]). The rest of a queue is its *backlog*: the queue has a *limit* of
+//!   its own then, a place before the horizon, and is loaded by itself when there is room. Loads for the others leave
+//!   it out if that spares much.
 //!
 //! | place of a waiting message | in memory |
 //! |---|---|
@@ -13,8 +14,9 @@
 //! | up to its queue's limit | yes |
 //! | behind either | only by chance: it may have been put while a page was under way |
 //!
-//! Being in memory behind a limit does no harm: what is in memory wins over what is loaded. Missing before it would lose a message until the
-//! next start. So while a page is under way, what is put within its range stays in memory; the page may be older.
+//! Being in memory behind a limit does no harm: what is in memory wins over what is loaded. Missing before it would
+//! lose a message until the next start. So while a page is under way, what is put within its range stays in memory; the
+//! page may be older.
 //!
 //! Rows of a page that have changed since it was asked for are ignored ([`Loading::touched`]).
 
@@ -41,20 +43,21 @@ use super::rows::{Entry, Place, Slot};
 
 /// The end of every sequence.
 const END: Cursor = (u64::MAX, MessageId(u64::MAX));
-/// What is due this soon has the wheel to itself when it is full, in ms.
+/// Messages that are due within this time, in ms, take precedence over all others when the wheel is full.
 const SOON_MS: u64 = 2_000;
 
-/// A queue with a backlog of which nothing was due, and for which the wheel has no room, is looked at again after this, in ms.
+/// Time in ms until a queue with a backlog is checked again of which nothing was due and for which the wheel has no
+/// room.
 const REST_MS: u64 = 50;
-/// A queue with a backlog is left out of pages for the others from so many messages on.
+/// Smallest backlog of a queue that is left out of pages for the others.
 const WORTH_LEAVING_OUT: u64 = 64;
 
-/// About how many bytes the record of a removal takes.
+/// Approximate size of the record of a removal, in bytes.
 const OF_A_REMOVAL: usize = 256;
 
 pub(super) const CLASSES: [Class; 2] = [Class::At, Class::After];
 
-/// What is under way, and what has changed meanwhile.
+/// Loads in progress, and the changes since they were requested.
 #[derive(Debug, Default)]
 pub(super) struct Loading {
     tickets: u64,
@@ -69,26 +72,27 @@ pub(super) struct Loading {
     pub(super) beyond: [usize; 2],
     /// Pages of backlogs under way.
     backlogs: usize,
-    /// Queues with a backlog, for each clock class; and some that had one.
+    /// Queues with a backlog, for each clock class, and some that had one.
     limited: [BTreeSet<QueueIdx>; 2],
     /// Those of them that pages for the others leave out.
     left_out: [LeftOut; 2],
-    /// Pages of dead messages under way whose time may be over.
+    /// Number of pages of possibly expired dead messages that are loading.
     pub(super) dead: usize,
-    /// Messages that changed while something was under way: what a page says of them may be older.
+    /// Messages that changed during a load: a page's row of such a message may be older.
     touched: HashMap<MessageId, Lsn, FixedState>,
     /// The same in order, to be forgotten when no page can be older.
     touches: VecDeque<(Lsn, MessageId)>,
-    /// Purges while something was under way. The queue may have vanished and come back since.
+    /// Purges during a load. The queue may have vanished and come back since.
     purges: BTreeMap<QueueName, Lsn>,
     state: LoadState,
 }
 
-/// Queues that are left out of pages for the others: few, so that a page can name them, and those of which it spares most.
+/// Queues that are left out of pages for the others: few, so that a page can name them, and those that spare the most
+/// reading.
 #[derive(Debug, Default)]
 struct LeftOut {
     names: BTreeSet<QueueName>,
-    /// The same as pages name them, as long as it is right.
+    /// The list for pages, as long as it is valid.
     list: Option<Arc<[QueueName]>>,
 }
 
@@ -118,13 +122,13 @@ struct Flight {
 enum What {
     /// Leases, at the start.
     Leased,
-    /// The next messages of all queues but those with a backlog.
+    /// The next messages of all queues except those with a backlog.
     Near(Class, Arc<[QueueName]>, Option<Cursor>),
     /// The next messages of a queue with a backlog.
     Backlog(Class, QueueName),
-    /// Dead messages of a queue whose time may be over.
+    /// Dead messages of a queue that may have expired.
     Dead(QueueName),
-    /// For an answer.
+    /// A page for an answer.
     Gather(u64),
 }
 
@@ -152,7 +156,7 @@ impl Loading {
             || self.purges.get(&message.queue).is_some_and(|&lsn| lsn > as_of)
     }
 
-    /// Forgets changes that every page under way shows.
+    /// Forgets changes that every loading page already shows.
     fn forget(&mut self) {
         let oldest = self.flights.values().map(|f| f.asked).min().unwrap_or(Lsn(u64::MAX));
         self.purges.retain(|_, lsn| *lsn > oldest);
@@ -179,12 +183,12 @@ impl Engine {
         self.ask(What::Leased, self.last, load, fx);
     }
 
-    /// Whether requests may come: every lease is known. Messages that wait are loaded as they come due.
+    /// Whether requests may be handled, because every lease is known. Waiting messages are loaded as they come due.
     pub fn is_open(&self) -> bool {
         self.loading.state == LoadState::Open
     }
 
-    /// How far a queue is in memory, pages under way included.
+    /// The part of a queue that is in memory, loading pages included.
     pub(super) fn reach(&self, idx: QueueIdx, class: Class) -> Option<Cursor> {
         let c = class as usize;
         let backlog = &self.queues.get(idx).backlog[c];
@@ -199,7 +203,8 @@ impl Engine {
         }
     }
 
-    /// Whether a message that is due may be ready in memory. If it may not although it is within reach, its queue has a backlog from now on.
+    /// Whether a due message may be ready in memory. If it may not although it is within reach, its queue has a backlog
+    /// from now on.
     pub(super) fn admits(&mut self, now: Now, slot: Slot) -> bool {
         let entry = self.rows.get(slot);
         let (idx, class, id) = (entry.queue, entry.life.due.class(), entry.message.id);
@@ -215,8 +220,8 @@ impl Engine {
         is_in
     }
 
-    /// Whether a message that is due and behind the backlog need not wait for it: because it is more urgent than something that is ready, or
-    /// of equal urgency and older in a queue in order of arrival.
+    /// Whether a due message behind the backlog may pass it: because it is more urgent than a ready one, or of equal
+    /// urgency and older in a queue in order of arrival.
     pub(super) fn overtakes(&self, idx: QueueIdx, id: MessageId, life: &Life) -> bool {
         let queue = self.queues.get(idx);
         let Some((&((last, _), last_id), _)) = queue.ready.last_key_value() else { return false };
@@ -228,7 +233,7 @@ impl Engine {
         precedes && queue.backlog[life.due.class() as usize].limit.is_some()
     }
 
-    /// A message within reach does not get into memory, or leaves it: its queue reaches only to before it.
+    /// Turns a message within reach away: its queue now reaches only to before it.
     pub(super) fn turn_away(&mut self, slot: Slot) {
         let entry = self.rows.get(slot);
         let (idx, class) = (entry.queue, entry.life.due.class());
@@ -246,7 +251,7 @@ impl Engine {
         self.note_no_room(idx);
     }
 
-    /// Leaves a queue with a backlog out of pages for the others if that is worth it.
+    /// Leaves a queue with a backlog out of pages for the others if that spares enough reading.
     fn leave_out(&mut self, idx: QueueIdx, class: Class) {
         let queue = self.queues.get(idx);
         let left_out = &mut self.loading.left_out[class as usize];
@@ -259,7 +264,7 @@ impl Engine {
         left_out.list = None; // which also drops names of queues that have no backlog any more
     }
 
-    /// Whether a queue has messages that are due and not in memory yet, which will come.
+    /// Whether a queue has due messages that are not in memory yet and will be loaded.
     pub(super) fn expects_more(&self, now: Now, idx: QueueIdx) -> bool {
         let queue = self.queues.get(idx);
         if queue.is_paused(now) {
@@ -283,14 +288,14 @@ impl Engine {
         self.loading.limited.iter().flatten().any(has_limit)
     }
 
-    /// Whether everything that is due is in memory, but for backlogs.
+    /// Whether all due messages are in memory, except for backlogs.
     pub(super) fn is_caught_up(&self, now: Now) -> bool {
         CLASSES.into_iter().all(|class| {
             self.loading.horizon[class as usize] >= Some((now_of(class, now), MessageId(u64::MAX)))
         })
     }
 
-    /// Asks for what will be needed.
+    /// Requests the pages that will be needed.
     pub(super) fn plan_loads(&mut self, now: Now, fx: &mut Effects) {
         if !self.is_open() {
             return;
@@ -358,7 +363,7 @@ impl Engine {
         self.ask(What::Near(class, except, horizon), self.last, load, fx);
     }
 
-    /// The queues that a page for the others leaves out. The list stays the same one until a queue comes or goes.
+    /// The queues that a page for the others leaves out. The list stays the same until a queue is added or removed.
     fn list_left_out(&mut self, class: Class) -> Arc<[QueueName]> {
         let (c, queues) = (class as usize, &self.queues);
         let LeftOut { names, list } = &mut self.loading.left_out[c];
@@ -370,8 +375,8 @@ impl Engine {
         list.get_or_insert_with(again).clone()
     }
 
-    /// Takes out of the wheel what is not due soon, for what is: what is there by chance, and what the other class has loaded
-    /// further ahead.
+    /// Removes messages from the wheel that are not due soon: those behind the horizon, and those that the other class
+    /// has loaded further ahead.
     fn make_room(&mut self, now: Now) {
         for class in CLASSES {
             if self.is_ahead(now, class) {
@@ -388,13 +393,13 @@ impl Engine {
         self.loading.beyond[c] > 0 || self.loading.horizon[c] > Some((soon, MessageId(u64::MAX)))
     }
 
-    /// Whether the wheel is half empty. What is in it comes due and makes room.
+    /// Whether the wheel is half empty. Its messages come due and make room.
     fn has_room(&self) -> bool {
         self.schedule.len() < (self.policy.near_messages / 2).max(1)
             && self.near_weight < (self.policy.near_bytes as u64 / 2).max(1)
     }
 
-    /// A message was scheduled.
+    /// Notes that a message was scheduled.
     pub(super) fn note_scheduled(&mut self, due: Due, id: MessageId) {
         let c = due.class() as usize;
         self.loading.beyond[c] += usize::from(Some((due.raw(), id)) > self.loading.horizon[c]);
@@ -407,7 +412,8 @@ impl Engine {
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
         let mut until = self.loading.horizon[c].map_or(0, |(time, _)| time);
         if !room {
-            // What is due takes no room in the wheel. Nobody asks for it more often than every now and then, unless a consumer does.
+            // What is due takes no room in the wheel. Nobody asks for it more often than every now and then, unless a
+            // consumer does.
             let reached = reached_at(limit);
             if reached > today {
                 self.resting[c].insert((reached.max(today.saturating_add(REST_MS)), idx));
@@ -426,7 +432,8 @@ impl Engine {
         self.ask(What::Backlog(class, name), self.last, load, fx);
     }
 
-    /// Asks for a page. `asked` is where it was asked for, or the first of those that belong together: changes since are told apart from those before.
+    /// Requests a page. `asked` is the position of the request, or of the first one of several that belong together: it
+    /// separates later changes from earlier ones.
     fn ask(&mut self, what: What, asked: Lsn, load: Load, fx: &mut Effects) {
         self.loading.tickets += 1;
         let ticket = self.loading.tickets;
@@ -434,13 +441,13 @@ impl Engine {
         fx.push(Effect::Load(Load { ticket, ..load }));
     }
 
-    /// A page as it is mostly asked for: of everything behind a place.
+    /// The usual request for a page: everything behind a position.
     pub(super) fn page(&self, sequence: Sequence, which: Which, after: Option<Cursor>, rows: usize) -> Load {
         let bytes = self.policy.load_bytes;
         Load { ticket: 0, sequence, which, after, until: u64::MAX, rows, bytes }
     }
 
-    /// Asks for dead messages of a queue, to see whose time is over.
+    /// Requests dead messages of a queue, to find expired ones.
     pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
         // A step removes all of a page.
         let rows = self.policy.max_step.min(self.policy.max_step_bytes / 2 / OF_A_REMOVAL).max(1);
@@ -449,7 +456,7 @@ impl Engine {
         self.ask(What::Dead(name), self.last, load, fx);
     }
 
-    /// Asks for a page that an answer needs.
+    /// Requests a page that an answer needs.
     pub(super) fn ask_gather(&mut self, gather: u64, asked: Lsn, load: Load, fx: &mut Effects) {
         self.ask(What::Gather(gather), asked, load, fx);
     }
@@ -473,7 +480,7 @@ impl Engine {
         self.loading.forget();
     }
 
-    /// Forgets a page that a question waits for; which question.
+    /// Forgets a page that a question waits for, and returns the question.
     pub(super) fn forget_page(&mut self, ticket: u64) -> Option<u64> {
         let What::Gather(number) = self.loading.flights.get(&ticket)?.what else { return None };
         self.loading.flights.remove(&ticket);
@@ -579,8 +586,8 @@ impl Engine {
         let (limit, found_room) = (queue.backlog[c].limit, queue.ready.len().saturating_sub(ready));
         self.note_page(idx, (limit != before).then_some(found_room));
         if is_empty && self.parked.is_empty() && !self.has_room() {
-            // Nothing is due, and there is no room for what is due later: the next page would bring nothing either. That today is
-            // later than the page's must not count, or a slow store would be asked again and again.
+            // Nothing is due, and there is no room for what is due later: the next page would bring nothing either.
+            // That today is later than the page's must not count, or a slow store would be asked again and again.
             let later = now_of(class, now).saturating_add(REST_MS);
             if limit.is_some() {
                 self.resting[c].insert((later, idx));
@@ -618,14 +625,14 @@ impl Engine {
         }
     }
 
-    /// Takes a row in as the store had it at `as_of` and puts it in its place, unless more is known of it here.
+    /// Takes in a row as the store had it at `as_of`, unless a newer state is known.
     fn take_row(&mut self, now: Now, row: Row, as_of: Lsn, fx: &mut Effects) {
         if self.is_news(&row, as_of) {
             self.insert_row(now, row, as_of, as_of, fx);
         }
     }
 
-    /// Takes a row in for this batch, unless more is known of it here; the row as it is now, if it is there.
+    /// Takes in a row for this batch, unless a newer state is known; returns its present slot, if it exists.
     pub(super) fn take_far(&mut self, row: Row, as_of: Lsn) -> Option<Slot> {
         let id = row.message.id;
         if self.is_news(&row, as_of) {
@@ -657,7 +664,8 @@ impl Engine {
         }
     }
 
-    /// When loads have to be planned again although the wheel has no room: before time reaches the horizon, and when it does.
+    /// When loads must be planned again although the wheel has no room: before time reaches the horizon, and when it
+    /// does.
     pub(super) fn next_load(&self) -> Option<crate::EngineMs> {
         let engine_time = |class: Class, time: u64| match class {
             Class::At => self.now.engine_of_wall(crate::WallMs(time)),
@@ -684,7 +692,7 @@ impl Engine {
     }
 }
 
-/// When time has come to what is behind a horizon.
+/// The time at which messages behind a horizon come due.
 fn reached_at((time, id): Cursor) -> u64 {
     time.saturating_add(u64::from(id.0 == u64::MAX))
 }

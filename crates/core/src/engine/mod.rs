@@ -21,6 +21,7 @@
 
 mod acked;
 mod admin;
+mod ask;
 mod backlog;
 mod batch;
 mod budget;
@@ -36,6 +37,7 @@ mod index;
 mod input;
 mod inspect;
 mod load;
+mod operation;
 mod place;
 mod purge;
 mod queue;
@@ -54,13 +56,15 @@ mod waiters;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use ask::{Ask, FromReply, Typed};
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
 pub use input::{
-    Attempt, Begins, Edit, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target,
-    WaiterId, When,
+    Attempt, Begins, Edit, Enqueue, Hold, IfExists, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId,
+    When,
 };
+pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
@@ -74,7 +78,7 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Load, Recovered, Room};
+use crate::store::{Load, Loaded, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
@@ -95,32 +99,50 @@ use rows::{Rows, Slot};
 use schedule::Schedule;
 use waiters::Waiters;
 
-/// What an engine is made with.
+/// The configuration of an engine.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// All limits and defaults.
     pub policy: Policy,
-    /// Seeds the jitter of backoffs and the hash tables. Any number; another for each shard and start is best.
+    /// Seeds the jitter of backoffs and the hash tables. Any number; a different one for each shard and start is best.
     pub seed: u64,
-    /// What becomes of leases that are bound to a connection.
+    /// What happens at the start with leases that are bound to a connection.
     pub bound: BoundLeases,
-    /// Which ids it gives.
+    /// The ids that it gives.
     pub ids: Ids,
-    /// Who holds which queue already: what [`Engine::holds`] of the engine before has given.
+    /// The holds of each queue: the result of [`Engine::holds`] of the former engine.
     pub holds: Vec<(QueueName, [u32; 3])>,
+}
+
+/// An event that the engine must decide upon.
+#[derive(Debug)]
+pub enum Input {
+    /// An operation of a caller.
+    Request {
+        /// The destination of the answer.
+        to: ReplyTo,
+        /// The operation.
+        op: Op,
+    },
+    /// A page that [`Effect::Load`] asked for.
+    Loaded(Loaded),
+    /// The store's room has changed.
+    Room(Room),
+    /// New quotas, which replace all former ones.
+    Quotas(Quotas),
 }
 
 /// What becomes, at the start, of leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
-    /// They are released: the process is a new one, and their connections are gone.
+    /// They are released: the process is new, and their connections are closed.
     #[default]
     Release,
-    /// They run on: the same process has opened its store again.
+    /// They continue: the same process has opened its store again.
     Keep,
 }
 
-/// Decides. See the [module](self).
+/// The state machine that takes every decision. See the [module](self).
 #[derive(Debug)]
 pub struct Engine {
     policy: Policy,
@@ -143,64 +165,66 @@ pub struct Engine {
     acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
-    /// Queues with something ready and somebody waiting, to be matched.
+    /// Queues with ready messages and waiting consumers, to be matched.
     dirty: BTreeSet<QueueIdx>,
-    /// Queues with something ready and somebody waiting, while too much is leased: by what is scarce, and how much of it they have.
+    /// Queues with ready messages and waiting consumers that the limit of leases holds back: by the exhausted limit and
+    /// the queue's own use of it.
     starved: [BTreeSet<(u64, QueueIdx)>; 2],
-    /// Queues with something ready and somebody waiting, while the store takes removals alone.
+    /// Queues with ready messages and waiting consumers, while the store accepts removals alone.
     barred: BTreeSet<QueueIdx>,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
     /// Queues whose settings may not outlive them, and that may be empty and unused now.
     leaving: BTreeSet<QueueIdx>,
-    /// The last death: when, and how many were in that ms before.
+    /// The last death.
     last_death: Died,
-    /// When to look for dead messages whose time is over.
+    /// When to check for expired dead messages.
     dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
     graves: Vec<Grave>,
-    /// When messages that wait are due, all queues together.
+    /// Due times of waiting messages, all queues together.
     due_counts: DueCounts,
-    /// All unsettled messages, wherever they are.
+    /// All unsettled messages, in memory or not.
     pending: Pending,
     /// Rows of this batch that belong to the store alone.
     far: Vec<(Slot, MessageId)>,
     fresh: Fresh,
     /// Rows in memory that were purged.
     purged_here: u64,
-    /// Weight of what is in the wheel, and of what is leased.
+    /// Weight of the messages in the wheel, and of the leased ones.
     near_weight: u64,
     leased_weight: u64,
     ready: ReadyMemory,
     /// Ready messages in memory, and how many of them are urgent.
     ready_here: u64,
     urgent: u64,
-    /// Unsettled messages by kind, wherever they are.
+    /// Unsettled messages by kind, in memory or not.
     kinds: [u64; 3],
-    /// Bytes of all records decided, about.
+    /// Approximate bytes of all records decided.
     decided: u64,
     closing: Closing,
     /// Queues whose ready messages are being put into another order.
     reranks: BTreeMap<QueueIdx, Rerank>,
-    /// Grants of this step to those who waited.
+    /// Grants of this step to waiting consumers.
     granted: usize,
     /// See [`Engine::work`].
     work: Cell<u64>,
-    /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to look again.
+    /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to check them
+    /// again.
     resting: [BTreeSet<(u64, QueueIdx)>; 2],
     /// Answers that wait for pages.
     gathers: BTreeMap<u64, Gather>,
     next_gather: u64,
-    /// Answers that wait for their turn: pages of a few are under way at a time.
+    /// Answers that wait for their turn: pages of a few are loaded at a time.
     gathers_waiting: VecDeque<(Pages, Vec<Load>)>,
-    /// Those of them that change many messages, and can do so now.
+    /// Those of them that change many messages, and can continue now.
     manys: VecDeque<u64>,
-    /// How many of their messages, from the first on, this batch has looked up.
+    /// Number of their messages, from the first on, that this batch has looked up.
     own_looked_up: usize,
-    /// What this batch needs and has not looked up.
+    /// Look-ups that this batch needs and that were not made.
     unmade: Unmade,
     /// Waiting reserves whose own wait is over: they wait for a page.
     parked: BTreeSet<u64>,
-    /// Who wants to know when the next message is due; told when a page that is under way cannot change it.
+    /// Callers that wait for the next due time; answered when no loading page can change it.
     next_due_asked: Vec<ReplyTo>,
     room: Room,
     loading: Loading,
@@ -210,15 +234,15 @@ pub struct Engine {
     held_back: u64,
     lateness: [u64; LATENESS_MS.len() + 1],
     lateness_sum_ms: u64,
-    /// The last step ended at a limit: there is more to do at once.
+    /// Whether the last step ended at a limit, so that there is more to do at once.
     unfinished: bool,
 }
 
 impl Engine {
-    /// An engine that goes on where the store was left. Call [`Engine::start`] next.
+    /// An engine that continues from the state of the store. Call [`Engine::start`] next.
     ///
     /// # Errors
-    /// When `policy` asks for a ring that cannot be.
+    /// [`duewheel_wheel::GeometryError`] when the ring of `policy` is invalid.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
         let Config { policy, seed, bound, ids, holds } = config;
         let mut queues = Queues::new(seed);
@@ -319,7 +343,7 @@ impl Engine {
         })
     }
 
-    /// Decides upon one input. What it names must have been looked up for this batch ([`Engine::look_up`]).
+    /// Decides upon one input. Everything that it names must have been looked up for this batch ([`Engine::look_up`]).
     pub fn handle(&mut self, now: Now, input: Input, fx: &mut Effects) {
         let now = self.advance(now);
         match input {
@@ -330,7 +354,7 @@ impl Engine {
         }
     }
 
-    /// The store has more room, or less. Once it takes more than removals, whoever waited for that is served.
+    /// Takes the store's room. Once the store accepts more than removals, waiting consumers are served.
     fn take_room(&mut self, room: Room) {
         self.room = room;
         if room != Room::RemoveOnly {
@@ -341,6 +365,7 @@ impl Engine {
     fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
         self.meet_fresh(&op);
         self.end_overdue(now, &op, fx);
+        self.end_before_return(&op, fx);
         let reply = match op {
             Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
             Op::Reserve(r) => return self.reserve(now, to, r, fx),
@@ -412,13 +437,13 @@ impl Engine {
         self.respond(to, reply, fx);
     }
 
-    /// What tenants use of their quotas, as [`Op::Quotas`] answers.
+    /// The tenants' use of their quotas, as [`Op::Quotas`] returns it.
     pub fn quota_uses(&mut self, now: Now) -> Vec<QuotaUse> {
         self.tenants.uses(now)
     }
 
-    /// Does what time asks for: ends leases, fires what is due, serves who waits, ends waits. Bounded in work; when more
-    /// is left, [`Engine::next_wakeup`] says "at once".
+    /// Does the work that time causes: ends leases, fires due messages, serves waiting consumers, ends waits. The work
+    /// is bounded; when more is left, [`Engine::next_wakeup`] returns "at once".
     pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
         let now = self.advance(now);
         self.unfinished = false;
@@ -443,7 +468,7 @@ impl Engine {
         self.tell_next_due(now, fx);
     }
 
-    /// When [`Engine::handle_timeout`] must be called at the latest, if nothing comes in before.
+    /// When [`Engine::handle_timeout`] must be called at the latest, if no input arrives before.
     pub fn next_wakeup(&self) -> Option<EngineMs> {
         let at_once = self.unfinished || !self.dirty.is_empty() || !self.leaving.is_empty();
         if at_once || !self.graves.is_empty() {
@@ -461,8 +486,8 @@ impl Engine {
         .min()
     }
 
-    /// How many rows and queues the engine has looked at one by one, since it was made: for tests of how much work a step
-    /// does.
+    /// Number of rows and queues that the engine has examined one by one since it was made: for tests of the work of a
+    /// step.
     pub fn work(&self) -> u64 {
         self.work.get()
     }
@@ -476,18 +501,18 @@ impl Engine {
         self.last
     }
 
-    /// Bytes of the records decided so far, about ([`Record::weight`]).
+    /// Approximate bytes of the records decided so far ([`Record::weight`]).
     pub fn decided_bytes(&self) -> u64 {
         self.decided
     }
 
-    /// Whether an answer waits for pages that are under way, or for work that goes on in the next step.
+    /// Whether an answer waits for pages that are loading, or for work that continues in the next step.
     pub fn has_questions(&self) -> bool {
         let pages = !self.gathers.is_empty() || !self.gathers_waiting.is_empty();
         pages || !self.next_due_asked.is_empty() || !self.closing.is_empty() || !self.reranks.is_empty()
     }
 
-    /// Who holds which queue ([`Op::Hold`]), for [`Config::holds`] of the engine that takes this one's place.
+    /// The holds of each queue ([`Op::Hold`]), for [`Config::holds`] of the engine that replaces this one.
     pub fn holds(&self) -> Vec<(QueueName, [u32; 3])> {
         self.queues.iter().filter(|q| q.holds != [0; 3]).map(|q| (q.name.clone(), q.holds)).collect()
     }
@@ -497,7 +522,7 @@ impl Engine {
         !self.tenants.is_empty()
     }
 
-    /// The place of the quota that counts for a queue, among those that were set.
+    /// The index of the quota that applies to a queue.
     pub fn tenant_of(&mut self, queue: &QueueName) -> Option<usize> {
         self.queues.tenant_of(queue)
     }
@@ -507,13 +532,13 @@ impl Engine {
         self.tenants.has_rates()
     }
 
-    /// Whose rate counts for a queue: the place of the quota among those that were set, and how many enqueues it allows now. `None`: no rate.
+    /// The quota whose rate applies to a queue: its index, and how many enqueues it allows now. `None`: no rate.
     pub fn pace(&mut self, now: Now, queue: &QueueName) -> Option<(usize, Pace)> {
         let tenant = self.queues.tenant_of(queue)?;
         Some((tenant, self.tenants.pace(tenant, now)?))
     }
 
-    /// Counts all queues anew, each once.
+    /// Counts all queues again, each once, for new quotas.
     fn renew_quotas(&mut self, now: Now, quotas: Quotas) {
         let mut starved = self.tenants.renew(&quotas, self.ids, now);
         self.dirty.append(&mut starved);
@@ -523,7 +548,7 @@ impl Engine {
         }
     }
 
-    /// Ends every waiting reserve with what there is, for a shutdown.
+    /// Ends every waiting reserve with the messages that it has, for a shutdown.
     pub fn end_all_waits(&mut self, fx: &mut Effects) {
         while let Some(waiter) = self.waiters.pop_any() {
             self.leave_queues(self.now, &waiter);
@@ -531,14 +556,14 @@ impl Engine {
         }
     }
 
-    /// Engine time never goes back, whatever the caller's clock does.
+    /// Advances engine time, which never goes back, whatever the caller's clock does.
     fn advance(&mut self, now: Now) -> Now {
         let engine = now.engine.max(self.now.engine);
         self.now = Now { engine, ..now };
         self.now
     }
 
-    /// Adds a record and tells its position.
+    /// Adds a record and returns its position.
     fn append(&mut self, record: Record, fx: &mut Effects) -> Lsn {
         self.last = self.last.next();
         self.loading.touch(&record, self.last);
@@ -547,19 +572,20 @@ impl Engine {
         self.last
     }
 
-    /// Answers when everything decided so far is durable: refusals and reads tell of it, too.
+    /// Answers when everything decided so far is durable: refusals and reads depend on it, too.
     fn respond(&mut self, to: ReplyTo, reply: Reply, fx: &mut Effects) {
         let after = After { durable: self.last, written: Lsn(0) };
         fx.push(Effect::Respond { to, reply, after });
     }
 
-    /// The shards count in their own steps, as with ids: a token for a message of one shard is never one for a message of another.
+    /// A new token. Shards count in the same way as ids: a token for a message of one shard never equals one for a
+    /// message of another.
     fn new_token(&mut self) -> LeaseToken {
         self.tokens = self.ids.at_least(self.tokens + 1);
         LeaseToken { epoch: self.epoch, counter: self.tokens }
     }
 
-    /// A number that depends on the seed and the arguments alone (SplitMix64; Steele, Lea, Flood, OOPSLA 2014).
+    /// A number that depends only on the seed and the arguments (SplitMix64; Steele, Lea, Flood, OOPSLA 2014).
     fn random(&self, a: u64, b: u64) -> u64 {
         let mut z = self.seed ^ a.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ b.wrapping_mul(0xd1b5_4a32_d192_ed03);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -568,7 +594,7 @@ impl Engine {
     }
 }
 
-/// Adds to a bounded history; the oldest goes first.
+/// Adds to a bounded history; the oldest entry is dropped first.
 fn push_history(history: &mut Vec<PastAttempt>, past: PastAttempt, max: usize) {
     if max == 0 {
         return;

@@ -1,4 +1,5 @@
-//! Moving messages between their places. The only file that keeps wheel, ready sets and counts in step.
+//! Moves messages between wheel, ready sets, leases and the dead. The only file that keeps these and the counts in
+//! step.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::rows::{Entry, Place, Rank, Slot};
 use super::{Engine, push_history};
 
 impl Engine {
-    /// Takes a row into memory and puts it in its place.
+    /// Takes a row into memory and puts it where it belongs.
     pub(super) fn insert_row(
         &mut self,
         now: Now,
@@ -49,7 +50,7 @@ impl Engine {
         self.rows.insert(entry)
     }
 
-    /// Forgets a row, which is nowhere or far. It may be in the store.
+    /// Drops a row from memory that is in no structure. It may be in the store.
     pub(super) fn forget(&mut self, slot: Slot) -> Entry {
         let live = self.is_live(slot);
         let entry = self.rows.remove(slot);
@@ -63,7 +64,7 @@ impl Engine {
         entry
     }
 
-    /// Puts a row that is nowhere into the place that its stage and due time ask for.
+    /// Puts a row that is in no structure into the one that its stage and due time require.
     pub(super) fn put_in_place(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
         let entry = self.rows.get(slot);
         let (idx, id, due, weight) =
@@ -115,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Takes a row out of its place.
+    /// Removes a row from its structure.
     pub(super) fn take_out(&mut self, slot: Slot) {
         let entry = self.rows.get_mut(slot);
         let (idx, id, due, weight) =
@@ -156,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// Changes a message's life: takes it out of its place, lets `change` work on it, puts it where it belongs then, and
+    /// Changes a message's life: removes it from its structure, applies `change`, puts it where it belongs then, and
     /// appends the record.
     pub(super) fn change_life(
         &mut self,
@@ -211,7 +212,7 @@ impl Engine {
         self.tenants.count(tenant, (was, is));
     }
 
-    /// Where a row stands, for the record that moves it.
+    /// The state of a row, for the record that changes it.
     pub(super) fn was(&self, slot: Slot) -> Was {
         let entry = self.rows.get(slot);
         Was {
@@ -222,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// Ends a message for good.
+    /// Removes a message permanently.
     pub(super) fn remove(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
         let queue = self.rows.get(slot).queue;
         let message = self.remove_from(slot, why, fx);
@@ -230,7 +231,7 @@ impl Engine {
         message
     }
 
-    /// Ends a message; its queue stays, because another takes its place.
+    /// Removes a message; its queue stays, because another message takes its place.
     pub(super) fn remove_from(&mut self, slot: Slot, why: Gone, fx: &mut Effects) -> Arc<Message> {
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
@@ -239,7 +240,7 @@ impl Engine {
         self.forget(slot).message
     }
 
-    /// Ends a lease without an ack: the message is ready again, or dead when its attempts are used up.
+    /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up.
     pub(super) fn end_lease(&mut self, now: Now, slot: Slot, how: Ended, fx: &mut Effects) {
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
@@ -271,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// Stamps a death that happens now.
+    /// The time stamp of a death that happens now.
     pub(super) fn dies(&mut self, now: Now) -> Died {
         self.last_death = self.last_death.next(now.wall).since(now.engine);
         self.last_death
@@ -283,7 +284,7 @@ impl Engine {
         entry.life.attempt.saturating_sub(entry.life.forgiven) >= max
     }
 
-    /// A log line for the first dead message of a queue.
+    /// Emits a log line for the first dead message of a queue.
     pub(super) fn say_died(&mut self, slot: Slot, fx: &mut Effects) {
         let queue = self.queues.get_mut(self.rows.get(slot).queue);
         if !queue.said_died {
@@ -292,7 +293,7 @@ impl Engine {
         }
     }
 
-    /// Something is ready in a queue: whoever waits there is served at the end of the step.
+    /// Notes that a message is ready in a queue: its waiting consumers are served at the end of the step.
     fn became_ready(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
         let queue = self.queues.get_mut(idx);
         if !queue.waiters.is_empty() && !queue.is_paused(now) {
@@ -303,7 +304,7 @@ impl Engine {
         }
     }
 
-    /// Where a ready message stands among those of its queue.
+    /// The rank of a ready message among those of its queue.
     pub(super) fn rank(&self, now: Now, slot: Slot) -> Rank {
         let entry = self.rows.get(slot);
         let priority = self.priority(entry.queue, &entry.life);
@@ -355,7 +356,7 @@ impl Engine {
         self.rows.with_key(queue, key).find(alive)
     }
 
-    /// What a caller names. A key names its holder, or else the dead message that had it last.
+    /// The message that a caller names. A key stands for its holder, or else for the dead message that had it last.
     pub(super) fn resolve(&self, target: &Target) -> Option<Slot> {
         match target {
             Target::Id(id) => self.live(*id),
@@ -369,7 +370,7 @@ impl Engine {
         }
     }
 
-    /// Whether a message due then is within what memory holds of its queue.
+    /// Whether a message with this due time is within the part of its queue that is in memory.
     pub(super) fn is_near(&self, idx: QueueIdx, due: Due, id: MessageId) -> bool {
         self.reach(idx, due.class()).is_some_and(|reach| (due.raw(), id) <= reach)
     }

@@ -1,4 +1,4 @@
-//! Purge: one record, an answer at once. What was purged is forgotten when it is met.
+//! Purge: one record, and an answer at once. Purged messages are dropped from memory when they are met.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::effect::Effects;
 use super::queue::QueueIdx;
 use super::rows::{Place, Rank, Slot};
 
-/// Purged messages that were ready, to be forgotten when there is time. Those in the wheel are forgotten when they are due.
+/// Purged messages that were ready, to be dropped later. Those in the wheel are dropped when they are due.
 #[derive(Debug)]
 pub(super) struct Grave {
     queue: QueueIdx,
@@ -20,7 +20,7 @@ pub(super) struct Grave {
 }
 
 impl Engine {
-    /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. Answers how many went.
+    /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. The answer is their number.
     pub(super) fn purge(&mut self, name: &QueueName, fx: &mut Effects) -> u64 {
         let Some(idx) = self.queues.find(name) else { return 0 };
         let queue = self.queues.get_mut(idx);
@@ -58,10 +58,11 @@ impl Engine {
         self.uncount_ready(idx, ready.len(), weight);
         self.graves.push(Grave { queue: idx, ready });
         self.note_hunger(idx);
+        self.release(idx);
         purged
     }
 
-    /// Gives the memory of purged messages back, a bounded number a step.
+    /// Frees the memory of purged messages, a bounded number a step.
     pub(super) fn sweep_graves(&mut self) {
         let mut steps = self.policy.max_step;
         while let Some(mut grave) = self.graves.pop() {

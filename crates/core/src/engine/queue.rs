@@ -1,4 +1,4 @@
-//! Queues: what is in them, in which order, and who waits.
+//! Queues: their messages, the order of these, and waiting consumers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,16 +25,16 @@ use super::share::{Scarce, Share};
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) name: QueueName,
-    /// Whose quota counts for it, if any does. Looked up once.
+    /// The tenant whose quota applies, if any. Looked up once.
     pub(super) tenant: Option<TenantIdx>,
     pub(super) settings: QueueSettings,
     pub(super) pause: Pause,
     pub(super) totals: Totals,
-    /// All its messages, wherever they are.
+    /// The counts of all its messages, in memory or not.
     pub(super) tally: Tally,
     /// How many of them are in memory.
     pub(super) resident: u64,
-    /// How many are in memory that were purged: they are forgotten when they are met.
+    /// Number of purged messages in memory: they are dropped when they are met.
     pub(super) purged_here: u64,
     pub(super) ready: BTreeMap<(Rank, MessageId), Slot>,
     /// How many of those are urgent ([`URGENT`]).
@@ -42,31 +42,31 @@ pub(super) struct Queue {
     /// Weight of all that is ready.
     pub(super) ready_weight: u64,
     pub(super) leased: BTreeSet<MessageId>,
-    /// Weight of all that is leased.
+    /// Weight of all leased messages.
     pub(super) leased_weight: u64,
-    /// Its place among those that wait because of leases.
+    /// Its position among the queues that wait because of leases.
     pub(super) starved: Option<(Scarce, u64)>,
-    /// What it has to do with the memory for ready messages.
+    /// Its share of the memory for ready messages.
     pub(super) share: Share,
-    /// The same in due order, for each clock class.
+    /// Leased messages in due order, for each clock class.
     pub(super) leased_by_due: [BTreeSet<Cursor>; 2],
-    /// How far it is in memory if that is less far than the others are; for each clock class.
+    /// The part of it that is in memory if that is smaller than the horizon; for each clock class.
     pub(super) backlog: [Backlog; 2],
     /// Waiting reserves, longest first, by their arrival number.
     pub(super) waiters: BTreeSet<u64>,
     pub(super) attended: Attended,
-    /// Notices said already.
+    /// Whether each notice was emitted already.
     pub(super) said_unattended: bool,
     pub(super) said_died: bool,
-    /// Rows born before this were purged, and are swept when there is time.
+    /// Rows put before this record were purged, and are dropped later.
     pub(super) purged: Lsn,
-    /// How often it is held, for each `Hold`.
+    /// The number of holds of each `Hold`.
     pub(super) holds: [u32; 3],
     pub(super) rates: [Rate; 3],
     pub(super) dead_check: Option<EngineMs>,
 }
 
-/// Ready messages of a priority below this are urgent, as beanstalkd counts them.
+/// Ready messages of a priority below this are urgent, as in beanstalkd.
 pub(super) const URGENT: u32 = 1024;
 
 /// Index into [`Queue::rates`].
@@ -77,7 +77,7 @@ pub(super) enum Event {
     Acked = 2,
 }
 
-/// Events of the current and the previous window of 10 s: enough for a rate that follows within seconds, in 16 bytes.
+/// Event counts of the current and the previous window of 10 s: a rate that follows within seconds, in 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     window: u64,
@@ -152,12 +152,12 @@ impl Queue {
         }
     }
 
-    /// Whether more of it is ready than memory holds, in the store.
+    /// Whether the store has ready messages of it that memory does not hold.
     pub(super) fn has_backlog(&self) -> bool {
         self.backlog.iter().any(|b| b.limit.is_some())
     }
 
-    /// Whether a page of its backlog may be asked for: one that is not under way.
+    /// Whether a page of its backlog may be requested, because none is loading.
     pub(super) fn lacks_a_page(&self) -> bool {
         self.backlog.iter().any(Backlog::lacks_a_page)
     }
@@ -167,7 +167,7 @@ impl Queue {
         self.resident == self.tally.count()
     }
 
-    /// A queue is there while it has messages, waiters, holders or settings.
+    /// Whether the queue exists: it has messages, waiters, holders or settings.
     pub(super) fn is_there(&self) -> bool {
         self.is_used() || self.settings.keep_a_queue() || self.pause != Pause::Running
     }
@@ -176,7 +176,7 @@ impl Queue {
         self.tally.count() > 0 || !self.waiters.is_empty() || self.holds != [0; 3]
     }
 
-    /// Whether it is there no longer, and its store must be told so: it has settings that do not outlive it.
+    /// Whether it no longer exists and its store must be told, because it has settings that do not outlive it.
     pub(super) fn may_leave(&self) -> bool {
         !self.is_there() && self.settings != QueueSettings::default()
     }
@@ -186,12 +186,12 @@ impl Queue {
 #[derive(Debug)]
 pub(super) struct Queues {
     slab: Slab<Queue>,
-    /// To find one.
+    /// The index of each name.
     by_name: HashMap<QueueName, QueueIdx, FixedState>,
-    /// To go through them in order.
+    /// Queues in order of names.
     in_order: BTreeMap<QueueName, QueueIdx>,
     quotas: Quotas,
-    /// How often a quota was looked up by a queue's name.
+    /// Number of times that a quota was looked up by a queue's name.
     #[cfg(test)]
     pub(super) looked_up: u64,
 }
@@ -208,7 +208,7 @@ impl Queues {
         }
     }
 
-    /// Other quotas count from now on. Every queue is looked up again.
+    /// Replaces the quotas. Every queue is looked up again.
     pub(super) fn renew_quotas(&mut self, quotas: Quotas) {
         self.quotas = quotas;
         for (_, queue) in &mut self.slab {
@@ -216,7 +216,7 @@ impl Queues {
         }
     }
 
-    /// Whose quota counts for a queue, whether it is there or not.
+    /// The tenant of a queue, whether the queue exists or not.
     pub(super) fn tenant_of(&mut self, name: &QueueName) -> Option<TenantIdx> {
         match self.find(name) {
             Some(idx) => self.get(idx).tenant,
@@ -263,14 +263,21 @@ impl Queues {
         self.slab.contains(idx as usize)
     }
 
-    /// Whether nothing holds the queue: no message, waiter, setting or purged row that is still in memory.
+    /// Whether nothing refers to the queue: no message, waiter, setting or purged row in memory.
     pub(super) fn is_over(&self, idx: QueueIdx) -> bool {
-        let Some(queue) = self.slab.get(idx as usize) else { return false };
-        let is_told = queue.settings == QueueSettings::default();
-        !queue.is_there() && is_told && queue.resident + queue.purged_here == 0
+        self.has_ended(idx) && {
+            let queue = self.get(idx);
+            queue.resident + queue.purged_here == 0
+        }
     }
 
-    /// Drops a queue that is over.
+    /// Whether nothing holds the queue but rows that are still in memory, and its store knows that.
+    pub(super) fn has_ended(&self, idx: QueueIdx) -> bool {
+        let Some(queue) = self.slab.get(idx as usize) else { return false };
+        !queue.is_there() && queue.settings == QueueSettings::default()
+    }
+
+    /// Drops a queue to which nothing refers.
     pub(super) fn drop(&mut self, idx: QueueIdx) {
         if let Some(queue) = self.slab.try_remove(idx as usize) {
             self.by_name.remove(&queue.name);
@@ -278,7 +285,7 @@ impl Queues {
         }
     }
 
-    /// Queues that are there, by name, behind a name.
+    /// Existing queues behind a name, in order of names.
     pub(super) fn after<'a>(&'a self, name: Option<&QueueName>) -> impl Iterator<Item = &'a Queue> + 'a {
         use std::ops::Bound;
         let from = name.map_or(Bound::Unbounded, |n| Bound::Excluded(n.clone()));

@@ -1,7 +1,7 @@
 //! Quotas: how much the queues of a tenant may hold, lease and take in.
 //!
-//! A tenant is all queues whose names begin with a prefix; of several prefixes the longest counts. Each shard of a cluster keeps its own
-//! share of a quota, so the sum over all shards holds without a word between them:
+//! A tenant is all queues whose names begin with a prefix; of several prefixes the longest counts. Each shard of a
+//! cluster keeps its own share of a quota, so the sum over all shards holds without communication:
 //!
 //! | limit | share of a shard |
 //! |---|---|
@@ -25,21 +25,21 @@ use crate::time::{EngineMs, Now};
 use super::ids::Ids;
 use super::index::{QueueIdx, TenantIdx};
 
-/// What the queues of one tenant may have together. `None`: no limit of this kind.
+/// The limits of the queues of one tenant together. `None`: no limit of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Quota {
-    /// How the names of the tenant's queues begin. Empty: all queues for which no longer prefix is set.
+    /// The prefix of the names of the tenant's queues. Empty: all queues without a longer matching prefix.
     pub prefix: Box<str>,
-    /// Unsettled messages at a time: Scheduled, Ready, Leased and Dead.
+    /// Unsettled messages: Scheduled, Ready, Leased and Dead.
     pub messages: Option<u64>,
     /// Weight of those, in bytes: bodies, keys and headers.
     pub bytes: Option<u64>,
-    /// Leases at a time.
+    /// Concurrent leases.
     pub leases: Option<u64>,
     /// Accepted enqueues a second, over time.
     pub enqueues_per_second: Option<u64>,
-    /// Enqueues that may come at once; `None`: as many as a second brings.
+    /// Enqueues that may come at once; `None`: as many as one second of the rate.
     pub burst: Option<u64>,
 }
 
@@ -55,13 +55,13 @@ impl Quota {
     }
 }
 
-/// What a quota limits.
+/// A resource that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Resource {
     /// Unsettled messages.
     Messages = 0,
-    /// Their weight.
+    /// Their weight in bytes.
     Bytes = 1,
     /// Leases.
     Leases = 2,
@@ -91,42 +91,42 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Why an operation was refused although the server as a whole has room. Nothing was changed.
+/// A refusal by a quota, although the server as a whole has room. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct OverQuota {
     /// The prefix of the quota.
     pub quota: Box<str>,
-    /// Which of its limits is reached.
+    /// The exhausted limit.
     pub resource: Resource,
-    /// The limit, as it is at the shard that has refused. For enqueues: the whole rate a second.
+    /// The limit at the shard that has refused. For enqueues: the whole rate a second.
     pub limit: u64,
-    /// What is used of it there. For enqueues: as much as the limit.
+    /// The use of it at that shard. For enqueues: the same as the limit.
     pub used: u64,
-    /// When it may be worth another try, in ms; `None`: when something was settled or removed.
+    /// When a retry makes sense, in ms; `None`: after something was settled or removed.
     pub retry_ms: Option<u64>,
 }
 
-/// How much of a quota is used.
+/// The use of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QuotaUse {
     /// The quota, as it was set.
     pub quota: Quota,
-    /// Messages, bytes and leases now, in the order of [`Resource`]; of enqueues: how many of the burst are used up.
+    /// Present messages, bytes and leases, in the order of [`Resource`]; of enqueues: the used part of the burst.
     pub used: [u64; 4],
     /// Refusals since this engine was made, in the same order; of leases: reserves that were held back.
     pub refused: [u64; 4],
 }
 
-/// Why a list of quotas cannot be.
+/// Why a list of quotas is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadQuota {
-    /// The prefix of the quota that is wrong.
+    /// The prefix of the invalid quota.
     pub prefix: Box<str>,
-    /// The field of it that is wrong.
+    /// Its invalid field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The reason.
     pub what: Box<str>,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for BadQuota {
 
 impl std::error::Error for BadQuota {}
 
-/// Quotas that were checked. Cheap to clone.
+/// A validated list of quotas. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quotas {
     /// By prefix.
@@ -158,7 +158,8 @@ impl Quotas {
     /// ```
     ///
     /// # Errors
-    /// When a prefix stands twice or cannot begin a name, or a limit is 0 or too large, with the name of the field.
+    /// [`BadQuota`] when a prefix occurs twice or cannot begin a name, or a limit is 0 or too large, with the name of
+    /// the field.
     pub fn new(mut list: Vec<Quota>, policy: &Policy) -> Result<Self, BadQuota> {
         list.sort_by(|a, b| a.prefix.cmp(&b.prefix));
         for (n, quota) in list.iter().enumerate() {
@@ -170,7 +171,7 @@ impl Quotas {
             let bad =
                 |what: String| BadQuota { prefix: quota.prefix.clone(), field: "prefix", what: what.into() };
             if n > 0 && list[n - 1].prefix == quota.prefix {
-                return Err(bad("stands twice".to_owned()));
+                return Err(bad("occurs twice".to_owned()));
             }
             if n >= policy.max_quotas {
                 return Err(bad(format!("there may be at most {} quotas", policy.max_quotas)));
@@ -180,17 +181,17 @@ impl Quotas {
         Ok(Quotas { list: list.into(), lengths: lengths.into_iter().rev().collect() })
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// All of them, by prefix.
+    /// All quotas, by prefix.
     pub fn iter(&self) -> impl Iterator<Item = &Quota> {
         self.list.iter()
     }
 
-    /// The place of the quota that counts for a queue: the one with the longest prefix of its name.
+    /// The index of the quota that applies to a queue: the one with the longest prefix of its name.
     pub fn of(&self, queue: &QueueName) -> Option<usize> {
         let name = queue.as_str();
         let prefixes = self.lengths.iter().filter_map(|&length| name.get(..length));
@@ -230,13 +231,13 @@ pub(super) struct Tenants {
     list: Vec<Tenant>,
     /// Whether one of them has a rate.
     rated: bool,
-    /// Tenants that may lease again and have queues that wait for it. Others may be among them.
+    /// Tenants that may lease again and have queues that wait for it. The set may contain others.
     freed: BTreeSet<TenantIdx>,
     /// Queues that have begun to wait for a lease so far.
     waits: u64,
 }
 
-/// The books of one tenant: what this shard may have of its quota, and what it has.
+/// The limits and use of one tenant at this shard.
 #[derive(Debug)]
 struct Tenant {
     quota: Quota,
@@ -245,14 +246,15 @@ struct Tenant {
     used: [u64; 3],
     tokens: Option<TokenBucket>,
     refused: [u64; 4],
-    /// Queues with something ready and somebody waiting, since the tenant could lease no more; by when they began to wait.
+    /// Queues with ready messages and waiting consumers while the tenant may lease no more; by the time they began to
+    /// wait.
     starved: BTreeMap<u64, QueueIdx>,
     /// When each of them did.
     since: BTreeMap<QueueIdx, u64>,
 }
 
 impl Tenants {
-    /// Books for these quotas, without anything in them. Buckets and refusals go on where the prefix was there before.
+    /// Empty books for these quotas. Buckets and refusals of prefixes that existed before are kept.
     pub(super) fn renew(&mut self, quotas: &Quotas, ids: Ids, now: Now) -> BTreeSet<QueueIdx> {
         let mut starved = BTreeSet::new();
         let mut before = std::mem::take(&mut self.list);
@@ -290,7 +292,7 @@ impl Tenants {
         self.rated
     }
 
-    /// Counts all that a queue holds.
+    /// Counts all messages of a queue.
     pub(super) fn count_queue(&mut self, tenant: Option<TenantIdx>, tally: &Tally) {
         if let Some(tenant) = self.get_mut(tenant) {
             let add = [tally.count(), tally.weight(), tally.part(Kind::Leased).count];
@@ -300,7 +302,7 @@ impl Tenants {
         }
     }
 
-    /// Counts what a purge has taken out of a queue; nothing of it was leased.
+    /// Counts the messages that a purge has removed from a queue; none of them was leased.
     pub(super) fn count_purge(&mut self, tenant: Option<TenantIdx>, gone: &Tally) {
         if let Some(tenant) = self.get_mut(tenant) {
             tenant.used[0] = tenant.used[0].saturating_sub(gone.count());
@@ -327,7 +329,8 @@ impl Tenants {
         }
     }
 
-    /// The queue that has waited longest for its tenant to be able to lease again, if it can. It does not wait any more.
+    /// Removes and returns the queue that has waited longest for its tenant to be able to lease again, if the tenant
+    /// can.
     pub(super) fn next_starved(&mut self) -> Option<QueueIdx> {
         while let Some(&at) = self.freed.first() {
             let tenant = self.list.get_mut(at).filter(|tenant| !tenant.is_lease_full());
@@ -342,11 +345,11 @@ impl Tenants {
         None
     }
 
-    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. Takes one enqueue off the rate
-    /// if so: ask last.
+    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. Takes
+    /// one enqueue off the rate if so: call it last.
     ///
     /// # Errors
-    /// What is used up. A replacement that does not make use larger is refused by the rate alone.
+    /// [`OverQuota`] names the exhausted resource. Only the rate can refuse a replacement that does not increase use.
     pub(super) fn accept(
         &mut self,
         tenant: Option<TenantIdx>,
@@ -362,10 +365,10 @@ impl Tenants {
         tenant.take_token(now)
     }
 
-    /// Whether a message may weigh so much more.
+    /// Whether a message may grow by this weight.
     ///
     /// # Errors
-    /// When it may not.
+    /// [`OverQuota`] when it may not.
     pub(super) fn grow(&mut self, tenant: Option<TenantIdx>, more: u64) -> Result<(), Box<OverQuota>> {
         self.get_mut(tenant).map_or(Ok(()), |tenant| tenant.need(Resource::Bytes, more))
     }
@@ -373,7 +376,7 @@ impl Tenants {
     /// Whether one more message may be leased.
     ///
     /// # Errors
-    /// When it may not.
+    /// [`OverQuota`] when it may not.
     pub(super) fn lease(&mut self, tenant: Option<TenantIdx>) -> Result<(), Box<OverQuota>> {
         self.get_mut(tenant).map_or(Ok(()), |tenant| tenant.need(Resource::Leases, 1))
     }
@@ -383,7 +386,7 @@ impl Tenants {
         tenant.and_then(|idx| self.list.get(idx)).is_some_and(Tenant::is_lease_full)
     }
 
-    /// Serves the queue once leases of its tenant have ended, after those that wait already.
+    /// Adds the queue to those that wait for leases of its tenant, at the end.
     pub(super) fn wait_for_lease(&mut self, tenant: Option<TenantIdx>, queue: QueueIdx) {
         let wait = self.waits;
         if let Some(tenant) = self.get_mut(tenant)
@@ -395,14 +398,14 @@ impl Tenants {
         }
     }
 
-    /// A reserve was held back.
+    /// Counts a reserve that was held back.
     pub(super) fn count_held_back(&mut self, tenant: Option<TenantIdx>) {
         if let Some(tenant) = self.get_mut(tenant) {
             tenant.refused[Resource::Leases as usize] += 1;
         }
     }
 
-    /// How many enqueues the rate allows at this moment, and when it allows the next one. `None`: the tenant has no rate.
+    /// How many enqueues the rate allows now, and when it allows the next one. `None`: the tenant has no rate.
     pub(super) fn pace(&mut self, tenant: TenantIdx, now: Now) -> Option<Pace> {
         let tokens = self.list.get_mut(tenant)?.tokens.as_mut()?;
         tokens.refill(now.engine);
@@ -434,7 +437,7 @@ impl Tenant {
         self.limits[at].is_some_and(|limit| self.used[at] >= limit)
     }
 
-    /// Refuses what makes use larger than the limit.
+    /// Refuses an increase of use above the limit.
     fn need(&mut self, resource: Resource, more: u64) -> Result<(), Box<OverQuota>> {
         let at = resource as usize;
         match self.limits[at] {
@@ -461,22 +464,22 @@ impl Tenant {
     }
 }
 
-/// What a rate allows at this moment.
+/// What a rate allows at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Enqueues that are accepted now.
     pub left: u64,
-    /// When one more is accepted; now if `left` is not 0.
+    /// When the next one is accepted; now if `left` is not 0.
     pub next: EngineMs,
 }
 
-/// The share of one shard: the first ones have what cannot be divided.
+/// The share of one shard: the first shards get the remainder.
 fn share(limit: u64, ids: Ids) -> u64 {
     let shards = u64::from(ids.shards);
     limit / shards + u64::from(u64::from(ids.shard.0) < limit % shards)
 }
 
-/// Enqueues that may come: so many a second, and at most a burst at once. Full at first.
+/// A token bucket for enqueues: a rate a second, and a burst. It starts full.
 ///
 /// It counts in parts of an enqueue so small that each ms of one shard brings whole ones: no rate is rounded.
 #[derive(Clone, Debug)]
@@ -484,7 +487,7 @@ struct TokenBucket {
     at: EngineMs,
     level: u64,
     most: u64,
-    /// Parts that come each ms.
+    /// Parts that are added each ms.
     rate: u64,
     /// Parts of one enqueue.
     one: u64,
@@ -493,12 +496,13 @@ struct TokenBucket {
 impl TokenBucket {
     fn new(per_second: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
         let one = 1_000 * u64::from(ids.shards);
-        // As a ms is the finest step of time, it must hold what one brings, beside the part of an enqueue that is left over.
+        // As a ms is the finest step of time, it must hold what one brings, beside the part of an enqueue that is left
+        // over.
         let most = burst.saturating_mul(1_000).max(one + per_second - 1);
         TokenBucket { at: now, level: most, most, rate: per_second, one }
     }
 
-    /// No fuller than the one before.
+    /// Limits the fill to that of the former bucket.
     fn filled_as(mut self, old: Option<TokenBucket>) -> Self {
         if let Some(mut old) = old {
             old.refill(self.at);
@@ -520,7 +524,7 @@ impl TokenBucket {
         self.level / self.one
     }
 
-    /// How many of the burst are used up.
+    /// The used part of the burst.
     fn spent(&self) -> u64 {
         (self.most - self.level).div_ceil(self.one)
     }
@@ -533,7 +537,7 @@ impl TokenBucket {
         there
     }
 
-    /// ms until there is one.
+    /// Time in ms until the next enqueue is allowed.
     fn next_ms(&self) -> u64 {
         self.one.saturating_sub(self.level).div_ceil(self.rate.max(1))
     }
@@ -580,7 +584,7 @@ mod tests {
             assert!(error.contains(says), "{error}: {says}");
         };
         let max = 1 << 53;
-        bad(vec![quota("a"), quota("a")], r#"quota "a": prefix: stands twice"#);
+        bad(vec![quota("a"), quota("a")], r#"quota "a": prefix: occurs twice"#);
         bad(vec![quota("ä")], "prefix: may hold only");
         bad(vec![quota("a"), quota("b"), quota("c")], "at most 2 quotas");
         bad(vec![Quota { messages: Some(0), ..quota("a") }], r#"quota "a": messages: must be from 1 to"#);

@@ -1,7 +1,9 @@
-//! Memory for ready messages: how much of it a queue may have, who gives way, and whose backlog is loaded next.
+//! Memory for ready messages: each queue's share of it, which queue gives memory back, and whose backlog is loaded
+//! next.
 //!
-//! While all that is ready fits `ready_messages` and `ready_bytes`, all of it is in memory, whatever queue it is in. Demand decides about what
-//! does not fit. A queue is *in demand* while a reserve waits on it, and for `demand_ms` after the last one:
+//! While all that is ready fits `ready_messages` and `ready_bytes`, all of it is in memory, whatever queue it is in.
+//! Demand decides about what does not fit. A queue is *in demand* while a reserve waits on it, and for `demand_ms`
+//! after the last one:
 //!
 //! | memory is full, and a message becomes ready in a queue | what happens |
 //! |---|---|
@@ -9,9 +11,9 @@
 //! | in demand | the last message of the largest queue without demand gives way; if there is none, that of the largest queue in demand, if it holds more than twice as much |
 //! | where a reserve waits and nothing is in memory | it comes in: it is granted in the same step |
 //!
-//! What gives way leaves memory for its queue's backlog. Backlogs are loaded in two lines: first those of queues in demand that are low, then the
-//! others, as long as less than half of the memory is in use. A queue enters a line when something happens to it, so a step costs nothing for
-//! queues that wait.
+//! What gives way leaves memory for its queue's backlog. Backlogs are loaded in two lines: first those of queues in
+//! demand that are low, then the others, as long as less than half of the memory is in use. A queue enters a line when
+//! something happens to it, so a step costs nothing for queues that wait.
 
 use std::collections::BTreeSet;
 
@@ -25,26 +27,26 @@ use super::queue::QueueIdx;
 use super::rows::{Place, Rank};
 use super::share::{Demand, Line};
 
-/// A queue's end of demand may be noted late by so much, in ms, so that not each reserve moves it.
+/// The end of a queue's demand may be noted late by this time, in ms, so that not each reserve moves it.
 const DEMAND_GRAIN_MS: u64 = 1_000;
 
-/// Who has how much, and who is next.
+/// The shares of all queues, and the next queues to load.
 #[derive(Debug, Default)]
 pub(super) struct ReadyMemory {
     rows: usize,
     weight: u64,
-    /// Queues with something ready in memory, by the magnitude of what they hold; without demand, and with.
+    /// Queues with ready messages in memory, by the magnitude of what they hold; without demand, and with.
     holders: [BTreeSet<(u32, QueueIdx)>; 2],
     /// Queues in demand that have a backlog.
     busy: usize,
-    /// When demand ends, unless somebody waits then.
+    /// When demand ends, unless a reserve waits then.
     ends: BTreeSet<(EngineMs, QueueIdx)>,
     lines: [BTreeSet<(u64, QueueIdx)>; 2],
     places: u64,
-    /// What pages of backlogs under way may bring.
+    /// Rows and bytes that loading pages of backlogs may bring.
     coming_rows: usize,
     coming_weight: u64,
-    /// Queues that were looked at, to serve or to load them.
+    /// Number of queues that were examined, to serve or to load them.
     visited: u64,
 }
 
@@ -56,7 +58,8 @@ pub(super) struct Amount {
 }
 
 impl Engine {
-    /// Queues that were looked at so far to serve whoever waits or to load more of them: what many queues cost, for tests that count it.
+    /// Number of queues examined so far to serve waiting consumers or to load more messages: the cost of many queues,
+    /// for tests.
     #[doc(hidden)]
     pub fn visited(&self) -> u64 {
         self.ready.visited
@@ -66,21 +69,21 @@ impl Engine {
         self.ready.visited += 1;
     }
 
-    /// A message has become ready in memory.
+    /// Counts a message that has become ready in memory.
     pub(super) fn count_ready(&mut self, idx: QueueIdx, weight: u64) {
         self.ready.rows += 1;
         self.ready.weight += weight;
         self.weigh(idx);
     }
 
-    /// So many are no longer.
+    /// Counts messages that are no longer ready in memory.
     pub(super) fn uncount_ready(&mut self, idx: QueueIdx, rows: usize, weight: u64) {
         self.ready.rows -= rows;
         self.ready.weight -= weight;
         self.weigh(idx);
     }
 
-    /// Keeps a queue's place among the holders.
+    /// Updates a queue's position among the holders.
     fn weigh(&mut self, idx: QueueIdx) {
         let magnitude = match self.load_of(idx) {
             0 => None,
@@ -97,7 +100,7 @@ impl Engine {
         holders.extend(magnitude.map(|magnitude| (magnitude, idx)));
     }
 
-    /// What a queue holds, rows and bytes in one number: a row counts as much as its part of the bytes.
+    /// The load of a queue, rows and bytes in one number: a row counts as much as its part of the bytes.
     fn load_of(&self, idx: QueueIdx) -> u64 {
         let queue = self.queues.get(idx);
         queue.ready_weight + queue.ready.len() as u64 * self.bytes_of_a_row()
@@ -107,7 +110,7 @@ impl Engine {
         (self.policy.ready_bytes / self.policy.ready_messages.max(1)).max(1) as u64
     }
 
-    /// A reserve names the queue, or one that has waited there leaves.
+    /// Notes that a reserve names the queue, or that a reserve which waited there leaves.
     pub(super) fn note_demand(&mut self, now: Now, idx: QueueIdx) {
         let end = EngineMs(now.engine.0.saturating_add(self.policy.demand_ms));
         let share = &mut self.queues.get_mut(idx).share;
@@ -121,7 +124,7 @@ impl Engine {
         self.set_demand(idx, Demand::Some);
     }
 
-    /// Ends demand of queues from which nobody has reserved for a while.
+    /// Ends the demand of queues from which no consumer has reserved for a while.
     pub(super) fn end_demand(&mut self, now: Now) {
         for _ in 0..self.policy.max_step {
             let Some(&(end, idx)) = self.ready.ends.first().filter(|(end, _)| *end <= now.engine) else {
@@ -150,7 +153,7 @@ impl Engine {
         self.note_hunger(idx);
     }
 
-    /// A queue is about to vanish.
+    /// Forgets a queue that is about to vanish.
     pub(super) fn forget_share(&mut self, idx: QueueIdx) {
         let share = std::mem::take(&mut self.queues.get_mut(idx).share);
         self.ready.busy -= usize::from(share.is_busy);
@@ -179,7 +182,7 @@ impl Engine {
             && self.may_lease(idx)
     }
 
-    /// The queue whose last ready message gives way to one of this queue.
+    /// The queue whose last ready message leaves memory for one of this queue.
     fn who_gives_way(&self, idx: QueueIdx) -> Option<QueueIdx> {
         if self.queues.get(idx).share.demand == Demand::None {
             return None;
@@ -193,12 +196,12 @@ impl Engine {
         (largest != idx && self.load_of(largest) > enough).then_some(largest)
     }
 
-    /// Whether a message of the queue would find room, as far as that can be told without it.
+    /// Whether a message of the queue would find room, as far as that is known without the message.
     fn finds_room(&self, idx: QueueIdx) -> bool {
         self.has_ready_room() || self.is_granted_at_once(idx) || self.who_gives_way(idx).is_some()
     }
 
-    /// Makes room for one ready message of a queue; whether there is some. The message is not counted yet.
+    /// Makes room for one ready message of a queue. Returns whether there is some. The message is not counted yet.
     pub(super) fn make_ready_room(&mut self, idx: QueueIdx, place: (Rank, MessageId)) -> bool {
         if mutant::is(Mutant::WindowByQueues) {
             let queues = self.ready.holders.iter().map(BTreeSet::len).sum::<usize>().max(1);
@@ -222,7 +225,7 @@ impl Engine {
         true
     }
 
-    /// Takes the last ready message of a queue out of memory.
+    /// Removes the last ready message of a queue from memory.
     fn turn_out_last(&mut self, idx: QueueIdx) {
         let Some((&(_, id), &slot)) = self.queues.get(idx).ready.last_key_value() else { return };
         self.take_out(slot);
@@ -231,7 +234,7 @@ impl Engine {
         self.turn_away(slot);
     }
 
-    /// Takes out what was let in because it would be granted, and was not.
+    /// Removes messages that were let in because they would be granted, and were not.
     pub(super) fn trim_ready(&mut self) {
         let largest = (self.policy.max_body + self.policy.max_headers) as u64;
         let (rows, bytes) = (self.policy.ready_messages.max(1), self.policy.ready_bytes as u64 + largest);
@@ -242,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// What a queue in demand that has a backlog holds of it: half of the memory is for them, in equal parts.
+    /// The part of a queue in demand that has a backlog: half of the memory is shared equally among those.
     fn part(&self) -> Amount {
         let busy = 2 * self.ready.busy.max(1);
         Amount {
@@ -251,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// What is left over for queues without demand: up to half of the memory.
+    /// The memory that is left for queues without demand: up to half of it.
     fn left_over(&self) -> Amount {
         let (rows, bytes) = (self.policy.ready_messages / 2, self.policy.ready_bytes as u64 / 2);
         Amount {
@@ -266,7 +269,7 @@ impl Engine {
         queue.ready.is_empty() || (queue.ready.len() < part.rows / 2 && queue.ready_weight < part.bytes / 2)
     }
 
-    /// How much of its backlog a queue is given with the next page.
+    /// The size of the next page of a queue's backlog.
     pub(super) fn next_part(&self, idx: QueueIdx) -> Amount {
         let (queue, left) = (self.queues.get(idx), self.left_over());
         let (mut rows, mut bytes) = (left.rows, left.bytes);
@@ -281,8 +284,8 @@ impl Engine {
         Amount { rows: rows.clamp(1, most), bytes: bytes.clamp(1, self.policy.load_bytes as u64) }
     }
 
-    /// A page of a backlog was taken in, of which so many rows found room, or all. The next one is as large as that, and twice as large after one
-    /// that fitted: what finds no room is read for nothing.
+    /// Notes how many rows of a backlog page found room, or that all did. The next page has that size, or twice that
+    /// after a page that fitted: rows without room are read for nothing.
     pub(super) fn note_page(&mut self, idx: QueueIdx, found_room: Option<usize>) {
         let (least, most) = (self.policy.least_window, self.policy.load_rows);
         let rows = &mut self.queues.get_mut(idx).share.page_rows;
@@ -292,27 +295,27 @@ impl Engine {
         };
     }
 
-    /// A page of a backlog was asked for.
+    /// Notes that a page of a backlog was requested.
     pub(super) fn expect_rows(&mut self, rows: usize, bytes: usize) {
         self.ready.coming_rows += rows;
         self.ready.coming_weight += bytes as u64;
     }
 
-    /// It has come.
+    /// Notes that it has arrived.
     pub(super) fn expected_rows_came(&mut self, rows: usize, bytes: usize) {
         self.ready.coming_rows -= rows;
         self.ready.coming_weight -= bytes as u64;
     }
 
-    /// Something has happened to a queue that may change whether its backlog is loaded: it takes its place in a line, or leaves it.
+    /// Updates a queue's position in a line, after an event that may change whether its backlog is loaded.
     pub(super) fn note_hunger(&mut self, idx: QueueIdx) {
         let is_hungry = self.count_busy(idx) && self.is_low(idx) && self.finds_room(idx);
         let line = if is_hungry { Line::Served } else { Line::Idle };
         self.stand_in(idx, line);
     }
 
-    /// A message of the queue did not find room. The queue is loaded again when something is taken out of it, when somebody reserves from it, or when
-    /// there is room for all; not before, or pages would be read for nothing.
+    /// Notes that a message of the queue found no room. The queue is loaded again when a message is taken out of it,
+    /// when a consumer reserves from it, or when there is room for all; not before, or pages would be read for nothing.
     pub(super) fn note_no_room(&mut self, idx: QueueIdx) {
         self.count_busy(idx);
         let line = if self.is_granted_at_once(idx) { Line::Served } else { Line::Idle };
@@ -332,7 +335,7 @@ impl Engine {
         is_busy
     }
 
-    /// Puts a queue at the end of a line, if a page of its backlog is to be asked for and it is not in that line already.
+    /// Puts a queue at the end of a line, if a page of its backlog is wanted and it is not in that line already.
     fn stand_in(&mut self, idx: QueueIdx, line: Line) {
         let queue = self.queues.get_mut(idx);
         let wanted = queue.lacks_a_page().then_some(line);
@@ -349,7 +352,7 @@ impl Engine {
         }
     }
 
-    /// The next queue of which more is to be loaded. It has left its line.
+    /// Removes and returns the next queue of which more is to be loaded.
     pub(super) fn next_hungry(&mut self) -> Option<QueueIdx> {
         let (_, idx) = match self.ready.lines[Line::Served as usize].pop_first() {
             Some(first) => first,

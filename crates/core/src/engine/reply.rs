@@ -1,4 +1,4 @@
-//! What the engine answers. Refusals are values: one comparable enum per operation.
+//! Replies of the engine. Refusals are values: one comparable enum per operation.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -67,6 +67,16 @@ impl Reply {
         | Reply::Count(Applied { level, .. }) = self
         {
             *level = reached;
+        }
+    }
+
+    /// The leases that it grants, which [`super::Op::Undelivered`] returns if the answer cannot be delivered.
+    pub fn leases(&self) -> Vec<(MessageId, LeaseToken)> {
+        let lease = |grant: &Grant| (grant.message.id, grant.token);
+        match self {
+            Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(lease).collect(),
+            Reply::ReserveOne(Ok(grant)) => vec![lease(grant)],
+            _ => Vec::new(),
         }
     }
 
@@ -152,9 +162,10 @@ pub struct Enqueued {
     pub due_at: WallMs,
     /// Its generation.
     pub generation: u32,
-    /// What was done.
+    /// The effect.
     pub created: Created,
-    /// How safe it is. The engine does not know: its caller says it with [`Reply::reached`] when the answer leaves.
+    /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
+    /// leaves.
     pub level: Level,
 }
 
@@ -164,7 +175,7 @@ pub struct Enqueued {
 pub enum EnqueueRefusal {
     /// Another message has the key.
     KeyExists(MessageId),
-    /// The message that has the key is in a consumer's hands and cannot be replaced.
+    /// A consumer has leased the message that has the key, so it cannot be replaced.
     Leased(MessageId),
     /// The due time has passed.
     InThePast,
@@ -176,7 +187,7 @@ pub enum EnqueueRefusal {
     TooLarge(Part, usize),
     /// A value is outside of its range.
     OutOfRange(Part),
-    /// As much is held as a limit allows.
+    /// A limit is reached.
     Overloaded(Limit),
     /// The store is behind with its work; it catches up by itself.
     Busy,
@@ -214,28 +225,29 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Reserved {
-    /// What there was; empty when the wait is over.
+    /// The grants; empty when the wait is over.
     Grants(Vec<Grant>),
-    /// Nothing, although something is ready: it is held back for this reason.
+    /// None, although messages are ready: they are held back for this reason.
     HeldBack(HeldBack),
-    /// Nothing is ready, and a lease of this session runs out soon.
+    /// None is ready, and a lease of this session runs out soon.
     DeadlineSoon,
-    /// Too many are waiting.
+    /// Too many reserves are waiting.
     Overloaded,
-    /// It would wait on a queue that is one too many.
+    /// It would wait on a new queue beyond the limit of queues.
     TooManyQueues,
 }
 
-/// Why a reserve was kept waiting although something is ready.
+/// Why a reserve waits although messages are ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum HeldBack {
-    /// Its queues hold as many leases as they may have now ([`crate::policy::Policy::max_leased`]). They are served when leases end.
+    /// Its queues have as many leases as they may have now ([`crate::policy::Policy::max_leased`]). They are served
+    /// when leases end.
     Leases,
 }
 
 impl HeldBack {
-    /// The word for it in JSON.
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             HeldBack::Leases => "leases",
@@ -247,13 +259,13 @@ impl HeldBack {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Grant {
-    /// What the producer said.
+    /// The content.
     pub message: Arc<Message>,
-    /// Grants so far, this one included.
+    /// Number of grants so far, this one included.
     pub attempt: u32,
     /// The priority by which it was chosen.
     pub priority: u32,
-    /// When it was due.
+    /// The due time.
     pub due_at: WallMs,
     /// Proof of this lease.
     pub token: LeaseToken,
@@ -261,26 +273,26 @@ pub struct Grant {
     pub lease_until: WallMs,
     /// The lease's length, in ms.
     pub lease_ms: u64,
-    /// Granted so long after it was due, in ms.
+    /// Time between due time and grant, in ms.
     pub lateness_ms: u64,
     /// Its generation.
     pub generation: u32,
 }
 
-/// What became of a settled message.
+/// The result of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Settled {
-    /// It is no more.
+    /// The message is removed.
     Acked,
-    /// It is no more since an earlier ack with the same token, which is remembered in memory for a while.
+    /// The message was removed by an earlier ack with the same token, which is kept in memory for a while.
     Already {
         /// The queue that it was in.
         queue: QueueName,
     },
-    /// It comes again at this time.
+    /// The message comes again at this time.
     Again(WallMs),
-    /// It is dead.
+    /// The message is dead.
     Dead(DeadReason),
 }
 
@@ -302,15 +314,15 @@ pub enum SettleRefusal {
 pub enum ChangeRefusal {
     /// Nothing is pending under this id or key.
     NotFound,
-    /// A consumer has it.
+    /// A consumer has leased the message.
     Leased,
-    /// It is dead.
+    /// The message is dead.
     Dead,
-    /// It is not dead.
+    /// The message is not dead.
     NotDead,
-    /// Its key was taken meanwhile.
+    /// Another message has taken its key meanwhile.
     KeyExists(MessageId),
-    /// Its generation is another.
+    /// Its generation is another, namely this one.
     GenerationMismatch(u32),
     /// The due time has passed.
     InThePast,
@@ -320,15 +332,15 @@ pub enum ChangeRefusal {
     TooLarge(Part, usize),
     /// A value is outside of its range.
     OutOfRange(Part),
-    /// Nothing was given that could be changed.
+    /// No field to change was given.
     NothingToChange,
     /// The lease asked for is longer than this many ms.
     LeaseTooLong(u64),
-    /// Its queue gives nothing out.
+    /// Its queue is paused.
     Paused,
     /// The store has no room for changes.
     DiskFull,
-    /// As much is held as a limit allows.
+    /// A limit is reached.
     Overloaded(Limit),
     /// The store is behind with its work; it catches up by itself.
     Busy,
@@ -342,15 +354,15 @@ impl From<Box<OverQuota>> for ChangeRefusal {
     }
 }
 
-/// What is held in such a number that no more of it is taken.
+/// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Limit {
-    /// Unsettled messages: so many are allowed.
+    /// The number of unsettled messages, and its limit.
     Messages(u64),
-    /// Bytes of unsettled messages: so many are allowed.
+    /// The bytes of unsettled messages, and their limit.
     Bytes(u64),
-    /// Queues: so many are allowed.
+    /// The number of queues, and its limit.
     Queues(u64),
     /// Leases, or bytes of leased messages.
     Leases,
@@ -372,11 +384,11 @@ pub enum SettingsRefusal {
     Overloaded,
 }
 
-/// A message as it is at this moment.
+/// The present state of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct View {
-    /// What the producer said.
+    /// The content.
     pub message: Arc<Message>,
     /// Its state.
     pub state: State,
@@ -384,23 +396,23 @@ pub struct View {
     pub due_at: WallMs,
     /// ms until it is due; 0 when it is.
     pub due_in_ms: u64,
-    /// Grants so far.
+    /// Number of grants so far.
     pub attempt: u32,
-    /// Grants of these that do not count against `max_attempts`.
+    /// Number of grants that do not count against `max_attempts`.
     pub forgiven: u32,
     /// Its generation.
     pub generation: u32,
-    /// Its priority, its queue's setting counted in.
+    /// The effective priority.
     pub priority: u32,
-    /// The length of a lease, its queue's setting counted in.
+    /// The effective length of a lease, in ms.
     pub lease_ms: u64,
-    /// The number of attempts it may have, its queue's setting counted in.
+    /// The effective number of attempts.
     pub max_attempts: u32,
-    /// The lease's deadline, when leased.
+    /// The lease's deadline, if it is leased.
     pub lease_until: Option<WallMs>,
-    /// Why and since when, when dead.
+    /// Reason and time of death, if it is dead.
     pub dead: Option<(DeadReason, WallMs)>,
-    /// What has happened to it, counted.
+    /// Counts of what has happened to it.
     pub marks: Marks,
     /// The delay that was asked for last, in ms.
     pub delay_ms: u64,
@@ -408,8 +420,8 @@ pub struct View {
     pub history: Vec<PastAttempt>,
 }
 
-/// A message as it is at this moment, without its body, headers and history: the answer to a change. A batch of ten
-/// thousand changes takes as little memory for large messages as for small ones.
+/// The present state of a message without body, headers and history: the answer to a change. A batch of ten thousand
+/// changes takes as little memory for large messages as for small ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Outline {
@@ -425,19 +437,19 @@ pub struct Outline {
     pub due_at: WallMs,
     /// ms until it is due; 0 when it is.
     pub due_in_ms: u64,
-    /// Grants so far.
+    /// Number of grants so far.
     pub attempt: u32,
     /// Its generation.
     pub generation: u32,
-    /// Its priority, its queue's setting counted in.
+    /// The effective priority.
     pub priority: u32,
-    /// The length of a lease in ms, its queue's setting counted in.
+    /// The effective length of a lease, in ms.
     pub lease_ms: u64,
-    /// The number of attempts it may have, its queue's setting counted in.
+    /// The effective number of attempts.
     pub max_attempts: u32,
     /// When it was accepted, by the wall clock.
     pub enqueued_at: WallMs,
-    /// Why and since when, when dead.
+    /// Reason and time of death, if it is dead.
     pub dead: Option<(DeadReason, WallMs)>,
 }
 
@@ -445,15 +457,15 @@ pub struct Outline {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Page {
-    /// Messages in due order. May be fewer than asked for although there are more: see `next`.
+    /// Messages in due order. There may be fewer than asked for although there are more: see `next`.
     pub views: Vec<View>,
-    /// The place behind each of them: whoever takes only the first ones goes on there.
+    /// The position behind each of them, for callers that use only the first ones.
     pub behind: Vec<ListCursor>,
-    /// Go on here; `None`: that was all.
+    /// The position of the next page; `None`: this is the last.
     pub next: Option<ListCursor>,
 }
 
-/// A queue as it is at this moment.
+/// The present state of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueView {
@@ -461,37 +473,37 @@ pub struct QueueView {
     pub name: QueueName,
     /// Messages per state.
     pub counts: Counts,
-    /// Those of its ready messages in memory whose priority is below 1024.
+    /// Number of its ready messages in memory whose priority is below 1024.
     pub urgent: u64,
-    /// Its ready message that has been due for longest, if any: due since.
+    /// The due time of the ready message that has been due for longest, if any.
     pub oldest_ready: Option<WallMs>,
-    /// Reserves waiting on it.
+    /// Number of reserves that wait on it.
     pub waiters: usize,
-    /// How often it is held for use.
+    /// Number of holds for use.
     pub using: u32,
-    /// How often it is held for watching.
+    /// Number of holds for watching.
     pub watching: u32,
-    /// Whether anybody has reserved from it since the start.
+    /// Whether a consumer has reserved from it since the start.
     pub attended: Attended,
-    /// What it has seen.
+    /// Its totals.
     pub totals: Totals,
-    /// Per second, over the last seconds.
+    /// Rates per second, over the last seconds.
     pub rates: Rates,
-    /// What its owner has set.
+    /// The configured settings.
     pub settings: QueueSettings,
-    /// Whether it gives messages out.
+    /// Whether it grants messages.
     pub pause: Pause,
-    /// ms until a timed pause ends.
+    /// Time until a timed pause ends, in ms.
     pub pause_left_ms: Option<u64>,
 }
 
-/// Whether anybody has reserved from a queue since the start.
+/// Whether a consumer has reserved from a queue since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Attended {
-    /// Somebody has.
+    /// At least one reserve has named it.
     Yes,
-    /// Nobody has: what is ready there is kept and waits.
+    /// No reserve has named it: its ready messages are kept and wait.
     #[default]
     No,
 }
@@ -504,12 +516,12 @@ pub struct Counts {
     pub scheduled: u64,
     /// Due.
     pub ready: u64,
-    /// With a consumer.
+    /// Leased by consumers.
     pub leased: u64,
-    /// Parked.
+    /// Dead.
     pub dead: u64,
-    /// `scheduled` and `ready` are exact together, but which of the two a message counts for is read off the histogram: not
-    /// everything that is due is in memory.
+    /// Whether the split of `scheduled` and `ready`, which are exact together, is read off the histogram because not
+    /// all due messages are in memory.
     pub estimated: bool,
 }
 
@@ -517,15 +529,15 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Rates {
-    /// Accepted.
+    /// Accepted messages.
     pub enqueued_milli: u64,
-    /// Granted.
+    /// Grants.
     pub granted_milli: u64,
-    /// Acked.
+    /// Acks.
     pub acked_milli: u64,
 }
 
-/// How many messages are due when.
+/// Counts of messages by due time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Histogram {
@@ -539,13 +551,13 @@ pub struct Histogram {
     pub before: u64,
     /// Due after the last column.
     pub after: u64,
-    /// A message may be counted in the neighbouring column if it is due closer to the edge than this, in ms. Messages
-    /// due at an instant are exact at this resolution; those due after a delay are placed by the present offset of the
-    /// clocks.
+    /// The resolution in ms: a message that is due closer to the edge of a column than this may be counted in the
+    /// neighbouring one. Messages due at an instant are exact at this resolution; those due after a delay are placed by
+    /// the present offset of the clocks.
     pub resolution_ms: u64,
 }
 
-/// The ring as it is at this moment.
+/// The present state of the ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WheelView {
@@ -553,11 +565,11 @@ pub struct WheelView {
     pub slots: usize,
     /// One step of the pointer, in ms.
     pub tick_ms: u64,
-    /// The slot that the pointer has reached: of the ring of instants, and of the ring of delays.
+    /// The slots of the pointers: of the ring of instants, and of the ring of delays.
     pub pointers: [usize; 2],
     /// Messages in the rings.
     pub messages: u64,
-    /// Slots that are not empty, and how many messages are on each, of the ring of instants and of the ring of delays.
+    /// Slots that are not empty, and their numbers of messages, of the ring of instants and of the ring of delays.
     pub occupied: [Vec<(usize, u64)>; 2],
 }
 
@@ -577,9 +589,9 @@ pub struct Stats {
     pub resident_bytes: u64,
     /// Queues.
     pub queues: u64,
-    /// Reserves waiting.
+    /// Number of waiting reserves.
     pub waiters: u64,
-    /// Since this engine was made.
+    /// Totals since this engine was made.
     pub totals: Totals,
     /// Leases that ran out since this engine was made.
     pub lease_expired: u64,

@@ -1,5 +1,5 @@
-//! A queue's settings count at the moment of use: what is ready takes its place by the new ones, a bounded number of messages a step. Until the
-//! change of the settings is answered, messages may be granted in the old order.
+//! Puts the ready messages of a queue into a new order after a change of its settings, a bounded number of messages a
+//! step. Until the change of the settings is answered, messages may be granted in the old order.
 
 use std::ops::Bound::{Excluded, Unbounded};
 
@@ -12,16 +12,16 @@ use super::queue::QueueIdx;
 use super::reply::Reply;
 use super::rows::Rank;
 
-/// How far the ready messages of a queue are in their new order.
+/// Progress of the new order of a queue's ready messages.
 #[derive(Debug, Default)]
 pub(super) struct Rerank {
-    /// Everything up to here has been looked at. What takes its place behind it is looked at twice, and stays.
+    /// Everything up to here has been visited. A message that is moved behind it is visited twice, and stays.
     seen: Option<(Rank, MessageId)>,
     answers: Vec<(ReplyTo, Reply)>,
 }
 
 impl Engine {
-    /// Puts what is ready in a queue into the order of its settings, and answers when that is done.
+    /// Puts the ready messages of a queue into the order of its settings, and answers when that is done.
     pub(super) fn rank_again(
         &mut self,
         now: Now,
@@ -39,7 +39,7 @@ impl Engine {
         }
     }
 
-    /// Goes on with queues that are being put into another order.
+    /// Continues with queues that are being put into another order.
     pub(super) fn rank_on(&mut self, now: Now, fx: &mut Effects) {
         let mut budget = self.budget();
         while let Some((idx, mut rerank)) = self.reranks.pop_first() {

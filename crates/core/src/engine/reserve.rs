@@ -1,4 +1,5 @@
-//! Reserve: grant ready messages, or wait for some. Also what time does: fire what is due, end leases and waits.
+//! Reserve: grants ready messages, or waits for some. Also the work of time: firing due messages, ending leases and
+//! waits.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -13,7 +14,8 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{After, Effect, Effects};
-use super::input::{Named, Op, Reserve, WaiterId};
+use super::input::{Op, Reserve, WaiterId};
+use super::operation::{Named, OnLease};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
@@ -29,13 +31,13 @@ struct Batch {
     after: After,
 }
 
-/// A message, where it stands among those of all queues that are asked for, and its queue.
+/// A message, its rank among all requested queues, and its queue.
 type Head = ((Rank, MessageId), Slot, QueueIdx);
 
-/// The first ready messages of the queues that a reserve asks for.
+/// The first ready messages of the queues of a reserve.
 struct Heads {
     first: BinaryHeap<Reverse<Head>>,
-    /// How many of the queues have something ready and are in order of due times.
+    /// Number of the queues with ready messages that are in order of due times.
     by_due: usize,
 }
 
@@ -216,10 +218,28 @@ impl Engine {
     }
 
     /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than
-    /// one step. Whoever proves to have had that lease still settles the message itself.
+    /// one step. Whoever proves to have had that lease still settles the message itself. For what concerns a queue or all of them, as many
+    /// are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
-        if matches!(op, Op::Ack { .. } | Op::Nack { .. } | Op::Bury { .. } | Op::Extend { .. }) {
-            return;
+        match op.operation().lease {
+            OnLease::Extends | OnLease::Ends => return,
+            OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
+        }
+        let concerns_many = matches!(
+            op,
+            Op::Purge { .. }
+                | Op::Peek { .. }
+                | Op::List { .. }
+                | Op::FireMany { .. }
+                | Op::RedriveMany { .. }
+                | Op::Redrive { .. }
+                | Op::Queue { .. }
+                | Op::Queues { .. }
+                | Op::Stats
+        );
+        if concerns_many && self.schedule.has_overdue_leases(now) {
+            let mut looks = (self.policy.max_step / 2).max(1);
+            self.expire_leases(now, &mut looks, fx);
         }
         let slot = match op.names() {
             Named::Nothing => None,
@@ -235,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Serves those who wait on queues where something became ready.
+    /// Serves consumers that wait on queues in which a message became ready.
     pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
         self.granted = 0;
         let mut budget = self.budget();
@@ -257,7 +277,8 @@ impl Engine {
         self.unfinished |= !self.dirty.is_empty() || self.granted >= self.policy.max_step;
     }
 
-    /// Serves those who wait on a queue, until a share of a step's bytes is decided; the rest has its turn in the next step.
+    /// Serves consumers that wait on a queue, until a share of a step's bytes is decided; the rest is served in the
+    /// next step.
     pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
         self.note_visit();
         let until = self.decided.saturating_add(self.share_of_step());
@@ -298,7 +319,7 @@ impl Engine {
         }
     }
 
-    /// Gives a waiter what there is for it. Returns whether that was anything.
+    /// Grants a waiter what is ready for it. Returns whether that was anything.
     fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
         let mut heads = self.heads(now, &waiter.queues);
         if waiter.max == 0 {
@@ -333,24 +354,25 @@ impl Engine {
         true
     }
 
-    /// Whether one more message of a queue may be leased: leases are in memory, in the store's until it has written them, and a tenant may
-    /// have a quota of them.
+    /// Whether one more message of a queue may be leased: leases are in memory, in the store's until it has written
+    /// them, and a tenant may have a quota of them.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
         self.room != Room::RemoveOnly
             && self.scarce(idx).is_none()
             && !self.tenants.is_lease_full(self.queues.get(idx).tenant)
     }
 
-    /// What a queue has too much of to have one more lease, and how much.
+    /// The limit of leases that keeps a queue from one more, and the queue's use of it.
     fn scarce(&self, idx: QueueIdx) -> Option<(Scarce, u64)> {
         let queue = self.queues.get(idx);
         let held = [(Scarce::Leases, queue.leased.len() as u64), (Scarce::Bytes, queue.leased_weight)];
         held.into_iter().find(|&(what, held)| !self.may_hold_more(what, held))
     }
 
-    /// Whether a queue that holds so much may have more: half of all is for whoever comes, and of the other half it may take as long as it holds
-    /// less than a part of what is still free. Each takes a part of what the others have left, so that there is something for the next (dynamic
-    /// thresholds; Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
+    /// Whether a queue with this use may have more: half of the limit is given in order of arrival, and of the other
+    /// half a queue may take while it holds less than a part of what is still free. Each queue takes a part of what the
+    /// others have left, so that the next one gets something (dynamic thresholds; Choudhury and Hahne, IEEE/ACM
+    /// Transactions on Networking, 1998).
     fn may_hold_more(&self, what: Scarce, held: u64) -> bool {
         let (all, used) = match what {
             Scarce::Leases => (self.policy.max_leased as u64, self.schedule.leases() as u64),
@@ -359,7 +381,7 @@ impl Engine {
         used.saturating_mul(2) < all || held.saturating_mul(self.policy.lease_part) < all.saturating_sub(used)
     }
 
-    /// Somebody waits on a queue: if leases are why, it is served when some have ended.
+    /// Notes that a consumer waits on a queue: if leases are the reason, it is served when some have ended.
     pub(super) fn note_starved(&mut self, idx: QueueIdx) {
         if self.room == Room::RemoveOnly {
             self.barred.insert(idx);
@@ -381,7 +403,8 @@ impl Engine {
         }
     }
 
-    /// A queue does not wait for leases any more: one of its own has ended. Whether that is enough is seen when it is served.
+    /// Ends a queue's wait for leases, because one of its own has ended. Whether that is enough is determined when it
+    /// is served.
     pub(super) fn end_starving(&mut self, idx: QueueIdx) {
         if let Some((what, held)) = self.queues.get_mut(idx).starved.take() {
             self.starved[what as usize].remove(&(held, idx));
@@ -406,7 +429,7 @@ impl Engine {
         Some(idx)
     }
 
-    /// Answers a reserve for which there was nothing, or nothing that it could have.
+    /// Answers a reserve for which no message was available.
     fn respond_nothing(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) {
         let held_back = waiter.queues.iter().find(|&&idx| {
             let queue = self.queues.get(idx);
@@ -427,7 +450,8 @@ impl Engine {
         self.respond(waiter.to, Reply::Reserve(reserved), fx);
     }
 
-    /// Answers those whose wait is over and who wait for pages, once these have brought what was due then.
+    /// Answers waiters whose wait is over and who wait for pages, once these have brought the messages that were due
+    /// then.
     pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
         for arrival in std::mem::take(&mut self.parked) {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
@@ -442,8 +466,8 @@ impl Engine {
         }
     }
 
-    /// The first ready message of each of these queues, in order: by priority, due time, id. Of queues that are in order of
-    /// arrival: by priority and id; between the two kinds, that time counts for which a message could have been had.
+    /// The first ready message of each of these queues, in order: by priority, due time, id. Queues in order of
+    /// arrival: by priority and id; between the two kinds, by the time since which a message could be granted.
     fn heads(&self, now: Now, queues: &[QueueIdx]) -> Heads {
         let by_due = |idx: &&QueueIdx| {
             !self.queues.get(**idx).ready.is_empty() && self.order_of(**idx) == ReadyOrder::Due
@@ -484,7 +508,7 @@ impl Engine {
         }
     }
 
-    /// The first message of a queue, which was the first of all, has been taken out.
+    /// Updates the heads after the first message of a queue has been taken out.
     fn next_head(&self, now: Now, idx: QueueIdx, heads: &mut Heads) {
         heads.first.pop();
         let ends = self.queues.get(idx).ready.is_empty() && self.order_of(idx) == ReadyOrder::Due;
@@ -553,7 +577,7 @@ impl Engine {
         }
     }
 
-    /// Takes grants back that nobody received. They count as if they had not been: same attempt, ready at once.
+    /// Takes back grants that reached no consumer. They count as if they had not happened: same attempt, ready at once.
     pub(super) fn undelivered(&mut self, now: Now, leases: &[(MessageId, LeaseToken)], fx: &mut Effects) {
         for &(id, token) in leases {
             let Some(slot) = self.live(id) else { continue };
@@ -621,7 +645,7 @@ impl Engine {
         (first.0 == session && session != SessionId::NONE).then_some(*first)
     }
 
-    /// Takes a waiter that was removed off its queues' lines.
+    /// Removes a waiter from the lines of its queues.
     pub(super) fn leave_queues(&mut self, now: Now, waiter: &Waiter) {
         for &idx in &waiter.queues {
             self.queues.get_mut(idx).waiters.remove(&waiter.arrival);

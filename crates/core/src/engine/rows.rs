@@ -22,23 +22,23 @@ pub(super) struct Entry {
     pub(super) message: Arc<Message>,
     pub(super) life: Life,
     pub(super) queue: QueueIdx,
-    /// The record that put it (or the purge that spared it): a later purge takes what is older than itself.
+    /// The record that put it (or the purge that spared it): a later purge removes messages that are older than itself.
     pub(super) born: Lsn,
     /// Its last record: a grant waits until this one is durable.
     pub(super) changed: Lsn,
     pub(super) place: Place,
 }
 
-/// Where a row is at the moment; mirrors its state.
+/// The structure that holds a row; mirrors the row's state.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Scheduled(Handle),
-    /// With its rank in the queue's ready set.
+    /// In the ready set of its queue, with this rank.
     Ready(Rank),
     Leased(Handle),
-    /// In the store alone: due later than memory reaches, or dead. It is here for this batch only.
+    /// In the store alone: due behind the horizon, or dead. It is in memory for this batch only.
     Far,
-    /// In none: between two places, within one operation.
+    /// In none: between two structures, within one operation.
     Nowhere,
 }
 
@@ -74,7 +74,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// `seed` makes the hash order unpredictable for those who choose keys; nothing is ever iterated in that order.
+    /// Empty rows. `seed` makes the hash order unpredictable for callers that choose keys; nothing is ever iterated in
+    /// that order.
     pub(super) fn new(seed: u64) -> Self {
         Rows {
             entries: Slab::new(),
@@ -148,7 +149,7 @@ impl Rows {
         entry
     }
 
-    /// Another body: same id, same key.
+    /// Replaces the content: same id, same key.
     pub(super) fn set_message(&mut self, slot: Slot, message: Arc<Message>) {
         let entry = &mut self.entries[slot as usize];
         self.bytes -= entry.message.weight() as u64;

@@ -1,4 +1,4 @@
-//! What waits for time: one wheel for each clock class, one for leases.
+//! Everything that waits for time: one wheel for each clock class, one for leases.
 
 use duewheel_wheel::{Cut, Geometry, GeometryError, Handle, Popped, Wheel};
 
@@ -74,6 +74,11 @@ impl Schedule {
         }
     }
 
+    /// Whether a lease may have run out that has not had its turn.
+    pub(super) fn has_overdue_leases(&self, now: Now) -> bool {
+        self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)
+    }
+
     /// When to look again; at the latest when the next entry is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         let at = self.at.next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
@@ -89,12 +94,12 @@ impl Schedule {
         [at, after].into_iter().flatten().min()
     }
 
-    /// Messages in both rings.
+    /// Number of messages in both rings.
     pub(super) fn len(&self) -> usize {
         self.at.len() + self.after.len()
     }
 
-    /// Leases running.
+    /// Number of running leases.
     pub(super) fn leases(&self) -> usize {
         self.leases.len()
     }

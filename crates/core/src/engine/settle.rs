@@ -1,4 +1,4 @@
-//! Settle: ack, nack, bury, extend. Each needs proof of the latest lease. And delete, which settles or cancels.
+//! Settle: ack, nack, bury, extend. Each needs proof of the latest lease. Also delete, which settles or cancels.
 
 use crate::id::{MessageId, SessionId};
 use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
@@ -39,7 +39,7 @@ impl Engine {
         Ok(Settled::Acked)
     }
 
-    /// The queue of a message that is gone because this token acked it not long ago.
+    /// The queue of a message that was removed because this token acked it recently.
     fn acked_before(&self, now: Now, id: MessageId, proof: Proof) -> Option<QueueName> {
         let Proof::Token(token) = proof else { return None };
         self.acked.queue_of(&self.policy, now.engine, id, token).cloned()
@@ -177,7 +177,8 @@ impl Engine {
         self.say_died(slot, fx);
     }
 
-    /// How the present attempt ends. When the lease has run out before, that was noted already; this is its postscript.
+    /// How the present attempt ends. If the lease has run out before, the attempt was recorded already; this completes
+    /// it.
     fn past(&self, now: Now, slot: Slot, lease: Option<Lease>, how: Ended, note: &str) -> PastAttempt {
         let life = &self.rows.get(slot).life;
         let noted = life.history.last().filter(|p| p.attempt == life.attempt).map(|p| p.granted_at);
@@ -193,7 +194,7 @@ impl Engine {
         note[..end].into()
     }
 
-    /// The message of whose latest lease this is proof, and the lease itself if it has not run out.
+    /// The message whose latest lease the proof belongs to, and the lease itself if it has not run out.
     fn held(&mut self, id: MessageId, proof: Proof) -> Refused<(Slot, Option<Lease>)> {
         let Some(slot) = self.live(id) else {
             if id.0 == 0 || id.0 >= self.next_id {

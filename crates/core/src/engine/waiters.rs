@@ -1,4 +1,4 @@
-//! Waiting reserves: who waits, in which order, until when.
+//! Waiting reserves: their order and their ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::input::WaiterId;
 pub(super) struct Waiter {
     pub(super) to: ReplyTo,
     pub(super) name: WaiterId,
-    /// Its place in the line, over all queues.
+    /// Its position in the line, over all queues.
     pub(super) arrival: u64,
     pub(super) queues: Vec<QueueIdx>,
     pub(super) max: usize,
@@ -21,7 +21,7 @@ pub(super) struct Waiter {
     pub(super) lease_ms: Option<u64>,
     pub(super) session: SessionId,
     pub(super) deadline: EngineMs,
-    /// It waits so long for messages that are due and on their way from the store, if that is longer.
+    /// How long it waits for due messages that are being loaded from the store, if that is longer.
     pub(super) patience: EngineMs,
     /// When its own wait was over; `None` while it runs.
     pub(super) over: Option<Now>,
@@ -85,7 +85,7 @@ impl Waiters {
         self.line.get(&arrival)
     }
 
-    /// One whose time has come.
+    /// Removes and returns a waiter whose time has come.
     pub(super) fn pop_due(&mut self, now: EngineMs) -> Option<Waiter> {
         let &(time, arrival) = self.by_time.first()?;
         if time > now { None } else { self.remove(arrival) }

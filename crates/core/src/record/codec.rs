@@ -1,4 +1,4 @@
-//! The bytes of a record. `docs/format.md` draws them; change both together, and add a golden test.
+//! The bytes of a record. `docs/format.md` describes them; change both together, and add a golden test.
 //!
 //! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front, options a presence byte.
 
@@ -35,7 +35,8 @@ pub struct Writer {
     pub bytes: Vec<u8>,
 }
 
-/// Reads fields back. Never panics and never allocates more than the input's size, whatever the bytes.
+/// Reads fields back. Never panics and never allocates more than the input's size, whatever the bytes. Each of its
+/// methods returns a [`DecodeError`] when the bytes end too early or hold a value that this version does not know.
 #[derive(Debug)]
 pub struct Reader {
     input: Bytes,
@@ -158,7 +159,7 @@ impl Writer {
         self.content(m);
     }
 
-    /// What a message says behind its key.
+    /// The fields of a message after its key.
     fn content(&mut self, m: &Message) {
         self.varint(m.enqueued_at.0);
         self.option_varint(m.options.lease_ms);
@@ -203,7 +204,7 @@ impl Writer {
         self.history(&life.history);
     }
 
-    /// Nothing when there are none.
+    /// Writes the marks, or nothing when there are none.
     fn marks(&mut self, marks: &Marks) {
         if *marks != Marks::default() {
             for n in [marks.timeouts, marks.releases, marks.burials, marks.fires] {
@@ -229,8 +230,8 @@ impl Writer {
         }
     }
 
-    /// A message without the name of its queue, and its life, as a run holds them. What a scan needs stands first
-    /// ([`RowHead`]); everything is said once.
+    /// A message without the name of its queue, and its life, as a run holds them. The fields that a scan needs come
+    /// first ([`super::RowHead`]); no field is written twice.
     pub fn stored(&mut self, row: &Row) {
         let (m, life) = (&row.message, &row.life);
         self.varint(m.id.0);
@@ -271,7 +272,7 @@ impl Writer {
         self.history(&life.history);
     }
 
-    /// Why, and since when by engine time if that is known.
+    /// Reason and time of death, with engine time if that is known.
     fn death(&mut self, reason: DeadReason, at: Died) {
         let reason = match reason {
             DeadReason::MaxAttempts => 0,
@@ -574,7 +575,7 @@ impl Reader {
         Ok(Life { due, generation, attempt, forgiven, priority, stage, marks, history })
     }
 
-    /// What [`Writer::stored`] has written, of this queue.
+    /// Reads what [`Writer::stored`] has written for a message of this queue.
     pub fn stored(&mut self, queue: QueueName) -> Decoded<Row> {
         let id = MessageId(self.varint()?);
         let (class, stage, marked) = stands(self.byte()?)?;

@@ -1,5 +1,5 @@
-//! What can be told of a stored row, or of a record that puts a message, from its first bytes, without decoding the rest: what scans and
-//! ledgers read by the million.
+//! Reads the first fields of a stored row, or of a record that puts a message, without decoding the rest: for scans and
+//! ledgers, which read millions of them.
 
 use super::Stand;
 use super::layout::{DecodeError, Decoded, MARKED, PUT};
@@ -7,16 +7,16 @@ use crate::id::MessageId;
 use crate::message::{Died, Kind};
 use crate::time::{Class, Due, EngineMs};
 
-/// The first fields of a stored row ([`super::Writer::stored`]): what can be told of a message without decoding it.
+/// The first fields of a stored row ([`super::Writer::stored`]), read without decoding the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowHead<'a> {
-    /// Which message.
+    /// The message.
     pub id: MessageId,
     /// When it may be delivered.
     pub due: Due,
-    /// Where it stands.
+    /// The stage.
     pub stands: Stands,
-    /// Bytes that it counts against limits.
+    /// The bytes that count against limits.
     pub weight: u64,
     /// Its key; empty if it has none.
     pub key: &'a [u8],
@@ -27,20 +27,23 @@ pub struct RowHead<'a> {
 pub enum Stands {
     /// Scheduled or ready.
     Waiting,
-    /// In a consumer's hands.
+    /// Leased by a consumer.
     Leased {
         /// The lease's deadline.
         until: EngineMs,
     },
-    /// Parked.
+    /// Dead.
     Dead {
-        /// Since when.
+        /// The time of death.
         at: Died,
     },
 }
 
 impl<'a> RowHead<'a> {
     /// Reads the head of a stored row, and nothing behind it.
+    ///
+    /// # Errors
+    /// [`DecodeError`] when the bytes end too early or hold an unknown value.
     #[inline]
     pub fn read(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut rest = bytes;
@@ -68,10 +71,10 @@ pub(super) fn stands(byte: u8) -> Decoded<(Class, u8, u8)> {
     if byte >> 4 > 0 { Err(DecodeError::Unknown("stage")) } else { Ok((class, stage, marked)) }
 }
 
-/// A varint at the start of a slice, which is cut behind it.
+/// Reads a varint at the start of a slice, and advances the slice.
 ///
 /// # Errors
-/// As [`Reader::varint`].
+/// [`DecodeError`], as [`super::Reader::varint`].
 #[inline]
 pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
     let mut n = 0u64;
@@ -89,8 +92,8 @@ pub fn varint(bytes: &mut &[u8]) -> Result<u64, DecodeError> {
     Err(if bytes.len() < 10 { DecodeError::Short } else { DecodeError::Unknown("varint") })
 }
 
-/// What a ledger needs of a record that puts a new message, read without the rest: its id, its queue's name and where it
-/// stands. `None` for every other record, and for bytes that are none.
+/// The fields of a record that puts a new message which a ledger needs: its id, its queue's name and its state. `None`
+/// for every other record, and for bytes that are no record.
 pub fn put_of(bytes: &[u8]) -> Option<(MessageId, &str, Stand)> {
     let (&PUT, rest) = bytes.split_first()? else { return None };
     let mut rest = rest;

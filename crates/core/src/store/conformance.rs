@@ -1,7 +1,7 @@
 //! The suite that every store runs; see [`super::Store`] for the obligations it checks.
 //!
 //! Implement [`Fixture`] for your store and call [`run`] in a test. It appends random but valid [`History`]s, ends the
-//! owner in the middle, and compares with what a [`Table`] says. A failure names the obligation and the seed.
+//! owner midway, and compares with a [`Table`]. A failure names the obligation and the seed.
 //!
 //! ```
 //! use duewheel_core::store::{conformance, MemoryDisk, MemoryStore, StoreError, Waker};
@@ -22,6 +22,12 @@
 //! conformance::run(&mut Memory::default());
 //! ```
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the suite waits for stores with threads of their own"
+)]
+
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,15 +45,18 @@ mod history;
 
 pub use history::{Dice, History};
 
-/// A place where stores are opened, and what can be done to it.
+/// A place where stores are opened, and the faults that a test can inject there.
 pub trait Fixture {
     /// The store under test.
     type Store: Store;
 
-    /// Makes a new, empty place; no store is open.
+    /// Replaces the place by a new, empty one; no store is open.
     fn clear(&mut self);
 
-    /// Opens the store, with what earlier ones left.
+    /// Opens the store on what earlier ones have left.
+    ///
+    /// # Errors
+    /// The error of the store under test, when it refuses to open.
     fn open(&mut self, waker: Waker) -> Result<Self::Store, StoreError>;
 
     /// Ends the owner as `kill -9` does: nothing is closed, nothing more is written.
@@ -55,7 +64,7 @@ pub trait Fixture {
         drop(store);
     }
 
-    /// Loses what was not durable, as a power loss does. No store is open.
+    /// Loses everything that was not durable, as a power loss does. No store is open.
     fn lose_power(&mut self) -> Hook {
         Hook::Unsupported
     }
@@ -70,40 +79,40 @@ pub trait Fixture {
         Hook::Unsupported
     }
 
-    /// Leaves no room for new messages ([`Space::Full`]), or gives it back. A store is open.
+    /// Leaves no room for new messages ([`Space::Full`]), or restores it. A store is open.
     fn space(&mut self, space: Space) -> Hook {
         let _ = space;
         Hook::Unsupported
     }
 }
 
-/// Whether a fixture can do what it was asked.
+/// Whether a fixture has done what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// It is done.
     Done,
-    /// This store has no such thing, or the test no means; the check is left out.
+    /// The store has no such fault, or the test no means for it; the check is left out.
     Unsupported,
 }
 
-/// Room in the place of a store.
+/// The room in the place of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// None for new messages.
+    /// No room for new messages.
     Full,
-    /// Enough again.
+    /// Enough room again.
     Free,
 }
 
-/// How many histories each obligation is checked with.
+/// Number of histories for each obligation.
 const SEEDS: u64 = 12;
-/// The longest that a store may take to make something durable or to load a page.
+/// Longest time that a store may take to make something durable or to load a page.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Checks all obligations.
 ///
 /// # Panics
-/// If one is broken, with its number and the seed.
+/// If one is violated, with its number and the seed.
 pub fn run<F: Fixture>(fixture: &mut F) {
     for seed in 0..SEEDS {
         let case = |obligation| Case { obligation, seed };
@@ -154,7 +163,7 @@ impl Case {
     }
 }
 
-/// Rung by the store's waker.
+/// Signalled by the store's waker.
 #[derive(Debug, Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -170,7 +179,7 @@ impl Bell {
         })
     }
 
-    /// Waits for the next ring, but not for ever: a store need not ring for what was done at once.
+    /// Waits for the next signal, up to a limit: a store need not signal what was done at once.
     fn wait(&self) {
         let rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.ring.wait_timeout_while(rung, Duration::from_millis(100), |rung| !*rung);
@@ -178,7 +187,7 @@ impl Bell {
     }
 }
 
-/// A store, what it said when it was opened, and its bell.
+/// A store, its state when it was opened, and its bell.
 struct Opened<S> {
     store: S,
     recovered: Recovered,
@@ -202,7 +211,7 @@ impl<S: Store> Opened<S> {
         self.case.ok(self.store.progress(), "progress")
     }
 
-    /// Nobody has to ask for it.
+    /// Waits until a record is written; a store writes without being asked.
     fn wait_until_written(&mut self, lsn: Lsn) {
         let deadline = Instant::now() + PATIENCE;
         while self.progress().written != lsn {
@@ -429,7 +438,7 @@ fn loads_are_snapshots<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.kill(opened.store);
 }
 
-/// A sequence in order, found by the simplest means.
+/// A sequence in order, computed in the simplest way.
 fn naive(model: &Table, sequence: Sequence) -> Vec<Row> {
     let mut rows = model.rows();
     rows.retain(|row| place_in(sequence, row).is_some());
@@ -489,7 +498,7 @@ fn two_owners<F: Fixture>(fixture: &mut F, case: Case) {
     fixture.kill(opened.store);
 }
 
-/// A look-up of messages that weigh more than they may is made in several calls, and brings them all.
+/// Checks that a look-up of messages that weigh more than the bound is made in several calls, and finds all of them.
 fn look_ups_are_bounded<F: Fixture>(fixture: &mut F, case: Case) {
     const MESSAGES: u64 = 200;
     const BODY: usize = 2_048;
@@ -644,7 +653,16 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
     }
     let deadline = Instant::now() + PATIENCE;
     let mut turn = 0;
-    while opened.store.room() == Room::Enough {
+    loop {
+        match opened.store.room() {
+            Room::Enough => {}
+            Room::Busy => {
+                case.check(Instant::now() < deadline, "a busy store comes to an end with what it does");
+                opened.bell.wait();
+                continue;
+            }
+            Room::SettleOnly | Room::RemoveOnly => break,
+        }
         // Of the agreed size, and around it on the smaller side; each on the word of what room there is.
         let most = opened.store.max_group_bytes();
         let bytes = [most, most - 1, most / 2 + 1, most / 2, 1][turn % 5];

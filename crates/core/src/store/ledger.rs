@@ -1,4 +1,4 @@
-//! The books of all queues: what records say about a queue rather than about one message.
+//! The books of all queues: everything that records say about a queue rather than about one message.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,13 @@ use crate::policy::QueueSettings;
 use crate::record::{ClockPair, DecodeError, Pause, Reader, Record, Totals, put_of};
 use crate::tally::{DueCounts, Tally, columns_per_queue};
 
-/// Columns of the histogram of all queues together: few enough that they stay in a processor's cache.
+/// Number of columns of the histogram of all queues together: few enough to stay in a processor's cache.
 pub const ALL_COLUMNS: usize = 1 << 12;
 
-/// A fold over records: settings, pauses, totals and tallies of all queues, the clocks, the next id. Knows no message.
+/// A fold over records: settings, pauses, totals and tallies of all queues, the clocks, the next id. It contains no
+/// message.
 ///
-/// A store keeps it so that a start need not look at each message. Each record must be applied once.
+/// A store keeps it so that startup need not read each message. Each record must be applied once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
     queues: BTreeMap<QueueName, Books>,
@@ -33,7 +34,7 @@ struct Books {
     tally: Tally,
 }
 
-/// What a ledger was: of the queues that were named, and of all of them together. See [`Ledger::remember`].
+/// A saved state of a ledger: of the named queues, and of all of them together. See [`Ledger::remember`].
 #[derive(Clone, Debug)]
 pub struct Remembered {
     queues: Vec<(QueueName, Option<Books>)>,
@@ -56,19 +57,19 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Goes on with what was kept: positions, clocks and the histogram of all queues. Queues follow with
+    /// Continues from a saved state: positions, clocks and the histogram of all queues. Queues follow with
     /// [`Ledger::restore`].
     pub fn resume(applied: Lsn, next_id: u64, clock: Option<ClockPair>, due: DueCounts) -> Self {
         Ledger { queues: BTreeMap::new(), due, clock, applied, next_id }
     }
 
-    /// Takes in a queue that was kept.
+    /// Takes in a saved queue.
     pub fn restore(&mut self, row: QueueRow) {
         let QueueRow { name, settings, pause, totals, tally } = row;
         self.queues.insert(name, Books { settings, pause, totals, tally });
     }
 
-    /// Remembers what is needed to take back whatever is applied from now on to these queues, and to no others.
+    /// Saves what is needed to undo later records of these queues, and of no others.
     pub fn remember<'a>(&self, queues: impl Iterator<Item = &'a QueueName>) -> Remembered {
         let queues = queues.map(|name| (name.clone(), self.queues.get(name).cloned()));
         Remembered {
@@ -80,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Takes back what was applied since.
+    /// Undoes the records that were applied since.
     pub fn take_back(&mut self, remembered: Remembered) {
         let Remembered { queues, due, clock, applied, next_id } = remembered;
         for (name, books) in queues {
@@ -120,10 +121,10 @@ impl Ledger {
         }
     }
 
-    /// The same for the bytes of a record; most are of new messages, and of those only a few fields are read.
+    /// Applies the bytes of the next record; most are of new messages, and of those only a few fields are read.
     ///
     /// # Errors
-    /// When the bytes are no record.
+    /// [`DecodeError`] when the bytes are no record.
     pub fn apply_bytes(&mut self, lsn: Lsn, bytes: &[u8]) -> Result<(), DecodeError> {
         if let Some((id, name, stands)) = put_of(bytes)
             && let columns = columns_per_queue(self.queues.len())
@@ -176,7 +177,7 @@ impl Ledger {
         }
     }
 
-    /// Goes on behind a record that says nothing of a queue.
+    /// Skips a record that concerns no queue.
     pub fn skip(&mut self, lsn: Lsn) {
         self.applied = lsn;
     }
@@ -221,17 +222,17 @@ impl Ledger {
         self.queues.is_empty()
     }
 
-    /// A queue, if there is one of this name.
+    /// A queue, if it exists.
     pub fn row(&self, name: &QueueName) -> Option<QueueRow> {
         self.queues.get_key_value(name).map(|(name, books)| books.row(name))
     }
 
-    /// What a queue holds, if there is one of this name.
+    /// The counts of a queue, if it exists.
     pub fn tally(&self, name: &QueueName) -> Option<&Tally> {
         self.queues.get(name).map(|books| &books.tally)
     }
 
-    /// What each queue holds, by name.
+    /// The counts of each queue, by name.
     pub fn tallies(&self) -> impl Iterator<Item = (&QueueName, &Tally)> {
         self.queues.iter().map(|(name, books)| (name, &books.tally))
     }

@@ -12,7 +12,7 @@ use crate::id::{Epoch, Lsn};
 use crate::policy::AGREED_GROUP_BYTES;
 use crate::record::{ClockPair, Group};
 
-/// What stays of memory stores when their owner is gone: lets a test "restart" one, and decide when a sync is done.
+/// The data that survives the owner of a memory store: a test can "restart" one, and decide when a sync completes.
 ///
 /// Clones share the same disk.
 #[derive(Clone, Default)]
@@ -24,12 +24,12 @@ struct Disk {
     clock: Option<ClockPair>,
     epoch: u32,
     durable: Lsn,
-    /// Up to where a sync was asked for.
+    /// The position up to which a sync was requested.
     asked: Lsn,
     manual: SyncMode,
     level: Option<Level>,
     room: Room,
-    /// So many groups until it is full.
+    /// Number of groups until it is full.
     left: Option<u64>,
     fail: Option<StoreError>,
     waker: Option<Waker>,
@@ -42,7 +42,7 @@ enum SyncMode {
     ByHand,
 }
 
-/// Keeps everything in memory. Cheap and gone with the process.
+/// Keeps everything in memory, until the process ends.
 #[derive(Debug)]
 pub struct MemoryStore {
     table: Table,
@@ -54,7 +54,7 @@ pub struct MemoryStore {
     group_bytes: usize,
 }
 
-/// A waker that has a `Debug`.
+/// A waker that implements `Debug`.
 #[derive(Clone)]
 struct Waker2(Waker);
 
@@ -79,17 +79,17 @@ impl MemoryDisk {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on a sync is done only when [`MemoryDisk::complete_sync`] says so.
+    /// From now on a sync completes only with [`MemoryDisk::complete_sync`].
     pub fn sync_by_hand(&self) {
         self.disk().manual = SyncMode::ByHand;
     }
 
-    /// Claims another level than `memory`, so that a test sees how answers wait.
+    /// Reports another level than `memory`, so that a test sees how answers wait.
     pub fn claim(&self, level: Level) {
         self.disk().level = Some(level);
     }
 
-    /// Completes all syncs asked for.
+    /// Completes all requested syncs.
     pub fn complete_sync(&self) {
         let waker = {
             let mut disk = self.disk();
@@ -101,12 +101,12 @@ impl MemoryDisk {
         }
     }
 
-    /// Sets what [`Store::room`] answers.
+    /// Sets the answer of [`Store::room`].
     pub fn set_room(&self, room: Room) {
         self.disk().room = room;
     }
 
-    /// Makes [`Store::room`] answer [`Room::SettleOnly`] when so many groups more have been appended.
+    /// Makes [`Store::room`] answer [`Room::SettleOnly`] after this many more groups.
     pub fn full_after(&self, groups: Option<u64>) {
         self.disk().left = groups;
     }
@@ -116,7 +116,7 @@ impl MemoryDisk {
         self.disk().fail = Some(error);
     }
 
-    /// Loses what was not synced, as a power loss does.
+    /// Loses everything that was not synced, as a power loss does.
     pub fn lose_power(&self) {
         let mut disk = self.disk();
         let durable = disk.durable;
@@ -130,7 +130,7 @@ impl MemoryDisk {
 }
 
 impl MemoryStore {
-    /// A store that is gone with the process.
+    /// A store whose data ends with the process.
     pub fn new() -> Self {
         MemoryStore {
             table: Table::default(),
@@ -143,7 +143,7 @@ impl MemoryStore {
         }
     }
 
-    /// The same, for groups of so many bytes.
+    /// The same, for groups of this size.
     #[must_use]
     pub fn taking(self, group_bytes: usize) -> Self {
         MemoryStore { group_bytes, ..self }
@@ -154,7 +154,7 @@ impl MemoryStore {
         MemoryStore { waker: Waker2(wake), ..Self::new() }
     }
 
-    /// A store that finds on `disk` what earlier ones left there; `wake` is called when a sync completes.
+    /// A store on the data that earlier ones have left on `disk`; `wake` is called when a sync completes.
     pub fn open(disk: &MemoryDisk, wake: Waker) -> Self {
         let mut table = Table::default();
         let mut inner = disk.disk();
@@ -182,7 +182,7 @@ impl MemoryStore {
         }
     }
 
-    /// What it holds; for tests and views.
+    /// Its content; for tests and views.
     pub fn table(&self) -> &Table {
         &self.table
     }

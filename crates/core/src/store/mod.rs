@@ -1,8 +1,8 @@
-//! The boundary to whatever keeps the records: a store is dumb, ordered and fenced.
+//! The boundary to the system that keeps the records: a store is simple, ordered and fenced.
 //!
-//! A [`Store`] belongs to one owner, the driver of its shard, and is called from that one thread. It never decides:
-//! which message is due, whose lease counts, what a key means is the engine's business. Bring your own by
-//! implementing the trait and running [`conformance::run`] on it.
+//! A [`Store`] belongs to one owner, the driver of its shard, and is called from that one thread. It never decides: the
+//! engine determines which message is due, which lease is valid and what a key means. To use a store of your own,
+//! implement the trait and run [`conformance::run`] on it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ mod ledger;
 mod memory;
 mod table;
 
-/// The example of `docs/stores.md` is one of ours.
+/// Runs the example of `docs/stores.md` as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/stores.md")]
 struct OwnStore;
@@ -37,20 +37,21 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 /// Each is checked by [`conformance`], under its number.
 ///
 /// 1. **Atomic and ordered.** A group is applied as a whole or not at all; groups keep their order; after a reopen the
-///    groups that are there form a prefix of those appended, without a hole.
+///    surviving groups form a prefix of those appended, without a hole.
 /// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever [`Store::level`] claims.
 /// 3. **Reads see appends.** [`Store::find_many`] reflects every group appended before, durable or not.
 /// 4. **Loads are snapshots.** A [`Loaded`] shows the state as of one LSN, in order of (due, id) within its sequence,
-///    without a gap between pages. What is appended after the request may show in it, or not.
+///    without a gap between pages. Groups appended after the request may be included, or not.
 /// 5. **Fenced.** Each open has an epoch above all earlier ones; an older owner's append is refused with
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
-/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most [`Store::max_group_bytes`] does not fail for
-///    want of room; after [`Room::SettleOnly`] that holds for a group that puts no message, after [`Room::RemoveOnly`] for
-///    one that only removes. Each answer is good for one group. What the removals give back becomes room by itself.
+/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most [`Store::max_group_bytes`] does not
+///    fail for want of room; after [`Room::SettleOnly`] that holds for a group that puts no message, after
+///    [`Room::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed messages
+///    becomes room by itself.
 pub trait Store: Send {
-    /// Takes what the owner needs before anything else: called once, right after opening.
+    /// Returns what the owner needs before anything else: called once, right after opening.
     fn recovered(&mut self) -> Recovered;
 
     /// Appends a group. On return it is visible to [`Store::find_many`]; it may not be written or durable yet.
@@ -59,12 +60,15 @@ pub trait Store: Send {
     /// After any error the outcome of this group is unknown and the store is poisoned (obligation 6).
     fn append(&mut self, group: &Group) -> Result<(), StoreError>;
 
-    /// Asks that everything appended becomes durable, and does not wait for it. [`Progress`] tells when it has; the
-    /// waker given when the store was opened is called. While one sync runs, further asks are joined into the next.
+    /// Asks that everything appended becomes durable, and does not wait for it. [`Progress`] shows when it has; the
+    /// store calls the waker given when it was opened. While one sync runs, further requests are joined into the next.
+    ///
+    /// # Errors
+    /// The error that has ended the store.
     fn sync(&mut self) -> Result<(), StoreError>;
 
-    /// As [`Store::sync`], by an owner that has nothing else to do meanwhile: a store that can may do it on the spot, which spares
-    /// two changes of thread. It may as well only be asked for; [`Progress`] tells.
+    /// Like [`Store::sync`], by an owner that has nothing else to do meanwhile: a store may sync on the owner's thread,
+    /// which saves two thread switches. It may also only request the sync; [`Progress`] shows the result.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -75,23 +79,24 @@ pub trait Store: Send {
     /// How far records are written and durable.
     ///
     /// # Errors
-    /// The error of a write or sync that failed since, for ever after (obligation 6).
+    /// The error of a write or sync that failed since, from then on (obligation 6).
     fn progress(&mut self) -> Result<Progress, StoreError>;
 
-    /// Whether there is room for the next group.
+    /// Returns whether there is room for the next group.
     fn room(&mut self) -> Room;
 
-    /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy allows.
+    /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy
+    /// allows.
     fn max_body_bytes(&self) -> usize {
         usize::MAX
     }
 
-    /// Most records of a group. A larger one takes longer than others of the same server should wait.
+    /// The largest number of records of a group. A larger group would delay other requests to the same server too long.
     fn max_group_records(&self) -> usize {
         usize::MAX
     }
 
-    /// The agreed size of a group: so many encoded bytes of records. A larger one may fail for want of room.
+    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail for want of room.
     fn max_group_bytes(&self) -> usize {
         AGREED_GROUP_BYTES
     }
@@ -100,33 +105,40 @@ pub trait Store: Send {
     /// ([`Lookups::bytes`]).
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] may concern this look-up alone: as long as [`Store::progress`] succeeds, nothing is poisoned, and
-    /// `found` is as it was. After any other error the store is poisoned (obligation 6).
+    /// [`ErrorKind::Unavailable`] may concern this look-up alone: as long as [`Store::progress`] succeeds, nothing is
+    /// poisoned, and `found` is as it was. After any other error the store is poisoned (obligation 6).
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
 
-    /// Starts to load a page; [`Store::loaded`] gives it once it is there.
-    fn load(&mut self, load: Load) -> Result<(), StoreError>;
-
-    /// A page that has been loaded, if any; the waker is called for each.
+    /// Starts to load a page; [`Store::loaded`] returns it when it has arrived.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] may concern this page alone, which [`StoreError::page`] names then: as long as [`Store::progress`] succeeds,
-    /// nothing is poisoned, and the store reads the page again by itself after a pause, as of a later position, unless it is told to
-    /// [`forget`](Store::forget) it. After any other error the store is poisoned (obligation 6).
+    /// The error that has ended the store.
+    fn load(&mut self, load: Load) -> Result<(), StoreError>;
+
+    /// Returns a page that has been loaded, if any; the waker is called for each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] may concern this page alone, which [`StoreError::page`] names then: as long as
+    /// [`Store::progress`] succeeds, nothing is poisoned, and the store reads the page again by itself after a pause,
+    /// as of a later position, unless it is told to [`forget`](Store::forget) it. After any other error the store is
+    /// poisoned (obligation 6).
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>>;
 
-    /// A page that could not be read is not wanted any more. The store may still give it.
+    /// Tells the store that a page which could not be read is no longer wanted. The store may still return it.
     fn forget(&mut self, ticket: u64) {
         let _ = ticket;
     }
 
-    /// Tells the store the clocks while nothing is appended, so that it can note them and its durable position when it
-    /// likes (the log does after 100 ms of rest).
+    /// Gives the store the clocks while nothing is appended, so that it can record them and its durable position (the
+    /// log does so after 100 ms without a group).
+    ///
+    /// # Errors
+    /// As [`Store::append`].
     fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError>;
 
-    /// Takes the anchor of the owner's boot, which the next owner gets in [`Recovered::anchor`]; told once, before anything is appended.
-    /// Engine time and elapsed time run on together, so the store may tell it again with any clock that it notes. By
-    /// default it is not kept, and downtime is taken from the wall clock.
+    /// Gives the store the anchor of the owner's boot, which the next owner gets in [`Recovered::anchor`]; called once,
+    /// before anything is appended. Engine time and elapsed time advance together, so the store may derive it again for
+    /// any clock that it records. By default the anchor is not kept, and downtime is taken from the wall clock.
     ///
     /// # Errors
     /// As [`Store::append`].
@@ -135,14 +147,18 @@ pub trait Store: Send {
         Ok(())
     }
 
-    /// Makes everything durable and gives the place up; tells how far everything has come. Later calls fail with [`ErrorKind::Closed`].
+    /// Makes everything durable and releases the place; returns the final progress. Later calls fail with
+    /// [`ErrorKind::Closed`].
+    ///
+    /// # Errors
+    /// As [`Store::append`]; the place is then released like after a crash.
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError>;
 
-    /// What [`Progress::durable`] means here when all is as the options hope; [`Progress::level`] says what was reached.
+    /// What [`Progress::durable`] means here when the options hold; [`Progress::level`] is the level that was reached.
     fn level(&self) -> Level;
 
-    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. What only grows ends with `_total`,
-    /// and a word behind a dot is a reason: `fences_total.gap`.
+    /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. Names of counters
+    /// end with `_total`, and a word behind a dot is a reason: `fences_total.gap`.
     fn figures(&self) -> Vec<(&'static str, u64)>;
 }
 
@@ -203,67 +219,67 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
 }
 
-/// What a store hands to its owner when it is opened.
+/// What a store gives its owner when it is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// This reign.
+    /// The epoch of this owner.
     pub epoch: Epoch,
-    /// Lease tokens of this reign count on from here. 0 where an epoch never comes again; a store whose epoch may, because what is
-    /// kept was set back, gives a number that grows with time, so that no token comes again.
+    /// Lease tokens of this epoch continue from here. 0 where epochs never repeat; a store whose epoch may repeat,
+    /// because its data was restored, gives a number that grows with time, so that no token repeats.
     pub tokens: u64,
-    /// The next record gets this position.
+    /// The position of the next record.
     pub next_lsn: Lsn,
-    /// The next message gets this id, or a greater one. None that was ever given is as great.
+    /// A lower bound of the next message's id. Every id that was ever given is smaller.
     pub next_id: u64,
-    /// The clocks as noted last; `None` for a new store. A store that knows how long ago that was, better than a wall clock would say, may give the
-    /// wall clock as it would have been then by this owner's.
+    /// The clocks as recorded last; `None` for a new store. A store that knows better than the wall clock how long ago
+    /// that was may adjust the wall clock to this owner's.
     pub clock: Option<ClockPair>,
-    /// The anchor that an owner has told last, if the store keeps them.
+    /// The anchor of the last owner, if the store keeps anchors.
     pub anchor: Option<BootAnchor>,
-    /// When the messages that wait are due, all queues together.
+    /// Due times of the waiting messages, all queues together.
     pub due: DueCounts,
     /// Queues that have messages, settings or a pause, by name.
     pub queues: Vec<QueueRow>,
 }
 
-/// A queue as a store remembers it.
+/// A queue as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueRow {
     /// Its name.
     pub name: QueueName,
-    /// What its owner has set.
+    /// The configured settings.
     pub settings: QueueSettings,
-    /// Whether it gives messages out.
+    /// Whether it grants messages.
     pub pause: Pause,
-    /// What it has seen.
+    /// Its totals.
     pub totals: Totals,
-    /// What it holds.
+    /// Its counts.
     pub tally: Tally,
 }
 
-/// How far records have come, and how safe they are.
+/// How far records are written and durable, and the durability level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Handed to the operating system: survives kill -9.
     pub written: Lsn,
-    /// Safe as `level` says.
+    /// Durable at `level`.
     pub durable: Lsn,
     /// What all groups have reached that became durable since this was told last ([`Level::and`]); the level of the last
     /// group if none has. It is [`Store::level`] where a store always reaches what it promises.
     pub level: Level,
 }
 
-/// Whether a store can take more.
+/// Whether a store accepts more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Room {
-    /// Anything.
+    /// It accepts anything.
     #[default]
     Enough,
-    /// The store's background work is behind: no new message for the moment. Everything else goes on.
+    /// The store's background work is behind: it accepts no new message for the moment, but everything else.
     Busy,
-    /// What removes, moves or grants messages, but no new one.
+    /// It accepts records that remove, move or grant messages, but no new message.
     SettleOnly,
-    /// What removes messages, and nothing else: there is no room, and what waits to be written has reached its bound.
+    /// It accepts removals alone: there is no room, and the data that waits to be written has reached its bound.
     RemoveOnly,
 }
 
@@ -288,14 +304,14 @@ pub enum Level {
     Buffered,
     /// `fdatasync` has returned.
     Fsync,
-    /// On a server that keeps it on disk and that replicas follow: its failover may lose what was acknowledged.
+    /// Kept on disk by a server that has replicas: its failover may lose what was acknowledged.
     BestEffortReplicated,
     /// On a majority of machines.
     Quorum,
 }
 
 impl Level {
-    /// The word for it in JSON and on the command line.
+    /// The name in JSON and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Memory => "memory",
@@ -324,7 +340,7 @@ impl Level {
     }
 }
 
-/// What to find: ids, keys and remembered answers.
+/// A look-up of ids, keys and remembered answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookups {
     /// Messages wanted by id.
@@ -333,43 +349,43 @@ pub struct Lookups {
     pub keys: Vec<(QueueName, Key)>,
     /// Answers wanted by `dedupe_id`.
     pub answers: Vec<(QueueName, Box<str>)>,
-    /// Weight of the messages to find, in bytes. A store that would find more makes only the first look-ups of each list,
-    /// and says in [`Found::left`] how many it has not made. It makes the first [`FOUND_AHEAD`] of each list whatever
-    /// they weigh, so that there is progress.
+    /// Largest weight of the messages to find, in bytes. A store that would find more makes only the first look-ups of
+    /// each list, and returns in [`Found::left`] how many it has not made. It makes the first [`FOUND_AHEAD`] of each
+    /// list whatever they weigh, so that there is progress.
     pub bytes: usize,
 }
 
-/// Look-ups of a list that a store may make together whatever they weigh.
+/// Number of look-ups of a list that a store may make together whatever they weigh.
 pub const FOUND_AHEAD: usize = 16;
 
 impl Default for Lookups {
-    /// Nothing, without a bound.
+    /// No look-ups, without a bound.
     fn default() -> Self {
         Lookups { ids: Vec::new(), keys: Vec::new(), answers: Vec::new(), bytes: usize::MAX }
     }
 }
 
 impl Lookups {
-    /// Nothing to look up.
+    /// Whether there is nothing to look up.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.keys.is_empty() && self.answers.is_empty()
     }
 }
 
-/// What was found. What is absent is not in the store.
+/// The result of a look-up. A message that is absent is not in the store.
 ///
 /// For a key: the message that holds it, and the newest of the dead ones that had it, at most [`DEAD_FOUND`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Unsettled messages, in no order; none may be named twice.
+    /// Unsettled messages, in no order; each at most once.
     pub rows: Vec<Row>,
-    /// Answers. One that is over may be among them.
+    /// Answers. Expired ones may be among them.
     pub answers: Vec<DedupeRow>,
-    /// Look-ups that were not made: what they would find is not known.
+    /// Look-ups that were not made, so that their result is unknown.
     pub left: Left,
 }
 
-/// How many look-ups at the end of each list were not made because the messages found weigh as much as was asked for.
+/// Number of look-ups at the end of each list that were not made because the messages found have reached the bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Of [`Lookups::ids`].
@@ -379,13 +395,13 @@ pub struct Left {
 }
 
 impl Found {
-    /// Nothing found.
+    /// No result.
     pub const NOTHING: &'static Found =
         &Found { rows: Vec::new(), answers: Vec::new(), left: Left { ids: 0, keys: 0 } };
 }
 
-/// The sequences in which messages can be loaded. Each unsettled message is in exactly one of the first four, and in one of
-/// the last two.
+/// The sequences in which messages can be loaded. Each unsettled message is in exactly one of the first four, and in
+/// one of the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sequence {
     /// Waiting, due at an instant; in order of (wall ms, id).
@@ -421,36 +437,36 @@ pub enum Which {
     All,
     /// One.
     One(QueueName),
-    /// All but these, which are sorted. A store does not read what it can skip.
+    /// All except these, which are sorted. A store does not read what it can skip.
     AllBut(Arc<[QueueName]>),
 }
 
-/// A place in a sequence: everything up to and with it has been seen.
+/// A position in a sequence: everything up to and including it has been seen.
 pub type Cursor = (u64, MessageId);
 
 /// A page to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Chosen by the caller, to know the page by.
+    /// Identifies the page; chosen by the caller.
     pub ticket: u64,
     /// Which sequence.
     pub sequence: Sequence,
     /// Which queues.
     pub which: Which,
-    /// Behind this place; `None` from the start.
+    /// The page starts behind this position; `None`: at the start.
     pub after: Option<Cursor>,
-    /// Up to and with this time.
+    /// Last time, inclusive.
     pub until: u64,
-    /// At most so many rows.
+    /// Largest number of rows.
     pub rows: usize,
-    /// Stop after so many bytes of bodies; there is progress with each page all the same.
+    /// The page ends after this many bytes of bodies; each page makes progress all the same.
     pub bytes: usize,
 }
 
 /// A page that was loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// What was asked.
+    /// The request.
     pub load: Load,
     /// The state as of this position.
     pub as_of: Lsn,
@@ -458,7 +474,7 @@ pub struct Loaded {
     pub rows: Vec<Row>,
     /// Everything up to here is in the page; at or behind its last row. Always given when there is more.
     pub upto: Option<Cursor>,
-    /// Whether there is more behind `upto`.
+    /// Whether there are rows behind `upto`.
     pub more: More,
 }
 
@@ -467,20 +483,20 @@ pub struct Loaded {
 pub enum More {
     /// There is more up to `until`.
     Yes,
-    /// That was all.
+    /// The page was the last.
     No,
 }
 
-/// What went wrong in a store, and what to do about it.
+/// What failed in a store, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Another owner has the shard: stop, and do not write again.
     Fenced,
-    /// The store cannot be reached or failed to write: open it again; what was under way is unknown.
+    /// The store is unreachable or failed to write: open it again; the outcome of calls in flight is unknown.
     Unavailable,
-    /// No room: free some, then open again.
+    /// There is no room: free some, then open again.
     Full,
-    /// The data is damaged or of an unknown format: a person must look.
+    /// The data is damaged or of an unknown format: an operator must act.
     Corrupt,
     /// The store was closed.
     Closed,
@@ -501,30 +517,31 @@ impl StoreError {
         StoreError { kind, detail: detail.to_string().into(), nothing_from: None, page: None }
     }
 
-    /// The same of the page with this ticket ([`Load::ticket`]).
+    /// The same error, for the page with this ticket ([`Load::ticket`]).
     #[must_use]
     pub fn of_page(self, ticket: u64) -> Self {
         StoreError { page: Some(ticket), ..self }
     }
 
-    /// The ticket of the page that could not be read; `None`: the error is about no page, or the store does not say about which.
+    /// The ticket of the page that could not be read; `None`: the error concerns no page, or the store does not say
+    /// which.
     pub fn page(&self) -> Option<u64> {
         self.page
     }
 
-    /// The same of a store that knows that no record from this position on was applied, and that none ever will be: a
-    /// refusal of a whole group, behind which every later one is refused, too.
+    /// The same error of a store that knows that no record from this position on was applied, and that none will be: it
+    /// refused a whole group, and refuses every later one.
     #[must_use]
     pub fn with_nothing_from(self, first: Lsn) -> Self {
         StoreError { nothing_from: Some(first), ..self }
     }
 
-    /// The first position from which on certainly nothing was applied; `None`: what was under way is unknown.
+    /// The first position from which on certainly nothing was applied; `None`: the outcome is unknown.
     pub fn nothing_from(&self) -> Option<Lsn> {
         self.nothing_from
     }
 
-    /// What to do about it.
+    /// The kind, which says what to do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

@@ -1,6 +1,7 @@
-//! The fold of all records with every message in memory: the memory store, and the model that other stores are compared with.
+//! The fold of all records with every message in memory: the memory store, and the model that other stores are compared
+//! with.
 //!
-//! It applies, and never decides.
+//! It applies records, and never decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::name::{Key, QueueName};
 use crate::record::{ClockPair, DedupeRow, Group, Record};
 use crate::time::{Class, EngineMs};
 
-/// Dead messages that are found for a key, the newest ones, besides the one that holds it.
+/// Number of dead messages that are found for a key, the newest ones, besides the one that holds it.
 pub const DEAD_FOUND: usize = 8;
 
 /// Every unsettled message, every queue, every remembered answer, as of the last group applied.
@@ -21,7 +22,7 @@ pub const DEAD_FOUND: usize = 8;
 pub struct Table {
     rows: BTreeMap<MessageId, Stored>,
     keys: BTreeMap<(QueueName, Key), BTreeSet<MessageId>>,
-    /// Every message in the sequences that it is in, over all queues and in its own.
+    /// Every message in its sequences, over all queues and in its own.
     order: BTreeSet<(Sequence, u64, MessageId)>,
     by_queue: BTreeMap<QueueName, BTreeSet<(Sequence, u64, MessageId)>>,
     answers: BTreeMap<(QueueName, Box<str>), DedupeRow>,
@@ -32,7 +33,7 @@ pub struct Table {
 #[derive(Debug)]
 struct Stored {
     row: Row,
-    /// The record that put it; a purge takes what is older than itself.
+    /// The record that put it; a purge removes messages that are older than itself.
     born: Lsn,
 }
 
@@ -42,17 +43,17 @@ impl Table {
         self.ledger.applied()
     }
 
-    /// Unsettled messages.
+    /// Number of unsettled messages.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether nothing is unsettled.
+    /// Whether there is no unsettled message.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The clocks as noted last.
+    /// The clocks as recorded last.
     pub fn clock(&self) -> Option<ClockPair> {
         self.ledger.clock()
     }
@@ -62,7 +63,7 @@ impl Table {
         &self.ledger
     }
 
-    /// Notes the clocks.
+    /// Records the clocks.
     pub fn note_clock(&mut self, clock: ClockPair) {
         self.ledger.note_clock(clock);
         while let Some((until, queue, id)) = self.answer_ends.first().cloned() {
@@ -123,7 +124,7 @@ impl Table {
         }
     }
 
-    /// What the owner needs at the start.
+    /// What the owner needs at startup.
     pub fn recovered(&self, epoch: Epoch) -> Recovered {
         Recovered {
             epoch,
@@ -142,7 +143,7 @@ impl Table {
         self.ledger.rows().collect()
     }
 
-    /// All remembered answers that count after the last noted time, in order of (queue, id).
+    /// All remembered answers that are valid at the last recorded time, in order of (queue, id).
     pub fn answers(&self) -> Vec<DedupeRow> {
         self.answers.values().filter(|row| self.counts(row)).cloned().collect()
     }
@@ -162,7 +163,7 @@ impl Table {
         self.ledger.next_id().0
     }
 
-    /// Obligation 3.
+    /// Finds messages and answers (obligation 3).
     pub fn find_many(&self, lookups: &Lookups, found: &mut Found) {
         let mut wanted: BTreeSet<MessageId> = BTreeSet::new();
         let mut weight = 0;
@@ -209,7 +210,7 @@ impl Table {
         alive.chain(dead).copied()
     }
 
-    /// Obligation 4.
+    /// Loads a page (obligation 4).
     pub fn load(&self, load: Load) -> Loaded {
         let (mut rows, mut bytes, mut upto, mut more) = (Vec::new(), 0, None, More::No);
         let none = BTreeSet::new();
@@ -295,7 +296,7 @@ impl Table {
     }
 }
 
-/// The sequences that a row is in, and where.
+/// The sequences of a row, with its position in each.
 pub fn places_of(row: &Row) -> [(Sequence, u64); 2] {
     let (due, class) = (row.life.due.raw(), row.life.due.class());
     let by_due = match class {
@@ -313,7 +314,7 @@ pub fn places_of(row: &Row) -> [(Sequence, u64); 2] {
     [(by_due, due), by_stage]
 }
 
-/// Where a row is in a sequence, if it is in it.
+/// The position of a row in a sequence; `None` if the row is not in it.
 pub fn place_in(sequence: Sequence, row: &Row) -> Option<Cursor> {
     let place = places_of(row).into_iter().find(|(s, _)| *s == sequence);
     place.map(|(_, time)| (time, row.message.id))

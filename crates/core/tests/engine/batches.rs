@@ -102,8 +102,8 @@ fn a_batch_answers_as_its_operations_one_by_one() {
     assert!(changed > 20_000, "the operations did something: {changed}");
 }
 
-/// Story: a redrive looked for its key's holder by id alone, and did not see one that went straight to the store in the same
-/// batch: two unsettled messages had one key (review).
+/// Story: a redrive looked for its key's holder by id alone, and did not see one that went straight to the store in the
+/// same batch: two unsettled messages had one key (review).
 #[test]
 fn a_key_taken_in_the_same_batch_is_seen_by_a_redrive() {
     let mut rig = Rig::new(tiny());

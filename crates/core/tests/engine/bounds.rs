@@ -149,8 +149,8 @@ fn with_long_histories(rig: &mut Rig, count: usize) {
     }
 }
 
-/// Story: a step was bounded in messages alone. 4,096 leases that ran out together, with histories as long as they may be, made one group of
-/// 10 MiB.
+/// Story: a step was bounded in messages alone. 4,096 leases that ran out together, with histories as long as they may
+/// be, made one group of 10 MiB.
 #[test]
 fn leases_that_run_out_together_are_ended_by_bytes_as_well_as_by_number() {
     let mut rig = Rig::new(Policy::default());

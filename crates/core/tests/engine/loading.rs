@@ -316,7 +316,8 @@ fn whoever_waits_gets_every_message_however_late_pages_come() {
     }
 }
 
-/// Story: a queue whose settings were made and unmade vanished, and its check for dead messages ended the driver (review).
+/// Story: a queue whose settings were made and unmade vanished, and its check for dead messages ended the driver
+/// (review).
 #[test]
 fn a_check_for_dead_messages_outlives_its_queue() {
     let mut rig = Rig::new(little());
@@ -352,8 +353,8 @@ fn who_waits_because_too_much_is_leased_is_served_when_a_lease_ends() {
     assert_eq!(grants.len(), 1);
 }
 
-/// Story: right after a start the next due time was told as "none", because nothing was in memory yet; twenty-one years of real
-/// events came late by it (example nudge).
+/// Story: right after a start the next due time was told as "none", because nothing was in memory yet; twenty-one years
+/// of real events came late by it (example nudge).
 #[test]
 fn the_next_due_time_is_known_right_after_a_start() {
     for delay in [5, 4_000_000] {
@@ -370,8 +371,8 @@ fn the_next_due_time_is_known_right_after_a_start() {
     }
 }
 
-/// A queue of which more was due than memory takes, and which is drained; the wheel is full of others. Nothing of it is due, and only
-/// pages can tell.
+/// A queue of which more was due than memory takes, and which is drained; the wheel is full of others. Nothing of it is
+/// due, and only pages can tell.
 fn drained_backlog() -> Rig {
     let mut rig = Rig::new(little());
     for n in 0..60 {
@@ -391,10 +392,10 @@ fn drained_backlog() -> Rig {
     rig
 }
 
-/// Story: a reserve waits for messages that are due and on their way from the store, up to two seconds. Where a page took longer
-/// than a millisecond, its end was in the past when it came, so the engine took it that more might be on its way, and asked for
-/// the next: a consumer of a drained queue got its empty answer after two seconds, however short it wanted to wait. Found by the
-/// simulation, whose pages take their time.
+/// Story: a reserve waits for messages that are due and on their way from the store, up to two seconds. Where a page
+/// took longer than a millisecond, its end was in the past when it came, so the engine took it that more might be on
+/// its way, and asked for the next: a consumer of a drained queue got its empty answer after two seconds, however short
+/// it wanted to wait. Found by the simulation, whose pages take their time.
 #[test]
 fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
     for wait_ms in [0, 20] {
@@ -424,7 +425,8 @@ fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
     }
 }
 
-/// Story: the same engine asked for the next page of such a queue as soon as the last one had come, a thousand times a second.
+/// Story: the same engine asked for the next page of such a queue as soon as the last one had come, a thousand times a
+/// second.
 #[test]
 fn a_drained_backlog_is_looked_at_every_now_and_then() {
     let mut rig = drained_backlog();

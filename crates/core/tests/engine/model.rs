@@ -1,7 +1,8 @@
 //! The engine against a model, over random histories.
 //!
-//! The model is a list of messages and a few sentences for each operation, written from the table in INTERFACES, not
-//! from the engine. Restarts, stepped clocks and delays on the edges of the ring are part of the histories.
+//! The model is a list of messages and a few sentences for each operation, written from the documented states and
+//! operations (`docs/http.md`), not from the engine. Restarts, stepped clocks and delays on the edges of the ring are
+//! part of the histories.
 
 use std::collections::BTreeMap;
 
@@ -652,8 +653,8 @@ impl Case {
         }
     }
 
-    /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready and
-    /// whose instant has gone may carry either name.
+    /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready
+    /// and whose instant has gone may carry either name.
     fn same_state(&self, m: &M, shown: State) -> bool {
         let wanted = Model::state(m);
         let unsure = wanted == State::Ready && !self.rig.now.is_due(m.due);

@@ -1,4 +1,5 @@
-//! What one queue may cost the others: memory for ready messages, pages, leases, and work per step. The tests count; none looks at a clock.
+//! What one queue may cost the others: memory for ready messages, pages, leases, and work per step. The tests count;
+//! none looks at a clock.
 
 use std::sync::Arc;
 
@@ -42,8 +43,8 @@ fn stats(rig: &mut Rig) -> Stats {
     }
 }
 
-/// Story: beside 25,000 queues with one ready message each, a busy queue had four rows a page, and one consumer drained it sixteen times
-/// slower than alone.
+/// Story: beside 25,000 queues with one ready message each, a busy queue had four rows a page, and one consumer drained
+/// it sixteen times slower than alone.
 #[test]
 fn a_busy_queue_is_loaded_in_large_pages_beside_many_ready_queues() {
     let mut rig = Rig::new(Policy { ready_messages: 40_000, ..Policy::default() });
@@ -270,7 +271,8 @@ fn heavy_leases_that_nobody_settles_stop_no_other_queue() {
     assert_eq!(rig.reserve("other", 1).len(), 1);
 }
 
-/// Whoever is kept waiting because of leases is told so, is counted, and is served when leases end: his queue's own, or another's.
+/// Whoever is kept waiting because of leases is told so, is counted, and is served when leases end: his queue's own, or
+/// another's.
 #[test]
 fn a_reserve_that_leases_hold_back_says_so() {
     for settle_own in [true, false] {
@@ -347,7 +349,8 @@ fn a_lease_that_ends_wakes_one_queue_of_many() {
     assert!(visited < 3 * 2_000, "{visited} queues were looked at to serve 1,998 of them");
 }
 
-/// Story: a lease of a tenant at its quota that ended woke all queues of the tenant for which somebody waited, and one of them was served.
+/// Story: a lease of a tenant at its quota that ended woke all queues of the tenant for which somebody waited, and one
+/// of them was served.
 #[test]
 fn a_lease_that_ends_wakes_one_queue_of_its_tenant() {
     let mut rig = Rig::new(Policy::default());
@@ -425,8 +428,9 @@ fn queues_of_a_tenant_at_its_leases_are_served_in_turn() {
     assert_eq!(counts.into_values().collect::<Vec<_>>(), [4, 4, 4]);
 }
 
-/// A queue of which nothing is in memory is loaded when what kept it from being served ends, although memory is full: what comes in is granted at
-/// once. (Story: it stood in line for what others leave over, and its consumer waited until somebody else's messages were taken.)
+/// A queue of which nothing is in memory is loaded when what kept it from being served ends, although memory is full:
+/// what comes in is granted at once. (Story: it stood in line for what others leave over, and its consumer waited until
+/// somebody else's messages were taken.)
 #[test]
 fn a_queue_that_may_be_served_again_is_loaded_although_memory_is_full() {
     let policy =

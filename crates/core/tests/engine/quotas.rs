@@ -259,7 +259,8 @@ fn the_shares_of_all_shards_are_the_quota() {
             taken += (0..20).filter(|_| put(&mut rig, message("m", 0)).is_ok()).count() as u64;
             set(&mut rig, &[Quota { enqueues_per_second: Some(limit), ..quota("r") }]);
             at_once += (0..20).filter(|_| put(&mut rig, message("r", 0)).is_ok()).count() as u64;
-            // So long that each shard's fraction comes to a whole number; a look at each ms, as the bucket holds only a burst.
+            // So long that each shard's fraction comes to a whole number; a look at each ms, as the bucket holds only a
+            // burst.
             for _ in 0..1_000 * u64::from(shards) {
                 rig.pass(1);
                 later += u64::from(put(&mut rig, message("r", 1_000_000)).is_ok());

@@ -1,4 +1,5 @@
-//! What connection-bound front ends need: holders of queues, leases of a session, order by arrival, the order of the dead, counts.
+//! What connection-bound front ends need: holders of queues, leases of a session, order by arrival, the order of the
+//! dead, counts.
 
 use duewheel_core::engine::{
     Attempt, Begins, ChangeRefusal, Config, Engine, Enqueue, Hold, Limit, Op, Past, Proof, QueueView, Reply,
@@ -232,7 +233,8 @@ fn the_dead_come_back_in_the_order_in_which_they_died() {
     assert_eq!(rig.view(ids[3]).unwrap().marks, Marks { burials: 1, fires: 1, ..Marks::default() });
 }
 
-/// Story: with the key of the first dead message taken, a redrive of one did nothing, and never came to the next (review).
+/// Story: with the key of the first dead message taken, a redrive of one did nothing, and never came to the next
+/// (review).
 #[test]
 fn a_redrive_goes_on_behind_what_cannot_come_back() {
     let mut rig = rig();
@@ -357,7 +359,8 @@ fn a_wait_may_be_without_end_and_ends_when_a_lease_of_the_session_is_about_to() 
     assert_eq!(rig.reply(to), Some(Reply::Reserve(Reserved::DeadlineSoon)));
 }
 
-/// Story: the wait and the safety margin ended in one ms, and the wait won (review); beanstalkd looks at the margin first.
+/// Story: the wait and the safety margin ended in one ms, and the wait won (review); beanstalkd looks at the margin
+/// first.
 #[test]
 fn the_end_of_a_lease_is_told_before_the_end_of_a_wait() {
     let mut rig = rig();

@@ -1,4 +1,4 @@
-//! Row M13: the three shapes of the articles, on the real log, in virtual time.
+//! M13 of `docs/testing.md`: three shapes of load, on the real log, in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! Asks each request who it is from.
+//! Authenticates the caller of each request.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,7 +9,7 @@ use duewheel::core::{QueueName, WallMs};
 use super::{Entry, Hash, Scope, Table, TokensError};
 use crate::error::{ErrorCode, Problem};
 
-/// The tokens of a running server; they may be exchanged while it runs.
+/// The tokens of a running server; they may be replaced while it runs.
 #[derive(Debug, Default)]
 pub struct Guard(Option<Tokens>);
 
@@ -19,24 +19,24 @@ struct Tokens {
     table: RwLock<Arc<Table>>,
 }
 
-/// Who a request is from.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// There are no tokens: whoever reaches the listener may do everything.
+    /// There are no tokens: every client that reaches the listener may do everything.
     Trusted,
-    /// The holder of a token that counts.
+    /// The holder of a valid token.
     Holder(Arc<Entry>),
-    /// Nobody that is known, and why.
+    /// Missing or invalid credentials, and the reason.
     Stranger(&'static str),
 }
 
 impl Guard {
-    /// Asks nobody.
+    /// A guard without tokens.
     pub fn open() -> Guard {
         Guard(None)
     }
 
-    /// Asks everybody for a token of this file.
+    /// A guard with the tokens of this file.
     ///
     /// # Errors
     /// See [`Table::read`].
@@ -45,7 +45,7 @@ impl Guard {
         Ok(Guard(Some(Tokens { file, table })))
     }
 
-    /// Reads the file again; gives the number of its tokens, if there is a file. After an error everything is as before.
+    /// Reads the file again; returns the number of its tokens, if there is a file. After an error nothing has changed.
     ///
     /// # Errors
     /// See [`Table::read`].
@@ -57,12 +57,12 @@ impl Guard {
         Ok(Some(count))
     }
 
-    /// Whether nobody is asked.
+    /// Whether there are no tokens.
     pub fn is_open(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Who a request is from, by its headers.
+    /// The caller of a request, by its headers.
     pub fn caller(&self, headers: &HeaderMap, now: WallMs) -> Caller {
         let Some(tokens) = &self.0 else { return Caller::Trusted };
         let mut sent = headers.get_all(header::AUTHORIZATION).iter();
@@ -83,7 +83,7 @@ impl Guard {
     }
 }
 
-/// What follows `Bearer`, in any case (RFC 9110, 11.1).
+/// The credentials after `Bearer`, in any case (RFC 9110, 11.1).
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, rest) = value.split_at_checked(6)?;
     let token = rest.strip_prefix(b" ")?.trim_ascii();
@@ -91,10 +91,10 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 impl Caller {
-    /// Refuses who may not make calls of this kind.
+    /// Requires the permission for calls of this kind.
     ///
     /// # Errors
-    /// `unauthorized` for a stranger, `forbidden` for a token without the scope.
+    /// `unauthorized` for invalid credentials, `forbidden` for a token without the scope.
     pub fn need(&self, scope: Scope) -> Result<(), Problem> {
         match self {
             Caller::Trusted => Ok(()),
@@ -106,7 +106,7 @@ impl Caller {
         }
     }
 
-    /// Whether this queue is within reach.
+    /// Whether the caller may use this queue.
     pub fn reaches(&self, queue: &QueueName) -> bool {
         match self {
             Caller::Trusted => true,
@@ -115,7 +115,7 @@ impl Caller {
         }
     }
 
-    /// How the names of the queues within reach begin; `None` when all are.
+    /// The prefixes of the queues that the caller may use; `None` for all queues.
     pub fn limits(&self) -> Option<&[QueueName]> {
         match self {
             Caller::Trusted => None,
@@ -124,7 +124,7 @@ impl Caller {
         }
     }
 
-    /// Refuses a queue that is out of reach.
+    /// Requires the permission for a queue.
     ///
     /// # Errors
     /// `forbidden`.
@@ -135,7 +135,7 @@ impl Caller {
         Err(Problem::new(ErrorCode::Forbidden, format!("this token is not for the queue {queue}")))
     }
 
-    /// Refuses a token that is limited to queues.
+    /// Requires a token that is not limited to queues.
     ///
     /// # Errors
     /// `forbidden`.

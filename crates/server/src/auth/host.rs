@@ -1,9 +1,9 @@
-//! By which names a server that trusts its callers may be called.
+//! The host names under which a server without tokens may be called.
 //!
-//! A web page can have its own name stand for 127.0.0.1 (DNS rebinding). For the browser it then talks to its own server, sends the
-//! page's name as `Host` and as `Origin`, and lets the page read the answers. So where no token is asked for, the name must be one
-//! that no stranger can have: an address, `localhost`, a name without a dot (a container's, which is in no public DNS), or one
-//! that the operator has said.
+//! A web page can let its own name resolve to 127.0.0.1 (DNS rebinding). For the browser it then talks to its own
+//! server, sends the page's name as `Host` and as `Origin`, and lets the page read the answers. So without tokens the
+//! name must be one that no foreign page can have: an address, `localhost`, a name without a dot (a container's, which
+//! is in no public DNS), or one that the operator has configured.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Names of a server, beside those that no stranger can have.
+/// The configured names of a server, besides those that no foreign page can have.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(from = "String", into = "String")]
 pub struct Hosts(Vec<String>);

@@ -1,10 +1,11 @@
-//! Who may do what over HTTP: bearer tokens with scopes, queues and an end, kept as hashes in a file.
+//! Authorization over HTTP: bearer tokens with scopes, queues and an expiry, kept as hashes in a file.
 //!
 //! ```text
 //!   tokens.toml ──read at the start, at SIGHUP and when it changes──▶ Table ──▶ Guard ── who is this? ──▶ Caller ── may it? ──▶ the handler
 //! ```
 //!
-//! Without a file everybody who reaches the listener is trusted; then it must be on loopback, or `--insecure http` be spelled out.
+//! Without a file every client that reaches the listener is trusted; then it must be on loopback, or `--insecure http`
+//! must be given.
 
 mod access;
 mod guard;

@@ -1,4 +1,4 @@
-//! Limits by the names of queues.
+//! Limits to queues by prefixes of their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,21 +6,21 @@ use std::str::FromStr;
 use duewheel::core::QueueName;
 use serde::{Deserialize, Serialize};
 
-/// How the names of some queues begin; at least one. A queue is within reach if its name begins like one of them.
+/// Prefixes of the names of queues; at least one. They cover a queue if its name begins with one of them.
 ///
-/// On the command line they are separated by commas, which no name may hold; in a file they are a list.
+/// On the command line they are separated by commas, which no name may contain; in a file they are a list.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Prefixes(Vec<QueueName>);
 
 impl Prefixes {
-    /// Whether the queue is within reach.
+    /// Whether the prefixes cover the queue.
     pub fn reach(&self, queue: &QueueName) -> bool {
         reach(&self.0, queue)
     }
 }
 
-/// Whether the name of a queue begins like one of these.
+/// Whether the name of a queue begins with one of these.
 pub(super) fn reach(prefixes: &[QueueName], queue: &QueueName) -> bool {
     prefixes.iter().any(|prefix| queue.as_str().starts_with(prefix.as_str()))
 }

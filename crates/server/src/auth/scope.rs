@@ -1,4 +1,4 @@
-//! What a token allows.
+//! The scopes of tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A kind of calls. None implies another; a token may have several.
+/// A kind of calls. No scope implies another; a token may have several.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -14,7 +14,7 @@ pub enum Scope {
     Enqueue,
     /// Reserve, ack, nack, extend
     Consume,
-    /// One message by id or key: look, cancel, postpone, fire
+    /// One message by id or key: get, cancel, postpone, fire
     Cancel,
     /// Lists of messages, settings, pause, purge, redrive, backup
     Admin,
@@ -26,7 +26,7 @@ impl Scope {
     /// All of them.
     pub const ALL: [Scope; 5] = [Scope::Enqueue, Scope::Consume, Scope::Cancel, Scope::Admin, Scope::Metrics];
 
-    /// The word in files and answers.
+    /// The name in files and answers.
     pub fn as_str(self) -> &'static str {
         match self {
             Scope::Enqueue => "enqueue",

@@ -22,7 +22,7 @@ use super::prefixes::reach;
 use super::{Hash, Scope};
 use crate::{private, rfc3339};
 
-/// Each request is compared with all of them.
+/// Largest number of tokens: each request is compared with all of them.
 const MAX_TOKENS: usize = 1_000;
 const MAX_BYTES: u64 = 1024 * 1024;
 const MAX_NAME: usize = 100;
@@ -36,41 +36,41 @@ pub struct Table(Vec<Arc<Entry>>);
 pub struct Entry {
     /// For people.
     pub name: String,
-    /// What is kept of it.
+    /// The hash of the token.
     pub hash: Hash,
-    /// What it allows.
+    /// The calls that it allows.
     pub scopes: BTreeSet<Scope>,
-    /// How the names of its queues begin; `None` for all queues.
+    /// The prefixes of its queues; `None` for all queues.
     pub queues: Option<Vec<QueueName>>,
-    /// From then on it allows nothing.
+    /// The time from which on it is invalid.
     pub expires: Option<WallMs>,
 }
 
-/// Why there is no table.
+/// Why the tokens could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
     /// The file cannot be read.
     #[error("cannot read the tokens in {}: {why}", .file.display())]
     Unreadable {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The reason.
         why: std::io::Error,
     },
-    /// Somebody may read or change it who should not.
+    /// Other users than its owner may read or change it.
     #[error("the tokens in {}: the file {what}", .file.display())]
     Exposed {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Who, and its rights.
+        /// The owner and the permissions.
         what: String,
     },
-    /// It is not as it should be.
+    /// Its content is invalid.
     #[error("the tokens in {}: {what}", .file.display())]
     Wrong {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What is wrong, with the line or the token's name.
+        /// The fault, with the line or the token's name.
         what: String,
     },
 }
@@ -96,7 +96,7 @@ impl Table {
     /// Reads the file.
     ///
     /// # Errors
-    /// When it cannot be read, others may read or change it, or it is not as it should be.
+    /// [`TokensError`] when the file cannot be read, other users may read or change it, or its content is invalid.
     pub fn read(file: &Path) -> Result<Table, TokensError> {
         let unreadable = |why| TokensError::Unreadable { file: file.to_owned(), why };
         let bytes = private::read(file, MAX_BYTES).map_err(unreadable)?;
@@ -111,10 +111,10 @@ impl Table {
         Table::parse(&text).map_err(|what| TokensError::Wrong { file: file.to_owned(), what })
     }
 
-    /// Takes the file's text apart.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// What is wrong, with the line or the token's name. Nothing of a hash is repeated.
+    /// A sentence about the fault, with the line or the token's name. It repeats no part of a hash.
     pub fn parse(text: &str) -> Result<Table, String> {
         let file: File = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -143,17 +143,17 @@ impl Table {
         Ok(table)
     }
 
-    /// How many there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none, so that nobody may do anything.
+    /// Whether there is none, so that no call is allowed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The token with this hash. It is compared with all of them, and how long that takes tells nothing of where it differs.
+    /// The token with this hash. It is compared with all of them, in a time that does not depend on where they differ.
     pub fn find(&self, hash: &Hash) -> Option<Arc<Entry>> {
         const NONE: u32 = u32::MAX;
         let mut found = NONE;
@@ -189,7 +189,7 @@ impl Entry {
         Ok(Entry { name, hash, scopes, queues, expires })
     }
 
-    /// Whether it may touch this queue.
+    /// Whether the token covers this queue.
     pub fn reaches(&self, queue: &QueueName) -> bool {
         match &self.queues {
             None => true,
@@ -198,7 +198,7 @@ impl Entry {
     }
 }
 
-/// The token as its file has it.
+/// The token in the form of the file.
 pub fn block(entry: &Entry) -> impl fmt::Display + '_ {
     struct Block<'a>(&'a Entry);
     impl fmt::Display for Block<'_> {

@@ -9,40 +9,40 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use subtle::{Choice, ConstantTimeEq};
 
-/// Secret scanners find tokens by it.
+/// The prefix by which secret scanners find tokens.
 const PREFIX: &str = "dw_";
 const RANDOM_BYTES: usize = 32;
 const HASH_PREFIX: &str = "sha256:";
 
-/// What proves who calls: `dw_` and 256 random bits. `Debug` does not show it.
+/// A bearer token: `dw_` and 256 random bits. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
-/// What is kept of a token.
+/// The hash of a token, which the server keeps.
 ///
-/// One round of SHA-256 is right here, and a slow hash for passwords would be wrong: a token is 256 bits of the system's random
-/// source, so whoever gets hold of the hash has nothing to guess with, and a server must not spend a tenth of a second on each
-/// stranger's word.
+/// One round of SHA-256 is right here, and a slow hash for passwords would be wrong: a token is 256 bits of the
+/// system's random source, so it cannot be guessed from its hash, and a server must not spend a tenth of a second on
+/// each invalid token.
 #[derive(Clone, Copy)]
 pub struct Hash([u8; 32]);
 
 impl Token {
-    /// A new one, from the system's random source.
+    /// A new token, from the system's random source.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// A sentence, when the system gives no random bytes.
     pub fn generate() -> Result<Token, String> {
         let mut random = [0; RANDOM_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| "the system gives no random bytes".to_owned())?;
         Ok(Token(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random))))
     }
 
-    /// The token itself: for its holder, and nobody else.
+    /// The text of the token, for its holder alone.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What the server keeps of it.
+    /// The hash of the token.
     pub fn hash(&self) -> Hash {
         Hash::of(self.0.as_bytes())
     }
@@ -57,18 +57,18 @@ impl fmt::Debug for Token {
 impl FromStr for Token {
     type Err = String;
 
-    /// The text of a token. What is wrong with it is said without repeating it.
+    /// Parses the text of a token. The error does not repeat it.
     fn from_str(s: &str) -> Result<Self, String> {
         let random = s.strip_prefix(PREFIX).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
         match random {
             Some(random) if random.len() == RANDOM_BYTES => Ok(Token(s.to_owned())),
-            Some(_) | None => Err("this is no token: it must be dw_ and 43 letters and digits".to_owned()),
+            Some(_) | None => Err("this is not a token: it must be dw_ and 43 letters and digits".to_owned()),
         }
     }
 }
 
 impl Hash {
-    /// Of what a client has sent, whatever it is.
+    /// The hash of anything that a client has sent.
     pub fn of(bytes: &[u8]) -> Hash {
         let mut hash = [0; 32];
         hash.copy_from_slice(digest(&SHA256, bytes).as_ref());

@@ -1,10 +1,10 @@
-//! Which commands are handed to the engine together, and what becomes of each of them.
+//! Chooses the commands that are handed to the engine together, and the reply to each of them.
 
 use duewheel::core::QueueName;
 
 use super::codec::Command;
 
-/// What becomes of one command of a batch. All but the first three take one answer.
+/// The handling of one command of a batch. All but the first three take one answer.
 #[derive(Debug)]
 pub(super) enum Part {
     Text(&'static str),
@@ -12,12 +12,12 @@ pub(super) enum Part {
     Block(String),
     /// An operation without a reply.
     Silent,
-    /// Another queue is used instead of the one left.
+    /// Another queue is used in place of the former one.
     Use {
         queue: QueueName,
         left: QueueName,
     },
-    /// One more queue is watched: so many then.
+    /// One more queue is watched: their number then.
     Watch {
         queue: QueueName,
         watching: usize,
@@ -36,7 +36,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// Bytes of the reply, at most.
+    /// Largest size of the reply in bytes.
     pub(super) fn most(&self, max_body: usize) -> usize {
         match self {
             // The answer brings the body along.
@@ -73,12 +73,12 @@ pub(super) fn is_alone(command: &Command) -> bool {
     )
 }
 
-/// Whether a command brings a message. Those that do may have to wait for the store, and must not take others with them.
+/// Whether a command brings a message. Commands that do may have to wait for the store, and must not delay others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Brings {
     Messages,
     Nothing,
-    /// It goes with both.
+    /// It may be combined with both.
     Either,
 }
 
@@ -115,7 +115,8 @@ pub(super) fn brings(command: &Command) -> Brings {
     }
 }
 
-/// Whether its answer may show what is decided after it: pages are read when the batch is done, and counters when it is answered.
+/// Whether its answer may show later decisions: pages are read when the batch is done, and counters when it is
+/// answered.
 pub(super) fn sees_what_follows(command: &Command) -> bool {
     matches!(command, Command::PeekReady | Command::PeekDelayed | Command::PeekBuried | Command::Stats)
 }

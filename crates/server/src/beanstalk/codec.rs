@@ -1,9 +1,9 @@
-//! The words of beanstalkd's protocol: bytes to commands, and the fixed replies. Sans I/O. Tubes, jobs, TTR, bury and kick
-//! are words of this folder; everywhere else they are queues, messages, leases, dead and fired.
+//! The codec of beanstalkd's protocol: bytes to commands, and the fixed replies. Sans I/O. Tubes, jobs, TTR, bury and
+//! kick are words of this folder; everywhere else they are queues, messages, leases, dead and fired.
 //!
-//! It follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are told by the start of the
-//! line in the order of [`parse`], numbers may stand behind any number of spaces, `kick` reads its number as C's `strtoul` does.
-//! However the bytes are cut into reads, the same commands come out.
+//! It follows `doc/protocol.txt` of beanstalkd 1.13 and, where that is silent, its `prot.c`: commands are recognised by
+//! the start of the line in the order of [`parse`], numbers may follow any number of spaces, `kick` reads its number as
+//! C's `strtoul` does. However the bytes are cut into reads, the same commands come out.
 
 use bytes::{Buf, Bytes, BytesMut};
 use duewheel::core::{Key, MessageId, QueueName};
@@ -11,17 +11,17 @@ use percent_encoding::percent_decode;
 
 /// Longest line of a command that beanstalkd knows, with its CRLF.
 pub(super) const MAX_LINE: usize = 224;
-/// Longest line of a command of ours, with its CRLF: a key of 512 bytes, percent-encoded, and the numbers.
+/// Longest line of duewheel's own commands, with its CRLF: a key of 512 bytes, percent-encoded, and the numbers.
 const MAX_LONG_LINE: usize = 2_048;
 
-/// A command that is well formed.
+/// A well-formed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Put(Put),
     Use(QueueName),
     Watch(QueueName),
     Ignore(QueueName),
-    /// `None`: without end.
+    /// Reserves a job; `None`: waits without a limit.
     Reserve(Option<u32>),
     ReserveJob(MessageId),
     Delete(MessageId),
@@ -52,13 +52,13 @@ pub(super) enum Command {
         seconds: u32,
     },
     Quit,
-    /// Ours: cancels by key.
+    /// Own command: cancels by key.
     DeleteKey(Key),
-    /// Ours: looks by key.
+    /// Own command: shows a job by key.
     PeekKey(Key),
-    /// The line of a put was right; its body follows. It counts from now on, whatever becomes of it.
+    /// The line of a put was well-formed; its body follows. It counts from now on, whatever the result.
     BeginPut,
-    /// The line of a put was right but for the size, or for what stands behind it.
+    /// The line of a put was well-formed except for the size, or for trailing bytes.
     MissPut,
 }
 
@@ -66,22 +66,23 @@ pub(super) enum Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Put {
     pub(super) priority: u32,
-    /// Seconds.
+    /// Delay in seconds.
     pub(super) delay: u32,
-    /// Seconds.
+    /// TTR in seconds.
     pub(super) ttr: u32,
     pub(super) key: Option<(Key, IfTaken)>,
     pub(super) body: Bytes,
 }
 
-/// What becomes of a put whose key is taken.
+/// What happens with a put whose key is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IfTaken {
     Refuse,
     Replace,
 }
 
-/// For the counters of `stats`; those of beanstalkd, in the order of its table, and one for all commands of ours.
+/// The kinds of commands in the counters of `stats`: those of beanstalkd, in the order of its table, and one for all
+/// own commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Put,
@@ -106,7 +107,7 @@ pub(super) enum Kind {
     ListTubeUsed,
     ListTubesWatched,
     PauseTube,
-    /// Commands that beanstalkd does not count: `reserve-job`, `kick-job`, `quit`, and ours.
+    /// Commands that beanstalkd does not count: `reserve-job`, `kick-job`, `quit`, and the own ones.
     Other,
 }
 
@@ -134,35 +135,35 @@ impl Refusal {
     }
 }
 
-/// What a client has said. A put is said in two parts.
+/// An input of a client. A put is two inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
-    /// What it counts for; `None`: nothing, because its line was not well formed, or because it was counted before.
+    /// The counter; `None`: none, because its line was malformed, or because it was counted before.
     pub(super) kind: Option<Kind>,
     pub(super) what: Result<Command, Refusal>,
 }
 
-/// Takes bytes apart into commands.
+/// Decodes bytes into commands.
 #[derive(Debug)]
 pub(super) struct Decoder {
     max_body: usize,
     state: State,
-    /// Said next, before anything is read.
+    /// The next input, before anything is read.
     next: Option<Said>,
-    /// Bytes of the line at the start of the buffer that hold no end of a line.
+    /// Number of bytes at the start of the buffer that contain no end of a line.
     scanned: usize,
 }
 
 #[derive(Debug)]
 enum State {
     Line,
-    /// A line that is too long, up to its end.
+    /// A line that is too long is dropped, up to its end.
     DropLine,
     Body {
         put: Put,
         size: usize,
     },
-    /// A body that is not taken; the refusal comes behind it.
+    /// A refused body is dropped; the refusal follows it.
     DropBody {
         left: u64,
     },
@@ -173,7 +174,7 @@ impl Decoder {
         Decoder { max_body, state: State::Line, next: None, scanned: 0 }
     }
 
-    /// The next thing said, if its last byte is there. Takes its bytes off the front.
+    /// The next input, if its last byte has arrived. Takes its bytes off the front.
     pub(super) fn next(&mut self, input: &mut BytesMut) -> Option<Said> {
         loop {
             if let Some(said) = self.next.take() {
@@ -225,7 +226,7 @@ impl Decoder {
         }
     }
 
-    /// How many more bytes are sure to be needed before [`Decoder::next`] can give anything.
+    /// Number of bytes that [`Decoder::next`] certainly needs before it can return anything.
     pub(super) fn wanted(&self, input: &BytesMut) -> usize {
         match &self.state {
             State::Body { size, .. } => (size + 2).saturating_sub(input.len()),
@@ -233,7 +234,7 @@ impl Decoder {
         }
     }
 
-    /// Takes a line. `None`: it is not all there; `Some(None)`: nothing is said yet.
+    /// Takes a line. `None`: it is incomplete; `Some(None)`: there is no input yet.
     fn line(&mut self, input: &mut BytesMut) -> Option<Option<Said>> {
         let max = if is_ours(input) { MAX_LONG_LINE } else { MAX_LINE };
         let Some(end) = find_crlf(input, self.scanned).filter(|end| end + 2 <= max) else {
@@ -270,9 +271,9 @@ enum Parsed {
     Said(Said),
     /// The line of a put, whose body has this size.
     Put(Kind, Put, usize),
-    /// The line of a put whose body, of this size, is too big.
+    /// The line of a put whose body, of this size, is too large.
     TooBig(Kind, u32),
-    /// The line of a put, with something behind it.
+    /// The line of a put, with trailing bytes.
     Garbage(Kind),
 }
 
@@ -336,7 +337,7 @@ fn is_known(line: &[u8]) -> bool {
     UNCOUNTED.iter().any(|word| line.starts_with(word))
 }
 
-/// Everything but a put. `None`: it is not well formed, or (with [`Kind::Other`]) perhaps unknown.
+/// Parses every command but a put. `None`: it is malformed, or (with [`Kind::Other`]) perhaps unknown.
 fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     let rest = |word: &str| line.strip_prefix(word.as_bytes());
     let bare = |word: &str, command: Command| (line.len() == word.len()).then_some(command);
@@ -428,8 +429,9 @@ fn parse_simple(line: &[u8]) -> (Kind, Option<Command>) {
     (Kind::Other, None)
 }
 
-/// A web page can have its visitor's browser send a request here, whose body would then be commands. Every such request has lines like these
-/// before its body, and no client of this protocol sends them; they end the connection.
+/// Whether a line belongs to an HTTP request. A web page can have its visitor's browser send a request here, whose body
+/// would then be commands. Every such request has lines like these before its body, and no client of this protocol
+/// sends them; they end the connection.
 fn is_http(line: &[u8]) -> bool {
     const METHODS: [&[u8]; 7] =
         [b"GET /", b"POST /", b"PUT /", b"PATCH /", b"DELETE /", b"HEAD /", b"OPTIONS /"];
@@ -452,7 +454,7 @@ fn parse_put(mut words: Words<'_>, key: Option<(Key, IfTaken)>, max_body: usize)
     }
 }
 
-/// The name, unchecked, and the seconds of a `pause-tube`. beanstalkd wants no space before the name.
+/// The name, unchecked, and the seconds of a `pause-tube`. beanstalkd permits no space before the name.
 fn pause_numbers(line: &[u8]) -> Option<(&[u8], u32)> {
     let mut words = Words(line.strip_prefix(b"pause-tube")?);
     words.skip_spaces();
@@ -468,7 +470,7 @@ fn queue_name(bytes: &[u8]) -> Option<QueueName> {
     QueueName::new(std::str::from_utf8(bytes).ok()?).ok()
 }
 
-/// As C's `strtoul`, cut to 32 bits: white space, a sign, digits, anything.
+/// Reads a number like C's `strtoul`, cut to 32 bits: white space, a sign, digits, anything.
 fn strtoul(bytes: &[u8]) -> Option<u32> {
     let start = bytes.iter().position(|b| !b" \t\n\x0b\x0c\r".contains(b))?;
     let (negative, digits) = match bytes.get(start)? {
@@ -482,7 +484,7 @@ fn strtoul(bytes: &[u8]) -> Option<u32> {
     u32::try_from(n & u64::from(u32::MAX)).ok()
 }
 
-/// What is left of a line.
+/// The rest of a line.
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {

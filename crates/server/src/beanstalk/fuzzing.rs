@@ -1,4 +1,4 @@
-//! A client's bytes through codec and session, without a socket.
+//! Feeds a client's bytes through codec and session, without a socket.
 
 use bytes::BytesMut;
 use duewheel::core::SessionId;
@@ -10,27 +10,27 @@ use super::codec::{Command, Decoder, Said};
 use super::session::{self, Session};
 use crate::drain::Drain;
 
-/// What was said.
+/// One input of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// In words, every field of it.
+    /// Every field of it, in words.
     pub what: String,
-    /// What may be answered.
+    /// The permitted replies.
     pub answer: Answer,
 }
 
-/// What may be answered to a command.
+/// The permitted replies to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing: something of the same command follows.
+    /// None yet: another input of the same command follows.
     Nothing,
-    /// One of these words with its numbers, or one of the words for errors.
+    /// One of these words with its numbers, or one of the replies for errors.
     Words(&'static [&'static str]),
-    /// Nothing any more: the connection ends.
+    /// None: the connection ends.
     End,
 }
 
-/// The commands in a stream that comes in these pieces, and the most bytes that waited at a time.
+/// The commands in a stream that arrives in these pieces, and the largest number of bytes that waited.
 pub fn commands<'a>(pieces: impl Iterator<Item = &'a [u8]>, max_body: usize) -> (Vec<Heard>, usize) {
     let mut decoder = Decoder::new(max_body);
     let (mut input, mut heard, mut most) = (BytesMut::new(), Vec::new(), 0);
@@ -72,18 +72,18 @@ fn answer(said: &Said) -> Answer {
     })
 }
 
-/// A client's session. Who drives it asks an engine what it wants to know.
+/// A client's session. Its driver asks an engine for the answers.
 #[derive(Debug)]
 pub struct Client {
     app: App,
     session: Session,
     decoder: Decoder,
     input: BytesMut,
-    /// What the client has been told.
+    /// The replies to the client.
     pub out: Vec<u8>,
 }
 
-/// What a session needs next.
+/// The next need of a session.
 #[derive(Debug)]
 pub enum Next {
     /// These operations, perhaps none; then [`Client::answered`].
@@ -92,12 +92,12 @@ pub enum Next {
     Wait(WaiterId, Op),
     /// More bytes.
     Read,
-    /// Nothing any more.
+    /// Nothing: the connection ends.
     Close,
 }
 
 impl Client {
-    /// A new one; `wheel` is the one that the session takes the time and the numbers of waiters from.
+    /// A new session; `wheel` supplies the time and the numbers of waiters.
     pub fn new(wheel: &Duewheel, max_body: usize) -> Client {
         Client {
             app: App::new(wheel, max_body, 10, Drain::default()),
@@ -108,17 +108,17 @@ impl Client {
         }
     }
 
-    /// What the engine must hear at the start.
+    /// The operations at the start of a session.
     pub fn opening(&self) -> Vec<Op> {
         self.session.opening()
     }
 
-    /// What the engine must hear at the end.
+    /// The operations at the end of a session.
     pub fn close(&mut self) -> Vec<Op> {
         self.session.close(&self.app.0)
     }
 
-    /// The client says something; the session goes on if nothing is under way.
+    /// Adds bytes of the client; the session continues if no operation is in progress.
     pub fn say(&mut self, bytes: &[u8]) -> Next {
         self.input.extend_from_slice(bytes);
         while let Some(said) = self.decoder.next(&mut self.input) {

@@ -1,4 +1,4 @@
-//! The sockets: accepts connections, reads what sessions want to hear, writes what they have to say.
+//! The sockets: accepts connections, reads the input of sessions, writes their replies.
 
 use std::fmt;
 use std::io;
@@ -24,18 +24,18 @@ use crate::claim::Claim;
 use crate::stop::Stop;
 use crate::tls::Tls;
 
-/// Bytes of input held while the session is busy, beside the body that is being read.
+/// Bytes of input held while the session is busy, besides the body that is being read.
 const READ_BUFFER: usize = 16 * 1024;
-/// Bytes for the first read of a connection: many are opened and never say much.
+/// Bytes for the first read of a connection: many connections never send much.
 const FIRST_READ: usize = 2 * 1024;
-/// Bytes of bodies that wait in a session.
+/// Largest size of bodies that wait in a session, in bytes.
 const MAX_HEARD: usize = 1024 * 1024;
-/// Replies are sent when there are so many bytes of them, and when the session has nothing more to do.
+/// Replies are sent when they have this size, and when the session has nothing more to do.
 const WRITE_BUFFER: usize = 16 * 1024;
-/// Between two attempts to tell the engine that a connection is gone.
+/// Time between two attempts to tell the engine that a connection has closed.
 const TELL_AGAIN: Duration = Duration::from_millis(200);
 
-/// Where to listen.
+/// The address of the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP.
@@ -56,7 +56,7 @@ impl fmt::Display for Address {
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpListener),
-    /// Removed from the file system at the end, if it is still the one that was made.
+    /// A socket file, which is removed at the end if it is still the one that was made.
     Unix(UnixListener, PathBuf, (u64, u64)),
 }
 
@@ -65,20 +65,20 @@ enum Socket {
 pub struct Listener {
     socket: Socket,
     app: App,
-    /// With how long a handshake may take.
+    /// TLS, and the time limit of a handshake.
     tls: Option<(Arc<Tls>, Duration)>,
     stop: watch::Receiver<bool>,
     stopper: Stop,
 }
 
 impl Listener {
-    /// Takes the address. A socket file that nobody listens at any more is replaced; a new one has the rights `mode`.
+    /// Binds the address. An unused socket file is replaced; a new one has the permissions `mode`.
     ///
     /// # Cancel safety
     /// Cancel safe; a socket file may be left behind.
     ///
     /// # Errors
-    /// When the address cannot be taken.
+    /// [`io::Error`] when the address cannot be bound.
     pub async fn bind(address: &Address, mode: SocketMode, app: App) -> io::Result<Listener> {
         let socket = match address {
             Address::Tcp(address) => Socket::Tcp(TcpListener::bind(address).await?),
@@ -90,10 +90,10 @@ impl Listener {
         Ok(Listener::over(socket, app))
     }
 
-    /// The same at a TCP address that is taken already.
+    /// The same at a TCP address that is bound already.
     ///
     /// # Errors
-    /// When another process has begun to listen there since.
+    /// [`io::Error`] when another process has begun to listen there since.
     pub(crate) fn on(claim: Claim, app: App) -> io::Result<Listener> {
         Ok(Listener::over(Socket::Tcp(claim.listen()?), app))
     }
@@ -103,16 +103,16 @@ impl Listener {
         Listener { socket, app, tls: None, stop, stopper }
     }
 
-    /// The same for TLS alone, with so long for a handshake.
+    /// The same for TLS alone, with a time limit for the handshake.
     #[must_use]
     pub fn with_tls(self, tls: Option<(Arc<Tls>, Duration)>) -> Listener {
         Listener { tls, ..self }
     }
 
-    /// Where it listens; the real port if port 0 was asked for.
+    /// The address of the listener; the real port if port 0 was configured.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// [`io::Error`] when the system does not return it.
     pub fn address(&self) -> io::Result<Address> {
         Ok(match &self.socket {
             Socket::Tcp(socket) => Address::Tcp(socket.local_addr()?),
@@ -120,15 +120,15 @@ impl Listener {
         })
     }
 
-    /// What stops it.
+    /// The handle that stops it.
     pub fn stopper(&self) -> Stop {
         self.stopper.clone()
     }
 
-    /// Serves until stopped, and then until the open connections have ended, but no longer than `linger`.
+    /// Serves until stopped, and then until the open connections have ended, but not longer than `linger`.
     ///
     /// # Cancel safety
-    /// When it is dropped, no new connections are accepted; open ones go on.
+    /// When it is dropped, no new connections are accepted; open ones continue.
     pub async fn run(self, linger: Duration) {
         if self.app.0.reaches(&default_queue()) {
             // It is always there, with its totals.
@@ -200,7 +200,7 @@ enum Stream {
     Unix(UnixStream),
 }
 
-/// Gives nothing when the client has no certificate that counts, is too slow, or the server stops.
+/// `None` if the handshake fails (such as without a valid client certificate), times out, or the server stops.
 async fn shake_hands(
     stream: TcpStream,
     tls: &Tls,
@@ -218,7 +218,7 @@ async fn shake_hands(
     None
 }
 
-/// One connection, from the first byte to the last.
+/// Serves one connection.
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watch::Receiver<bool>) {
     let shared = &*app.0;
     testing::place("beanstalk connection");
@@ -247,8 +247,8 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: App, stop: watc
     tell(shared, closing, told).await;
 }
 
-/// Tells the engine that a connection is gone. What it had leased must go back, so this is tried until the store has it, or is
-/// gone itself.
+/// Tells the engine that a connection has closed. Its leases must be released, so this is repeated until the store has
+/// the records, or has ended itself.
 async fn tell(shared: &Shared, ops: Vec<Op>, mut told: Result<Pending, CallError>) {
     loop {
         match told {
@@ -271,19 +271,19 @@ struct Connection<'a, S> {
     decoder: Decoder,
     input: BytesMut,
     out: Vec<u8>,
-    /// Bytes that the next read has room for, at least.
+    /// Smallest room for the next read.
     read_next: usize,
     stop: watch::Receiver<bool>,
 }
 
-/// Whether there was a command in what was read.
+/// Whether the bytes that were read contained a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
     Something,
     Nothing,
 }
 
-/// What a read has brought.
+/// The result of a read.
 enum Got {
     Bytes,
     End,
@@ -348,7 +348,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         }
     }
 
-    /// Waits for a reserve, and for the client to go away.
+    /// Waits for a reserve, and for the client to disconnect.
     async fn wait(&mut self, mut pending: Pending, waiter: WaiterId) -> io::Result<Answers> {
         if !self.session.is_half_closed() {
             tokio::select! {
@@ -363,8 +363,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         Ok(pending.await)
     }
 
-    /// Reads on until the client has ended its half of the connection. Cancel safe: what was read stays in `input`. Once that is full
-    /// it does not look any more: a client that says so much while it waits is noticed when it is written to.
+    /// Reads on until the client has closed its half of the connection. Cancel safe: bytes that were read stay in
+    /// `input`. Once that is full it stops reading: a client that sends so much while it waits is detected when its
+    /// reply is written.
     async fn listen(stream: &mut S, input: &mut BytesMut) -> io::Result<()> {
         while input.len() < READ_BUFFER {
             input.reserve(MAX_LINE);
@@ -375,7 +376,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         std::future::pending().await
     }
 
-    /// Takes apart what was read, as far as the session has room.
+    /// Decodes the bytes that were read, as far as the session has room.
     fn hear(&mut self) -> Heard {
         let mut heard = Heard::Nothing;
         while self.session.has_room(MAX_HEARD) {

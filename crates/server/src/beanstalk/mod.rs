@@ -1,4 +1,4 @@
-//! beanstalkd's protocol. `docs/beanstalk.md` is the page for users.
+//! beanstalkd's protocol. `docs/beanstalk.md` describes it for users.
 //!
 //! ```text
 //!   socket ──bytes──▶ codec ──commands──▶ session ──operations──▶ the engine
@@ -8,6 +8,7 @@
 //! Codec and session do no I/O; the listener does nothing else. A session's words and the engine's: tube = queue, job =
 //! message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
 
+mod answer;
 mod batch;
 mod codec;
 #[cfg(feature = "fuzzing")]
@@ -41,11 +42,11 @@ use codec::Kind;
 /// beanstalkd's limit for a job, in bytes.
 pub const DEFAULT_MAX_BODY: usize = 65_535;
 
-/// What all sessions share. Cheap to clone.
+/// The state that all sessions share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct App(Arc<Shared>);
 
-/// What all sessions share.
+/// The state that all sessions share.
 #[derive(Debug)]
 struct Shared {
     client: Client,
@@ -56,14 +57,14 @@ struct Shared {
     drain: Drain,
     counters: Counters,
     started: Instant,
-    /// Names this run of the process.
+    /// A name of this run of the process.
     instance: String,
     hostname: String,
     os: String,
 }
 
 impl App {
-    /// Over a wheel that takes bodies of `max_body` bytes.
+    /// A listener's state over a wheel that accepts bodies of `max_body` bytes.
     pub fn new(wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
         App(Arc::new(Shared {
             client: wheel.client().clone(),
@@ -74,12 +75,12 @@ impl App {
             counters: Counters::default(),
             started: Instant::now(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            hostname: stats::kernel("hostname"),
-            os: stats::kernel("version"),
+            hostname: kernel("hostname"),
+            os: kernel("version"),
         }))
     }
 
-    /// The same for clients that may use only queues whose names begin so. To be called before it is cloned.
+    /// The same for clients that may use only queues with these prefixes. Call it before it is cloned.
     ///
     /// # Panics
     /// When it has been cloned.
@@ -97,7 +98,7 @@ impl Shared {
     }
 }
 
-/// What the sessions have seen, for `stats`.
+/// Counters of the sessions, for `stats`.
 #[derive(Debug, Default)]
 struct Counters {
     commands: [AtomicU64; Kind::COUNT],
@@ -115,4 +116,10 @@ impl Counters {
     fn of(&self, kind: Kind) -> u64 {
         self.commands[kind as usize].load(Relaxed)
     }
+}
+
+/// A fact about the kernel, without characters that could end a quoted string.
+fn kernel(what: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default();
+    text.trim().chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect()
 }

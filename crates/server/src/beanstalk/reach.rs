@@ -1,4 +1,4 @@
-//! What a session may touch at a listener that is limited to some queues. What is out of reach is as good as not there.
+//! The queues that a session may use at a limited listener. Other queues do not exist for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,30 +6,31 @@ use std::sync::Arc;
 use duewheel::core::engine::Reply;
 use duewheel::core::{MessageId, QueueName};
 
+use super::answer::Answer;
 use super::batch::{Brings, brings, is_alone, sees_what_follows};
 use super::codec::{Command, Said};
 use super::replies::no_answer;
-use super::session::Answer;
 use crate::auth::Prefixes;
 use crate::error::ErrorCode;
 
 const NOT_FOUND: &str = "NOT_FOUND\r\n";
 
-/// The queues within reach, and what is known of the messages that commands name.
+/// The permitted queues, and what is known of the messages that commands name.
 #[derive(Debug)]
 pub(super) struct Reach {
-    /// `None`: all.
+    /// The prefixes of the permitted queues; `None`: all.
     prefixes: Option<Arc<Prefixes>>,
-    /// Of the commands that come next. The queue of an id never changes, so what is said of it holds when the command is decided.
+    /// For the next commands. The queue of an id never changes, so a verdict is still right when the command is
+    /// decided.
     verdicts: BTreeMap<MessageId, Verdict>,
 }
 
-/// Whether a message is in a queue within reach.
+/// Whether a message is in a permitted queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Reached,
     OutOfReach,
-    /// The engine could not say; what is answered then.
+    /// The engine could not answer; the reply in this case.
     Unknown(&'static str),
 }
 
@@ -38,13 +39,13 @@ impl Reach {
         Reach { prefixes, verdicts: BTreeMap::new() }
     }
 
-    /// Whether this queue is within reach.
+    /// Whether this queue is permitted.
     pub(super) fn has(&self, queue: &QueueName) -> bool {
         self.prefixes.as_ref().is_none_or(|prefixes| prefixes.reach(queue))
     }
 
-    /// The messages that the next batch of commands names, `most` of them but one at least, if something is to be learned of them. As
-    /// many commands are looked at as are handed to the engine together.
+    /// The messages that the next batch of commands names, at most `most` but at least one, if their queues are
+    /// unknown. As many commands are examined as are handed to the engine together.
     pub(super) fn unseen<'a>(
         &self,
         said: impl Iterator<Item = &'a Said>,
@@ -70,12 +71,12 @@ impl Reach {
         ids.iter().any(|id| !self.verdicts.contains_key(id)).then_some(ids)
     }
 
-    /// Whether a command names a message of which nothing is known.
+    /// Whether a command names a message of an unknown queue.
     pub(super) fn is_unseen(&self, command: &Command) -> bool {
         self.prefixes.is_some() && named(command).is_some_and(|id| !self.verdicts.contains_key(&id))
     }
 
-    /// What the engine says of a message.
+    /// Records the engine's answer about a message.
     pub(super) fn learn(&mut self, id: MessageId, answer: Answer) {
         let verdict = match answer {
             Ok(Reply::View(Some(view))) if self.has(&view.message.queue) => Verdict::Reached,
@@ -85,12 +86,13 @@ impl Reach {
         self.verdicts.insert(id, verdict);
     }
 
-    /// The commands have been handed on: what comes behind them is looked at anew.
+    /// Forgets the verdicts after the commands were handed on.
     pub(super) fn forget(&mut self) {
         self.verdicts.clear();
     }
 
-    /// What a command gets that is about something out of reach: by its name, by its id, or because it is what is used.
+    /// The reply to a command about a queue that is not permitted: by its name, by a job's id, or because it is the
+    /// used one.
     pub(super) fn refusal(
         &self,
         command: &Command,

@@ -1,14 +1,14 @@
-//! Replies in the protocol's words and bytes.
+//! The protocol's replies as bytes.
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
 use duewheel::core::message::Message;
 use duewheel::{CallError, Outcome};
 
-use super::session::Answer;
+use super::answer::Answer;
 use crate::error::{ErrorCode, Problem};
 
-/// What a session hears whose lease is not the message's, or not any more.
+/// The reply to a session whose lease is not, or no longer, the message's.
 pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
     match refusal {
         SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => "NOT_FOUND\r\n",
@@ -16,7 +16,7 @@ pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
     }
 }
 
-/// A message that is not in a state for what was asked is as good as none; a refusal for want of room says so.
+/// The reply to a refused change: a message in another state counts as missing; a refusal for want of room says so.
 pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
     match refusal {
         ChangeRefusal::DiskFull
@@ -39,7 +39,7 @@ pub(super) fn unchanged(refusal: ChangeRefusal) -> &'static str {
     }
 }
 
-/// The engine did not answer, or not to this.
+/// The reply if the engine did not answer, or with an unexpected answer.
 pub(super) fn no_answer(answer: Option<Answer>) -> &'static str {
     match answer {
         // That nothing was done is worth saying: `INTERNAL_ERROR` leaves it open.

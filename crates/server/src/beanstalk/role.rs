@@ -1,9 +1,9 @@
-//! What a client has shown itself as, for `stats`.
+//! The roles of a client, for `stats`.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Whether the client has shown itself as one that puts, or one that reserves.
+/// Whether the client has put or reserved jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Not,

@@ -1,13 +1,13 @@
 //! A client's session: commands in, operations for the engine and replies out. Sans I/O.
 //!
-//! Commands are done one after the other, as the protocol wants it. Those that need one look at the engine each, and do not wait, are
-//! handed to it together: a client that sends a hundred puts at once waits for one sync, not for a hundred.
+//! Commands are carried out one after the other, as the protocol requires. Commands that need the engine once each, and
+//! do not wait, are handed to it together: a client that sends a hundred puts at once waits for one sync, not for a
+//! hundred.
 
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use duewheel::CallError;
 use duewheel::core::engine::{
     Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
     Reserved, Settled, Target, WaiterId, When,
@@ -16,6 +16,7 @@ use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
+use super::answer::Answer;
 use super::batch::{Brings, Part, brings, is_alone, sees_what_follows};
 use super::codec::{Command, IfTaken, Kind, Put, Said};
 use super::reach::Reach;
@@ -25,23 +26,21 @@ use super::{Shared, stats};
 use crate::auth::Prefixes;
 use crate::error::{ErrorCode, Problem};
 
-/// Commands handed to the engine together.
+/// Largest number of commands that are handed to the engine together.
 const BATCH: usize = 1_024;
-/// Bytes of bodies, and of lists, with which a batch is answered; one always fits. A client that does not read its replies holds no more than
-/// these.
+/// Largest size of bodies, and of lists, in the replies to a batch; one always fits. A client that does not read its
+/// replies holds no more than this.
 const BATCH_BYTES: usize = 1024 * 1024;
-/// Queues that one session may watch.
+/// Largest number of queues that one session may watch.
 const MAX_WATCHED: usize = 1_024;
 /// A waiting reserve ends when a lease of the session has less than this left.
 const SAFETY_MARGIN_MS: u64 = 1_000;
-/// Queues asked for at a time.
+/// Number of queues that are listed at a time.
 const PAGE: usize = 1_000;
 /// The queue of a client that has not chosen one.
 const DEFAULT: &str = "default";
 
-pub(super) type Answer = Result<Reply, CallError>;
-
-/// What a session needs next.
+/// The next need of a session.
 #[derive(Debug)]
 pub(super) enum Next {
     /// These operations, perhaps none; then [`Session::answered`].
@@ -50,7 +49,7 @@ pub(super) enum Next {
     Wait(WaiterId, Op),
     /// More bytes of the client.
     Read,
-    /// Nothing any more.
+    /// Nothing: the connection ends.
     Close,
 }
 
@@ -58,14 +57,14 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
-    /// The queues within reach. The one that a client begins with may be out of reach: then it is a name and no more.
+    /// The permitted queues. The initial one may not be among them: then it is only a name.
     reach: Reach,
     used: QueueName,
     watched: Vec<QueueName>,
-    /// Holds that were let go of for others which were refused.
+    /// Holds that were released for others which were refused.
     held_again: Vec<Op>,
     said: VecDeque<Said>,
-    /// Bytes of bodies in `said`.
+    /// Size of the bodies in `said`, in bytes.
     bytes: usize,
     task: Task,
     produces: Role,
@@ -73,24 +72,24 @@ pub(super) struct Session {
     input: Input,
 }
 
-/// Whether more may come from the client.
+/// Whether more input may arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     Open,
-    /// The client has ended its half of the connection: nobody is made to wait any more.
+    /// The client has closed its half of the connection: no command waits any more.
     HalfClosed,
 }
 
-/// What is under way.
+/// The work in progress.
 #[derive(Debug)]
 enum Task {
     Nothing,
-    /// In which queues these are.
+    /// Looking up the queues of these messages.
     Look(Vec<MessageId>),
     Batch(Vec<Part>),
-    /// So many reserves at the front.
+    /// This number of reserves at the front.
     Reserve(usize),
-    /// Dead messages first; scheduled ones only if there were none.
+    /// Kicking dead messages first; scheduled ones only if there were none.
     Kick {
         left: u32,
         kicked: u32,
@@ -129,13 +128,13 @@ impl Session {
         }
     }
 
-    /// What the engine must hear at the start; the answers mean nothing.
+    /// The operations at the start of a session; their answers are ignored.
     pub(super) fn opening(&self) -> Vec<Op> {
         let hold = |how| Op::Hold { queue: self.used.clone(), how };
         if self.reach.has(&self.used) { vec![hold(Hold::Use), hold(Hold::Watch)] } else { Vec::new() }
     }
 
-    /// The end. Gives what the engine must hear; the answers mean nothing.
+    /// Ends the session. Returns the last operations; their answers are ignored.
     pub(super) fn close(&mut self, shared: &Shared) -> Vec<Op> {
         self.produces.end(&shared.counters.producers);
         self.works.end(&shared.counters.workers);
@@ -148,7 +147,7 @@ impl Session {
         ops
     }
 
-    /// Takes a command in.
+    /// Adds a command.
     pub(super) fn hear(&mut self, said: Said) {
         if let Ok(Command::Put(put)) = &said.what {
             self.bytes += put.body.len();
@@ -156,12 +155,12 @@ impl Session {
         self.said.push_back(said);
     }
 
-    /// Whether more commands should be taken in before the ones heard are done.
+    /// Whether more commands should be read before the present ones are done.
     pub(super) fn has_room(&self, max_bytes: usize) -> bool {
         self.said.len() < BATCH && self.bytes < max_bytes
     }
 
-    /// The client will say nothing more.
+    /// Notes that the client will send nothing more.
     pub(super) fn half_close(&mut self) {
         self.input = Input::HalfClosed;
     }
@@ -170,7 +169,7 @@ impl Session {
         self.input == Input::HalfClosed
     }
 
-    /// Goes on when nothing is under way.
+    /// Continues when no operation is in progress.
     pub(super) fn go_on(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         if let Some(look) = self.look(shared.max_body) {
             return look;
@@ -217,7 +216,7 @@ impl Session {
         Next::Ask(ops)
     }
 
-    /// Asks in which queues the messages are that the next batch of commands names, where not all queues are within reach.
+    /// Looks up the queues of the messages that the next batch of commands names, where not all queues are permitted.
     fn look(&mut self, max_body: usize) -> Option<Next> {
         let ids = self.reach.unseen(self.said.iter().take(BATCH), BATCH_BYTES / max_body.max(1))?;
         let ops = ids.iter().map(|id| Op::Get { target: Target::Id(*id) }).collect();
@@ -225,7 +224,7 @@ impl Session {
         Some(Next::Ask(ops))
     }
 
-    /// A command that is done in one step: what it asks of the engine, and what to make of the answer.
+    /// Plans a command that takes one step: its operations, and the handling of the answer.
     fn plan(&mut self, shared: &Shared, said: Said, parts: &mut Vec<Part>, ops: &mut Vec<Op>) {
         self.count(shared, said.kind);
         let command = match said.what {
@@ -379,7 +378,7 @@ impl Session {
         }
     }
 
-    /// The command at the front, which takes several steps or may wait.
+    /// Starts the command at the front, which takes several steps or may wait.
     fn alone(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         if matches!(self.said.front().map(|s| &s.what), Some(Ok(Command::Reserve(_)))) {
             return self.reserve(shared, out);
@@ -402,7 +401,7 @@ impl Session {
         self.ask(shared, out)
     }
 
-    /// As many reserves as stand at the front, as one demand: it is answered as soon as there is something for the first.
+    /// Combines the reserves at the front into one demand: it is answered as soon as there is a message for the first.
     fn reserve(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         let queues: Vec<_> = self.watched.iter().filter(|queue| self.reach.has(queue)).cloned().collect();
         if queues.is_empty() {
@@ -440,7 +439,7 @@ impl Session {
         Next::Wait(waiter, op)
     }
 
-    /// The next step of what is under way.
+    /// The next step of the work in progress.
     fn ask(&mut self, shared: &Shared, out: &mut Vec<u8>) -> Next {
         let op = match &self.task {
             Task::Kick { left, from, .. } => {
@@ -466,7 +465,7 @@ impl Session {
         Next::Ask(vec![op])
     }
 
-    /// Takes the answers to what was asked, one for each operation.
+    /// Takes the answers to the last operations, one for each.
     pub(super) fn answered(&mut self, answers: Vec<Answer>, shared: &Shared, out: &mut Vec<u8>) -> Next {
         let mut answers = answers.into_iter();
         match mem::replace(&mut self.task, Task::Nothing) {
@@ -554,7 +553,8 @@ impl Session {
         self.go_on(shared, out)
     }
 
-    /// Answers the reserves at the front: each of the messages is for one; if there is none, the first has waited in vain.
+    /// Answers the reserves at the front: each of the messages is for one; if there is none, the first reserve is
+    /// answered empty.
     fn reserved(&mut self, reserves: usize, answer: Option<Answer>, shared: &Shared, out: &mut Vec<u8>) {
         match answer {
             Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) if grants.is_empty() => {
@@ -665,12 +665,15 @@ pub(crate) fn default_queue() -> QueueName {
 
 #[cfg(test)]
 mod tests {
+    use duewheel::CallError;
+
     use super::*;
     use crate::beanstalk::App;
     use crate::beanstalk::codec::Decoder;
     use crate::drain::Drain;
 
-    /// The operations of each batch that a session makes of this, when every one of them is refused; and what the client hears.
+    /// The operations of each batch that a session makes of an input, when every one of them is refused; and the
+    /// replies.
     async fn batches(input: &str) -> (Vec<String>, String) {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
         let app = App::new(&wheel, 100, 10, Drain::default());
@@ -694,7 +697,8 @@ mod tests {
         (batches, String::from_utf8(out).unwrap())
     }
 
-    /// Story: a delete in one packet with a put would have waited with it for a store that is behind, for longer than its job's TTR.
+    /// Story: a delete in one packet with a put would have waited with it for a store that is behind, for longer than
+    /// its job's TTR.
     #[tokio::test]
     async fn what_may_wait_for_the_store_is_apart_from_everything_else() {
         let put = "put 1 0 60 1\r\nx\r\n";

@@ -1,4 +1,4 @@
-//! Sockets in the file system: who may use the server is a matter of the file's rights.
+//! Sockets in the file system: the file's permissions determine who may use the server.
 
 use std::fmt;
 use std::fs::{Permissions, set_permissions, symlink_metadata};
@@ -11,10 +11,10 @@ use rustix::fs::{Mode, fchmod};
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
-/// Connections that the system accepts ahead of us, as in the standard library.
+/// Number of connections that the system accepts in advance, as in the standard library.
 const BACKLOG: u32 = 1_024;
 
-/// The rights of a socket in the file system. Whoever may write to it may use the server: by default its owner alone.
+/// The permissions of a socket file. Every user who may write to it may use the server: by default its owner alone.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SocketMode(u32);
@@ -30,7 +30,7 @@ impl FromStr for SocketMode {
 
     fn from_str(s: &str) -> Result<Self, String> {
         let mode = u32::from_str_radix(s, 8).ok().filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
-        mode.map(SocketMode).ok_or_else(|| format!("{s:?} is no mode: octal, from 600 to 777, as in 660"))
+        mode.map(SocketMode).ok_or_else(|| format!("{s:?} is not a mode: octal, from 600 to 777, as in 660"))
     }
 }
 
@@ -54,13 +54,13 @@ impl From<SocketMode> for String {
     }
 }
 
-/// Device and inode.
+/// Device and inode of a file.
 pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let meta = symlink_metadata(path)?;
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Listens at a path. A socket file that nobody listens at any more is replaced.
+/// Listens at a path. An unused socket file is replaced.
 pub(super) async fn listen(path: &Path, mode: SocketMode) -> io::Result<UnixListener> {
     match make(path, mode) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {

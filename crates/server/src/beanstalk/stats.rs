@@ -1,5 +1,5 @@
-//! What `stats`, `stats-tube`, `stats-job` and the lists say: YAML, field by field as beanstalkd 1.13 formats it (`STATS_FMT` and its
-//! siblings in its `prot.c`). Clients parse it, some of them by position.
+//! The replies to `stats`, `stats-tube`, `stats-job` and the lists: YAML, field by field as beanstalkd 1.13 formats it
+//! (`STATS_FMT` and its siblings in its `prot.c`). Clients parse it, some of them by position.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use duewheel::core::time::Now;
 use super::Shared;
 use super::codec::Kind;
 
-/// Clients compare it as a number.
+/// The version; clients compare it as a number.
 const VERSION: &str = "1.13";
 
 /// A list of names.
@@ -163,13 +163,13 @@ const COMMANDS: &[(&str, Kind)] = &[
     ("cmd-pause-tube", Kind::PauseTube),
 ];
 
-/// Whole seconds until a deadline. Deadlines are up to two ms later than they were asked for, so that nothing is early; beanstalkd would say
-/// 59 right after it has given a job out for 60 seconds.
+/// Whole seconds until a deadline. Deadlines are up to two ms later than they were asked for, so that nothing is early;
+/// without this correction beanstalkd's answer right after a reserve with 60 seconds would be 59.
 fn seconds_left(ms: u64) -> u64 {
     ms.saturating_sub(2) / 1_000
 }
 
-/// A string in double quotes. What stands in it has none.
+/// A string in double quotes, which contains none.
 struct Quoted<'a>(&'a str);
 
 impl std::fmt::Display for Quoted<'_> {
@@ -178,8 +178,8 @@ impl std::fmt::Display for Quoted<'_> {
     }
 }
 
-/// Seconds of this process in user and system mode, with six digits behind the point, as proc_pid_stat(5) tells them: to a
-/// hundredth, and 0 where there is no such file.
+/// Seconds of this process in user and system mode, with six decimal places, from proc_pid_stat(5): to a hundredth, and
+/// 0 where there is no such file.
 fn processor_time() -> (String, String) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // Behind the name, which may hold anything but ends with the last parenthesis.
@@ -189,10 +189,4 @@ fn processor_time() -> (String, String) {
         format!("{}.{:06}", hundredths / 100, hundredths % 100 * 10_000)
     };
     (time(11), time(12))
-}
-
-/// What the kernel says of itself, without anything that could end a quoted string.
-pub(super) fn kernel(what: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default();
-    text.trim().chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect()
 }

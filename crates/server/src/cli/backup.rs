@@ -13,14 +13,14 @@ use super::remote::{Remote, Trouble};
 use super::table::cell;
 use super::{Failure, Server};
 
-/// Copying takes as long as it takes; a server that has gone is noticed by its connection.
+/// The time limit of a copy: practically none; the connection shows when the server is gone.
 const LONG: Duration = Duration::from_secs(7 * 86_400);
 const OWNER_ONLY: u32 = 0o700;
 
 #[derive(Args, Debug)]
 pub(super) struct Backup {
-    /// Where the copy goes, on the server's machine: a folder that is empty and the server's user's alone (mode 0700), or not
-    /// there; then it is made
+    /// The destination folder, on the server's machine: empty, with mode 0700 and of the server's user, or missing;
+    /// then it is created
     #[arg(value_name = "DEST")]
     dest: PathBuf,
     /// Print the answer as JSON
@@ -55,8 +55,8 @@ impl Backup {
     }
 }
 
-/// Asks for the copy. A server without `--backup-root` makes no folder where others say, so the folder is made here, with the rights of
-/// the user who asks.
+/// Asks for the copy. A server without `--backup-root` creates no folder for a remote caller, so the folder is created
+/// here, with the rights of the user.
 fn ask(remote: &Remote, dest: &str) -> Result<Value, Failure> {
     let backup = || remote.post_waiting("/v1/backup", &json!({ "dest": dest }), LONG);
     let refused = match backup() {
@@ -69,14 +69,14 @@ fn ask(remote: &Remote, dest: &str) -> Result<Value, Failure> {
     Ok(copied)
 }
 
-/// Folders that are gone again unless they are kept.
+/// Folders that are removed again unless they are kept.
 struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// A folder for its owner alone, and those around it that are missing.
+    /// Creates a folder for its owner alone, and the missing folders around it.
     ///
     /// # Errors
-    /// It is there, or cannot be made.
+    /// The folder exists, or cannot be created.
     fn folder(path: &Path) -> io::Result<Made> {
         let is_missing = |path: &&Path| path.symlink_metadata().is_err();
         let mut missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();

@@ -18,32 +18,31 @@ pub(super) struct Cluster {
 
 #[derive(Debug, Subcommand)]
 enum ClusterCommand {
-    /// Give up what Redis has lost: make the shards that are not there, and keep those that are. In an empty Redis it
-    /// makes a new cluster. No id is given again. All nodes must be stopped
+    /// Give up data that Redis has lost: create the missing shards, and keep the others. In an empty Redis it creates a
+    /// new cluster. No id is given again. All nodes must be stopped
     Reset(Box<Reset>),
-    /// Replace the secret by which nodes know each other, while they work. Takes two leases of a shard
-    /// (--shard-lease). One that was interrupted is brought to its end; call it again then, for a secret that nobody
-    /// has seen
+    /// Replace the secret by which nodes authenticate each other, while they work. Takes two leases of a shard
+    /// (--shard-lease). Run an interrupted rotation again to complete it, and once more for a new secret
     RotateSecret(Box<RotateSecret>),
 }
 
-/// The options of `serve` that say where Redis is; the others are not used.
+/// The options of `serve` for the address of Redis; the others are not used.
 #[derive(Args, Debug)]
 struct RotateSecret {
-    /// The TOML file of `serve`; flags and environment win over it
+    /// The TOML file of `serve`; flags and environment take precedence
     #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
 }
 
-/// The options of `serve` that say where Redis is; the others are not used.
+/// The options of `serve` for the address of Redis; the others are not used.
 #[derive(Args, Debug)]
 struct Reset {
-    /// Shards that are not there are given up for good
+    /// Confirm that missing shards are given up permanently
     #[arg(long)]
     yes: bool,
-    /// The TOML file of `serve`; flags and environment win over it
+    /// The TOML file of `serve`; flags and environment take precedence
     #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -79,23 +78,23 @@ impl RotateSecret {
         let say = |rotation: Rotation| {
             let wait = rotation.wait.as_secs_f32();
             let which = if rotation.is_new {
-                "a new secret counts"
+                "a new secret is valid"
             } else {
-                "the new secret of a rotation that was interrupted counts"
+                "the new secret of an interrupted rotation is valid"
             };
             // Somebody may have closed the output; the rotation goes on.
             let _ = writeln!(
                 stdout(),
-                "{which}; the former one counts beside it for {wait:.1} s, until all nodes know"
+                "{which}; the former one stays valid for {wait:.1} s, until all nodes know"
             );
         };
         store::rotate_secret(&redis, say).map_err(Failure::failed)?;
-        writeln!(stdout(), "done: the former secret counts no more")?;
+        writeln!(stdout(), "done: the former secret is no longer valid")?;
         Ok(())
     }
 }
 
-/// Where Redis is, for a command of this name.
+/// The settings of Redis, for a command of this name.
 fn redis_of(config: Option<PathBuf>, options: Options, command: &str) -> Result<Box<RedisSettings>, Failure> {
     let file = config.as_deref().map(Options::from_file).transpose()?;
     match options.over(file.unwrap_or_default()).settings()?.store {

@@ -13,16 +13,16 @@ use super::remote::{Refusal, Remote, Trouble, segment};
 use super::table::{cell, plain};
 use super::{Failure, Server};
 
-/// Lines of one request.
+/// Largest number of lines of one request.
 const BATCH_LINES: usize = 1_000;
-/// Bytes of one request, about.
+/// Approximate largest size of one request in bytes.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Args, Debug)]
 pub(super) struct Enqueue {
     /// The queue
     queue: String,
-    /// The body; `-` or nothing reads standard input
+    /// The body; `-` or no body reads standard input
     #[arg(allow_hyphen_values = true)]
     body: Option<String>,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(super) struct Enqueue {
     /// Makes a repeated enqueue return the first answer
     #[arg(long, value_name = "ID")]
     dedupe_id: Option<String>,
-    /// Lower goes first
+    /// Priority; lower goes first
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
     /// Make each line of standard input a message
@@ -49,7 +49,7 @@ pub(super) struct Enqueue {
     server: Server,
 }
 
-/// When something is due.
+/// When a message is due.
 #[derive(Args, Clone, Debug)]
 pub(super) struct When {
     /// After this time, such as 250ms, 10s, 48h, 15d
@@ -77,7 +77,7 @@ enum IfExists {
 }
 
 impl When {
-    /// Writes it to a request; without `--delay` and `--at`, `default` counts, if there is one.
+    /// Writes it to a request; without `--delay` and `--at`, `default` is used, if there is one.
     pub(super) fn write(&self, request: &mut Map<String, Value>, default: Option<u64>) {
         match (&self.delay, &self.at, default) {
             (Some(delay), _, _) => request.insert("delay".into(), delay.as_str().into()),
@@ -149,7 +149,7 @@ impl Enqueue {
     }
 }
 
-/// As text where it is text, else in base64.
+/// As text where it is text, otherwise in base64.
 pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     match String::from_utf8(body) {
         Ok(text) => request.insert("body".into(), text.into()),
@@ -157,14 +157,14 @@ pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
     };
 }
 
-/// Lines of standard input on their way.
+/// Sends lines of standard input.
 struct Lines {
     remote: Remote,
     path: String,
-    /// What all messages have in common.
+    /// The common fields of all messages.
     common: Map<String, Value>,
     json: bool,
-    /// Read and not sent: the number of each line, and the request for it.
+    /// Lines that were read and not sent: the number of each, and its request.
     waiting: Vec<(u64, String)>,
     waiting_bytes: usize,
     read: u64,
@@ -240,7 +240,7 @@ impl Lines {
         self.waiting.push((self.read, request));
     }
 
-    /// Sends what waits. What the server has no room for at the moment waits on.
+    /// Sends the waiting lines. Lines for which the server has no room at the moment keep waiting.
     fn send(&mut self) -> Result<(), Failure> {
         if self.waiting.is_empty() {
             return Ok(());

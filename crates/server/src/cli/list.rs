@@ -9,7 +9,7 @@ use super::remote::{Remote, segment};
 use super::table::{self, body, cell};
 use super::{Failure, Server};
 
-/// Messages of one request.
+/// Number of messages of one request.
 const PAGE: usize = 1_000;
 const BODY_CHARS: usize = 40;
 
@@ -20,7 +20,7 @@ pub(super) struct List {
     /// Only messages in this state
     #[arg(long, value_name = "S")]
     state: Option<StateWord>,
-    /// At most so many
+    /// Largest number of messages
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: usize,
     /// Print the answer as JSON

@@ -10,7 +10,7 @@ use super::remote::{Remote, segment};
 use super::table::{body, cell, plain};
 use super::{Failure, Server};
 
-/// Names one message.
+/// Identifies one message.
 #[derive(Args, Debug)]
 struct Target {
     /// The message's id; with --key, its queue
@@ -29,7 +29,7 @@ impl Target {
                 Ok(format!("/v1/messages/{}", self.name))
             }
             None => Err(Failure::Usage(format!(
-                "{:?} is no id; for a message by its key say: {} --key K",
+                "{:?} is not an id; for a message by its key use: {} --key K",
                 self.name, self.name
             ))),
         }
@@ -84,22 +84,22 @@ pub(super) struct Postpone {
     target: Target,
     #[command(flatten)]
     when: When,
-    /// Another body
+    /// A new body
     #[arg(long, value_name = "BODY", allow_hyphen_values = true)]
     body: Option<String>,
     /// A header, in place of all that the message has; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(String, String)>,
-    /// Take all headers away
+    /// Remove all headers
     #[arg(long, conflicts_with = "header")]
     no_headers: bool,
-    /// Another priority; lower goes first
+    /// A new priority; lower goes first
     #[arg(long, value_name = "N")]
     priority: Option<u32>,
-    /// Dead after so many attempts
+    /// Number of attempts after which the message is dead
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
-    /// Another length of a lease
+    /// A new length of a lease
     #[arg(long, value_name = "TIME")]
     lease: Option<crate::span::Span>,
     /// Only if the message has this generation
@@ -182,7 +182,7 @@ fn changed(answer: &Value, what: &str, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Lines of the body shown to people.
+/// Largest number of characters of a body that is shown.
 const BODY_CHARS: usize = 2_000;
 
 fn show(message: &Value, json: bool) -> Result<(), Failure> {

@@ -1,21 +1,16 @@
 //! The command line: one binary, `duewheel`.
 //!
-//! Exit codes: 0 done, 1 refused or failed, 2 used wrongly, 3 done as far as it was possible (`import`).
+//! Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 done in part (`import`).
 
-use std::convert::Infallible;
-use std::fmt;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 
-use clap::{Args, Parser, Subcommand};
-
-use crate::config::{ConfigError, Insecure, Options};
+use clap::{Parser, Subcommand};
 
 mod backup;
 mod cluster;
 mod enqueue;
+mod failure;
 mod import;
 mod list;
 mod message;
@@ -24,10 +19,14 @@ mod remote;
 mod restore;
 mod salvage;
 mod serve;
+mod server;
 mod table;
 mod token;
 mod verify;
 mod work;
+
+pub(crate) use failure::Failure;
+pub(crate) use server::Server;
 
 /// Durable delayed messages: said once, done when due, cancellable by your own key.
 #[derive(Debug, Parser)]
@@ -40,12 +39,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the server
-    Serve(Box<Serve>),
+    Serve(Box<serve::Serve>),
     /// Schedule a message, or one for each line
     Enqueue(enqueue::Enqueue),
-    /// Look at a message
+    /// Show a message
     Get(message::Get),
-    /// Take a message back before it is delivered
+    /// Cancel a message before it is delivered
     Cancel(message::Cancel),
     /// Give a message another due time
     Postpone(message::Postpone),
@@ -61,109 +60,18 @@ enum Command {
     Verify(verify::Verify),
     /// Move the jobs of a running beanstalkd here
     Import(import::Import),
-    /// Copy the data folder of a running server, while everything goes on
+    /// Copy the data folder of a running server, without interrupting it
     Backup(backup::Backup),
-    /// Make a data folder out of a copy
+    /// Make a data folder from a copy
     Restore(restore::Restore),
-    /// Nodes that share a Redis
+    /// Manage a cluster of nodes on Redis
     Cluster(cluster::Cluster),
-    /// Make a data folder out of a damaged one, and say what is lost
+    /// Make a data folder from a damaged one, and list what is lost
     Salvage(salvage::Salvage),
-    /// Make tokens for a server that asks for them
+    /// Make tokens for a server that requires them
     Token(token::TokenArgs),
     /// Print name and version, as --version does
     Version,
-}
-
-/// Options of `serve`: the flags, and the file below them.
-#[derive(Args, Debug)]
-struct Serve {
-    /// A TOML file with these options, `-` written as `_`; flags and environment win over it
-    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Print the settings that would count, as TOML, and exit
-    #[arg(long)]
-    print_config: bool,
-    #[command(flatten)]
-    options: Options,
-}
-
-/// Which server a client command talks to, and what it shows there.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Server")]
-struct Server {
-    /// The server's address
-    #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
-    server: String,
-    /// The token, where the server asks for one. Other users of this machine see options, so rather say it in DUEWHEEL_TOKEN or a file
-    #[arg(long, env = "DUEWHEEL_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    token: Option<Secret>,
-    /// A file with the token in it
-    #[arg(long, env = "DUEWHEEL_TOKEN_FILE", value_name = "FILE", conflicts_with = "token")]
-    token_file: Option<PathBuf>,
-    /// Certificates of authorities (PEM) for https, instead of those that browsers trust
-    #[arg(long, env = "DUEWHEEL_CA_CERT", value_name = "FILE")]
-    ca_cert: Option<PathBuf>,
-    /// Send the token to another machine even without https
-    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_parser = insecure)]
-    insecure: Option<bool>,
-}
-
-/// The variable may be the server's, which names listeners with it: that says nothing of tokens.
-fn insecure(text: &str) -> Result<bool, String> {
-    text.parse()
-        .or_else(|_| text.parse::<Insecure>().map(|_| false))
-        .map_err(|_| "must be true or false".to_owned())
-}
-
-/// Text that is shown nowhere, not even when it is wrong.
-#[derive(Clone)]
-struct Secret(String);
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
-impl FromStr for Secret {
-    type Err = Infallible;
-
-    fn from_str(s: &str) -> Result<Self, Infallible> {
-        Ok(Secret(s.to_owned()))
-    }
-}
-
-/// How a command did not succeed.
-#[derive(Debug)]
-enum Failure {
-    /// It was refused, or failed: exit code 1.
-    Failed(String),
-    /// It was used wrongly: exit code 2.
-    Usage(String),
-    /// It is done as far as it was possible, and something is left: exit code 3.
-    Left(String),
-    /// It has said all there is to say: exit code 1.
-    Said,
-}
-
-impl Failure {
-    fn failed(what: impl fmt::Display) -> Self {
-        Failure::Failed(what.to_string())
-    }
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Failure::Usage(error.to_string())
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        // `duewheel list q | head` is no failure that needs words.
-        if error.kind() == std::io::ErrorKind::BrokenPipe { Failure::Said } else { Failure::failed(error) }
-    }
 }
 
 /// Runs the command line of this process.
@@ -219,17 +127,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    /// A container may have the server's variable, and its client commands must go on working.
-    #[test]
-    fn what_opens_a_listener_lets_no_token_out() {
-        for (text, means) in
-            [("true", Ok(true)), ("false", Ok(false)), ("http,peer", Ok(false)), ("none", Ok(false))]
-        {
-            assert_eq!(insecure(text), means, "{text}");
-        }
-        assert!(insecure("yes").is_err() && insecure("").is_err());
     }
 
     #[test]

@@ -11,10 +11,10 @@ use super::Failure;
 
 #[derive(Args, Debug)]
 pub(super) struct Restore {
-    /// The copy, as `duewheel backup` made it
+    /// The copy, made by `duewheel backup`
     #[arg(value_name = "SRC")]
     src: PathBuf,
-    /// The new data folder: empty, or not there
+    /// The new data folder: empty, or missing
     #[arg(value_name = "DATA-DIR")]
     data: PathBuf,
     /// Print the result as JSON
@@ -38,7 +38,7 @@ impl Restore {
         }
         writeln!(out, "{messages} messages pending, restored from {files} files, {bytes} bytes")?;
         if tokens_ended > 0 {
-            writeln!(out, "{tokens_ended} lease tokens of the original are not taken any more")?;
+            writeln!(out, "{tokens_ended} lease tokens of the original are no longer accepted")?;
         }
         Ok(())
     }

@@ -11,10 +11,10 @@ use super::Failure;
 
 #[derive(Args, Debug)]
 pub(super) struct Salvage {
-    /// The damaged data folder; no server may have it open, and nothing is written to it
+    /// The damaged data folder; no server may have it open, and it is never written to
     #[arg(value_name = "SRC")]
     src: PathBuf,
-    /// The new data folder, which must not be there
+    /// The new data folder, which must not exist
     #[arg(value_name = "DEST")]
     dest: PathBuf,
     /// Print the result as JSON
@@ -50,7 +50,7 @@ impl Salvage {
             if salvaged.tokens_ended > 0 {
                 writeln!(
                     out,
-                    "{} lease tokens of the original are not taken any more",
+                    "{} lease tokens of the original are no longer accepted",
                     salvaged.tokens_ended
                 )?;
             }

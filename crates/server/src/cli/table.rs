@@ -1,4 +1,4 @@
-//! Columns for people.
+//! Tables for people.
 
 use std::io::{self, Write};
 
@@ -25,7 +25,7 @@ pub(super) fn print(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -
     Ok(())
 }
 
-/// A member of an answer as text for people; `-` when it is not there.
+/// A member of an answer as text for people; `-` when it is missing.
 pub(super) fn cell(object: &Value, name: &str) -> String {
     match object.get(name) {
         None | Some(Value::Null) => "-".to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn body(message: &Value, most: usize) -> String {
     short
 }
 
-/// Without what would move a terminal's cursor.
+/// Text without characters that move a terminal's cursor.
 pub(super) fn plain(text: &str) -> String {
     if !text.chars().any(char::is_control) {
         return text.to_owned();

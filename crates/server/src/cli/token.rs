@@ -1,4 +1,4 @@
-//! `duewheel token`: makes tokens, and what the server keeps of them.
+//! `duewheel token`: makes tokens, and their hashes for the server.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -25,7 +25,7 @@ pub(super) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a token: prints it, once, and what belongs into the server's file of tokens
+    /// Make a token: prints it, once, and the block for the server's file of tokens
     New(New),
     /// Read a token from standard input and print the hash that the server keeps
     Hash,
@@ -33,19 +33,19 @@ enum What {
 
 #[derive(Args, Debug)]
 struct New {
-    /// For people: whose token it is
+    /// A name of the token's holder, for people
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// What it allows; may be given several times, or with commas
+    /// The scopes that it allows; may be given several times, or separated by commas
     #[arg(long = "scope", value_name = "SCOPE", required = true, value_delimiter = ',')]
     scopes: Vec<Scope>,
-    /// Only for queues whose names begin so; may be given several times [default: all queues]
+    /// Only for queues whose names begin with this prefix; may be given several times [default: all queues]
     #[arg(long = "queue", value_name = "PREFIX")]
     queues: Vec<String>,
-    /// For so long, such as 90d [default: without end]
+    /// How long it is valid, such as 90d [default: without end]
     #[arg(long, value_name = "TIME")]
     expires: Option<Span>,
-    /// The server's file of tokens: the new one is written behind the others, and only the token is printed
+    /// The server's file of tokens: the new one is appended, and only the token is printed
     #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
     tokens: Option<PathBuf>,
 }
@@ -107,7 +107,7 @@ fn end(after: Span) -> Result<WallMs, Failure> {
     Ok(WallMs(end))
 }
 
-/// Writes behind what is there, so that the file stays its owner's, and a server that reads it meanwhile finds all of the others.
+/// Appends to the file, so that it keeps its owner, and a server that reads it meanwhile finds all other tokens.
 fn append(file: &Path, block: &str) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::Failed(format!("{}: {why}", file.display()));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);

@@ -17,18 +17,18 @@ use super::{Failure, Server};
 
 /// How long one request waits for a message.
 const WAIT: Duration = Duration::from_secs(20);
-/// How often a running command is looked at.
+/// Time between two checks of a running command.
 const LOOK: Duration = Duration::from_millis(10);
-/// The exit code of a command whose message is not to be tried any more.
+/// The exit code of a command whose message is to be buried.
 const DEAD: i32 = 100;
-/// How long to rest when the server is not there.
+/// Time until a retry when the server is unreachable.
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub(super) struct Work {
     /// The queue
     queue: String,
-    /// Stop after so many messages
+    /// Stop after this number of messages
     #[arg(long, value_name = "N")]
     count: Option<u64>,
     /// Length of a lease; it is extended while the command runs [default: as message and queue say]
@@ -36,14 +36,13 @@ pub(super) struct Work {
     lease: Option<crate::span::Span>,
     #[command(flatten)]
     server: Server,
-    /// The command: gets the body on standard input, and DUEWHEEL_ID, DUEWHEEL_KEY, DUEWHEEL_QUEUE and
-    /// DUEWHEEL_ATTEMPT in its environment; exit code 0 acks, 100 makes the message dead, everything else has it
-    /// come again
+    /// The command: gets the body on standard input, and DUEWHEEL_ID, DUEWHEEL_KEY, DUEWHEEL_QUEUE and DUEWHEEL_ATTEMPT
+    /// in its environment; exit code 0 acks, 100 makes the message dead, every other code nacks it
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// What a signal finds, and leaves behind.
+/// The phases in which a signal may arrive.
 mod phase {
     pub(super) const IDLE: u8 = 0;
     pub(super) const BUSY: u8 = 1;
@@ -139,7 +138,7 @@ fn will_pass(trouble: &Trouble) -> bool {
     }
 }
 
-/// The right to one message.
+/// The lease of one message.
 struct Lease<'a> {
     remote: &'a Remote,
     path: String,
@@ -189,7 +188,7 @@ impl<'a> Lease<'a> {
         self.tell("nack", json!({"lease_token": self.token, "dead": true, "reason": reason}));
     }
 
-    /// Says whether the lease is still ours, as far as we know.
+    /// Sends a request about the lease; returns whether the lease still holds, as far as known.
     fn tell(&self, what: &str, request: Value) -> bool {
         match self.remote.post(&format!("{}/{what}", self.path), &request) {
             Ok(_) => true,
@@ -209,8 +208,8 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Ends the process at the first signal when nothing is under way, else after the current message; at the second at
-/// once. A reserve that is cut off takes no message with it: the server notices.
+/// Ends the process at the first signal when no message is in progress, otherwise after the current message; at the
+/// second signal at once. A reserve that is cut off takes no message with it: the server detects that.
 fn watch_signals(phase: Arc<AtomicU8>) -> Result<(), Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

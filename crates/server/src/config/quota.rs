@@ -73,7 +73,7 @@ mod tests {
             ),
             ("prefix = 'acme.'\nburst = 1", "quota \"acme.\": burst: needs enqueues_per_second"),
             ("prefix = 'a b'", "quota \"a b\": prefix: may hold only A-Z a-z 0-9"),
-            ("prefix = 'a'\n[[quota]]\nprefix = 'a'", "quota \"a\": prefix: stands twice"),
+            ("prefix = 'a'\n[[quota]]\nprefix = 'a'", "quota \"a\": prefix: occurs twice"),
         ] {
             let error = settings(&format!("[[quota]]\n{toml}")).unwrap_err();
             assert!(error.starts_with(says), "{error}");

@@ -75,7 +75,7 @@ fn nodes_with_certificates_work_together_and_get_a_new_secret_while_they_do() {
     }
     assert!(wait(&mut rotation).success() && rounds > 1);
     let said = text(&rotation.wait_with_output().expect("output").stdout);
-    assert!(said.contains("for 2.0 s") && said.contains("the former secret counts no more"), "{said}");
+    assert!(said.contains("for 2.0 s") && said.contains("the former secret is no longer valid"), "{said}");
     let after = secrets();
     assert!(after[0].is_some() && after[0] != before[0] && after[1].is_none());
     // Connections that the former one has made end within a lease; nobody notices.

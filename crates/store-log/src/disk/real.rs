@@ -19,7 +19,7 @@ use super::{Access, Disk, DiskFile, Held, Hold};
 
 const OWNER_ONLY: u32 = 0o700;
 const OWNER_ONLY_FILE: u32 = 0o600;
-/// How often a name is taken away again that somebody puts where a file is being made.
+/// Number of times that a foreign file is removed which appears under the name of a new file.
 const CREATE_TRIES: usize = 8;
 
 /// A folder of the machine's file system. A name in it that is a symbolic link is not followed.
@@ -30,19 +30,19 @@ pub struct RealDisk {
     given: AtomicU64,
 }
 
-/// How the folder is found.
+/// How the folder is identified.
 #[derive(Debug)]
 enum Root {
     /// By its name, at each call.
     Named(PathBuf),
-    /// It is open: whatever its name means by now.
+    /// By an open descriptor, whatever its name refers to.
     Open(OwnedFd),
 }
 
 #[derive(Debug)]
 struct RealFile(File);
 
-/// The lock is the open file description's; it goes when the file is closed.
+/// The lock of an open file description; it ends when the file is closed.
 #[derive(Debug)]
 struct RealLock {
     _file: File,
@@ -65,7 +65,7 @@ impl RealDisk {
         RealDisk { root, entropy: RandomState::new(), given: AtomicU64::new(0) }
     }
 
-    /// Where a name is.
+    /// The folder and the name to use in a call.
     fn at<'a>(&'a self, name: &'a str) -> (BorrowedFd<'a>, Cow<'a, Path>) {
         match &self.root {
             Root::Named(root) if name.is_empty() => (CWD, Cow::Borrowed(root)),
@@ -85,7 +85,8 @@ impl RealDisk {
         }
     }
 
-    /// A folder, to list it or to sync the names in it. The data folder's own name may be a link, which is its operator's matter.
+    /// Opens a folder, to list it or to sync the names in it. The data folder's own name may be a link, which is the
+    /// operator's responsibility.
     fn open_dir(&self, dir: &str) -> io::Result<OwnedFd> {
         let (folder, path) = self.at(dir);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -222,7 +223,7 @@ impl DiskFile for RealFile {
     }
 }
 
-/// What [`make_durably`] does to a file system.
+/// The operations of [`make_durably`] on a file system.
 trait Folders {
     fn is_dir(&self, path: &Path) -> bool;
     fn make(&mut self, path: &Path) -> io::Result<()>;
@@ -249,9 +250,10 @@ impl Folders for Machine {
     }
 }
 
-/// Makes a folder and those around it that are missing, and syncs the name of each in the folder around it. A folder that is there
-/// already may have been made by a predecessor that was killed before it could sync the name, and the folders around it likewise: so
-/// the names of so many are synced, up to the first folder that may not be read or synced by us. That one is not ours, and was there before.
+/// Creates a folder and the missing folders around it, and syncs the name of each in the folder around it. An existing
+/// folder may have been created by a predecessor that was killed before it could sync the name, and so may the folders
+/// around it: so the names of `reach` folders are synced, up to the first folder that we may not read or sync. That one
+/// is not ours, and existed before.
 fn make_durably(path: &Path, reach: usize, folders: &mut impl Folders) -> io::Result<()> {
     let path = if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) };
     let ancestors = || path.ancestors().take_while(|folder| !folder.as_os_str().is_empty());
@@ -270,7 +272,7 @@ fn make_durably(path: &Path, reach: usize, folders: &mut impl Folders) -> io::Re
     Ok(())
 }
 
-/// Whether the folder is one that others have set up: closed to us, or not on a disk.
+/// Whether the folder was set up by others: closed to us, or not on a disk.
 fn is_foreign(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -291,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// A file system that records what is made and synced, and of which some folders are not ours.
+    /// A file system that records which names are created and synced, and of which some folders are not ours.
     #[derive(Default)]
     struct Recorded {
         there: BTreeSet<PathBuf>,
@@ -326,8 +328,8 @@ mod tests {
         }
     }
 
-    /// Story: of a data folder in new folders only the last name was synced. After a power loss the folders around it could be gone, and
-    /// every message that was said to be durable with them.
+    /// Story: of a data folder in new folders only the last name was synced. After a power loss the folders around it
+    /// could be missing, and with them every message that was reported durable.
     #[test]
     fn every_new_folder_is_synced_in_the_one_around_it() {
         let mut disk = Recorded::with(&["/", "/srv"]);
@@ -337,7 +339,8 @@ mod tests {
         assert_eq!(disk.calls[3..], ["sync /srv/a/b", "sync /srv/a", "sync /srv", "sync /"]);
     }
 
-    /// Story: a folder that was there was not synced at all, although the process that made it may have been killed before it did so.
+    /// Story: an existing folder was not synced at all, although the process that created it may have been killed
+    /// before it did so.
     #[test]
     fn what_a_killed_predecessor_has_made_is_synced_too() {
         let mut disk = Recorded::with(&["/", "/srv", "/srv/a", "/srv/a/b", "/srv/a/b/data"]);
@@ -358,8 +361,8 @@ mod tests {
         assert!(make_durably(Path::new("/srv/a/data"), usize::MAX, &mut disk).is_err());
     }
 
-    /// Story: a file was made by opening its name with truncation. Who could put a link where the next file would be made had
-    /// another file of the same user emptied.
+    /// Story: a file was made by opening its name with truncation. Who could put a link where the next file would be
+    /// made had another file of the same user emptied.
     #[test]
     fn what_is_under_the_name_of_a_new_file_is_not_written_to() {
         let dir = tempfile::tempdir().unwrap();

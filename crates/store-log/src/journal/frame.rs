@@ -38,11 +38,11 @@ pub(crate) const MARK_BYTES: usize = HEAD + ANCHOR;
 const GROUP: u8 = 1;
 const MARK: u8 = 2;
 
-/// What the head of a frame says besides its length.
+/// The fields of the head of a frame besides its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) incarnation: Incarnation,
-    /// LSN of the first record; of a mark, the one that comes next.
+    /// LSN of the first record; of a mark, the next one.
     pub(crate) first: Lsn,
     /// 0 for a mark.
     pub(crate) records: u32,
@@ -50,13 +50,13 @@ pub(crate) struct Head {
     pub(crate) clock: ClockPair,
 }
 
-/// A frame that was found whole.
+/// A frame that was read whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) head: Head,
-    /// Where it starts in the segment.
+    /// Its start in the segment.
     pub(crate) at: u64,
-    /// Where the next one starts.
+    /// The start of the next frame.
     pub(crate) end: u64,
     /// Its records.
     pub(crate) payload: Bytes,
@@ -67,7 +67,7 @@ pub(crate) struct Frame {
 pub(crate) enum NoFrame {
     /// The file ends before one could.
     End,
-    /// The bytes are not of this segment: unused, or from another life of the file.
+    /// The bytes are not of this segment: unused, or from an earlier use of the file.
     Foreign,
     /// The length points behind the end of the file.
     Length,
@@ -95,7 +95,7 @@ pub(crate) fn begin(buffer: &mut Writer) {
     buffer.bytes.resize(HEAD, 0);
 }
 
-/// Gives the mark in the buffer its payload; the anchor is told of the mark's engine ms.
+/// Sets the payload of the mark in the buffer; the anchor is expressed by the mark's engine ms.
 pub(crate) fn push_anchor(buffer: &mut Writer, anchor: &BootAnchor) {
     buffer.bytes.extend_from_slice(&anchor.boot.0.to_le_bytes());
     buffer.bytes.extend_from_slice(&anchor.elapsed_ns.to_le_bytes());
@@ -127,7 +127,8 @@ pub(crate) fn length(head: &[u8], incarnation: Incarnation) -> Result<usize, NoF
 }
 
 impl Frame {
-    /// Reads the frame in front of `bytes`, which start at `at` in the segment and hold it whole, as [`length`] says.
+    /// Reads the frame at the start of `bytes`, which start at `at` in the segment and hold it whole, as [`length`]
+    /// returns.
     pub(crate) fn read(bytes: &Bytes, at: u64, incarnation: Incarnation) -> Result<Frame, NoFrame> {
         let length = length(bytes, incarnation)?;
         let payload = u32_at(bytes, 4) as usize;
@@ -153,7 +154,7 @@ impl Frame {
         Ok(Frame { head, at, end: at + length as u64, payload: bytes.slice(HEAD..HEAD + payload) })
     }
 
-    /// What a mark says of engine time and the boot.
+    /// The anchor in a mark: engine time and boot.
     pub(crate) fn anchor(&self) -> Option<BootAnchor> {
         (self.head.records == 0 && self.payload.len() == ANCHOR).then(|| BootAnchor {
             boot: BootId(u128_at(&self.payload, 0)),

@@ -1,13 +1,13 @@
-//! The segments that come next, made before they are needed; and room, which is decided here.
+//! Prepares the next segments before they are needed, and decides about room.
 //!
-//! Two segments are kept prepared: allocated, filled with zeros or with the remains of an earlier life, synced, named and
-//! listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: as long as there is
-//! room the other one is made again before the ballast is touched, and when there is none
-//! ([`Space::Short`]), the store asks its owner to settle only, and the ballast takes what acks, cancels and purges
-//! write. So a full disk shows here, and never inside an append.
+//! Two segments are kept prepared: allocated, filled with zeros or with the remains of an earlier use, synced, named
+//! and listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: as long as
+//! there is room the other one is prepared again before the ballast is touched, and when there is none
+//! ([`Space::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels and
+//! purges. So a full disk is detected here, and never inside an append.
 //!
-//! Room is short too when less is free than the memtables may take as runs: messages that no flush can take over
-//! any more would keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
+//! Room is also short when less is free than the memtables may take as runs: messages that no flush can take over would
+//! keep the journal from ever being cut. That is why the ballast need not be given up for a flush.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,17 +22,17 @@ use crate::folder::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
 use crate::shared::{Shared, Space, Worked, lock};
 
-/// Prepared segments that are kept back for settling.
+/// Number of prepared segments that are reserved for settling.
 pub(crate) const BALLAST: usize = 1;
 const TARGET: usize = BALLAST + 1;
 
 /// Zeros are written and synced in pieces of this size, so that a sync of the journal never queues behind all of them.
 const PIECE: usize = 1024 * 1024;
 
-/// How often free space is looked at, at least.
+/// Longest time between two checks of free space.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The preparer's life.
+/// The preparer's loop.
 pub(crate) fn run(shared: &Shared) {
     loop {
         let worked = step(shared);
@@ -48,7 +48,7 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Makes one segment if one is missing, and finds out about room.
+/// Prepares one segment if one is missing, and determines room.
 pub(crate) fn step(shared: &Shared) -> Worked {
     let _preparing = lock(&shared.preparing);
     if shared.is_stopping() {
@@ -78,8 +78,8 @@ pub(crate) fn step(shared: &Shared) -> Worked {
     if missing { Worked::Done } else { Worked::Nothing }
 }
 
-/// A segment for a group that fits in no other. Those prepared before have lower numbers and would come after it: they
-/// are unlisted and made again.
+/// Makes a segment for a group that fits in no other. Segments prepared before have lower numbers and would come after
+/// it: they are unlisted and prepared again.
 pub(crate) fn make_to_measure(shared: &Shared, bytes: u64) -> Result<Prepared, StoreError> {
     let _preparing = lock(&shared.preparing);
     let early = shared.change_journal(|journal| std::mem::take(&mut journal.prepared));
@@ -136,8 +136,7 @@ fn make(
     Ok(Prepared { entry, file })
 }
 
-/// Gives a file that is not listed any more its next number. Its bytes stay: frames of an earlier life do not have the
-/// incarnation of this one.
+/// Gives an unlisted file its next number. Its bytes stay: earlier frames do not have the new incarnation.
 fn reuse(disk: &dyn Disk, spare: SegmentEntry, no: FileNo) -> Result<Arc<dyn DiskFile>, StoreError> {
     let (old, new) = (spare.no.segment(), no.segment());
     disk.rename(&old, &new).map_err(failed("rename", &old))?;
@@ -145,7 +144,7 @@ fn reuse(disk: &dyn Disk, spare: SegmentEntry, no: FileNo) -> Result<Arc<dyn Dis
     disk.open(&new, Access::Write).map_err(failed("open", &new))
 }
 
-/// Makes a file of full size under a temporary name, and gives it its own once it is complete and durable.
+/// Creates a file of full size under a temporary name, and renames it once it is complete and durable.
 ///
 /// The zeros are really written: into a file that is only allocated, each sync would first have to convert extents.
 pub(crate) fn create(
@@ -188,8 +187,8 @@ fn fill(
     Ok(file)
 }
 
-/// Whether a new segment leaves the memtables their room as runs. What is there already costs nothing, and the ballast is made in
-/// any case but while a flush waits for room.
+/// Whether a new segment leaves the memtables their room as runs. Existing files cost nothing, and the ballast is
+/// prepared in any case unless a flush waits for room.
 fn is_affordable(shared: &Shared) -> bool {
     let segment = shared.options.segment_bytes;
     let journal = shared.journal();
@@ -210,7 +209,7 @@ fn room_for_flush(shared: &Shared) -> bool {
     })
 }
 
-/// Removes files that will not be needed: as many spares are kept as the journal's budget takes.
+/// Removes files that will not be needed: as many spares are kept as the journal's budget allows.
 fn remove_surplus(shared: &Shared, space: Space) {
     let segment = shared.options.segment_bytes;
     let keep = match space {

@@ -1,15 +1,15 @@
-//! How a new owner starts where the last one stopped.
+//! The takeover of a folder by a new owner.
 //!
-//! 1. The manifest is made durable as it is read. The folder is read ([`replay`]); damage ends it here, and nothing has been
-//!    changed.
+//! 1. The manifest is made durable as it is read. The folder is read ([`replay`]); damage ends it here, and nothing has
+//!    been changed.
 //! 2. Files that no manifest lists are removed.
-//! 3. The header of the last segment may be in the page cache only: it is written again and synced, so that it cannot be
-//!    missing once a later segment is in use.
+//! 3. The header of the last segment may be in the page cache only: it is written again and synced, so that it cannot
+//!    be missing once a later segment is in use.
 //! 4. A manifest with the new epoch lists one more segment, the one that this owner will write to: a prepared one if
-//!    there is any, under a new incarnation, so that nothing an earlier attempt left in it counts.
+//!    there is any, under a new incarnation, so that frames of an earlier attempt in it are ignored.
 //! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment it
 //!    overrides the end of the segment before: its first LSN is the one after the proven ones.
-//! 6. Segments that hold nothing that counts, or nothing behind the cut, are unlisted, to be used again.
+//! 6. Segments without valid frames, or without any behind the cut, are unlisted, to be used again.
 //!
 //! A crash at any point leaves either the old end of the journal or the new one, and step 1 finds the same records.
 
@@ -55,7 +55,7 @@ pub(crate) struct Reign {
     pub(crate) journal: Journal,
 }
 
-/// Takes a folder over. The caller has its lock.
+/// Takes over a folder. The caller has its lock.
 pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreError> {
     disk.make_dir(JOURNAL).map_err(failed("make", JOURNAL))?;
     disk.make_dir(RUNS).map_err(failed("make", RUNS))?;
@@ -140,7 +140,7 @@ pub(crate) fn next_epoch(last: Epoch) -> Result<Epoch, Problem> {
     last.0.checked_add(1).map(Epoch).ok_or_else(|| Problem::new(MANIFEST, 16, "all epochs are used up"))
 }
 
-/// What a folder holds up to the last cut.
+/// The content of a folder up to the last cut.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) books: Ledger,
@@ -179,7 +179,7 @@ fn write_header(disk: &dyn Disk, entry: &SegmentEntry, header: &Header) -> Resul
     file.sync_data().map_err(failed("sync", &name))
 }
 
-/// A folder without a manifest is new, if it has no data either.
+/// Starts a folder without a manifest, if it has no data either.
 fn start_folder(disk: &dyn Disk) -> Result<Manifest, Trouble> {
     for (dir, ending) in [(JOURNAL, ".log"), (RUNS, ".run"), (STATE, ".state")] {
         let names = disk.list(dir).map_err(failed("list", dir))?;
@@ -193,7 +193,7 @@ fn start_folder(disk: &dyn Disk) -> Result<Manifest, Trouble> {
     Ok(manifest)
 }
 
-/// What a crash has left half-made or not yet removed. Nothing of it counts.
+/// Removes incomplete and unlisted files of a crash.
 fn remove_unlisted(disk: &dyn Disk, manifest: &Manifest) -> Result<(), StoreError> {
     let listed: Vec<String> = manifest.files().collect();
     let dirs = [(JOURNAL, [".log", ".tmp"]), (RUNS, [".run", ".tmp"]), (STATE, [".state", ".tmp"])];
@@ -211,14 +211,14 @@ fn remove_unlisted(disk: &dyn Disk, manifest: &Manifest) -> Result<(), StoreErro
     }
 }
 
-/// The segment that the new owner writes to, and those that are listed no more.
+/// The segment that the new owner writes to, and those that are no longer listed.
 struct Chosen {
     entry: SegmentEntry,
     file: Arc<dyn DiskFile>,
     dropped: Vec<SegmentEntry>,
 }
 
-/// Chooses a prepared segment or makes one, and lists it in `manifest`.
+/// Chooses a prepared segment or creates one, and lists it in `manifest`.
 fn choose(
     disk: &dyn Disk,
     options: &Options,
@@ -254,7 +254,7 @@ fn choose(
     Ok(Chosen { entry, file, dropped })
 }
 
-/// The unproven groups, as they will stand in the new segment.
+/// The unproven groups, as they will be written to the new segment.
 struct Rewritten<'a> {
     groups: &'a [Unproven],
     watermark: Lsn,

@@ -1,8 +1,8 @@
-//! What a journal says when it is read.
+//! Reads a journal.
 //!
 //! A segment counts from its first LSN up to the first LSN of the next one; in that range every frame must be whole and
-//! none may be missing. Only in the last one may the frames come to an end, and there the watermarks decide whether what
-//! is behind the end was promised:
+//! none may be missing. Only in the last one may the frames come to an end, and there the watermarks determine whether
+//! anything behind the end was promised:
 //!
 //! ```text
 //!             proven            next
@@ -27,16 +27,16 @@ use crate::folder::MANIFEST;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
 
-/// Everything that a folder holds.
+/// The content of a folder.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     /// The records behind the last cut.
     pub(crate) mem: Mem,
     /// The books with these records in them.
     pub(crate) ledger: Ledger,
-    /// The last record there is.
+    /// The last existing record.
     pub(crate) applied: Lsn,
-    /// Segments with frames, oldest first. The last one may still have had room; it takes no more.
+    /// Segments with frames, oldest first. The last one may have room left; it takes no more frames.
     pub(crate) used: Vec<Sealed>,
     /// Segments prepared for later.
     pub(crate) unused: Vec<SegmentEntry>,
@@ -44,24 +44,24 @@ pub(crate) struct Replayed {
     pub(crate) proven: Lsn,
     /// Groups above it: read from the page cache, and perhaps not on the disk.
     pub(crate) unproven: Vec<Unproven>,
-    /// The highest epoch seen.
+    /// The highest epoch found.
     pub(crate) epoch: Epoch,
-    /// The anchor told last.
+    /// The last anchor.
     pub(crate) anchor: Option<BootAnchor>,
     /// The header of the last segment with frames.
     last_header: Option<Header>,
 }
 
 impl Replayed {
-    /// The header of the last segment: it may be in the page cache only. What it says itself is no proof that it is on the
-    /// disk: its owner may have been killed between writing and syncing it.
+    /// The header of the last segment: it may be in the page cache only. Its own watermark does not prove that it is on
+    /// the disk: its owner may have been killed between writing and syncing it.
     pub(crate) fn doubtful_header(&self) -> Option<(SegmentEntry, Header)> {
         Some((self.used.last()?.entry, self.last_header?))
     }
 }
 
 impl Replayed {
-    /// Takes in what a frame says that is behind the cut.
+    /// Applies a frame behind the cut.
     fn apply(&mut self, entry: &SegmentEntry, frame: &Frame) -> Result<(), Trouble> {
         let cut = self.mem.before();
         records(entry, frame, |lsn, record, bytes| {
@@ -95,7 +95,7 @@ pub(crate) struct Unproven {
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub(crate) segment: SegmentReader,
-    /// Where the next frame starts.
+    /// The start of the next frame.
     pub(crate) at: u64,
     /// The LSN that comes next.
     pub(crate) next: Lsn,
@@ -106,7 +106,7 @@ impl Walk {
         Walk { segment, at: BLOCK as u64, next: first }
     }
 
-    /// The next frame, or what is there instead; then the walk stays where it is.
+    /// The next frame, or the reason why there is none; then the walk stays at its position.
     pub(crate) fn frame(&mut self) -> Result<Result<Frame, String>, StoreError> {
         let frame = match self.segment.frame(self.at)? {
             Ok(frame) => frame,
@@ -121,7 +121,7 @@ impl Walk {
         Ok(Ok(frame))
     }
 
-    /// Damage where the walk stands.
+    /// Damage at the position of the walk.
     fn problem(&self, what: impl Into<String>) -> Problem {
         self.segment.problem(self.at, what)
     }
@@ -137,7 +137,7 @@ pub(crate) fn sealed_frames(
     while walk.next < sealed.end {
         let frame = walk.frame()?.map_err(|what| {
             let goes_on = sealed.end.0;
-            walk.problem(format!("{what}; the journal goes on in the next segment with LSN {goes_on}"))
+            walk.problem(format!("{what}; the journal continues in the next segment with LSN {goes_on}"))
         })?;
         if frame.next() > sealed.end {
             let what = format!("the group goes beyond LSN {}, where the next segment starts", sealed.end.0);
@@ -161,7 +161,7 @@ pub(crate) fn records(
     Ok(())
 }
 
-/// Reads the journal of a folder behind the last cut, as of which `books` are. Changes nothing.
+/// Reads the journal of a folder behind the last cut, to which `books` belong. Changes nothing.
 pub(crate) fn replay(disk: &dyn Disk, manifest: &Manifest, books: &Ledger) -> Result<Replayed, Trouble> {
     let cut = books.applied();
     let headers = headers(disk, &manifest.segments)?;
@@ -223,7 +223,7 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Tro
     Ok(headers)
 }
 
-/// A segment must start right behind the one before; the first one may reach back behind the cut.
+/// Checks that a segment starts right behind the one before; the first one may start before the cut.
 fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, no: usize) -> Result<(), Problem> {
     let fits = header.first == applied.next() || (no == 0 && header.first <= applied);
     if fits && header.first > Lsn(0) && header.first.0 <= header.watermark.0.saturating_add(1) {
@@ -302,7 +302,7 @@ fn replay_last(segment: SegmentReader, header: &Header, replayed: &mut Replayed)
     Ok(())
 }
 
-/// Nothing promised may be lost: if a frame behind the bad one proves that this LSN was durable, it is damage.
+/// Refuses damage to promised records: it is damage if a frame behind the bad one proves that this LSN was durable.
 fn refuse_if_promised(segment: &mut SegmentReader, at: u64, next: Lsn, bad: &str) -> Result<(), Trouble> {
     match segment.evidence(at)? {
         Some((watermark, proof)) if watermark >= next => {

@@ -37,26 +37,26 @@ use crate::fault::{Problem, Trouble, failed};
 use crate::le::{set_u32, set_u64, u32_at, u64_at, u128_at};
 use crate::manifest::{FORMAT, SegmentEntry, knows_format, unknown_format};
 
-/// Where the first frame starts.
+/// Start of the first frame.
 pub(crate) const BLOCK: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"dw-segmt";
 
-/// What a segment says about itself.
+/// The fields of a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) first: Lsn,
     pub(crate) watermark: Lsn,
     pub(crate) epoch: Epoch,
     pub(crate) clock: Option<ClockPair>,
-    /// Told of the clock's engine time; there is none without a clock.
+    /// The anchor, expressed by the clock's engine time; there is none without a clock.
     pub(crate) anchor: Option<BootAnchor>,
 }
 
 /// Why a block is not the header of this segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoHeader {
-    /// Unused, torn or damaged: which of these, the frames must tell.
+    /// Unused, torn or damaged: the frames determine which.
     Absent,
     /// Whole, but of a format that this program does not know.
     Format(u32),
@@ -117,7 +117,7 @@ impl Header {
     }
 }
 
-/// A segment that is read. Each piece is read once when the reading goes forward.
+/// A segment that is read. A forward scan reads each piece once.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     pub(crate) entry: SegmentEntry,
@@ -128,17 +128,17 @@ pub(crate) struct SegmentReader {
     piece_at: u64,
 }
 
-/// Bytes read at a time, at least.
+/// Smallest number of bytes read at a time.
 const PIECE: u64 = 1024 * 1024;
 
 impl SegmentReader {
-    /// Opens a listed segment. It always has its full size: anything else is damage.
+    /// Opens a listed segment. It always has its full size: any other size is damage.
     pub(crate) fn open(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Self, Trouble> {
         let name = entry.no.segment();
         let file = match disk.open(&name, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let what = "the manifest lists this segment, and it is not there";
+                let what = "the manifest lists this segment, which is missing";
                 return Err(Problem::new(name, 0, what).into());
             }
             Err(error) => return Err(failed("open", &name)(error).into()),
@@ -156,7 +156,7 @@ impl SegmentReader {
         self.header_as(&self.entry)
     }
 
-    /// The header that a segment of this entry has, however long the file is by now.
+    /// The header of this entry's segment, however long the file is.
     pub(crate) fn header_as(&self, entry: &SegmentEntry) -> Result<Option<Header>, Trouble> {
         let mut block = [0; BLOCK];
         self.file.read_at(&mut block, 0).map_err(failed("read", &self.name))?;
@@ -183,8 +183,8 @@ impl SegmentReader {
         Ok(Frame::read(&self.from(at, length)?, at, incarnation))
     }
 
-    /// The first whole frame at or behind an offset. Every place is looked at where a frame could start: behind damage
-    /// nothing says where the next one does.
+    /// The first whole frame at or behind an offset. Every possible start of a frame is tried: behind damage nothing
+    /// says where the next one starts.
     pub(crate) fn find_frame(&mut self, from: u64) -> Result<Option<Frame>, StoreError> {
         let mut at = from.next_multiple_of(8);
         while at + frame::HEAD as u64 <= self.entry.bytes {
@@ -204,7 +204,7 @@ impl SegmentReader {
         Ok(None)
     }
 
-    /// The highest watermark of all whole frames from an offset on, and where it stands.
+    /// The highest watermark of all whole frames from an offset on, and its offset.
     pub(crate) fn evidence(&mut self, from: u64) -> Result<Option<(Lsn, u64)>, StoreError> {
         let mut best = None;
         let mut at = from;
@@ -219,7 +219,7 @@ impl SegmentReader {
         Problem::new(&*self.name, offset, what)
     }
 
-    /// The bytes from an offset on: at least so many, which the file has, and whatever else was read with them.
+    /// The bytes from an offset on: at least `least`, which the file has, and any others that were read with them.
     fn from(&mut self, at: u64, least: usize) -> Result<Bytes, StoreError> {
         let inside = at.checked_sub(self.piece_at).and_then(|skip| usize::try_from(skip).ok());
         if let Some(skip) = inside.filter(|skip| skip + least <= self.piece.len()) {
@@ -241,7 +241,7 @@ pub(crate) struct Sealed {
     /// Its records are those from `first` to before `end`.
     pub(crate) first: Lsn,
     pub(crate) end: Lsn,
-    /// Bytes of the frames that count.
+    /// Bytes of the valid frames.
     pub(crate) frames: u64,
 }
 

@@ -1,9 +1,9 @@
-//! How far the journal is durable.
+//! Makes the journal durable.
 //!
-//! The owner writes and asks; one worker syncs, or the owner itself when it has nothing else to do, but never two at a time: a
-//! failure is told to one of them only. Whatever was written before a sync starts is covered by it, so asks made
-//! while one runs are joined into the next. After a failed sync nothing is synced any more: the kernel may have dropped
-//! the pages, and a second sync that "succeeds" would be a lie.
+//! The owner writes and requests syncs; one worker syncs, or the owner itself when it has nothing else to do, but never
+//! both at a time, because only one of them would learn of a failure. A sync covers everything written before it
+//! starts, so requests made while one runs are joined into the next. After a failed sync nothing is synced any more:
+//! the kernel may have dropped the pages, and a second sync that "succeeds" would be false.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -22,9 +22,9 @@ pub(crate) struct Syncer {
     state: Mutex<State>,
     work: Condvar,
     done: Condvar,
-    /// What the last sync took, in µs.
+    /// Duration of the last sync, in µs.
     took: AtomicU64,
-    /// `state.synced.lsn`, for readers that need not wait.
+    /// A copy of `state.synced.lsn`, for readers that must not wait.
     synced: AtomicU64,
 }
 
@@ -33,25 +33,25 @@ struct State {
     file: Arc<dyn DiskFile>,
     name: Arc<str>,
     written: Position,
-    /// A sync up to this write is wanted.
+    /// The write up to which a sync is requested.
     asked: u64,
     synced: Position,
     syncing: Syncing,
-    /// When the oldest unsynced write was made; only in buffered mode.
+    /// The time of the oldest unsynced write; only in buffered mode.
     since: Option<Instant>,
 }
 
-/// Whether somebody is in a sync.
+/// Whether a sync is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Syncing {
     Nobody,
     Somebody,
 }
 
-/// An owner that syncs by itself is away for so long; where syncs take longer, the worker does it.
+/// Longest expected sync that an owner makes on its own thread; where syncs take longer, the worker makes them.
 const AWAY_AT_MOST: Duration = Duration::from_millis(1);
 
-/// How far, in writes and in records. A mark is a write without a record.
+/// A position, in writes and in records. A mark is a write without a record.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     writes: u64,
@@ -59,7 +59,7 @@ struct Position {
 }
 
 impl Syncer {
-    /// Everything up to `synced` is durable; `file` takes what follows.
+    /// A syncer for which everything up to `synced` is durable; later frames go to `file`.
     pub(crate) fn new(file: Arc<dyn DiskFile>, name: Arc<str>, synced: Lsn) -> Self {
         let position = Position { writes: 0, lsn: synced };
         Syncer {
@@ -79,7 +79,7 @@ impl Syncer {
         }
     }
 
-    /// The highest LSN that is durable.
+    /// The highest durable LSN.
     pub(crate) fn synced(&self) -> Lsn {
         Lsn(self.synced.load(Ordering::Acquire))
     }
@@ -95,7 +95,7 @@ impl Syncer {
         }
     }
 
-    /// Asks for everything written so far.
+    /// Requests a sync of everything written so far.
     pub(crate) fn ask(&self) {
         let mut state = lock(&self.state);
         if state.asked < state.written.writes {
@@ -105,7 +105,8 @@ impl Syncer {
         }
     }
 
-    /// Syncs everything written so far on this thread, unless the worker is at it or syncs take long; then it is only asked for.
+    /// Syncs everything written so far on this thread, unless the worker is syncing or syncs take long; then the sync
+    /// is only requested.
     pub(crate) fn ask_here(&self, shared: &Shared) {
         let quick = Duration::from_micros(self.took.load(Ordering::Relaxed)) <= AWAY_AT_MOST;
         if !quick || shared.options.workers == Workers::ByHand {
@@ -138,7 +139,7 @@ impl Syncer {
         }
     }
 
-    /// Waits until everything up to a position is durable, which has been written.
+    /// Waits until everything up to a written position is durable.
     pub(crate) fn wait_until(&self, lsn: Lsn, shared: &Shared) -> Result<(), StoreError> {
         self.ask();
         if shared.options.workers == Workers::ByHand {
@@ -158,12 +159,18 @@ impl Syncer {
         }
     }
 
+    /// Whether everything written so far is durable.
+    pub(crate) fn is_all_synced(&self) -> bool {
+        let state = lock(&self.state);
+        state.synced.writes >= state.written.writes
+    }
+
     /// The highest LSN that was written.
     pub(crate) fn written(&self) -> Lsn {
         lock(&self.state).written.lsn
     }
 
-    /// Goes on with another file; the one before is durable.
+    /// Continues with another file; the one before is durable.
     pub(crate) fn switch(&self, file: Arc<dyn DiskFile>, name: Arc<str>) {
         let mut state = lock(&self.state);
         debug_assert_eq!(state.synced.writes, state.written.writes);
@@ -177,7 +184,7 @@ impl Syncer {
         self.done.notify_all();
     }
 
-    /// Waits until a sync is wanted.
+    /// Waits until a sync is requested.
     fn wait_for_work(&self, shared: &Shared) {
         let mut state = lock(&self.state);
         while !shared.is_stopping()
@@ -200,7 +207,7 @@ impl Syncer {
     }
 }
 
-/// The syncer's life.
+/// The syncer's loop.
 pub(crate) fn run(shared: &Shared) {
     loop {
         shared.syncer.wait_for_work(shared);
@@ -211,7 +218,7 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-/// Syncs once, if there is something to sync, and tells the owner.
+/// Syncs once, if there is something to sync, and notifies the owner.
 pub(crate) fn step(shared: &Shared) -> Worked {
     let worked = sync_once(shared);
     if worked == Worked::Done {
@@ -220,7 +227,7 @@ pub(crate) fn step(shared: &Shared) -> Worked {
     worked
 }
 
-/// Syncs once, if there is something to sync and nobody is at it.
+/// Syncs once, if there is something to sync and no sync is running.
 fn sync_once(shared: &Shared) -> Worked {
     let syncer = &shared.syncer;
     let (file, name, target) = {
@@ -259,7 +266,7 @@ fn sync_once(shared: &Shared) -> Worked {
     Worked::Done
 }
 
-/// Where the work is done by hand, waiting for another would be for ever.
+/// Fails where the work is done step by step, because waiting for another thread would deadlock.
 fn by_another(shared: &Shared) -> Result<(), StoreError> {
     if shared.options.workers == Workers::ByHand {
         return Err(StoreError::new(ErrorKind::Unavailable, "the journal cannot be synced by hand now"));

@@ -1,14 +1,14 @@
-//! Records one after the other, at places that stay.
+//! Records one after the other, at fixed places.
 
-/// Where a record is, in units of eight bytes; 0 is nowhere.
+/// The place of a record, in units of eight bytes; 0 means none.
 pub(crate) type Place = u32;
 
-/// Bytes in a chunk. A record that is longer has one of its own, which takes the numbers of several.
+/// Bytes in a chunk. A longer record has its own chunk, which uses the numbers of several.
 const CHUNK: usize = 1024 * 1024;
-/// Eight bytes each.
+/// Number of places in a chunk, eight bytes each.
 const PLACES: usize = CHUNK / 8;
 
-/// Grows by chunks, so that nothing is ever moved but the first one, while it is small.
+/// Grows by chunks, so that only the first one is ever moved, while it is small.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Vec<u8>>,
@@ -69,7 +69,7 @@ impl Arena {
         Place::try_from(no * PLACES + at / 8).ok()
     }
 
-    /// Forgets everything and keeps the memory.
+    /// Empties the arena and keeps its memory.
     pub(crate) fn clear(&mut self) {
         self.bytes = 0;
         for mut chunk in std::mem::take(&mut self.chunks) {

@@ -1,5 +1,5 @@
-//! Keys that many messages of a table have: mostly one that lives, and dead ones. A look-up wants the one that lives and a few dead ones, and must
-//! not look at all of them. So those of such a key are kept apart, by where they stand by this table.
+//! Keys that many messages of a table have had: usually a live one, and dead ones. A look-up wants the live one and a
+//! few dead ones, and must not examine all of them. So the messages of such a key are kept separately, by their stage.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,7 +10,7 @@ use duewheel_core::store::DEAD_FOUND;
 use super::Purge;
 use crate::run::{Behind, Newer};
 
-/// A key is crowded from so many messages on. Fewer are looked at one by one.
+/// A key is crowded from this number of messages on. Fewer are examined one by one.
 pub(super) const CROWD: usize = 16;
 
 /// The crowded keys of a table.
@@ -22,7 +22,7 @@ struct Crowd {
     queue: u32,
     key: Box<[u8]>,
     dead: BTreeSet<MessageId>,
-    /// Those that wait or are leased.
+    /// Messages that wait or are leased.
     alive: BTreeSet<MessageId>,
 }
 
@@ -45,13 +45,13 @@ impl Crowds {
         self.0.get(&hash).is_some_and(|crowd| crowd.is_of(queue, key))
     }
 
-    /// From now on a key is crowded; false if it cannot be, because another one with the same hash is.
+    /// Makes a key crowded; false if that is impossible because another one with the same hash is.
     pub(super) fn begin(&mut self, hash: u64, queue: u32, key: &[u8]) -> bool {
         let new = || Crowd { queue, key: key.into(), dead: BTreeSet::new(), alive: BTreeSet::new() };
         self.0.entry(hash).or_insert_with(new).is_of(queue, key)
     }
 
-    /// A message of a key stands there now; `None`: it is gone.
+    /// Updates the stage of a message of a key; `None`: it was removed.
     pub(super) fn turn(&mut self, hash: u64, queue: u32, key: &[u8], id: MessageId, stands: Option<Kind>) {
         let Some(crowd) = self.0.get_mut(&hash).filter(|crowd| crowd.is_of(queue, key)) else { return };
         crowd.dead.remove(&id);
@@ -74,8 +74,9 @@ impl Crowds {
         }
     }
 
-    /// The messages of a crowded key that a look-up may want: those that live, the newest dead ones of which newer tables say nothing, and those
-    /// that newer tables have changed, as far as these are met on the way or may have been revived. How many were looked at.
+    /// The messages of a crowded key that a look-up may want: live ones, the newest dead ones that newer tables do not
+    /// have, and those that newer tables have changed, as far as these are met on the way or may have been revived.
+    /// Also returns how many were examined.
     pub(super) fn find(
         &self,
         hash: u64,

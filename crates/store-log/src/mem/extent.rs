@@ -1,34 +1,34 @@
-//! How much a flush will write, reckoned from what is in memory.
+//! The size of a flush, computed from the memtables.
 
 use duewheel_core::message::Kind;
 use duewheel_core::mutant::{self, Mutant};
 
-/// What messages take in a run.
+/// The size of messages in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// Their number.
     pub(crate) rows: u64,
-    /// Bytes of what is told of them here: a run with them is not smaller.
+    /// Bytes of them in this table: a run with them is not smaller.
     pub(crate) least: u64,
-    /// Bytes of a run with them at most, with its indexes and with what sorting these takes meanwhile.
+    /// Largest size of a run with them in bytes, including its indexes and the temporary space for sorting these.
     pub(crate) most: u64,
-    /// Of these, bytes of messages that stand in a run already and are written again.
+    /// Of these, bytes of messages that are in a run already and are written again.
     pub(crate) again: u64,
 }
 
-/// Bytes of a row besides those that its record has: lengths, and its part of the head of a block.
+/// Bytes of a row besides those of its record: lengths, and its part of the head of a block.
 const ROW: u64 = 24;
 /// An entry of the index of ids, and as much while it is sorted.
 const BY_ID: u64 = 2 * 16;
 /// The same of keys, and the key's bits in the filter.
 const BY_KEY: u64 = 2 * 24 + 2;
-/// In the set of ids.
+/// An id in the set of ids.
 const IN_SET: u64 = 4;
 /// An entry of an index of the leased, of the dead, or of the spans of a queue.
 const OTHER: u64 = 2 * 32;
 
 impl Extent {
-    /// That of a message of which `told` bytes are told here and `elsewhere` bytes are in an older place.
+    /// The size of a message with `told` bytes in this table and `elsewhere` bytes in an older one.
     pub(crate) fn of_row(told: u64, elsewhere: u64, kind: Kind) -> Self {
         let entries = match kind {
             Kind::Waiting => 0,
@@ -43,7 +43,7 @@ impl Extent {
         Extent { rows: 1, least: bytes, most, again: elsewhere }
     }
 
-    /// That of a remembered answer.
+    /// The size of a remembered answer.
     pub(crate) fn of_answer(bytes: u64) -> Self {
         Extent { most: bytes + bytes / 64 + ROW + BY_KEY, ..Extent::default() }
     }

@@ -1,4 +1,4 @@
-//! Which record says the newest of which message.
+//! The newest record of each message.
 //!
 //! Ids are given in ascending order: those of a memtable's own time are a dense range, with four bytes for each. The
 //! others, older messages whose life has changed, are *strays* in a hash table.
@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 use super::arena::Place;
 
-/// A gap in the ids larger than this is not filled.
+/// A larger gap in the ids is not filled.
 const GAP: u64 = 1024;
 
 #[derive(Debug, Default)]
@@ -17,14 +17,14 @@ pub(crate) struct Ids {
     strays: HashTable<(u64, Place)>,
 }
 
-/// Fibonacci hashing: ids differ in their low bits, the table looks at the high ones, too.
+/// Fibonacci hashing: ids differ in their low bits, and the table uses the high ones, too.
 fn spread(id: u64) -> u64 {
     let mixed = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 29)
 }
 
 impl Ids {
-    /// Messages that are new get ids from `base` on.
+    /// Sets the first id of new messages.
     pub(crate) fn start(&mut self, base: u64) {
         self.base = base;
         self.dense.clear();

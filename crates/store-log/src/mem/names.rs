@@ -1,4 +1,4 @@
-//! What a record is about, read off its bytes; and the short hashes by which it is found.
+//! Reads the names in a record from its bytes; and the short hashes by which it is found.
 
 use duewheel_core::MessageId;
 use duewheel_core::record::{DecodeError, varint};
@@ -37,7 +37,7 @@ pub(super) fn short(hash: u64) -> u32 {
     (hash >> 32) as u32
 }
 
-/// The same over all bits of a hash table.
+/// The same, spread over all bits of a hash table.
 pub(super) fn spread(short: u32) -> u64 {
     u64::from(short).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

@@ -1,4 +1,4 @@
-//! Ids by time. Entries are only added: whether one still counts is told by the newest record of its id.
+//! Ids by time. Entries are only added: the newest record of an id determines whether an entry is still valid.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,15 +6,15 @@ use std::collections::BinaryHeap;
 /// A time and an id.
 pub(crate) type Entry = (u64, u64);
 
-/// A chunk is sorted once it is as long as this.
+/// A chunk is sorted once it has this length.
 const CHUNK: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    /// Sorted, each for itself.
+    /// Chunks, each of them sorted.
     chunks: Vec<Vec<Entry>>,
     tail: Vec<Entry>,
-    /// So much of the tail is known to be sorted.
+    /// Length of the part of the tail that is known to be sorted.
     sorted: usize,
 }
 
@@ -31,7 +31,7 @@ impl Order {
         }
     }
 
-    /// Sorts what is not sorted yet; needed before [`Order::scan`].
+    /// Sorts all entries; required before [`Order::scan`].
     pub(crate) fn settle(&mut self) {
         if self.sorted < self.tail.len() {
             self.tail.sort(); // finds the part that is sorted already
@@ -39,7 +39,7 @@ impl Order {
         }
     }
 
-    /// All entries behind a place, in order, each once.
+    /// All entries behind a position, in order, each once.
     pub(crate) fn scan(&self, after: Option<Entry>) -> Merged {
         debug_assert_eq!(self.sorted, self.tail.len(), "settled");
         let mut heap = BinaryHeap::with_capacity(self.chunks.len() + 1);
@@ -69,7 +69,7 @@ impl Order {
     }
 }
 
-/// A place in an order.
+/// A position in an order.
 #[derive(Debug)]
 pub(crate) struct Merged {
     heap: BinaryHeap<Reverse<(Entry, usize, usize)>>,
@@ -77,7 +77,7 @@ pub(crate) struct Merged {
 }
 
 impl Merged {
-    /// The next entry of this order, which has not changed since.
+    /// The next entry of this order, which must not have changed since.
     pub(crate) fn next(&mut self, order: &Order) -> Option<Entry> {
         loop {
             let mut top = self.heap.peek_mut()?;

@@ -11,13 +11,13 @@ use duewheel_core::{Due, MessageId, QueueName};
 use super::order::Merged;
 use super::{Mem, Node, Patch, Stands, Told};
 
-/// A place in a sequence of a memtable that does not change.
+/// A position in a sequence of a memtable that does not change.
 #[derive(Debug)]
 pub(crate) struct MemScan {
     sequence: Sequence,
     wanted: Wanted,
     merged: Merged,
-    /// Taken from `merged` already.
+    /// Entries that were taken from `merged` already.
     ahead: VecDeque<(u64, u64)>,
     reach: usize,
 }
@@ -27,7 +27,7 @@ enum Wanted {
     All,
     None,
     One(u32),
-    /// With what is known of each queue that was met.
+    /// All except these, with a cache of whether each queue is wanted.
     AllBut(Arc<[QueueName]>, HashMap<u32, bool>),
 }
 
@@ -49,12 +49,12 @@ impl Wanted {
 pub(crate) enum Step {
     /// A message, and the name of its queue.
     Here(Cursor, QueueName),
-    /// Nothing that counts at this place.
+    /// An outdated entry at this position.
     Stale(Cursor),
 }
 
 impl MemScan {
-    /// Looks at the next entry; `None` behind the last one. Only `mem`, unchanged, may be passed.
+    /// Examines the next entry; `None` behind the last one. `mem` must be the same, unchanged table.
     pub(crate) fn step(&mut self, mem: &Mem) -> Option<Step> {
         if matches!(self.wanted, Wanted::None) {
             return None;
@@ -72,8 +72,8 @@ impl MemScan {
         })
     }
 
-    /// Takes some entries at once and touches what they point to: in due order each is somewhere else in memory, and the processor fetches
-    /// them side by side if nothing else is in between.
+    /// Takes several entries at once and touches their records: in due order each is somewhere else in memory, and the
+    /// processor fetches them in parallel if nothing else is in between.
     fn look_ahead(&mut self, mem: &Mem) {
         self.reach = (self.reach * 2).clamp(4, 64);
         let order = mem.order(self.sequence);
@@ -107,7 +107,7 @@ impl MemScan {
 }
 
 impl Mem {
-    /// Its messages in a sequence, behind a place. It must be settled.
+    /// Its messages in a sequence, behind a position. The table must be settled.
     pub(crate) fn scan(&self, sequence: Sequence, which: &Which, after: Option<Cursor>) -> MemScan {
         let wanted = match which {
             Which::All => Wanted::All,

@@ -17,7 +17,7 @@ fn push(mem: &mut Mem, history: &mut History, most: u64) {
     mem.note_clock(group.clock);
 }
 
-/// What two tables tell together.
+/// The combined content of two tables.
 fn together(old: &Mem, new: &Mem, id: MessageId) -> Option<Row> {
     let older = |patch: Option<Patch>| match (old.told(id), patch) {
         (Told::Row(mut row), patch) => {
@@ -131,7 +131,7 @@ fn keys_and_answers_are_found() {
     }
 }
 
-/// A key that is taken again and again leaves no trail.
+/// A key that is taken again and again leaves no residue.
 #[test]
 fn a_busy_key_takes_one_place() {
     let mut mem = Mem::new(Lsn(0), 1, None);
@@ -205,7 +205,7 @@ impl OneKey {
         self.push(Record::Removed { id: MessageId(id), why, was });
     }
 
-    /// The ids that a look-up names, ascending, and how many it has looked at.
+    /// The ids that a look-up names, ascending, and how many it has examined.
     fn find(&self) -> (Vec<u64>, usize) {
         let mut ids = Vec::new();
         let hash = hash::key(&self.queue, &self.key);
@@ -221,7 +221,8 @@ fn dead(at: u64) -> Stage {
     Stage::Dead { reason: duewheel_core::message::DeadReason::Buried, at }
 }
 
-/// Story: 10,000 dead messages of one constant key were compared and looked at one by one for each enqueue with that key.
+/// Story: 10,000 dead messages of one constant key were compared and looked at one by one for each enqueue with that
+/// key.
 #[test]
 fn a_look_up_of_a_crowded_key_takes_few_steps() {
     const MANY: u64 = 10_000;

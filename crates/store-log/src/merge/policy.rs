@@ -1,44 +1,44 @@
-//! Which runs are merged next: a pure function of their sizes.
+//! Chooses the runs that are merged next: a pure function of their sizes.
 //!
-//! * A run of which nothing counts any more is dropped.
-//! * A run of which less than half counts is written anew, together with neighbours that are not larger than what is left of
-//!   it. So runs take at most twice the room of what counts.
-//! * From 16 small runs on, neighbours are merged: those for which the least is written for each run that goes, if what
-//!   comes of them is four times as large as the largest of them. So a row is written only a few times on its way into a
-//!   large run. From 24 on, whatever is cheapest is merged.
+//! * A run without live rows is dropped.
+//! * A run of which less than half is live is rewritten, together with neighbours that are not larger than its live
+//!   part. So runs take at most twice the room of their live rows.
+//! * From 16 small runs on, neighbours are merged: those for which the least is written for each removed run, if the
+//!   result is four times as large as the largest of them. So a row is written only a few times on its way into a large
+//!   run. From 24 on, the cheapest ones are merged.
 
 use std::ops::Range;
 
-/// What is to be known of a run. Runs are listed from the oldest to the newest.
+/// The size of a run. Runs are listed from the oldest to the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
     /// Rows and answers in its file.
     pub(crate) rows: u64,
-    /// How many of them count.
+    /// The number of live ones.
     pub(crate) live: u64,
     /// Bytes of its file.
     pub(crate) bytes: u64,
 }
 
-/// What is done next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     Nothing,
-    /// This run goes without being read.
+    /// Drops this run without reading it.
     Drop(usize),
-    /// These become one.
+    /// Merges these runs into one.
     Merge(Range<usize>),
 }
 
-/// What is merged becomes at least so many times as large as the largest part of it.
+/// The result of a merge is at least this many times as large as its largest input.
 const GROWTH: u64 = 4;
 
-/// How large a run may become, and how many small ones there may be.
+/// Limits of the size of runs and of the number of small ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
-    /// So many small runs are too many; and so many are merged at most.
+    /// From this number on there are too many small runs; also the largest number that is merged at once.
     pub(crate) small: usize,
 }
 
@@ -49,25 +49,25 @@ impl Default for Limits {
 }
 
 impl Size {
-    /// About the bytes of what counts.
+    /// Approximate bytes of its live rows.
     fn live_bytes(&self) -> u64 {
         let share =
             u128::from(self.bytes) * u128::from(self.live.min(self.rows)) / u128::from(self.rows.max(1));
         u64::try_from(share).unwrap_or(self.bytes)
     }
 
-    /// Whether less than half of it counts.
+    /// Whether less than half of it is live.
     fn is_mostly_gone(&self) -> bool {
         self.live < self.rows.div_ceil(2)
     }
 
-    /// Two small neighbours can always be merged.
+    /// Whether it is small: two small neighbours can always be merged.
     fn is_small(&self, limits: &Limits) -> bool {
         self.live <= limits.rows / 2 && self.live_bytes() <= limits.bytes / 2
     }
 }
 
-/// What a window of runs comes to.
+/// The total of a window of runs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     live: u64,
@@ -84,7 +84,7 @@ impl Sum {
     }
 }
 
-/// What is done next.
+/// Chooses the next step.
 pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
     if let Some(i) = runs.iter().position(|run| run.live == 0) {
         return Plan::Drop(i);
@@ -103,8 +103,8 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
     cheapest(runs, limits, growth).map_or(Plan::Nothing, Plan::Merge)
 }
 
-/// What can be done on a full disk: a run of which less than half counts is written anew by itself, the one with the least left
-/// first. That is an estimate (rows are not all of one size), so after `tries` in vain others have their turn.
+/// Chooses a step on a full disk: a run of which less than half is live is rewritten by itself, the one with the least
+/// left first. That is an estimate (rows differ in size), so after `tries` failures others have their turn.
 pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
     let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
     all.sort_by_key(|i| runs[*i].live_bytes());
@@ -112,7 +112,7 @@ pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
     turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
 }
 
-/// A run, and those beside it that cost no more than it does.
+/// A run, and neighbours that cost no more than it does.
 fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
     let mut window = i..i + 1;
     let mut sum = Sum::default().with(&runs[i]);
@@ -130,7 +130,7 @@ fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
     }
 }
 
-/// The neighbours for which the least is written for each run that goes.
+/// The neighbours for which the least is written for each removed run.
 fn cheapest(runs: &[Size], limits: &Limits, growth: u64) -> Option<Range<usize>> {
     let mut best: Option<(u64, Range<usize>)> = None;
     for start in 0..runs.len() {
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(plan(&[full(9_000); 40], &LIMITS), Plan::Nothing);
     }
 
-    /// A store's life: flushes of `batch` rows, of which a share goes away later, oldest first or anywhere.
+    /// The life of a store: flushes of `batch` rows, of which a share is removed later, oldest first or anywhere.
     struct Life {
         runs: Vec<Size>,
         written: u64,
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// How many of so many rows go, in a run that is so many runs old.
+    /// How many of a run's rows are removed, given its rows and its age in runs.
     type Remove = fn(usize, u64) -> u64;
 
     fn live(batch: u64, remove: Remove) -> Life {

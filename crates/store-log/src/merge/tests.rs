@@ -13,7 +13,7 @@ use crate::run::tests::model::{self, Model, queue};
 use crate::run::tests::{open, write};
 use crate::run::{Mask, verify};
 
-/// What one run is made of: its rows, and which of them count (by their position).
+/// The content of one run: its rows, and which of them are live (by position).
 fn input() -> impl Strategy<Value = (Model, Vec<prop::sample::Index>)> {
     (model::strategy(40), proptest::collection::vec(any::<prop::sample::Index>(), 0..12))
 }

@@ -11,11 +11,11 @@ use super::hash;
 use super::opened::{Run, payload};
 use crate::fault::Trouble;
 
-/// Gives a run's answers one by one, over or not, in order of their hashes.
+/// Returns a run's answers one by one, expired or not, in order of their hashes.
 #[derive(Debug)]
 pub(crate) struct AnswerScan {
     run: Arc<Run>,
-    /// The block that is being read, where it starts, and how far it has been read.
+    /// The present block, its start, and the position in it.
     block: Bytes,
     at: u64,
     next: u64,

@@ -1,4 +1,4 @@
-//! The bytes around everything in a run. `docs/format.md` draws them.
+//! The bytes of heads, blocks and footer of a run. `docs/format.md` describes them.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -7,11 +7,11 @@ use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
 use crate::manifest::{FORMAT, RunEntry, knows_format, unknown_format};
 
 pub(crate) const FILE_HEAD: usize = 64;
-/// The head of a block.
+/// Length of the head of a block.
 pub(crate) const HEAD: usize = 32;
-/// A block is closed before it is longer than this, its head included; a row that is longer has a block of its own.
+/// Largest size of a block, its head included; a longer row has its own block.
 pub(crate) const BLOCK: usize = 4096;
-/// The last block of a run, which is always as long as this.
+/// Length of the last block of a run.
 pub(crate) const FOOTER: usize = HEAD + Footer::FIELDS * 8 + 8;
 /// Blocks are named by their start divided by 8, in 32 bits.
 pub(crate) const MAX_BYTES: u64 = 8 << 32;
@@ -19,7 +19,7 @@ pub(crate) const MAX_BYTES: u64 = 8 << 32;
 const MAGIC: [u8; 8] = *b"dw-runfl";
 const FOOTER_MAGIC: u64 = u64::from_le_bytes(*b"dw-runen");
 
-/// What is in a block.
+/// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Footer = 21,
 }
 
-/// What the head of a block says.
+/// The fields of the head of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockHead {
     pub(crate) entries: u32,
@@ -49,19 +49,19 @@ pub(crate) struct BlockHead {
     pub(crate) length: usize,
 }
 
-/// Where the parts of a run are, and how much is in them.
+/// The positions of the parts of a run, and their sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Footer {
-    /// The blocks of messages end here, and those of answers start.
+    /// End of the blocks of messages, and start of those of answers.
     pub(crate) messages_end: u64,
-    /// The blocks of answers end here, and the leaves start.
+    /// End of the blocks of answers, and start of the leaves.
     pub(crate) answers_end: u64,
-    /// The leaves end here, and the tail starts.
+    /// End of the leaves, and start of the tail.
     pub(crate) leaves_end: u64,
     pub(crate) rows: u64,
     pub(crate) weight: u64,
     pub(crate) answers: u64,
-    /// The last of the answers is over at this engine time.
+    /// The engine time at which the last of the answers expires.
     pub(crate) answers_until: u64,
     pub(crate) queues: u64,
 }
@@ -84,7 +84,7 @@ fn head_of(run: &RunEntry, version: u32) -> [u8; FILE_HEAD] {
 
 pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<(), String> {
     if head[..8] != MAGIC {
-        return Err("this is no run of duewheel".into());
+        return Err("this is not a run of duewheel".into());
     }
     let version = u32_at(head, 8);
     if !knows_format(version) {
@@ -96,7 +96,7 @@ pub(crate) fn check_file_head(head: &[u8; FILE_HEAD], run: &RunEntry) -> Result<
     Ok(())
 }
 
-/// Completes the block at the end of `bytes`, from `start`: room for its head, then the payload.
+/// Completes the block at the end of `bytes`, from `start`: space for its head, then the payload.
 pub(crate) fn finish(
     bytes: &mut Vec<u8>,
     start: usize,
@@ -117,7 +117,7 @@ pub(crate) fn finish(
     set_u32(bytes, 0, crc);
 }
 
-/// How long the block is whose head this is.
+/// The length of the block with this head.
 pub(crate) fn length(head: &[u8]) -> usize {
     align8(HEAD + u32_at(head, 4) as usize)
 }
@@ -164,7 +164,7 @@ impl Footer {
         ]
     }
 
-    /// The payload of its block.
+    /// Writes the payload of its block.
     pub(crate) fn write(mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&FOOTER_MAGIC.to_le_bytes());
         for field in self.fields() {
@@ -172,10 +172,10 @@ impl Footer {
         }
     }
 
-    /// Reads the payload of its block, whose checksum is right. `at`: where the block starts.
+    /// Reads the payload of its block, whose checksum is right. `at` is the start of the block.
     pub(crate) fn read(payload: &[u8], at: u64) -> Result<Self, &'static str> {
         if payload.len() != FOOTER - HEAD || u64_at(payload, 0) != FOOTER_MAGIC {
-            return Err("this is no footer of a run");
+            return Err("this is not the footer of a run");
         }
         let mut footer = Footer::default();
         for (i, field) in footer.fields().into_iter().enumerate() {

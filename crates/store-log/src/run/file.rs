@@ -1,4 +1,4 @@
-//! The file of a run, read in whole blocks whose checksums are right.
+//! The file of a run, read in whole blocks with correct checksums.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl RunFile {
         let file = match disk.open(&name, Access::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Problem::new(name, 0, "the manifest lists this run, and it is not there").into());
+                return Err(Problem::new(name, 0, "the manifest lists this run, which is missing").into());
             }
             Err(error) => return Err(failed("open", &name)(error).into()),
         };
@@ -44,7 +44,7 @@ impl RunFile {
         Ok(opened)
     }
 
-    /// Fills `buffer` from there.
+    /// Fills `buffer` from an offset.
     pub(crate) fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Trouble> {
         Ok(self.file.read_at(buffer, at).map_err(failed("read", &self.name))?)
     }
@@ -88,7 +88,7 @@ impl RunFile {
         self.check(&buffer[..length], kind, at)
     }
 
-    /// Checks the block that `bytes` starts with, which ends there or before.
+    /// Checks the block at the start of `bytes`, which ends there or before.
     pub(crate) fn first_block(&self, bytes: &[u8], kind: Kind, at: u64) -> Result<BlockHead, Trouble> {
         let length = if bytes.len() < block::HEAD { usize::MAX } else { block::length(bytes) };
         match bytes.get(..length) {
@@ -101,12 +101,12 @@ impl RunFile {
         Ok(block::check(bytes, kind, self.run.incarnation, at).map_err(|what| self.problem(at, what))?)
     }
 
-    /// Damage in the block that starts there.
+    /// Damage in the block at an offset.
     pub(crate) fn problem(&self, at: u64, what: impl Into<String>) -> Problem {
         Problem::new(&*self.name, at, what)
     }
 
-    /// A row in the block that starts there cannot be read.
+    /// The problem of an unreadable row in the block at an offset.
     pub(crate) fn unreadable(&self, at: u64) -> impl Fn(DecodeError) -> Trouble + '_ {
         move |error| self.problem(at, format!("an entry cannot be read: {error}")).into()
     }

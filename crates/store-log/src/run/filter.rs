@@ -1,13 +1,14 @@
-//! Tells that a run has no key with a hash: right in all cases for "no", wrong in one of 65,536 for "perhaps".
+//! Excludes keys that a run does not have: "no" is always right, "perhaps" is wrong in one of 65,536 cases.
 //!
-//! Sixteen bits, because every run is asked about every new key: with twenty runs, eight bits would cost a read for each twelfth key.
+//! Sixteen bits, because every run is asked about every new key: with twenty runs, eight bits would cost a read for
+//! each twelfth key.
 //!
 //! A binary fuse filter (Graf and Lemire 2022) over short hashes, in parts by their upper bits, so that a part is built
 //! in little memory. Its bytes are used as they were read.
 //!
 //! | at | bytes | |
 //! |---|---|---|
-//! | 0 | 8 | parts are told by so many upper bits of a short hash, *b* |
+//! | 0 | 8 | number of upper bits of a short hash that select the part, *b* |
 //! | 8 | 28 × 2^*b* | of each part: seed (8), segment length, its mask, segments' length (4 each), start (8) of its fingerprints |
 //! | … | | fingerprints, two bytes each |
 
@@ -15,14 +16,14 @@ use xorf::{BinaryFuse16, BinaryFuse16Ref, DmaSerializable, Filter as _, FilterRe
 
 use crate::le::{u32_at, u64_at};
 
-/// Bits of a short hash.
+/// Number of bits of a short hash.
 const BITS: u32 = 40;
-/// Keys of a part, about.
+/// Approximate number of keys of a part.
 const PART: u64 = 200_000;
 const DESCRIPTOR: usize = BinaryFuse16::DESCRIPTOR_LEN;
 const ENTRY: usize = DESCRIPTOR + 8;
 
-/// Takes short hashes in ascending order.
+/// Builds a filter from short hashes in ascending order.
 #[derive(Debug)]
 pub(crate) struct FilterWriter {
     bits: u32,
@@ -32,7 +33,7 @@ pub(crate) struct FilterWriter {
     keys: Vec<u64>,
 }
 
-/// A filter as it stands in a run.
+/// A filter as it is stored in a run.
 #[derive(Debug)]
 pub(crate) struct Filter {
     /// The block with its head.
@@ -42,7 +43,7 @@ pub(crate) struct Filter {
 }
 
 impl FilterWriter {
-    /// For about so many keys.
+    /// A writer for about this many keys.
     pub(crate) fn new(keys: u64) -> Self {
         let parts = keys.div_ceil(PART).max(1).next_power_of_two();
         FilterWriter {
@@ -159,7 +160,7 @@ impl Filter {
         8 + (ENTRY << self.bits)
     }
 
-    /// Where the fingerprints of a part end.
+    /// The end of the fingerprints of a part.
     fn end(&self, part: usize) -> u64 {
         if part + 1 < 1 << self.bits {
             u64_at(self.entry(part + 1), DESCRIPTOR)
@@ -169,7 +170,7 @@ impl Filter {
     }
 }
 
-/// The same bytes, at an even address: fingerprints have two bytes. All that lies before them has an even length.
+/// The same bytes, at an even address: fingerprints have two bytes. Everything before them has an even length.
 fn aligned(bytes: Vec<u8>, from: usize) -> (Vec<u8>, usize) {
     let is_even = |bytes: &[u8]| bytes.as_ptr().align_offset(2) == 0;
     if is_even(&bytes[from..]) {

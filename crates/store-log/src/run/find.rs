@@ -16,36 +16,36 @@ use super::opened::{Run, payload};
 use super::row::{self, Rows};
 use crate::fault::Trouble;
 
-/// What an entry of the index of keys stands for; the lower two bits of its first number.
+/// The kind of an entry of the index of keys; the lower two bits of its first number.
 pub(super) const HOLDER: u64 = 0;
 pub(super) const DEAD: u64 = 1;
 pub(super) const ANSWER: u64 = 2;
 
-/// What tables newer than a run say of one of its messages.
+/// What tables newer than a run know of one of its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Newer {
     /// Nothing: it is as the run has it.
     Nothing,
     /// That it has changed.
     Changed,
-    /// That it is no more.
+    /// That it was removed.
     Gone,
 }
 
-/// What tables newer than a run say.
+/// The tables newer than a run.
 pub(crate) struct Behind<'a> {
-    /// Of one message.
+    /// Returns what they know of one message.
     pub(crate) says: &'a dyn Fn(MessageId) -> Newer,
-    /// Whether a message that is dead in the run may not be any more.
+    /// Whether a message that is dead in the run may have been revived.
     pub(crate) revived: bool,
 }
 
 impl Behind<'_> {
-    /// There is nothing newer.
+    /// No newer table.
     pub(crate) const NOTHING: Behind<'static> = Behind { says: &|_| Newer::Nothing, revived: false };
 }
 
-/// How many bytes of messages may still be read for a look-up. Shared by the threads that read.
+/// Number of bytes of messages that may still be read for a look-up. Shared by the threads that read.
 #[derive(Debug)]
 pub(crate) struct Allowance(AtomicUsize);
 
@@ -63,10 +63,10 @@ impl Allowance {
     }
 }
 
-/// A key that is looked for.
+/// A key to find.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
-    /// [`hash::key`] of the two.
+    /// [`hash::key`] of queue and key.
     pub(crate) hash: u64,
     pub(crate) queue: &'a QueueName,
     pub(crate) key: &'a Key,
@@ -81,8 +81,8 @@ struct Candidate {
 }
 
 impl Run {
-    /// Finds messages by id (ascending), whether they still count or not. What is not there is left out; the order of
-    /// `out` is that of the file.
+    /// Finds messages by id (ascending), live or not. Missing ones are left out; the order of `out` is that of the
+    /// file.
     pub(crate) fn find_ids(
         &self,
         ids: &[MessageId],
@@ -110,9 +110,10 @@ impl Run {
         })
     }
 
-    /// Finds the messages that have exactly these keys and count: of each key those that are not dead, and the newest
-    /// `dead` ones that are and of which nothing newer says anything; but for those that are gone, any that have changed may be among
-    /// them, and all that were revived are. Gives them with the position of their look-up, in no particular order.
+    /// Finds the live messages that have exactly these keys: for each key those that are not dead, and the newest
+    /// `dead` ones that are and of which newer tables know nothing. Messages that newer tables have changed may be
+    /// included, except removed ones, and all that were revived are. Returns them with the position of their look-up,
+    /// in no particular order.
     pub(crate) fn find_keys(
         &self,
         lookups: &[KeyLookup<'_>],
@@ -176,7 +177,7 @@ impl Run {
         Ok(())
     }
 
-    /// As [`Run::find_keys`], of one key.
+    /// Like [`Run::find_keys`], for one key.
     #[allow(clippy::too_many_arguments)] // those of find_keys
     pub(crate) fn find_key(
         &self,
@@ -193,7 +194,7 @@ impl Run {
         Ok(out.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// Finds a remembered answer, over or not.
+    /// Finds a remembered answer, expired or not.
     pub(crate) fn find_answer(
         &self,
         hash: u64,
@@ -230,7 +231,7 @@ impl Run {
         Ok(None)
     }
 
-    /// Collects what the index of keys has for a hash; returns whether dead messages were left out.
+    /// Collects the entries of the index of keys for a hash; returns whether dead messages were left out.
     #[allow(clippy::too_many_arguments)] // one step of find_keys, in a function of its own to be read
     fn key_candidates(
         &self,
@@ -300,7 +301,7 @@ impl Run {
         Ok(())
     }
 
-    /// A block that an index names must lie in its part of the run.
+    /// Checks that a block that an index names lies in its part of the run.
     pub(super) fn check_place(&self, at: u64, from: u64, until: u64) -> Result<(), Trouble> {
         if at < from || at >= until {
             return Err(self
@@ -339,7 +340,7 @@ fn is_dead(row: &Row) -> bool {
     matches!(row.life.stage, duewheel_core::message::Stage::Dead { .. })
 }
 
-/// What an index of keys says of a row.
+/// The kind of a row in the index of keys.
 pub(super) fn holder_or_dead(stands: Stands) -> u64 {
     match stands {
         Stands::Waiting | Stands::Leased { .. } => HOLDER,
@@ -347,7 +348,7 @@ pub(super) fn holder_or_dead(stands: Stands) -> u64 {
     }
 }
 
-/// Bytes with their length in front.
+/// Reads bytes with their length in front.
 pub(super) fn text<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(varint(bytes).ok()?).ok()?;
     let (text, rest) = bytes.split_at_checked(length)?;

@@ -1,9 +1,9 @@
-//! The hashes by which keys and dedupe ids are found. They are on the disk: seeds and functions never change.
+//! The hashes by which keys and dedupe ids are found. They are stored on the disk: seeds and functions never change.
 
 use duewheel_core::{Key, QueueName};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// `duewheel` and `answers`: what is hashed with one never meets what is hashed with the other.
+/// The seeds `duewheel` and `answers`, so that hashes of keys and of dedupe ids are unrelated.
 const KEYS: u64 = u64::from_le_bytes(*b"duewheel");
 const ANSWERS: u64 = u64::from_le_bytes(*b"answers.");
 
@@ -33,7 +33,7 @@ pub(crate) fn answer(queue: &QueueName, dedupe_id: &str) -> u64 {
     xxh3_64_with_seed(dedupe_id.as_bytes(), queue)
 }
 
-/// What an index and the filter keep of a hash: its upper 40 bits.
+/// The part of a hash that an index and the filter keep: its upper 40 bits.
 pub(crate) fn short(hash: u64) -> u64 {
     hash >> 24
 }

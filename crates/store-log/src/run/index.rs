@@ -10,12 +10,12 @@ use crate::le::u64_at;
 pub(crate) struct Index<const C: usize> {
     kind: Kind,
     fences: Vec<Entry<C>>,
-    /// Where each leaf starts, divided by 8; then where the last one ends.
+    /// The start of each leaf, divided by 8; then the end of the last one.
     starts: Vec<u32>,
     pub(crate) entries: u64,
 }
 
-/// A place in an index. It keeps the leaf it is in, so that neighbours are found without another read.
+/// A position in an index. It keeps its leaf, so that neighbours are found without another read.
 #[derive(Debug, Default)]
 pub(crate) struct IndexScan<const C: usize> {
     leaf: Option<(usize, Shape<C>)>,
@@ -88,7 +88,7 @@ impl<const C: usize> IndexScan<C> {
         IndexScan { leaf: None, buffer: Vec::new(), position: 0 }
     }
 
-    /// Goes to the first entry that is not below `wanted`.
+    /// Moves to the first entry that is not below `wanted`.
     pub(crate) fn seek(
         &mut self,
         file: &RunFile,
@@ -104,13 +104,13 @@ impl<const C: usize> IndexScan<C> {
         Ok(())
     }
 
-    /// The entry that [`IndexScan::next`] has given last.
+    /// The entry that [`IndexScan::next`] has returned last.
     pub(crate) fn here(&self) -> Option<Entry<C>> {
         let (_, shape) = self.leaf?;
         Some(shape.entry(self.payload(), self.position.checked_sub(1)?))
     }
 
-    /// The entry here; goes behind it.
+    /// Returns the present entry, and moves behind it.
     pub(crate) fn next(&mut self, file: &RunFile, index: &Index<C>) -> Result<Option<Entry<C>>, Trouble> {
         if index.fences.is_empty() {
             return Ok(None);
@@ -135,7 +135,7 @@ impl<const C: usize> IndexScan<C> {
         &self.buffer[block::HEAD..]
     }
 
-    /// Reads a leaf, if it is not the one that is here.
+    /// Reads a leaf, unless it is the present one.
     fn enter(&mut self, file: &RunFile, index: &Index<C>, leaf: usize) -> Result<Shape<C>, Trouble> {
         self.position = 0;
         if let Some((here, shape)) = self.leaf

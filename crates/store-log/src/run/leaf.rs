@@ -1,5 +1,5 @@
-//! A leaf of an index: sorted entries of `C` numbers, each column as wide as its largest difference from its least value
-//! needs, so that an entry is found by halving without decoding the others.
+//! A leaf of an index: sorted entries of `C` numbers, each column as wide as its largest difference from its least
+//! value needs, so that an entry is found by halving without decoding the others.
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -22,7 +22,7 @@ pub(crate) struct LeafWriter<const C: usize> {
     most: Entry<C>,
 }
 
-/// How the entries of a leaf lie in its payload.
+/// The layout of the entries in the payload of a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<const C: usize> {
     least: Entry<C>,
@@ -40,7 +40,7 @@ impl<const C: usize> LeafWriter<C> {
         self.entries.first()
     }
 
-    /// Takes an entry if it fits.
+    /// Adds an entry if it fits.
     pub(crate) fn push(&mut self, entry: Entry<C>) -> bool {
         let (mut least, mut most, mut stride) = (self.least, self.most, 0);
         for ((n, least), most) in entry.iter().zip(&mut least).zip(&mut most) {
@@ -56,7 +56,7 @@ impl<const C: usize> LeafWriter<C> {
         true
     }
 
-    /// Writes the payload, and starts anew. Returns the number of entries.
+    /// Writes the payload, and resets the writer. Returns the number of entries.
     pub(crate) fn write(&mut self, out: &mut Vec<u8>) -> u32 {
         let widths: [usize; C] = std::array::from_fn(|i| width(self.most[i].saturating_sub(self.least[i])));
         for least in self.least {
@@ -78,7 +78,7 @@ impl<const C: usize> LeafWriter<C> {
 }
 
 impl<const C: usize> Shape<C> {
-    /// Reads how a payload lies, and checks that it is as long as it should.
+    /// Reads the layout of a payload, and checks its length.
     pub(crate) fn read(payload: &[u8], entries: u32) -> Option<Self> {
         let widths = payload.get(8 * C..9 * C)?;
         let mut shape = Shape { least: [0; C], width: [0; C], stride: 0, len: entries as usize };
@@ -122,7 +122,7 @@ impl<const C: usize> Shape<C> {
     }
 }
 
-/// Bytes that a number needs.
+/// Number of bytes of a number.
 #[inline]
 fn width(n: u64) -> usize {
     (64 - n.leading_zeros()).div_ceil(8) as usize

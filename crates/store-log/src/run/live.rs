@@ -1,4 +1,4 @@
-//! Which rows of a run still count.
+//! The live rows of a run.
 
 use std::collections::BTreeMap;
 
@@ -7,48 +7,49 @@ use roaring::RoaringTreemap;
 
 use super::opened::Run;
 
-/// A snapshot for one run: replaced as a whole, never changed while somebody reads it.
+/// A snapshot for one run: replaced as a whole, never changed while it is read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
-    /// Ids that count, masks apart.
+    /// The live ids, apart from masks.
     pub(crate) ids: RoaringTreemap,
     /// Purges that were not applied to `ids` yet, by the run's number of the queue.
     masks: BTreeMap<u32, Vec<Mask>>,
 }
 
-/// One purge of a queue: rows with an id below `before` are no more, but for those kept.
+/// One purge of a queue: rows with an id below `before` are removed, except for those kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mask {
     pub(crate) before: MessageId,
-    /// Ascending.
+    /// The ids that it kept, ascending.
     pub(crate) keep: Vec<MessageId>,
 }
 
 impl Live {
-    /// Everything counts.
+    /// All rows of a run.
     pub(crate) fn all(run: &Run) -> Self {
         Live { ids: run.ids().clone(), masks: BTreeMap::new() }
     }
 
-    /// Whether a row counts.
+    /// Whether a row is live.
     #[inline]
     pub(crate) fn has(&self, id: MessageId, queue: u32) -> bool {
         self.ids.contains(id.0) && (self.masks.is_empty() || !self.is_masked(id, queue))
     }
 
-    /// Whether the id counts, as far as this can be told without its queue.
+    /// Whether the id may be live, as far as this is known without its queue.
     #[inline]
     pub(crate) fn may_have(&self, id: MessageId) -> bool {
         self.ids.contains(id.0)
     }
 
-    /// The row counts no more.
+    /// Removes a row.
     #[cfg(test)]
     pub(crate) fn remove(&mut self, id: MessageId) -> bool {
         self.ids.remove(id.0)
     }
 
-    /// The queue was purged. A purge takes whatever an earlier one took: what that one kept was alive or is gone by now.
+    /// Records a purge of a queue. A purge includes whatever an earlier one took: the messages that the earlier one
+    /// kept were alive or have been removed since.
     pub(crate) fn mask(&mut self, queue: u32, mask: Mask) {
         let masks = self.masks.entry(queue).or_default();
         masks.retain(|earlier| earlier.before > mask.before);
@@ -65,10 +66,11 @@ impl Live {
         masks.iter().any(|mask| id < mask.before && mask.keep.binary_search(&id).is_err())
     }
 
-    /// What counts of a merge's output: `inputs` are the runs, what counted of each when the merge began, and by now.
+    /// The live rows of a merge's output: `inputs` are the runs, their live rows when the merge began, and their
+    /// present ones.
     ///
-    /// Purges that were masked when it began have been applied. They are left behind, or a queue would count as purged for
-    /// ever.
+    /// Purges that were masked when it began have been applied. They are dropped, because otherwise a queue would stay
+    /// purged forever.
     pub(crate) fn of_merged(output: &Run, inputs: &[(&Run, &Live, &Live)]) -> Live {
         let mut ids = RoaringTreemap::new();
         for (_, _, live) in inputs {

@@ -1,4 +1,4 @@
-//! A run that can be asked: its tail is in memory, everything else is read when it is needed.
+//! A run that is open for queries: its tail is in memory, everything else is read on demand.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ pub(crate) struct Run {
     ids: RoaringTreemap,
 }
 
-/// A queue that has rows in a run. Its place in the list is its number there.
+/// A queue that has rows in a run. Its position in the list is its number there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) name: QueueName,
@@ -45,7 +45,7 @@ pub(crate) struct Queue {
     pub(crate) weight: u64,
 }
 
-/// A part of the rows: all that are due from its first row to before that of the next span.
+/// A part of the rows: all that are due from its first row up to that of the next span, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) at: u64,
@@ -139,22 +139,22 @@ impl Run {
         })
     }
 
-    /// How the manifest lists it.
+    /// Its entry in the manifest.
     pub(crate) fn entry(&self) -> &RunEntry {
         &self.file.run
     }
 
-    /// Messages in it, whether they still count or not.
+    /// Number of its messages, live or not.
     pub(crate) fn rows(&self) -> u64 {
         self.footer.rows
     }
 
-    /// Remembered answers in it.
+    /// Number of its remembered answers.
     pub(crate) fn answers(&self) -> u64 {
         self.footer.answers
     }
 
-    /// The engine time at which the last of its answers is over; 0 if it has none.
+    /// The engine time at which the last of its answers expires; 0 if it has none.
     pub(crate) fn answers_until(&self) -> u64 {
         self.footer.answers_until
     }
@@ -177,12 +177,12 @@ impl Run {
         same.find(|(_, no)| self.queues[*no as usize].name == *name).map(|(_, no)| *no)
     }
 
-    /// Whether there may be a message with a key, or an answer, of this hash. A "no" is right.
+    /// Whether there may be a message with a key, or an answer, of this hash. `false` is certain.
     pub(crate) fn may_have(&self, hash: u64) -> bool {
         self.filter.may_have(hash::short(hash))
     }
 
-    /// The name of a queue that a row in the block at `at` names.
+    /// The name of a queue to which a row in the block at `at` refers.
     pub(super) fn queue_name(&self, queue: u32, at: u64) -> Result<QueueName, Trouble> {
         match self.queues.get(queue as usize) {
             Some(queue) => Ok(queue.name.clone()),
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// Where a span ends.
+    /// The end of a span.
     pub(super) fn span_end(&self, span: usize) -> u64 {
         self.spans.get(span + 1).map_or(self.footer.messages_end, |next| next.at)
     }
@@ -222,7 +222,7 @@ impl Tail<'_> {
         Ok((at, head, bytes))
     }
 
-    /// An index whose leaves start at `from`, which moves behind them.
+    /// Reads an index whose leaves start at `from`, which moves behind them.
     fn index<const C: usize>(&mut self, kind: Kind, from: &mut u64, until: u64) -> Result<Index<C>, Trouble> {
         let (at, head, bytes) = self.block(Kind::Fences)?;
         let index: Index<C> = Index::read(kind, payload(&bytes, head), head.entries, *from, until)
@@ -232,7 +232,7 @@ impl Tail<'_> {
     }
 }
 
-/// The payload of the block that `bytes` starts with.
+/// The payload of the block at the start of `bytes`.
 pub(super) fn payload(bytes: &[u8], head: BlockHead) -> &[u8] {
     &bytes[HEAD..HEAD + head.payload]
 }

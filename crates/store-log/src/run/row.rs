@@ -5,7 +5,7 @@ use duewheel_core::message::Row;
 use duewheel_core::record::{DecodeError, Reader, RowHead, Stands, varint};
 use duewheel_core::{Due, MessageId, QueueName};
 
-/// A row as a scan gives it. It keeps a part of the file in memory as long as it lives.
+/// A row as a scan returns it. It keeps a part of the file in memory as long as it lives.
 #[derive(Clone, Debug)]
 pub(crate) struct RawRow {
     pub(crate) id: MessageId,
@@ -14,9 +14,9 @@ pub(crate) struct RawRow {
     pub(crate) weight: u64,
     /// The run's number of its queue.
     pub(crate) queue: u32,
-    /// As the codec stores it.
+    /// The row in the codec's form.
     pub(crate) bytes: Bytes,
-    /// Where in the file it was read, for messages about damage.
+    /// Its offset in the file, for messages about damage.
     pub(crate) at: u64,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct RawRow {
 pub(crate) struct InBlock<'a> {
     pub(crate) queue: u32,
     pub(crate) head: RowHead<'a>,
-    /// As the codec stores it.
+    /// The row in the codec's form.
     pub(crate) bytes: &'a [u8],
-    /// Where these start in the payload.
+    /// The start of these bytes in the payload.
     pub(crate) at: usize,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Decodes what the codec has stored, all of it.
+/// Decodes the whole row.
 pub(crate) fn decode(bytes: Bytes, queue: QueueName) -> Result<Row, DecodeError> {
     let mut reader = Reader::new(bytes);
     let row = reader.stored(queue)?;

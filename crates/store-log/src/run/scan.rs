@@ -18,7 +18,7 @@ use super::opened::{Run, payload};
 use super::row::{self, RawRow, Rows};
 use crate::fault::Trouble;
 
-/// Gives the rows of a sequence that count, one by one, and keeps its place. One span is in memory at a time, or one
+/// Returns the live rows of a sequence one by one, and keeps its position. One span is in memory at a time, or one
 /// queue's part of it.
 #[derive(Debug)]
 pub(crate) struct RunScan {
@@ -29,15 +29,15 @@ pub(crate) struct RunScan {
     until: u64,
     way: Way,
     allowance: Allowance,
-    /// It has stopped: nothing is left before this place.
+    /// The position at which it has paused: nothing is left before it.
     paused: Option<Cursor>,
 }
 
-/// What a scan may read for one page when it leaves queues out: what is thrown away must end some time, too.
+/// The bytes that a scan may read for one page when it leaves queues out, because discarded reads must be bounded.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     bytes: u64,
-    /// Something must have been read for this page, and the page must come further than this.
+    /// Whether something was read for this page. The page must also come further than `from`.
     has_read: bool,
     from: Option<Cursor>,
 }
@@ -47,7 +47,7 @@ struct Allowance {
 enum Wanted {
     All,
     One(u32),
-    /// Whether each is left out.
+    /// All except these: whether each queue is left out.
     AllBut(Vec<bool>),
 }
 
@@ -58,19 +58,19 @@ enum Way {
     Index(ByIndex),
 }
 
-/// Through the spans of one class.
+/// A scan through the spans of one class.
 #[derive(Debug)]
 struct BySpan {
     class: Class,
     stages: Stages,
-    /// The next span, and the end of those of the class.
+    /// The next span, and the last one of the class.
     span: usize,
     end: usize,
-    /// Where the one queue is that is wanted.
+    /// The position of the one wanted queue.
     queue: IndexScan<4>,
-    /// Large queues that are left out, and the place of each in this span or one behind it.
+    /// Large queues that are left out, and the position of each in this span or behind it.
     skipped: Vec<(u32, IndexScan<4>, Option<Entry<4>>)>,
-    /// What is left of the present span: parts of the file, and the rows in them, in order.
+    /// The rest of the present span: parts of the file, and the rows in them, in order.
     parts: Vec<Part>,
     rows: Vec<Place>,
     order: Vec<(u64, MessageId, u32)>,
@@ -79,7 +79,7 @@ struct BySpan {
     read_bytes: u64,
 }
 
-/// Which rows of a span are wanted.
+/// The rows of a span that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stages {
     Waiting,
@@ -103,7 +103,7 @@ struct Place {
     weight: u64,
 }
 
-/// Through an index that starts with a time and an id.
+/// A scan through an index that starts with a time and an id.
 #[derive(Debug)]
 struct ByIndex {
     which: Times,
@@ -116,17 +116,18 @@ struct ByIndex {
 enum Times {
     Leased,
     Dead,
-    /// The dead of one queue.
+    /// The dead messages of one queue.
     Graves(u32),
 }
 
-/// Excluded queues that are worth looking up in every span: as many as an engine names in a page (`Policy::max_left_out`).
+/// Largest number of excluded queues that are looked up in every span: as many as an engine names in a page
+/// (`Policy::max_left_out`).
 const SKIPPED: usize = 256;
-/// Rows from which on a queue may be worth it.
+/// Smallest number of rows for which that may be worth it.
 const SKIPPED_ROWS: u64 = 512;
 
 impl Run {
-    /// Starts to read a sequence behind `after`, up to and with the time `until`.
+    /// Starts to read a sequence behind `after`, up to and including the time `until`.
     pub(crate) fn scan(
         self: &Arc<Self>,
         live: &Arc<Live>,
@@ -162,7 +163,7 @@ impl Run {
         Ok(RunScan { run, live: Arc::clone(live), wanted, after, until, way, allowance, paused: None })
     }
 
-    /// Decodes a row that a scan of this run has given.
+    /// Decodes a row that a scan of this run has returned.
     pub(crate) fn decode(&self, row: &RawRow) -> Result<Row, Trouble> {
         let queue = self.queue_name(row.queue, 0)?;
         row::decode(row.bytes.clone(), queue).map_err(|error| {
@@ -245,17 +246,18 @@ impl Run {
 }
 
 impl RunScan {
-    /// Lets it read so many bytes for the next page, which goes on behind a place. It reads at least one span, and until the page comes further.
+    /// Lets it read this many bytes for the next page, which starts behind a position. It reads at least one span, and
+    /// until the page comes further.
     pub(crate) fn allow(&mut self, bytes: u64, from: Option<Cursor>) {
         self.allowance = Allowance { bytes, has_read: false, from };
     }
 
-    /// Where it has stopped because it may read no more for this page: every row before this place was given.
+    /// The position at which it has paused because it may read no more for this page: every row before it was returned.
     pub(crate) fn paused(&self) -> Option<Cursor> {
         self.paused
     }
 
-    /// The next row; none at the end, or when it has [`RunScan::paused`].
+    /// The next row; `None` at the end, or when it has [`RunScan::paused`].
     pub(crate) fn next(&mut self) -> Result<Option<RawRow>, Trouble> {
         self.paused = None;
         match &mut self.way {
@@ -303,14 +305,14 @@ impl Wanted {
 }
 
 impl Allowance {
-    /// Whether a page may end before this place.
+    /// Whether a page may end before this position.
     fn is_used_up(&self, next: Cursor) -> bool {
         let comes_further = self.from.is_none_or(|from| before(next) > from);
         self.bytes == 0 && self.has_read && comes_further
     }
 }
 
-/// The last place before another.
+/// The last position before another.
 pub(crate) fn before((time, id): Cursor) -> Cursor {
     match (time, id.0.checked_sub(1)) {
         (time, Some(id)) => (time, MessageId(id)),
@@ -319,7 +321,7 @@ pub(crate) fn before((time, id): Cursor) -> Cursor {
 }
 
 impl BySpan {
-    /// Where the next span starts.
+    /// The start of the next span.
     fn next_span(&self, run: &Run) -> Option<Cursor> {
         let span = run.spans.get(self.span).filter(|_| self.span < self.end)?;
         Some((span.due, span.id))
@@ -343,7 +345,7 @@ impl BySpan {
         })
     }
 
-    /// Reads the next span; false if there is none.
+    /// Reads the next span; returns false if there is none.
     fn enter(
         &mut self,
         run: &Run,
@@ -412,7 +414,7 @@ impl BySpan {
         Ok(())
     }
 
-    /// The parts of this span that belong to queues that are left out, and to nobody else.
+    /// The parts of this span that belong only to queues that are left out.
     fn left_out(&mut self, run: &Run) -> Result<Vec<(u64, u64)>, Trouble> {
         let mut left_out = Vec::new();
         let here = self.span as u64;
@@ -433,7 +435,7 @@ impl BySpan {
         Ok(left_out)
     }
 
-    /// Reads the blocks from `from` to `to`, and notes their rows.
+    /// Reads the blocks from `from` to `to`, and collects their rows.
     #[allow(clippy::too_many_arguments)] // the scan's own fields, which are borrowed apart
     fn read(
         &mut self,

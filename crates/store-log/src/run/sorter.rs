@@ -1,4 +1,4 @@
-//! Brings the entries of an index into order, in bounded memory: what is too much is put aside in sorted pieces.
+//! Sorts the entries of an index in bounded memory: sorted pieces are written to a file when there are too many.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,12 +13,12 @@ use crate::fault::failed;
 use crate::folder::FileNo;
 use crate::le::u64_at;
 
-/// Bytes of entries in memory, of one sorter.
+/// Bytes of entries in memory for one sorter.
 const PIECE: usize = 4 * 1024 * 1024;
-/// Bytes read at a time of each piece.
+/// Bytes of each piece that are read at a time.
 const READ: usize = 32 * 1024;
 
-/// The file where sorters put pieces aside. It is made when it is needed, never synced, and of no use after a crash.
+/// The file for the sorters' pieces. It is created on demand, never synced, and useless after a crash.
 #[derive(Debug)]
 pub(crate) struct Spill {
     disk: Arc<dyn Disk>,
@@ -31,7 +31,7 @@ pub(crate) struct Spill {
 #[derive(Debug)]
 pub(crate) struct Sorter<const C: usize> {
     entries: Vec<Entry<C>>,
-    /// Start and number of entries of each piece that was put aside.
+    /// Start and number of entries of each piece in the file.
     pieces: Vec<(u64, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl Spill {
         Spill { disk, name: no.run_spill(), file: None, end: 0, piece: PIECE }
     }
 
-    /// Puts aside earlier than usual.
+    /// Writes pieces earlier than usual.
     #[cfg(test)]
     pub(crate) fn set_piece(&mut self, bytes: usize) {
         self.piece = bytes;
@@ -89,12 +89,12 @@ impl<const C: usize> Sorter<C> {
         Sorter { entries: Vec::new(), pieces: Vec::new() }
     }
 
-    /// Takes it out of its place.
+    /// Takes the sorter out, and leaves an empty one.
     pub(crate) fn take(&mut self) -> Self {
         std::mem::replace(self, Sorter::new())
     }
 
-    /// Entries so far.
+    /// Number of entries so far.
     pub(crate) fn len(&self) -> u64 {
         self.entries.len() as u64 + self.pieces.iter().map(|(_, entries)| entries).sum::<u64>()
     }

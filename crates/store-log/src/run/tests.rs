@@ -1,4 +1,4 @@
-//! Runs against a model, against damage, and against the bytes drawn in `docs/format.md`.
+//! Runs against a model, against damage, and against the bytes described in `docs/format.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn an_empty_run_is_whole() {
     assert_eq!(verify(&*disk, &entry).unwrap().rows, 0);
 }
 
-/// Compares everything that can be asked with the model.
+/// Compares every query with the model.
 fn compare(run: &Arc<Run>, model: &Model, live: &Live) {
     let all: Vec<MessageId> = model.rows.keys().copied().collect();
     let mut found = Vec::new();
@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// A run with a little of everything.
+/// A small run with every kind of content.
 fn little() -> Model {
     let mut model = Model::default();
     let lease = Lease {
@@ -221,7 +221,7 @@ fn little() -> Model {
     model
 }
 
-/// Asks everything; each answer is the right one or an error.
+/// Makes every query; each answer is the right one or an error.
 fn right_or_refused(run: &Arc<Run>, model: &Model) {
     let live = Live::all(run);
     let mut found = Vec::new();
@@ -328,7 +328,7 @@ fn a_run_of_another_place_or_version_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// Bytes that a checksum approves of and that mean nothing: whatever is said, nothing panics.
+    /// Meaningless bytes with a correct checksum: nothing panics, whatever they contain.
     #[test]
     fn no_bytes_make_it_panic(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
@@ -349,7 +349,7 @@ proptest! {
     }
 }
 
-/// Makes all checksums right.
+/// Corrects all checksums.
 fn approve(bytes: &mut [u8]) {
     let mut at = 64;
     while at + 32 <= bytes.len() {
@@ -452,7 +452,7 @@ fn a_large_queue_that_is_left_out_is_not_read() {
     }
 }
 
-/// A run of one message and one answer: of each block its kind, its entries and its payload.
+/// A run of one message and one answer: for each block its kind, its entries and its payload.
 const GOLDEN: [(u8, u32, &str); 17] = [
     // The message: length, queue, id, class and stage, due, died at, weight, key, then what the codec says.
     (1, 1, "1f 00 03 06 ac02 05 09 01 6b 1e 00 00 00 01 05 7472616365 01 78 02 0322 01 00 00 00 01 00"),

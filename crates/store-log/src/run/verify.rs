@@ -19,14 +19,14 @@ use crate::fault::Trouble;
 use crate::manifest::RunEntry;
 use crate::names::Interner;
 
-/// What a run holds.
+/// The content of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verified {
     pub(crate) rows: u64,
     pub(crate) answers: u64,
 }
 
-/// Checks a run: every block, that the rows are in order, and that the tail and the indexes say what the rows say.
+/// Checks a run: every block, the order of rows, and that tail and indexes agree with the rows.
 pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Trouble> {
     let run = Run::open(disk, entry, &mut Interner::default())?;
     let mut check = Check {
@@ -45,7 +45,7 @@ pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Trou
     }
     let told: Vec<(u64, u64)> = run.queues().iter().map(|queue| (queue.rows, queue.weight)).collect();
     if told != check.counts {
-        return Err(run.file.problem(run.footer.leaves_end, "the queues are not as their counts say").into());
+        return Err(run.file.problem(run.footer.leaves_end, "the queues do not match their counts").into());
     }
     let answers = check.answers()?;
     check.index(&run.by_id, &check.by_id)?;
@@ -59,7 +59,7 @@ pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Trou
     Ok(Verified { rows: run.rows(), answers })
 }
 
-/// A sum over the hashes of entries: equal for equal sets of them, in whatever order they came.
+/// A sum over the hashes of entries: equal for equal sets, in any order.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sum {
     entries: u64,
@@ -98,7 +98,7 @@ struct Stretch {
 }
 
 impl Check<'_> {
-    /// Reads a span: its rows are in order, due within its bounds, and counted for the indexes.
+    /// Reads a span: its rows are in order and due within its bounds, and are counted for the indexes.
     fn span(&mut self, number: usize) -> Result<(), Trouble> {
         let run = self.run;
         let span = run.spans[number];
@@ -221,7 +221,7 @@ impl Check<'_> {
         Ok(count)
     }
 
-    /// Reads an index: it is in order, and names exactly what the rows name.
+    /// Reads an index: it is in order, and names exactly the rows that exist.
     fn index<const C: usize>(&self, index: &Index<C>, rows: &Sum) -> Result<(), Trouble> {
         let mut scan = IndexScan::new();
         let mut sum = Sum::default();

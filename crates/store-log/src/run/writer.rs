@@ -28,13 +28,13 @@ use crate::manifest::RunEntry;
 
 /// Bytes of rows in a span.
 pub(crate) const SPAN: usize = 1024 * 1024;
-/// A queue with so many bytes of rows in a span gets blocks of its own, which others need not read.
+/// A queue with this many bytes of rows in a span gets its own blocks, which scans of others skip.
 pub(super) const OWN: usize = 32 * 1024;
-/// Written in pieces of this size.
+/// Size of the pieces that are written.
 const WRITE: usize = 1024 * 1024;
-/// Synced in pieces, so that a sync of the journal never queues behind a whole run.
+/// Size of the pieces that are synced, so that a sync of the journal never queues behind a whole run.
 const SYNC: u64 = 2 * 1024 * 1024;
-/// An entry of an index takes about as long as so many bytes of rows.
+/// An entry of an index takes about as long as this many bytes of rows.
 const BYTES_OF_ENTRY: u64 = 48;
 
 /// Takes rows in ascending order of (class, due, id), then answers.
@@ -45,12 +45,12 @@ pub(crate) struct RunWriter {
     queues: Vec<Queue>,
     hashes: Vec<QueueHash>,
     numbers: HashMap<QueueName, u32, RandomState>,
-    /// The rows of the span that is being filled, and their bytes.
+    /// The rows of the present span, and their bytes.
     held: Vec<Held>,
     bytes: Vec<u8>,
     last: Option<(Class, u64, MessageId)>,
     spans: Vec<Span>,
-    /// Queues whose last row of this span is in the block that is being filled; and where their first one is.
+    /// Queues whose last row of this span is in the present block, with the position of their first one.
     ending: Vec<(u32, u64, Blocks)>,
     answers: Vec<(u64, Range<usize>)>,
     answer_bytes: Vec<u8>,
@@ -65,7 +65,7 @@ pub(crate) struct RunWriter {
     finishing: Finishing,
 }
 
-/// What is written behind the rows and answers, and what is gathered meanwhile for the tail.
+/// The parts of a run behind rows and answers, and the data that is gathered for the tail.
 #[derive(Debug, Default)]
 struct Finishing {
     stage: Stage,
@@ -74,7 +74,7 @@ struct Finishing {
     filter: Option<FilterWriter>,
 }
 
-/// Gathers the set of ids from ascending ones, most of which follow one another.
+/// Builds the set of ids from ascending ones, most of which are consecutive.
 #[derive(Debug, Default)]
 struct Ids {
     set: RoaringTreemap,
@@ -110,7 +110,7 @@ struct Leaves<const C: usize> {
     entries: u64,
 }
 
-/// A row of the span that is being filled.
+/// A row of the present span.
 #[derive(Debug)]
 struct Held {
     queue: u32,
@@ -129,19 +129,19 @@ enum Blocks {
     Own,
 }
 
-/// The file, and the block that is being filled.
+/// The file, and the present block.
 #[derive(Debug)]
 struct Output {
     disk: Arc<dyn Disk>,
     file: Arc<dyn DiskFile>,
     temp: String,
     run: RunEntry,
-    /// Bytes before those in `bytes`.
+    /// Bytes written before those in `bytes`.
     written: u64,
     synced: u64,
-    /// Blocks that are complete, then the one that is being filled.
+    /// Complete blocks, then the present one.
     bytes: Vec<u8>,
-    /// Where this one starts in `bytes`: room for its head, then what is in it.
+    /// The start of the present block in `bytes`: space for its head, then its content.
     block: usize,
     entries: u32,
 }
@@ -191,19 +191,19 @@ impl RunWriter {
         })
     }
 
-    /// Makes spans of another length: for tests and the example `runs`.
+    /// Sets another length of spans: for tests and the example `runs`.
     #[allow(dead_code)]
     pub(crate) fn set_span(&mut self, bytes: usize) {
         self.span = bytes;
     }
 
-    /// Puts entries of indexes aside early.
+    /// Writes pieces of the indexes early.
     #[cfg(test)]
     pub(crate) fn set_piece(&mut self, bytes: usize) {
         self.spill.set_piece(bytes);
     }
 
-    /// Bytes so far, its indexes apart.
+    /// Bytes so far, without its indexes.
     pub(crate) fn bytes(&self) -> u64 {
         self.out.at() + self.bytes.len() as u64
     }
@@ -220,7 +220,7 @@ impl RunWriter {
         no
     }
 
-    /// The next message.
+    /// Adds the next message.
     pub(crate) fn row(&mut self, row: &Row) -> Result<(), StoreError> {
         let queue = self.queue(&row.message.queue);
         let from = self.bytes.len();
@@ -245,7 +245,7 @@ impl RunWriter {
         self.hold(held, row.message.weight() as u64)
     }
 
-    /// The next message, as another run has it; `queue` is its number in this one.
+    /// Adds the next message, as another run has it; `queue` is its number in this one.
     pub(crate) fn raw(&mut self, queue: u32, row: &RawRow) -> Result<(), StoreError> {
         let from = self.bytes.len();
         self.bytes.extend_from_slice(&row.bytes);
@@ -262,7 +262,7 @@ impl RunWriter {
         self.hold(held, row.weight)
     }
 
-    /// A remembered answer; in any order. They are kept in memory until the end.
+    /// Adds a remembered answer; in any order. They are kept in memory until the end.
     pub(crate) fn answer(&mut self, row: &DedupeRow) {
         let from = self.answer_bytes.len();
         let mut writer = Writer { bytes: std::mem::take(&mut self.answer_bytes) };
@@ -272,8 +272,8 @@ impl RunWriter {
         self.footer.answers_until = self.footer.answers_until.max(row.until.0);
     }
 
-    /// A remembered answer behind all rows, in ascending order of the hashes; it is not kept in memory. Not to be mixed
-    /// with [`RunWriter::answer`].
+    /// Adds a remembered answer behind all rows, in ascending order of the hashes; it is not kept in memory. Do not
+    /// combine with [`RunWriter::answer`].
     pub(crate) fn answer_in_order(&mut self, hash: u64, row: &DedupeRow) -> Result<(), StoreError> {
         self.end_messages()?;
         let mut writer = Writer::default();
@@ -282,7 +282,7 @@ impl RunWriter {
         self.write_answer(hash, &writer.bytes)
     }
 
-    /// Completes the run, makes it durable and gives it its name.
+    /// Completes the run, makes it durable and renames it.
     pub(crate) fn finish(mut self) -> Result<RunEntry, StoreError> {
         loop {
             if let Some(run) = self.finish_step(u64::MAX)? {
@@ -291,8 +291,8 @@ impl RunWriter {
         }
     }
 
-    /// Does a part of what [`RunWriter::finish`] does, about as much as takes the time of writing so many bytes of rows.
-    /// The run is complete when its entry comes.
+    /// Does a part of the work of [`RunWriter::finish`], about as much as takes the time of writing this many bytes of
+    /// rows. The run is complete when its entry is returned.
     pub(crate) fn finish_step(&mut self, bytes: u64) -> Result<Option<RunEntry>, StoreError> {
         let mut entries = bytes / BYTES_OF_ENTRY + 1;
         while entries > 0 {
@@ -356,14 +356,14 @@ impl RunWriter {
         Ok(None)
     }
 
-    /// Gives the attempt up.
+    /// Abandons the run.
     pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
         for name in [no.run_temp(), no.run_spill(), no.run()] {
             let _ = disk.remove(&name); // or it is removed by the next owner
         }
     }
 
-    /// Takes a row whose bytes are at the end of `self.bytes`.
+    /// Adds a row whose bytes are at the end of `self.bytes`.
     fn hold(&mut self, row: Held, weight: u64) -> Result<(), StoreError> {
         let place = (row.due.class(), row.due.raw(), row.id);
         if self.last >= Some(place) {
@@ -425,7 +425,7 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Puts a row into a block, and returns where this one starts.
+    /// Writes a row to a block, and returns the start of the block.
     fn place(&mut self, queue: u32, row: &[u8], span: u64) -> Result<u64, StoreError> {
         let length = varint_length(u64::from(queue)) + row.len();
         let whole = varint_length(length as u64) + length;
@@ -440,7 +440,7 @@ impl RunWriter {
         Ok(self.out.at())
     }
 
-    /// Closes a block of rows; for the queues that end in it, it is now known where they do.
+    /// Closes a block of rows; the end of the queues that end in it is now known.
     fn close_block(&mut self, span: u64) -> Result<(), StoreError> {
         self.out.close(Kind::Messages)?;
         let end = self.out.at();
@@ -565,17 +565,17 @@ impl Ids {
 }
 
 impl Output {
-    /// Where the block that is being filled starts.
+    /// The start of the present block.
     fn at(&self) -> u64 {
         self.written + self.block as u64
     }
 
-    /// Its length so far, its head included.
+    /// Its present length, its head included.
     fn length(&self) -> usize {
         self.bytes.len() - self.block
     }
 
-    /// Puts an entry into it.
+    /// Adds an entry to it.
     fn entry(&mut self, write: impl FnOnce(&mut Writer)) {
         let mut writer = Writer { bytes: std::mem::take(&mut self.bytes) };
         write(&mut writer);
@@ -583,12 +583,12 @@ impl Output {
         self.entries += 1;
     }
 
-    /// Completes the block that is being filled, if there is anything in it.
+    /// Completes the present block, if it is not empty.
     fn close(&mut self, kind: Kind) -> Result<(), StoreError> {
         if self.entries == 0 { Ok(()) } else { self.section(kind) }
     }
 
-    /// Completes the block that is being filled, even an empty one.
+    /// Completes the present block, even an empty one.
     fn section(&mut self, kind: Kind) -> Result<(), StoreError> {
         let at = self.at();
         block::finish(&mut self.bytes, self.block, kind, self.entries, self.run.incarnation, at);
@@ -634,7 +634,7 @@ impl<const C: usize> Leaves<C> {
         Ok(Leaves { kind, sorted, leaf: LeafWriter::new(), leaves: Vec::new(), entries: 0 })
     }
 
-    /// Writes so many entries; behind the last one, returns the number of leaves and the payload of the fences.
+    /// Writes entries; behind the last one, returns the number of leaves and the payload of the fences.
     fn write(
         &mut self,
         out: &mut Output,
@@ -668,7 +668,7 @@ impl<const C: usize> Leaves<C> {
     }
 }
 
-/// Bytes of a number as the codec writes it.
+/// Encoded length of a number.
 fn varint_length(n: u64) -> usize {
     (64 - (n | 1).leading_zeros()).div_ceil(7) as usize
 }

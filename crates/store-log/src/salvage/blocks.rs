@@ -1,4 +1,4 @@
-//! The whole blocks of a run or of a state, wherever they stand in the file.
+//! The whole blocks of a run or of a state, wherever they are in the file.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::fault::failed;
 use crate::folder::Incarnation;
 use crate::le::{align8, u32_at, u64_at};
 
-/// Behind this come the blocks, in both kinds of files.
+/// Length of the head, before the blocks, in both kinds of files.
 pub(super) const FILE_HEAD: u64 = 64;
 const HEAD: usize = 32;
 const PIECE: usize = 1024 * 1024;
 
-/// A block whose checksum is right and which stands where it says it does.
+/// A block with a correct checksum, at the place that it names.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) at: u64,
@@ -25,7 +25,7 @@ pub(super) struct Block {
     pub(super) payload: Bytes,
 }
 
-/// Reads a file forward. Bytes that are in no block are skipped, and their place is told.
+/// Reads a file forward. Bytes that are in no block are skipped, and their place is recorded.
 #[derive(Debug)]
 pub(super) struct Blocks {
     file: Arc<dyn DiskFile>,
@@ -35,7 +35,7 @@ pub(super) struct Blocks {
     at: u64,
     piece: Bytes,
     piece_at: u64,
-    /// Places from and to which there was no whole block.
+    /// Ranges without a whole block.
     pub(super) gaps: Vec<(u64, u64)>,
 }
 
@@ -88,7 +88,7 @@ impl Blocks {
         Ok(Some(Block { at, kind: bytes[8], entries: u32_at(&bytes, 12), payload }))
     }
 
-    /// So many bytes from where it stands; the file has them.
+    /// Reads bytes at the present position; the file must have them.
     fn bytes(&mut self, length: usize) -> Result<Bytes, StoreError> {
         let skip = self.at.checked_sub(self.piece_at).and_then(|skip| usize::try_from(skip).ok());
         if let Some(skip) = skip.filter(|skip| skip + length <= self.piece.len()) {

@@ -16,16 +16,16 @@ use crate::fault::{Problem, failed};
 use crate::folder::FileNo;
 use crate::state::{self, Lost, State};
 
-/// What was found of the state, with the journal's records in it.
+/// The readable part of the state, with the journal's records folded in.
 #[derive(Debug)]
 pub(super) struct Books {
     ledger: Ledger,
     lost: BTreeMap<FileNo, Lost>,
     /// The last cut.
     pub(super) cut: Lsn,
-    /// Queues of which the state tells.
+    /// Queues in the state.
     known: BTreeSet<QueueName>,
-    /// Whether the state is whole.
+    /// Whether the state is complete.
     whole: bool,
     /// Whether the counts of queues are right.
     exact: bool,
@@ -69,7 +69,7 @@ impl Books {
                     whole = state::is_complete(&seen, &state);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    report.damage.push(Problem::new(&*name, 0, "the state is not there"));
+                    report.damage.push(Problem::new(&*name, 0, "the state is missing"));
                 }
                 Err(error) => return Err(failed("open", &name)(error)),
             }
@@ -96,18 +96,18 @@ impl Books {
         Ok(books)
     }
 
-    /// Only records behind this one are applied to messages: what came before is in the runs, as far as the state tells what of
-    /// them is settled.
+    /// The position behind which records are applied to messages: earlier ones are in the runs, as far as the state
+    /// says which of their rows are settled.
     pub(super) fn fold_from(&self) -> Lsn {
         if self.whole { self.cut } else { Lsn(0) }
     }
 
-    /// What is gone of a run.
+    /// The removed rows of a run.
     pub(super) fn lost_of(&self, no: FileNo) -> Option<&Lost> {
         self.lost.get(&no)
     }
 
-    /// Whether a run counts: without a manifest a whole state says which ones do.
+    /// Whether a run is valid: without a manifest a complete state lists the valid ones.
     pub(super) fn lists(&self, no: FileNo, by: By) -> bool {
         by == By::Manifest || !self.whole || self.lost.contains_key(&no)
     }
@@ -125,7 +125,7 @@ impl Books {
         self.next_id = self.next_id.max(id.saturating_add(1)).max(self.ledger.next_id().0);
     }
 
-    /// Notes how far the journal goes, and the clocks there.
+    /// Records the end of the journal, and the clocks there.
     pub(super) fn note(
         &mut self,
         next: Lsn,
@@ -137,7 +137,7 @@ impl Books {
         self.clock = self.clock.into_iter().chain(clocks).max_by_key(|clock| clock.engine);
     }
 
-    /// Records are missing: the counts of queues say nothing.
+    /// Marks the counts of queues as unreliable, because records are missing.
     pub(super) fn doubt(&mut self) {
         self.exact = false;
     }
@@ -151,18 +151,19 @@ impl Books {
         self.clock
     }
 
-    /// Leaves out ids behind the greatest one known, which is `found` or a greater one.
+    /// Skips ids behind the greatest known one, which is `found` or a greater one.
     pub(super) fn leave_out_ids(&mut self, found: MessageId, ahead: u64) {
         self.next_id = self.next_id.max(found.0.saturating_add(1)).saturating_add(ahead);
     }
 
-    /// Messages that each queue should have; nothing where that is not known.
+    /// The number of messages that each queue should have; empty where that is not known.
     pub(super) fn counts(&self) -> Vec<(QueueName, u64)> {
         let rows = self.ledger.rows().filter(|_| self.exact);
         rows.map(|row| (row.name, row.tally.count())).collect()
     }
 
-    /// The same books without messages. Each message that is put into them is counted as enqueued, so that is taken off.
+    /// The same books without messages. Each message that is put into them is counted as enqueued, so that number is
+    /// subtracted.
     pub(super) fn without_messages(&self) -> Ledger {
         let mut ledger = Ledger::resume(self.applied, self.next_id, self.clock, DueCounts::default());
         for mut row in self.ledger.rows() {

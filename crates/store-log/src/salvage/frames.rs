@@ -19,24 +19,24 @@ pub(super) struct Frames<'a> {
     segments: Vec<Segment>,
     cut: Lsn,
     proven: Lsn,
-    /// The highest epoch that a header tells.
+    /// The highest epoch in a header.
     pub(super) epoch: Epoch,
 }
 
 #[derive(Debug)]
 struct Segment {
-    /// As long as the file is.
+    /// The entry, with the true size of the file.
     entry: SegmentEntry,
     header: Option<Header>,
     first: Lsn,
 }
 
-/// How far the journal goes.
+/// The end of the journal.
 #[derive(Debug)]
 pub(super) struct Visited {
     pub(super) next: Lsn,
     pub(super) clocks: Vec<ClockPair>,
-    /// The anchor told last, if nothing is damaged behind it.
+    /// The last anchor, if nothing behind it is damaged.
     pub(super) anchor: Option<BootAnchor>,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Frames<'a> {
         Ok(Frames { source, segments, cut: listing.cut(), proven, epoch })
     }
 
-    /// Visits the records in their order. Those that cannot be read, and the places of damage, are reported.
+    /// Visits the records in order. Unreadable ones, and damaged places, are reported.
     pub(super) fn visit(
         &self,
         report: &mut SalvageReport,
@@ -102,7 +102,8 @@ impl<'a> Frames<'a> {
         Ok(visited)
     }
 
-    /// Visits a segment up to an LSN; returns the LSN behind what was read, or known to have been there.
+    /// Visits a segment up to an LSN; returns the LSN behind the last record that was read, or is known to have
+    /// existed.
     fn segment(
         &self,
         segment: &Segment,
@@ -184,7 +185,7 @@ impl<'a> Frames<'a> {
         Ok(())
     }
 
-    /// Records from one to before another are lost, unless they are in the runs anyway.
+    /// Reports records from one to before another as lost, unless they are in the runs anyway.
     fn lose(&self, from: Lsn, until: Option<Lsn>, report: &mut SalvageReport) {
         let from = clip(from, self.cut);
         match until {
@@ -208,7 +209,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// The true size of a segment's file, if it is there and has room for frames.
+/// The true size of a segment's file, if it exists and has room for frames.
 fn size_of(source: &Source<'_>, entry: &SegmentEntry) -> Option<u64> {
     use crate::disk::{Access, Disk};
     let file = source.open(&entry.no.segment(), Access::Read).ok()?;

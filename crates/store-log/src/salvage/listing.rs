@@ -1,4 +1,4 @@
-//! Which files of the damaged folder count: as the manifest says, or else as the files say themselves.
+//! The valid files of the damaged folder: by the manifest, or else by the files themselves.
 
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
@@ -12,20 +12,20 @@ use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE};
 use crate::le::u64_at;
 use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
 
-/// What there is to read.
+/// The files to read.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) epoch: Epoch,
     pub(super) proven: Lsn,
     pub(super) segments: Vec<SegmentEntry>,
-    /// Oldest first.
+    /// Runs, oldest first.
     pub(super) runs: Vec<RunEntry>,
     pub(super) state: Option<StateEntry>,
-    /// Whether a manifest says so.
+    /// The source of the list.
     pub(super) by: By,
 }
 
-/// Where a listing is from.
+/// The source of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     Manifest,
@@ -84,7 +84,7 @@ impl Listing {
     }
 }
 
-/// Where the first block of a run or of a state starts.
+/// Start of the first block of a run or of a state.
 const FIRST_BLOCK: usize = 64;
 
 struct Head {
@@ -93,7 +93,7 @@ struct Head {
 }
 
 impl Head {
-    /// Incarnation and position of a run or of a state: as its head says, or as its first block says.
+    /// Incarnation and position of a run or of a state: from its head, or from its first block.
     fn block_file(&self, no: FileNo) -> Option<(Incarnation, Lsn)> {
         if self.bytes.len() < FIRST_BLOCK + 24 {
             return None;

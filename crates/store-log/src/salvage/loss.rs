@@ -1,68 +1,69 @@
-//! What is lost of a damaged folder, or may be.
+//! Losses of a damaged folder, certain or possible.
 
 use std::fmt;
 
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
-/// One thing that is lost, or that may come again because it is.
+/// One loss, or one possible repetition because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Records of the journal: messages put by them are lost, settled by them come again, changed by them are as before.
+    /// Records of the journal: messages put by them are lost, messages settled by them come again, messages changed by
+    /// them are as before.
     Records {
-        /// The first one.
+        /// The first record.
         from: Lsn,
-        /// The last one; `None` if it is not known how many there were.
+        /// The last record; `None` if their number is not known.
         to: Option<Lsn>,
     },
     /// A message of which only changes were found.
     Message {
-        /// Which one.
+        /// The message.
         id: MessageId,
         /// Its queue.
         queue: QueueName,
-        /// When it was due.
+        /// Its due time.
         due: Due,
     },
-    /// Messages that were in a part of a run which cannot be read. A purge may have taken some of them: [`Loss::Missing`] counts.
+    /// Messages in an unreadable part of a run. A purge may have removed some of them: [`Loss::Missing`] counts.
     Ids {
-        /// The first one.
+        /// The first id.
         first: MessageId,
-        /// The last one; all in between are lost, too.
+        /// The last id; all in between are lost, too.
         last: MessageId,
     },
-    /// Some of the lost messages were due in this stretch: [`Loss::Ids`] tells which.
+    /// A range of due times of some of the lost messages: [`Loss::Ids`] names these.
     Due {
         /// The file that had them.
         file: String,
-        /// The first due time of the stretch.
+        /// The first due time of the range.
         from: Due,
-        /// The last one, of the same clock; `None`: it has no end.
+        /// The last one, of the same clock; `None`: the range has no end.
         until: Option<Due>,
     },
     /// Messages of a run of which not even the ids are known.
     Run {
         /// The file.
         file: String,
-        /// How many, if that is known.
+        /// Their number, if it is known.
         messages: Option<u64>,
     },
-    /// What of a run was settled: it may come again.
+    /// The marks of a run's settled messages: these may come again.
     Settled {
         /// The file of the run.
         file: String,
     },
-    /// A message that is as it was before its last change.
+    /// A message that is kept in the state before its last change.
     Stale {
-        /// Which one.
+        /// The message.
         id: MessageId,
         /// Its queue.
         queue: QueueName,
     },
-    /// A message that has no key any more, because a newer one has it.
+    /// A message that has lost its key, because a newer one has it.
     Key {
-        /// Which one.
+        /// The message.
         id: MessageId,
         /// Its queue.
         queue: QueueName,
@@ -71,7 +72,7 @@ pub enum Loss {
         /// The message that has it now.
         holder: MessageId,
     },
-    /// Settings, pauses and totals of queues, but for what the journal says of them.
+    /// Settings, pauses and totals of queues, except for those in the journal.
     Settings {
         /// The file that had them.
         file: String,
@@ -81,24 +82,24 @@ pub enum Loss {
         /// The file that had them.
         file: String,
     },
-    /// By the books a queue has more messages than were found.
+    /// The books count more messages of a queue than were found.
     Missing {
         /// The queue.
         queue: QueueName,
-        /// How many more.
+        /// The difference.
         messages: u64,
     },
-    /// By the books a queue has fewer messages than were found: so many may have been settled.
+    /// The books count fewer messages of a queue than were found: some of these may have been settled.
     Surplus {
         /// The queue.
         queue: QueueName,
-        /// How many fewer.
+        /// The difference.
         messages: u64,
     },
 }
 
 impl Loss {
-    /// The word for it in JSON.
+    /// The name of the kind in JSON.
     pub fn as_str(&self) -> &'static str {
         match self {
             Loss::Records { .. } => "records",
@@ -116,7 +117,7 @@ impl Loss {
         }
     }
 
-    /// A set of ids, in stretches.
+    /// A set of ids, as ranges.
     pub(super) fn of_ids(ids: &RoaringTreemap) -> Vec<Loss> {
         let mut losses: Vec<Loss> = Vec::new();
         for id in ids {

@@ -1,4 +1,4 @@
-//! What the journal says of each message: the last of it counts over whatever a run says.
+//! The journal's state of each message: its last record takes precedence over any run.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ struct Fate {
     /// The record that holds the message, if the journal does.
     put: Option<Lsn>,
     life: Option<Life>,
-    /// A grant behind that.
+    /// A later grant.
     grant: Option<(u32, Lease)>,
     end: End,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It is alive, and the message itself was not met yet.
+    /// It is alive, and was not written yet.
     Open,
     /// It is alive, and was written.
     Written,
@@ -118,18 +118,18 @@ impl Overlay {
         }
     }
 
-    /// Whether what a run says of a message does not count.
+    /// Whether the row of a message in a run is outdated.
     pub(super) fn replaces(&self, id: MessageId) -> bool {
         self.fates.get(&id).is_some_and(|fate| fate.end != End::Open || fate.put.is_some())
     }
 
-    /// Whether a purge took the message out of its run.
+    /// Whether a purge removed the message from its run.
     pub(super) fn purges(&self, id: MessageId, queue: &QueueName) -> bool {
         let takes = |mask: &Mask| id < mask.before && mask.keep.binary_search(&id).is_err();
         self.purges.iter().any(|(of, mask)| of == queue && takes(mask))
     }
 
-    /// Messages that are alive, and of which only changes were met.
+    /// Live messages of which only changes were found.
     pub(super) fn left_over(&self) -> Vec<(MessageId, QueueName, Due)> {
         let open = self.fates.iter().filter(|(_, fate)| fate.end == End::Open);
         open.map(|(id, fate)| (*id, fate.queue.clone(), fate.due)).collect()

@@ -1,4 +1,4 @@
-//! What the whole blocks of one run say. Its tail and its indexes are not needed for that, but for the names of queues.
+//! The content of the whole blocks of one run. Tail and indexes are not needed for it, except for the names of queues.
 
 use bytes::Bytes;
 use duewheel_core::message::Row;
@@ -26,21 +26,21 @@ pub(super) struct Pieces {
     queues: Vec<QueueName>,
     /// Ids of its messages, if they can be read.
     ids: Option<RoaringTreemap>,
-    /// Where its spans start, and with which due time; by place.
+    /// The starts of its spans and their first due times, in order of the starts.
     spans: Vec<(u64, Due)>,
     gaps: Vec<(u64, u64)>,
     removed: RoaringTreemap,
     masks: Vec<(u32, Mask)>,
 }
 
-/// One thing in a run.
+/// One item of a run.
 pub(super) enum Piece {
     /// A message, and the run's number of its queue.
     Message(u32, Row),
     Answer(DedupeRow),
 }
 
-/// How much of a run was met.
+/// How much of a run was read.
 #[derive(Default)]
 struct Met {
     rows: u64,
@@ -53,7 +53,7 @@ struct Met {
 }
 
 impl Pieces {
-    /// Looks at all blocks, and says what is lost. `None` if the file is not there.
+    /// Examines all blocks, and reports losses. `None` if the file does not exist.
     pub(super) fn open(
         source: &Source<'_>,
         entry: &RunEntry,
@@ -65,7 +65,7 @@ impl Pieces {
             if error.kind() != std::io::ErrorKind::NotFound {
                 return Err(failed("open", &name)(error));
             }
-            report.damage.push(Problem::new(&*name, 0, "the run is not there"));
+            report.damage.push(Problem::new(&*name, 0, "the run is missing"));
             report.losses.push(Loss::Run { file: name.clone(), messages: None });
             report.losses.push(Loss::Answers { file: name });
             return Ok(None);
@@ -138,18 +138,18 @@ impl Pieces {
         self.ids.as_ref().and_then(RoaringTreemap::max)
     }
 
-    /// Whether a row counts, by the state.
+    /// Whether a row is live, according to the state.
     pub(super) fn counts(&self, id: MessageId, queue: u32) -> bool {
         !self.removed.contains(id.0) && !self.is_purged(id, queue)
     }
 
-    /// Whether a purge has taken it, by the state: that is final in every run.
+    /// Whether a purge has removed it, according to the state: that is final in every run.
     pub(super) fn is_purged(&self, id: MessageId, queue: u32) -> bool {
         let takes = |mask: &Mask| id < mask.before && mask.keep.binary_search(&id).is_err();
         self.masks.iter().any(|(of, mask)| *of == queue && takes(mask))
     }
 
-    /// Messages that are in the run and count, but for those that were read.
+    /// Live messages of the run, except for those that were read.
     pub(super) fn unread(&self, read: &RoaringTreemap) -> RoaringTreemap {
         match &self.ids {
             Some(ids) => &(ids - read) - &self.removed,
@@ -157,7 +157,7 @@ impl Pieces {
         }
     }
 
-    /// The stretches of due times of which something cannot be read.
+    /// The ranges of due times with unreadable parts.
     pub(super) fn unread_spans(&self, file: &str) -> Vec<Loss> {
         let ends = self.spans.iter().skip(1).map(Some).chain([None]);
         let stretches = self.spans.iter().zip(ends).filter(|((at, _), end)| {
@@ -172,7 +172,7 @@ impl Pieces {
         lost.collect()
     }
 
-    /// Gives the messages and the answers that are in whole blocks.
+    /// Returns the messages and the answers of the whole blocks.
     pub(super) fn visit(
         &self,
         source: &Source<'_>,
@@ -198,7 +198,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// The rows of a block; those that cannot be read are missing, and are told of by their ids.
+    /// The rows of a block; unreadable ones are missing, and are reported by their ids.
     fn rows(&self, block: &Block) -> Vec<(u32, Row)> {
         let mut found = Vec::new();
         let mut rows = Rows::new(&block.payload, block.entries);

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::disk::{Access, Disk, DiskFile, Held, Hold};
 use crate::fault::Problem;
 
-/// Bytes that are given up together when the disk cannot read them.
+/// Number of bytes that are given up together when the disk cannot read them.
 const PAGE: usize = 4096;
 
-/// A disk that refuses to write. What it cannot read is zero, which no checksum takes for data.
+/// A disk that refuses to write. Unreadable bytes are read as zeros, which no checksum accepts.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
     disk: &'a dyn Disk,

@@ -1,4 +1,4 @@
-//! The new folder, written through a store of its own.
+//! The new folder, written through its own store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,9 +20,9 @@ use crate::options::Options;
 use crate::state;
 use crate::store::LogStore;
 
-/// Messages and answers that are written together.
+/// Number of messages and answers that are written together.
 const TOGETHER: usize = 512;
-/// A group is closed when it has so many bytes.
+/// A group is closed when it has this many bytes.
 const GROUP_BYTES: usize = 1024 * 1024;
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -37,7 +37,7 @@ pub(super) struct Target {
     written: Written,
 }
 
-/// What an answer does to one that is there already.
+/// The relation of an answer to an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     /// It is newer.
@@ -46,7 +46,7 @@ pub(super) enum Over {
     Yields,
 }
 
-/// What has been written.
+/// The result of the writes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     pub(super) messages: u64,
@@ -86,7 +86,7 @@ impl Target {
         self.clock
     }
 
-    /// Takes a message; each one once.
+    /// Adds a message; each one once.
     pub(super) fn put(
         &mut self,
         message: Arc<Message>,
@@ -98,7 +98,7 @@ impl Target {
         self.flush_if_due(report)
     }
 
-    /// Takes a remembered answer.
+    /// Adds a remembered answer.
     pub(super) fn answer(
         &mut self,
         row: DedupeRow,
@@ -116,7 +116,7 @@ impl Target {
         self.flush(report)
     }
 
-    /// Writes what was taken.
+    /// Writes everything that was added.
     pub(super) fn flush(&mut self, report: &mut SalvageReport) -> Result<(), StoreError> {
         let mut records = self.settle_keys(report)?;
         for row in std::mem::take(&mut self.rows) {
@@ -148,7 +148,7 @@ impl Target {
         self.store.append(&group)
     }
 
-    /// Of messages that have one key the newest keeps it. Returns what is to be said again of those that are written already.
+    /// Resolves messages that have one key: the newest keeps it. Returns the rows that must be written again.
     fn settle_keys(&mut self, report: &mut SalvageReport) -> Result<Vec<Record>, StoreError> {
         let keys: BTreeSet<(QueueName, Key)> = self.rows.iter().filter_map(held).collect();
         let mut found = Found::default();
@@ -185,7 +185,7 @@ impl Target {
             .collect())
     }
 
-    /// The answers to write: of two for one `dedupe_id` the newer.
+    /// The answers to write: the newer of two for one `dedupe_id`.
     fn new_answers(&mut self) -> Result<Vec<DedupeRow>, StoreError> {
         let answers = std::mem::take(&mut self.answers);
         let name = |row: &DedupeRow| (row.queue.clone(), row.dedupe_id.clone());

@@ -1,14 +1,14 @@
 //! Crashes at every step: of appending, of preparing segments, of flushes and merges, of opening itself.
 //!
-//! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill -9
-//! with everything that was written.
+//! After each one the folder must open, with whole groups, in order, and with everything that was durable; after kill
+//! -9 with everything that was written.
 
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_core::store::{Found, Lookups, Store};
+use duewheel_core::store::{Found, Lookups, Progress, Store};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::disk::Disk;
-use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
+use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked, verify_on};
 
 use crate::rig::{self, assert_is, by_hand, open, seeds, work_all};
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
@@ -32,6 +32,8 @@ struct Seen {
     /// Opened with the remains of a flush or a merge that no manifest lists.
     half_made: u64,
     unproven: u64,
+    /// Groups that waited for the next segment.
+    waited: u64,
     lost: usize,
 }
 
@@ -44,7 +46,8 @@ impl Seen {
                 && self.flushes > 50
                 && self.merges > 10
                 && self.half_made > 20
-                && self.unproven > 50,
+                && self.unproven > 50
+                && self.waited > 20,
             "{self:?}"
         );
     }
@@ -60,7 +63,8 @@ fn work(
     seen: &mut Seen,
 ) {
     let sync = if dice.once_in(4) { SyncMode::Buffered } else { SyncMode::Fsync };
-    let Ok(mut store) = open(disk, Options { sync, ..by_hand() }) else { return };
+    let at_segment_end = if dice.once_in(2) { AtSegmentEnd::GoOn } else { AtSegmentEnd::Wait };
+    let Ok(mut store) = open(disk, Options { sync, at_segment_end, ..by_hand() }) else { return };
     let recovered = store.recovered();
     let last = Lsn(recovered.next_lsn.0 - 1);
     assert!(last >= known.durable, "opened at {last:?}, {:?} was durable", known.durable);
@@ -73,7 +77,7 @@ fn work(
             0..=3 => {
                 let group = history.group(12);
                 let appended = store.append(&group);
-                if appended.is_ok() {
+                if appended.is_ok() && at_segment_end == AtSegmentEnd::Wait {
                     known.written = group.last();
                 }
                 appended
@@ -96,9 +100,12 @@ fn work(
             }
             _ => store.idle(history.tick()),
         };
-        // What buffered calls durable survives kill -9, not a power loss.
-        if let (Ok(progress), SyncMode::Fsync) = (store.progress(), sync) {
-            known.durable = progress.durable;
+        if let Ok(progress) = store.progress() {
+            known.written = known.written.max(progress.written);
+            // What buffered calls durable survives kill -9, not a power loss.
+            if sync == SyncMode::Fsync {
+                known.durable = progress.durable;
+            }
         }
         if done.is_err() {
             break;
@@ -109,8 +116,11 @@ fn work(
     seen.reused += figure("segments_reused_total");
     seen.flushes += figure("flushes_total");
     seen.merges += figure("merges_total");
-    if dice.once_in(3) && store.close(history.tick()).is_ok() {
-        known.durable = known.written;
+    seen.waited += figure("groups_waited_total");
+    if dice.once_in(3)
+        && let Ok(Progress { written, durable, .. }) = store.close(history.tick())
+    {
+        *known = Known { written, durable };
     }
 }
 
@@ -226,8 +236,8 @@ fn a_crash_loop_does_not_eat_the_disk() {
     assert!(largest <= 8, "{largest} segments");
 }
 
-/// A copy of the disk on which opening was halted at its `call`-th call that changes something; `None` if it needs no more of them, and
-/// then it was more than `least`.
+/// A copy of the disk on which opening was halted at its `call`-th call that changes something; `None` if it needs no
+/// more of them, and then it was more than `least`.
 fn halted_opening(disk: &SimDisk, call: u64, least: u64) -> Option<SimDisk> {
     let disk = disk.copy();
     let calls = disk.calls();
@@ -248,9 +258,9 @@ fn assert_keeps(disk: &SimDisk, upto: Lsn, history: &History, what: &str) {
     assert_is(&mut store, &recovered, history, what);
 }
 
-/// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on the
-/// disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header was
-/// gone, a later segment was in use, and the folder was refused as damaged.
+/// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on
+/// the disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header
+/// was gone, a later segment was in use, and the folder was refused as damaged.
 #[test]
 fn a_header_read_from_the_page_cache_is_made_durable() {
     let disk = SimDisk::new(1);
@@ -275,10 +285,10 @@ fn a_header_read_from_the_page_cache_is_made_durable() {
     }
 }
 
-/// Story: an owner was killed while it took a folder over, when it had written the header of its segment and not yet synced it.
-/// That header says that the groups copied before it are durable, which is true, and the next owner took it for proof that the
-/// header is on the disk, too. It listed a segment of its own behind it, and then the power failed. Found by a disk whose cache
-/// outlives the process.
+/// Story: an owner was killed while it took a folder over, when it had written the header of its segment and not yet
+/// synced it. That header says that the groups copied before it are durable, which is true, and the next owner took it
+/// for proof that the header is on the disk, too. It listed a segment of its own behind it, and then the power failed.
+/// Found by a disk whose cache outlives the process.
 #[test]
 fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
     let disk = SimDisk::new(1);
@@ -303,9 +313,9 @@ fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
     }
 }
 
-/// Story: an owner was killed when it had renamed a new manifest into its place, and not yet made that name durable. The next owner
-/// read it in the page cache, and removed the files that it does not list. Then the power failed: the old manifest was back,
-/// and what it lists was gone. Found by chains of crashes on the same disk.
+/// Story: an owner was killed when it had renamed a new manifest into its place, and not yet made that name durable.
+/// The next owner read it in the page cache, and removed the files that it does not list. Then the power failed: the
+/// old manifest was back, and what it lists was gone. Found by chains of crashes on the same disk.
 #[test]
 fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
     let mut seen = Seen::default();
@@ -343,8 +353,8 @@ fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
 }
 
 /// Story: an owner copies the unproven groups into the segment it has chosen, and the power fails before that segment's
-/// header is written. The old copies are lost, the new ones are not. The next owner chooses the same segment and writes a
-/// group of its own over the first copy; the second copy stands right behind it, whole, and with the LSN that is due.
+/// header is written. The old copies are lost, the new ones are not. The next owner chooses the same segment and writes
+/// a group of its own over the first copy; the second copy stands right behind it, whole, and with the LSN that is due.
 #[test]
 fn copies_of_an_attempt_that_failed_do_not_come_back() {
     let group = |lsn: u64, id: u64| Group {

@@ -28,7 +28,8 @@ enum End {
     Killed,
 }
 
-/// So many bytes of frames in one segment, with nothing else in the folder: no run, and what is kept in memory is not cut.
+/// So many bytes of frames in one segment, with nothing else in the folder: no run, and what is kept in memory is not
+/// cut.
 fn one_segment(end: End) -> Healthy {
     let bytes = test_bytes();
     let options = Options {
@@ -54,7 +55,8 @@ fn one_segment(end: End) -> Healthy {
     healthy
 }
 
-/// Runs, a state, sealed segments, one in use, and prepared ones that were used before; together so many bytes at least.
+/// Runs, a state, sealed segments, one in use, and prepared ones that were used before; together so many bytes at
+/// least.
 fn many_files(end: End) -> Healthy {
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, by_hand(), History::new(6));
@@ -378,8 +380,8 @@ fn the_segment_size_may_be_changed() {
     }
 }
 
-/// Story: a message that a record changes and that no run and no older record has was left out of every answer, and of the run that
-/// the change was flushed to: damage that hides a message in a run would have lost it without a word.
+/// Story: a message that a record changes and that no run and no older record has was left out of every answer, and of
+/// the run that the change was flushed to: damage that hides a message in a run would have lost it without a word.
 #[test]
 fn a_change_of_a_message_that_is_nowhere_is_damage() {
     for flushed in [false, true] {

@@ -58,8 +58,9 @@ fn a_failed_write_ends_the_store() {
     rig.assert_is("reopened");
 }
 
-/// Story (PostgreSQL, 2018): after a failed fsync the kernel marks the pages clean; the next fsync succeeds and the data
-/// is nowhere. So no sync is tried twice, and what a new owner reads from the page cache it writes again elsewhere.
+/// Story (PostgreSQL, 2018): after a failed fsync the kernel marks the pages clean; the next fsync succeeds and the
+/// data is nowhere. So no sync is tried twice, and what a new owner reads from the page cache it writes again
+/// elsewhere.
 #[test]
 fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
     let disk = SimDisk::new(2);
@@ -100,8 +101,8 @@ fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
     rig.assert_is("reopened");
 }
 
-/// Each call of the disk fails once: those that change it as if it were broken and as if it were full, and those that only
-/// look. The store goes on or ends; nothing durable is ever missing.
+/// Each call of the disk fails once: those that change it as if it were broken and as if it were full, and those that
+/// only look. The store goes on or ends; nothing durable is ever missing.
 #[test]
 fn every_call_may_fail() {
     for (plan, all) in [
@@ -238,7 +239,8 @@ fn a_read_error_of_one_look_up_does_not_end_the_store() {
     rig.assert_reopens(&disk, by_hand());
 }
 
-/// Story: a block of a page that the disk would not give (EIO) ended the store, and again at each next owner, who asked for the same page.
+/// Story: a block of a page that the disk would not give (EIO) ended the store, and again at each next owner, who asked
+/// for the same page.
 #[test]
 fn a_read_error_of_one_page_does_not_end_the_store() {
     let disk = SimDisk::new(9);
@@ -441,8 +443,8 @@ fn a_sync_covers_what_was_written_before_it_began() {
     assert_eq!(figure(&rig, "syncs_total"), syncs + 2);
 }
 
-/// Story: a manifest was renamed, and the sync of its folder failed. Taking that for "not replaced" would remove the run
-/// that the manifest on the disk already lists.
+/// Story: a manifest was renamed, and the sync of its folder failed. Taking that for "not replaced" would remove the
+/// run that the manifest on the disk already lists.
 #[test]
 fn background_work_may_fail_at_every_call() {
     for what in ["flush", "merge", "prepare"] {

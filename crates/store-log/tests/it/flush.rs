@@ -281,8 +281,8 @@ fn bodies_come_back_byte_for_byte_through_patches() {
     check(&mut open(&disk, options).expect("open"));
 }
 
-/// Story: a page is asked for, and before it is fetched its messages are changed, cut off, flushed and merged. Nothing of
-/// what did not change may be missing or twice.
+/// Story: a page is asked for, and before it is fetched its messages are changed, cut off, flushed and merged. Nothing
+/// of what did not change may be missing or twice.
 #[test]
 fn a_page_is_right_whatever_happens_until_it_is_fetched() {
     for seed in 0..times(40) {
@@ -339,8 +339,8 @@ fn a_page_is_right_whatever_happens_until_it_is_fetched() {
     }
 }
 
-/// Story: a page that leaves queues out read and threw away what their blocks share with each other, until it was full or the sequence was at
-/// its end; every other page waited behind it.
+/// Story: a page that leaves queues out read and threw away what their blocks share with each other, until it was full
+/// or the sequence was at its end; every other page waited behind it.
 #[test]
 fn a_page_that_leaves_queues_out_ends_when_it_has_read_enough() {
     let disk = SimDisk::new(3);

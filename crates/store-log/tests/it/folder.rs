@@ -157,8 +157,8 @@ fn dropping_stops_all_work() {
 }
 
 /// Marks prove what is durable and note the clocks, after a rest and not before; a stepped clock is noted at once.
-/// Story: of an idle server whose wall clock was slewed forward 100 ms could go unnoted. Whoever started the machine again counted them as
-/// downtime, and showed delayed messages as much too early.
+/// Story: of an idle server whose wall clock was slewed forward 100 ms could go unnoted. Whoever started the machine
+/// again counted them as downtime, and showed delayed messages as much too early.
 #[test]
 fn a_slew_of_the_wall_clock_is_noted_before_it_comes_to_much() {
     use duewheel_core::record::ClockPair;

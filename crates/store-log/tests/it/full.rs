@@ -99,9 +99,9 @@ fn room_comes_back(rig: &mut Rig, what: &str) {
     panic!("{what}: no room: {:?}", rig.store.figures());
 }
 
-/// Story: a disk was filled with messages until none was accepted any more, and everything was purged. The flush that was due
-/// found no room; it had folded the books in before it failed, which barred merges; and the purge stood in the memtable behind
-/// it. The runs, of which nothing counted any more, stayed for ever.
+/// Story: a disk was filled with messages until none was accepted any more, and everything was purged. The flush that
+/// was due found no room; it had folded the books in before it failed, which barred merges; and the purge stood in the
+/// memtable behind it. The runs, of which nothing counted any more, stayed for ever.
 #[test]
 fn a_purge_of_everything_makes_room() {
     let mut full = 0;
@@ -152,8 +152,8 @@ fn cancels_of_everything_make_room() {
     }
 }
 
-/// Story: groups were bounded by a count of records. With large bodies they were many times what the store had agreed to, and the
-/// append failed on a disk that was nearly full, which ended the store.
+/// Story: groups were bounded by a count of records. With large bodies they were many times what the store had agreed
+/// to, and the append failed on a disk that was nearly full, which ended the store.
 #[test]
 fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
     let agreed = 3 * 1024;
@@ -192,8 +192,8 @@ fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
     assert!(taken > 1_000 && full > 500, "{taken} {full}");
 }
 
-/// Story: with segments smaller than `max_group_bytes` a group of the agreed size got a segment made to its measure, inside the
-/// append, and on a disk that was nearly full the append failed, although there was `Room::Enough`.
+/// Story: with segments smaller than `max_group_bytes` a group of the agreed size got a segment made to its measure,
+/// inside the append, and on a disk that was nearly full the append failed, although there was `Room::Enough`.
 #[test]
 fn the_agreed_size_fits_one_segment_however_small_that_is() {
     let (mut taken, mut full) = (0, 0);
@@ -252,8 +252,8 @@ fn cold(rig: &mut Rig, count: usize, body: usize) {
     while hands.flush() == Worked::Done {}
 }
 
-/// Story: a change of a message that is in a run is a record of some bytes, and its flush writes the whole body again; nothing
-/// reckoned with that. Messages that were cold and large were postponed until no flush could ever be written.
+/// Story: a change of a message that is in a run is a record of some bytes, and its flush writes the whole body again;
+/// nothing reckoned with that. Messages that were cold and large were postponed until no flush could ever be written.
 #[test]
 fn changes_of_cold_messages_cannot_take_more_than_there_is() {
     let (mut bounded, mut changes) = (0, 0);
@@ -308,8 +308,8 @@ fn a_neighbour_that_fills_the_disk_is_noticed() {
     rig.assert_reopens(&disk, by_hand());
 }
 
-/// Story: a flush had folded the books in and then failed; merges waited for its next attempt, for ever on a disk that only they
-/// could have emptied. And what it had folded in must not be in what a merge writes meanwhile.
+/// Story: a flush had folded the books in and then failed; merges waited for its next attempt, for ever on a disk that
+/// only they could have emptied. And what it had folded in must not be in what a merge writes meanwhile.
 #[test]
 fn a_flush_that_fails_midway_bars_no_merge() {
     let (mut failed, mut merged) = (0, 0);
@@ -394,8 +394,8 @@ fn memory_is_bounded_while_a_flush_finds_no_room() {
     rig.assert_reopens(&disk, options);
 }
 
-/// Story: a manifest that found no room took the blocks that were kept aside, and the store went on counting on them: it said that there was room
-/// for a state file of which nobody kept any.
+/// Story: a manifest that found no room took the blocks that were kept aside, and the store went on counting on them:
+/// it said that there was room for a state file of which nobody kept any.
 #[test]
 fn what_a_manifest_has_taken_of_the_reserve_is_not_counted_on() {
     let mut taken = 0;

@@ -344,8 +344,8 @@ fn state_bytes() {
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
         "64772d7374617465 04000000 9ce126f7 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
-        // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what waits
-        // is due (doublings, columns of either class).
+        // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what
+        // waits is due (doublings, columns of either class).
         "fe7a68c6 0a000000 01000000 01000000 INC 4000000000000000",
         "09 03 01 02828004 000000 000000000000",
         // Two queues: name, settings, pause, totals, tally (waiting, leased, dead: count and weight), its due times.

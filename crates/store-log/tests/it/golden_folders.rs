@@ -1,4 +1,5 @@
-//! Data folders of each released format, as they were written then. Every later build opens them and finds exactly what was put.
+//! Data folders of each released format, as they were written then. Every later build opens them and finds exactly what
+//! was put.
 //!
 //! `tests/golden/<format>/<shape>/data` is the folder, and `expected.txt` beside it says what is in it. They are never
 //! changed. A new format gets new ones from [`writes_the_folders_of_this_format`].
@@ -137,7 +138,8 @@ fn answer(row: &DedupeRow) -> String {
     )
 }
 
-/// Everything that a store has: its own answers to every question of the interface. `answers` are looked up, since no page lists them.
+/// Everything that a store has: its own answers to every question of the interface. `answers` are looked up, since no
+/// page lists them.
 fn dump(store: &mut LogStore, recovered: &Recovered, answers: &[(QueueName, Box<str>)]) -> String {
     let mut lines =
         vec![format!("next id {}", recovered.next_id), format!("next lsn {}", recovered.next_lsn.0)];
@@ -274,7 +276,8 @@ fn the_folders_of_every_format_open() {
     assert!(golden().join(NOW).is_dir(), "this format has its golden folders");
 }
 
-/// A folder of a version that is not known yet is refused in words by each kind of file that says its version, and is not touched.
+/// A folder of a version that is not known yet is refused in words by each kind of file that says its version, and is
+/// not touched.
 #[test]
 fn a_newer_format_is_refused_in_words() {
     let shape = golden().join(NOW).join("merged");
@@ -534,7 +537,8 @@ enum Left {
     Killed,
 }
 
-/// Writes one shape: what `fill` appends, then what a build of today finds in it. So many `records` are cut off at half of their number.
+/// Writes one shape: what `fill` appends, then what a build of today finds in it. So many `records` are cut off at half
+/// of their number.
 fn write_shape(
     shape: &str,
     records: u64,

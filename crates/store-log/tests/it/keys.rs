@@ -81,8 +81,9 @@ fn found(rig: &mut Rig) -> Vec<(u64, Kind)> {
     found.rows.iter().map(|row| (row.message.id.0, row.life.stage.kind())).collect()
 }
 
-/// Story: of the dead messages of a key in a run the newest 128 were looked at when something newer might hide some. One behind
-/// them that was redriven, and whose change was still in memory, was not seen: its key looked free, and a second message got it.
+/// Story: of the dead messages of a key in a run the newest 128 were looked at when something newer might hide some.
+/// One behind them that was redriven, and whose change was still in memory, was not seen: its key looked free, and a
+/// second message got it.
 #[test]
 fn a_redriven_message_holds_its_key_however_many_dead_are_newer() {
     let (_disk, mut rig) = dead_in_a_run();

@@ -10,7 +10,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Due, Lsn, QueueName};
 use duewheel_store_log::disk::Disk;
-use duewheel_store_log::{Hands, LogStore, Options, Worked, Workers};
+use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers};
 
 /// Segments so small that a few groups fill one, and a journal budget to match; few runs, so that they are merged.
 pub(crate) fn small() -> Options {
@@ -32,8 +32,8 @@ pub(crate) fn times(often: u64) -> u64 {
     often * factor.unwrap_or(1)
 }
 
-/// The seeds of a test that a long run splits: as many as [`times`] says, behind those of the first `DUEWHEEL_TEST_FIRST` (0)
-/// parts of a run with `DUEWHEEL_TEST_TIMES=1`.
+/// The seeds of a test that a long run splits: as many as [`times`] says, behind those of the first
+/// `DUEWHEEL_TEST_FIRST` (0) parts of a run with `DUEWHEEL_TEST_TIMES=1`.
 pub(crate) fn seeds(often: u64) -> std::ops::Range<u64> {
     let first = std::env::var("DUEWHEEL_TEST_FIRST").ok().and_then(|first| first.parse::<u64>().ok());
     let first = often * first.unwrap_or(0);
@@ -47,7 +47,7 @@ pub(crate) fn test_bytes() -> u64 {
 }
 
 pub(crate) fn by_hand() -> Options {
-    Options { workers: Workers::ByHand, ..small() }
+    Options { workers: Workers::ByHand, at_segment_end: AtSegmentEnd::Wait, ..small() }
 }
 
 pub(crate) fn open(disk: &(impl Disk + Clone + 'static), options: Options) -> Result<LogStore, StoreError> {

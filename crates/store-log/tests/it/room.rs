@@ -193,8 +193,8 @@ fn the_store_is_busy_while_a_flush_is_behind() {
     crate::rig::assert_rows(&mut rig.store, &rig.history, &model, "after the flushes");
 }
 
-/// Story: a merge had written its output until the disk was full, and the flush that would have given segments back found
-/// no room either. A merge gives way: it never takes the room of the flushes to come, or gives it back.
+/// Story: a merge had written its output until the disk was full, and the flush that would have given segments back
+/// found no room either. A merge gives way: it never takes the room of the flushes to come, or gives it back.
 #[test]
 fn a_merge_never_keeps_a_flush_from_its_room() {
     let (mut under_way, mut full) = (0, 0);
@@ -239,9 +239,9 @@ fn a_merge_never_keeps_a_flush_from_its_room() {
     assert!(full > 3 && under_way > 3, "{full} flushes found no room, {under_way} merges were under way");
 }
 
-/// Story: a disk was full of runs in which nearly nothing counted any more, and stayed full: a merge was begun only with room for
-/// all that it would read, and on top of what the next flushes were promised. Found by the test that fills a small tmpfs with
-/// messages and removes them.
+/// Story: a disk was full of runs in which nearly nothing counted any more, and stayed full: a merge was begun only
+/// with room for all that it would read, and on top of what the next flushes were promised. Found by the test that
+/// fills a small tmpfs with messages and removes them.
 #[test]
 fn a_disk_that_is_full_of_what_counts_no_more_is_emptied() {
     let options = Options {

@@ -90,7 +90,8 @@ fn a_healthy_folder_comes_out_whole_with_nothing_on_the_list() {
     assert!(recovered.epoch.0 > 65_536, "no lease token of the old folder is given again");
 }
 
-/// Story: the anchor of the boot was left behind, so the new folder took its downtime from the wall clock even on the same boot.
+/// Story: the anchor of the boot was left behind, so the new folder took its downtime from the wall clock even on the
+/// same boot.
 #[test]
 fn the_anchor_of_the_boot_is_kept() {
     let disk = SimDisk::new(3);
@@ -173,7 +174,8 @@ fn indexes_and_footer_of_a_run_are_not_needed() {
     assert_eq!(rows, history.model().rows());
 }
 
-/// The groups behind the cut that the used segments hold: the file, where the frame starts, its first LSN and its records.
+/// The groups behind the cut that the used segments hold: the file, where the frame starts, its first LSN and its
+/// records.
 fn groups(disk: &SimDisk) -> Vec<(String, usize, u64, u64)> {
     let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     let small = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));

@@ -157,7 +157,8 @@ fn a_real_folder_is_verified_and_others_are_told_apart() {
     );
 }
 
-/// Story: the fuzzer gave the last epoch that there is. The folder was refused when it was opened, and `verify` found nothing.
+/// Story: the fuzzer gave the last epoch that there is. The folder was refused when it was opened, and `verify` found
+/// nothing.
 #[test]
 fn a_folder_that_no_owner_can_open_any_more_is_no_healthy_one() {
     let disk = healthy();

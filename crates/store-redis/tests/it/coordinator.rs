@@ -20,8 +20,9 @@ fn candidate(name: &str) -> Candidate {
     Candidate { name: name.into(), advertise, shards_if_new: 4, settle_delay: Duration::ZERO }
 }
 
-/// Story: a server of Redis Cluster hung without closing its connections. Each call waited for the hung one, gave up as a whole, and left the dead
-/// connection and the old masters for the next; so beats and owners were gone for every node, also when a replica had taken its place. Found by review.
+/// Story: a server of Redis Cluster hung without closing its connections. Each call waited for the hung one, gave up as
+/// a whole, and left the dead connection and the old masters for the next; so beats and owners were gone for every
+/// node, also when a replica had taken its place. Found by review.
 #[test]
 fn a_master_that_hangs_is_left_for_its_replica() {
     let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");

@@ -129,8 +129,8 @@ fn a_server_that_stands_still_past_the_lease_ends_the_reign() {
     );
 }
 
-/// Story: a failover that loses writes may bring back an owner that others have replaced, with a lease that runs. Here the server
-/// itself is set back to an earlier state while the old owner's connection stays.
+/// Story: a failover that loses writes may bring back an owner that others have replaced, with a lease that runs. Here
+/// the server itself is set back to an earlier state while the old owner's connection stays.
 #[test]
 fn an_owner_that_a_rolled_back_state_names_is_fenced() {
     let (redis, copy) = (server(), server());
@@ -195,8 +195,9 @@ fn an_owner_that_a_rolled_back_state_names_is_fenced() {
     durable(&mut newest, next.last());
 }
 
-/// This process remembers its epochs; another one has only the server. So what counts here is that an epoch is the time at which it was
-/// given: each reign is longer than a second, so none is ahead of the clock, and what is set back is behind it.
+/// This process remembers its epochs; another one has only the server. So what counts here is that an epoch is the time
+/// at which it was given: each reign is longer than a second, so none is ahead of the clock, and what is set back is
+/// behind it.
 #[test]
 fn a_copy_that_was_restored_gives_no_epoch_again() {
     const FIRST_EPOCH: u64 = 1_577_836_800;
@@ -228,8 +229,8 @@ fn a_copy_that_was_restored_gives_no_epoch_again() {
     assert!(seen.iter().all(|before| *before < epoch), "{seen:?} {epoch}");
 }
 
-/// Story: a run on real servers in which two nodes had a shard within one second, and Redis was set back in between: the second one had
-/// the first one's epoch, and gave its lease tokens and its ids again.
+/// Story: a run on real servers in which two nodes had a shard within one second, and Redis was set back in between:
+/// the second one had the first one's epoch, and gave its lease tokens and its ids again.
 #[test]
 fn two_reigns_of_one_second_share_no_token_and_no_id() {
     let redis = server();
@@ -307,8 +308,8 @@ fn flushed_scripts_are_no_matter() {
     durable(&mut store, history.model().applied());
 }
 
-/// Story: the owner renews, and the renewal is lost with the master that had it. The state that is left says that the lease has run
-/// out; the owner is still sure of it.
+/// Story: the owner renews, and the renewal is lost with the master that had it. The state that is left says that the
+/// lease has run out; the owner is still sure of it.
 #[test]
 fn a_lease_whose_renewal_may_be_lost_is_waited_for() {
     let redis = server();
@@ -333,7 +334,8 @@ fn a_lease_whose_renewal_may_be_lost_is_waited_for() {
     assert!(RedisStore::open(&options, SHARD, Arc::new(|| {})).is_ok());
 }
 
-/// A history that the old owner goes on with while a new one has the shard changes nothing, in whatever order their requests come.
+/// A history that the old owner goes on with while a new one has the shard changes nothing, in whatever order their
+/// requests come.
 #[test]
 fn of_two_owners_one_writes() {
     let redis = server();

@@ -217,7 +217,7 @@ fn a_master_that_cannot_be_asked_is_said_and_not_refused() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).unwrap();
     cluster.pause(1).unwrap();
     let options = of_cluster(&cluster).lease(Duration::from_secs(1)).unwrap();
-    let away = format!("127.0.0.1:{}: how it keeps what it is told is not known", cluster.node(1).port());
+    let away = format!("127.0.0.1:{}: how safely it keeps changes is not known", cluster.node(1).port());
     // Until the others take it for dead, they name it as a master; then nobody has its slots.
     says(&options, Weight::Danger, &away);
     says(&options, Weight::Note, "appendfsync always");
@@ -310,8 +310,8 @@ fn what_redis_refuses_before_it_begins_was_not_applied() {
     }
 }
 
-/// Story: what moves no position was told as a group is when Redis refused it, as if nothing behind it could be applied. A group behind it may
-/// be, when the refusal passes in between.
+/// Story: what moves no position was told as a group is when Redis refused it, as if nothing behind it could be
+/// applied. A group behind it may be, when the refusal passes in between.
 #[test]
 fn a_refused_note_of_the_clock_says_nothing_of_the_groups_behind_it() {
     let redis = server();

@@ -267,9 +267,9 @@ fn books_agree_with_the_model_wherever_they_were_written() {
     }
 }
 
-/// Story: a queue that was emptied after the last checkpoint was in the books there and not in the memory of the next owner, so the
-/// next checkpoint did not delete it; it came back at the opening after that, with its settings and with messages that were no more.
-/// Found by the model's random histories, on Valkey.
+/// Story: a queue that was emptied after the last checkpoint was in the books there and not in the memory of the next
+/// owner, so the next checkpoint did not delete it; it came back at the opening after that, with its settings and with
+/// messages that were no more. Found by the model's random histories, on Valkey.
 #[test]
 fn a_queue_that_went_before_a_kill_does_not_come_back_after_the_next_checkpoint() {
     let redis = server();
@@ -347,11 +347,13 @@ fn many_of_one_millisecond_are_paged() {
     }
 }
 
-/// Story: while a page searched for its place among very many messages of one ms, consumers acked those before it; the ranks moved, and the page
-/// began some messages too late. These were neither loaded nor granted until the shard was opened again. Found by review.
+/// Story: while a page searched for its place among very many messages of one ms, consumers acked those before it; the
+/// ranks moved, and the page began some messages too late. These were neither loaded nor granted until the shard was
+/// opened again. Found by review.
 ///
-/// And another: with more than a thousand groups under way the connection had no room for the next, and what stood in line for it left the line in another
-/// order; Redis refused that as a gap, and the shard was fenced for nothing. Found by this test.
+/// And another: with more than a thousand groups under way the connection had no room for the next, and what stood in
+/// line for it left the line in another order; Redis refused that as a gap, and the shard was fenced for nothing. Found
+/// by this test.
 #[test]
 fn pages_among_many_of_one_time_skip_none_while_those_before_them_go() {
     const MANY: u64 = 40_000;
@@ -402,8 +404,8 @@ fn pages_among_many_of_one_time_skip_none_while_those_before_them_go() {
     assert!(gone > 100, "{gone} went meanwhile");
 }
 
-/// Story: a purge was sent right behind a group that Redis then refused for want of memory. The purge was refused, too, but the sweep was under way
-/// already, and deleted what nobody had purged. Found by review.
+/// Story: a purge was sent right behind a group that Redis then refused for want of memory. The purge was refused, too,
+/// but the sweep was under way already, and deleted what nobody had purged. Found by review.
 #[test]
 fn a_purge_that_was_refused_is_not_swept() {
     let redis =
@@ -432,8 +434,8 @@ fn a_purge_that_was_refused_is_not_swept() {
     assert_eq!(open(&options).recovered().queues[0].tally.count(), MANY);
 }
 
-/// What a full group of the policy costs: the server does nothing else meanwhile. A figure for the documents, and a limit that only a
-/// mistake reaches.
+/// What a full group of the policy costs: the server does nothing else meanwhile. A figure for the documents, and a
+/// limit that only a mistake reaches.
 #[test]
 fn a_full_group_is_one_step() {
     let redis = server();
@@ -457,8 +459,8 @@ fn a_full_group_is_one_step() {
     assert_eq!(found.rows, expected.rows);
 }
 
-/// Story: a benchmark sent groups faster than they went out. The runtime let a task that had worked for long enough wait, and woke what
-/// had waited in the opposite order, so a group overtook the one before and was refused as a gap.
+/// Story: a benchmark sent groups faster than they went out. The runtime let a task that had worked for long enough
+/// wait, and woke what had waited in the opposite order, so a group overtook the one before and was refused as a gap.
 #[test]
 fn groups_under_way_stay_in_order() {
     let redis = server();

@@ -204,8 +204,8 @@ fn a_node_joins_when_as_many_replicas_know_as_the_options_say() {
     assert!(known, "the replica has it when the node is told");
 }
 
-/// Story: heads of an earlier version do not say how many shards there are, so `cluster reset` believed `--shards`: with too small a
-/// number the shards beyond it, and all that they hold, were out of everybody's sight.
+/// Story: heads of an earlier version do not say how many shards there are, so `cluster reset` believed `--shards`:
+/// with too small a number the shards beyond it, and all that they hold, were out of everybody's sight.
 #[test]
 fn a_reset_leaves_no_shard_of_an_earlier_version_out() {
     let redis = server();

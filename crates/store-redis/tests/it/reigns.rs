@@ -21,8 +21,8 @@ fn head(redis: &Redis, field: &str) -> Option<u64> {
     redis.command(&["HGET", "{duewheel:3}:head", field]).expect("a reply").number()
 }
 
-/// Story: a failover took the last second of enqueues with it, and the next owner gave their ids to other messages: a cancel by an id
-/// of before would have met a stranger. Found by the test that sets a store back.
+/// Story: a failover took the last second of enqueues with it, and the next owner gave their ids to other messages: a
+/// cancel by an id of before would have met a stranger. Found by the test that sets a store back.
 #[test]
 fn an_id_that_may_have_been_given_is_not_given_again() {
     let redis = server();
@@ -97,8 +97,8 @@ fn a_clean_end_counts_for_the_same_master_alone() {
     assert!(next >= by_time(&redis) - (60 << 22), "{next}");
 }
 
-/// Story: a replica that died in silence counted as one that must know of a new owner, for the minute until its master missed it; nobody could take a shard
-/// of that master meanwhile. Found by review.
+/// Story: a replica that died in silence counted as one that must know of a new owner, for the minute until its master
+/// missed it; nobody could take a shard of that master meanwhile. Found by review.
 #[test]
 fn a_replica_that_is_not_heard_of_keeps_nobody_from_a_shard() {
     let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
@@ -112,8 +112,9 @@ fn a_replica_that_is_not_heard_of_keeps_nobody_from_a_shard() {
     cluster.resume(replica).unwrap();
 }
 
-/// Story: Redis had carried an acquire out, and the connection broke before its reply. The next try of the same process was told that somebody had the shard: itself,
-/// in a reign of which it knew nothing, until the end of the lease. Found by review.
+/// Story: Redis had carried an acquire out, and the connection broke before its reply. The next try of the same process
+/// was told that somebody had the shard: itself, in a reign of which it knew nothing, until the end of the lease. Found
+/// by review.
 #[test]
 fn an_acquire_whose_reply_is_lost_keeps_its_own_process_from_nothing() {
     let redis = server();
@@ -132,8 +133,8 @@ fn an_acquire_whose_reply_is_lost_keeps_its_own_process_from_nothing() {
     assert!(u64::from(recovered.epoch.0) > lost, "{recovered:?}");
 }
 
-/// Story: the time that a shard was without an owner was the difference of two nodes' wall clocks; a node whose clock was five seconds ahead
-/// gave delays of five seconds for nothing.
+/// Story: the time that a shard was without an owner was the difference of two nodes' wall clocks; a node whose clock
+/// was five seconds ahead gave delays of five seconds for nothing.
 #[test]
 fn time_between_two_owners_is_the_servers_and_not_the_difference_of_their_clocks() {
     let redis = server();

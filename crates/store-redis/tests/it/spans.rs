@@ -42,7 +42,8 @@ fn keys(redis: &Redis) -> Vec<String> {
     names
 }
 
-/// What each queue's index says of how many messages there are that are not dead: the members of the set, and what the counts of the lists add to them.
+/// What each queue's index says of how many messages there are that are not dead: the members of the set, and what the
+/// counts of the lists add to them.
 pub(crate) fn counted(redis: &Redis, prefix: &str, class: &str, queue: &QueueName) -> u64 {
     let key = |what: &str| format!("{{{prefix}:3}}:{class}{what}:{queue}");
     let singles = number(redis, &["ZCARD", &key("")]);
@@ -287,7 +288,8 @@ fn calls(redis: &Redis, command: &str) -> u64 {
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-/// Story: what was read of lists was kept for as long as pages came, and its memory even when it was used up. Found by review.
+/// Story: what was read of lists was kept for as long as pages came, and its memory even when it was used up. Found by
+/// review.
 #[test]
 fn what_is_kept_of_lists_is_bounded() {
     const SPANS: u64 = 120;
@@ -325,7 +327,8 @@ fn what_is_kept_of_lists_is_bounded() {
     assert!(read <= 2 * slices + 8 * pages, "{read} reads of {slices} slices in {pages} pages");
 }
 
-/// Story: a page that looks further than it gets, because of what is leased or large, had the next one read the list from its start. Found by review.
+/// Story: a page that looks further than it gets, because of what is leased or large, had the next one read the list
+/// from its start. Found by review.
 #[test]
 fn a_page_that_looked_ahead_does_not_cost_the_next_one_a_list() {
     const MANY: u64 = 3_000;
@@ -351,7 +354,8 @@ fn a_page_that_looked_ahead_does_not_cost_the_next_one_a_list() {
     assert!(read <= MANY / 100 + 1 + 20 * 4, "the list was read again: {read} slices");
 }
 
-/// Story: messages that leave a span and come back to it, as those that are postponed or replaced, made its list longer each time. Found by review.
+/// Story: messages that leave a span and come back to it, as those that are postponed or replaced, made its list longer
+/// each time. Found by review.
 #[test]
 fn a_list_of_what_comes_and_goes_gets_no_longer() {
     let redis = server();

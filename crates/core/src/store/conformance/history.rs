@@ -1,4 +1,4 @@
-//! Random but valid histories of groups, the same for the same seed.
+//! Random but valid histories of groups, which the seed determines.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::policy::{Backoff, QueueSettings, ReadyOrder};
 use crate::record::{ClockPair, Created, DedupeRow, Gone, Group, Pause, Record, Was};
 use crate::time::{Due, EngineMs, WallMs};
 
-/// Numbers that look random and depend on the seed alone (SplitMix64).
+/// A seeded generator of random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice that fall in the order of this seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Dice(seed)
     }
@@ -48,22 +48,22 @@ impl Dice {
     }
 }
 
-/// Makes groups as an engine could: keys stay unique, positions and clocks grow. Remembers them all.
+/// Makes groups as an engine could: keys stay unique, positions and clocks grow. Keeps all of them.
 #[derive(Debug)]
 pub struct History {
     dice: Dice,
     groups: Vec<Group>,
     model: Table,
     clock: ClockPair,
-    /// Messages are due within a second, and a quarter of them up to so many ms later.
+    /// Messages are due within a second, and a quarter of them up to this many ms later.
     spread_ms: u64,
 }
 
-/// Bytes of a put besides its body, at most.
+/// Largest size of a put without its body, in bytes.
 const PUT_AROUND: usize = 80;
-/// So many queues take part.
+/// Number of queues.
 const QUEUES: u64 = 5;
-/// So many keys per queue: few enough that they are taken, set free and taken again.
+/// Number of keys per queue: few enough that they are taken, released and taken again.
 const KEYS: u64 = 40;
 
 impl History {
@@ -73,7 +73,8 @@ impl History {
         History { dice: Dice::new(seed), groups: Vec::new(), model: Table::default(), clock, spread_ms: 0 }
     }
 
-    /// Makes a quarter of the messages due up to so many ms later than the others, which are due within a second; 0 if not said.
+    /// Makes a quarter of the messages due up to this many ms later than the others, which are due within a second; 0
+    /// by default.
     #[must_use]
     pub fn spread_ms(mut self, ms: u64) -> Self {
         self.spread_ms = ms;
@@ -85,12 +86,12 @@ impl History {
         &self.groups
     }
 
-    /// What all groups so far amount to.
+    /// The state after all groups so far.
     pub fn model(&self) -> &Table {
         &self.model
     }
 
-    /// What the groups up to a position amount to; `None` if the position is in the middle of a group.
+    /// The state after the groups up to a position; `None` if the position is in the middle of a group.
     pub fn model_at(&self, last: Lsn) -> Option<Table> {
         let mut model = Table::default();
         for group in self.groups.iter().filter(|g| g.first <= last) {
@@ -99,7 +100,7 @@ impl History {
         (model.applied() == last).then_some(model)
     }
 
-    /// Forgets the groups behind a position, as a crash does. The clocks run on.
+    /// Forgets the groups behind a position, as a crash does. The clocks continue.
     ///
     /// # Panics
     /// If the position is in the middle of a group.
@@ -121,8 +122,8 @@ impl History {
         self.clock
     }
 
-    /// Makes the next group of so many new messages, which has at most so many encoded bytes, and nearly as many if one message
-    /// each can have that little.
+    /// Makes a group of `messages` new messages with at most `bytes` encoded bytes, and nearly as many if that suffices
+    /// for one message each.
     pub fn puts(&mut self, bytes: usize, messages: usize) -> Group {
         let clock = self.tick();
         let first = self.model.applied().next();
@@ -166,7 +167,7 @@ impl History {
         group
     }
 
-    /// Goes on with a group of the caller's own.
+    /// Continues with a group of the caller's own.
     ///
     /// # Panics
     /// If it does not follow the last one.
@@ -176,7 +177,7 @@ impl History {
         self.groups.push(group);
     }
 
-    /// Dice for the caller's own decisions, so that one seed replays everything.
+    /// The generator for the caller's own decisions, so that one seed replays everything.
     pub fn dice(&mut self) -> &mut Dice {
         &mut self.dice
     }
@@ -197,7 +198,7 @@ impl History {
         }
     }
 
-    /// A change of a message that is there.
+    /// A change of an existing message.
     fn change(&mut self, id: MessageId, was: Was) -> Record {
         match self.dice.below(50) {
             0..=14 => {
@@ -363,7 +364,7 @@ impl History {
         }
     }
 
-    /// Mostly a recent id, sometimes an old one, and now and then one that is gone or was never given.
+    /// An id: mostly a recent one, sometimes an old one, and now and then one that was removed or never given.
     fn some_id(&mut self) -> MessageId {
         let next = self.model.next_id();
         let back = if self.dice.once_in(3) { next } else { next.min(12) };
@@ -405,7 +406,7 @@ impl History {
         u32::try_from(self.dice.below(9)).unwrap_or(0)
     }
 
-    /// Every id, key and dedupe id that may be in a store after this history, and some that are not.
+    /// Look-ups of every id, key and dedupe id that may be in a store after this history, and of some that are not.
     pub fn lookups(&self) -> Lookups {
         let ids = (1..=self.model.next_id()).map(MessageId).collect();
         let mut lookups = Lookups { ids, ..Lookups::default() };

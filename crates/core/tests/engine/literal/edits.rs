@@ -24,7 +24,8 @@ fn body(text: &'static str) -> Edit {
     Edit { body: Some(text.into()), ..Edit::default() }
 }
 
-/// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours come at once.
+/// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours
+/// come at once.
 #[test]
 fn without_a_due_time_the_due_time_and_its_clock_stay() {
     let mut rig = rig();

@@ -128,8 +128,8 @@ fn dead_messages_go_when_their_queue_says_so() {
     assert!(rig.table.is_empty());
 }
 
-/// Story: how long a message had been dead was told by the wall clock. A time server that set the clock right, or a person who set it wrong,
-/// had all dead messages of a queue with `dead_ttl` deleted in the same moment.
+/// Story: how long a message had been dead was told by the wall clock. A time server that set the clock right, or a
+/// person who set it wrong, had all dead messages of a queue with `dead_ttl` deleted in the same moment.
 #[test]
 fn no_step_of_the_wall_clock_deletes_a_dead_message() {
     const DAY_MS: u64 = 86_400_000;
@@ -242,8 +242,8 @@ fn a_queue_vanishes_with_its_last_message() {
 
 #[test]
 fn a_queue_that_vanishes_within_a_step_is_not_served() {
-    // Story: a message became ready for a waiting consumer, the consumer left, and the message was cancelled, all in one
-    // batch. The queue was gone when it came to be served, and the driver panicked. Found by review.
+    // Story: a message became ready for a waiting consumer, the consumer left, and the message was cancelled, all in
+    // one batch. The queue was gone when it came to be served, and the driver panicked. Found by review.
     let mut rig = rig();
     let demand = rig.demand(&["q"], 1, 60_000);
     let waiter = demand.waiter;
@@ -265,8 +265,8 @@ fn a_queue_that_vanishes_within_a_step_is_not_served() {
 
 #[test]
 fn serving_others_first_does_not_end_a_queue_that_a_reserve_has_named() {
-    // Story: A waits on two queues, one of which is there only because A waits. B names both; serving A first ended that
-    // queue while B held on to it, and the driver panicked. Found by review.
+    // Story: A waits on two queues, one of which is there only because A waits. B names both; serving A first ended
+    // that queue while B held on to it, and the driver panicked. Found by review.
     let mut rig = rig();
     let demand = rig.demand(&["a", "b"], 1, 60_000);
     let (first, _) = rig.raw(Op::Reserve(demand));

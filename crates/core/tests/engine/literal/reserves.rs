@@ -182,8 +182,9 @@ fn another_order_counts_for_what_is_ready_already() {
     assert_eq!(rig.reserve("q", 1)[0].message.id, first);
 }
 
-/// Story: a connection reserved a job with a TTR of 1 s, whose last second begins at once, and reserved again within the same millisecond: it
-/// was told that there is nothing, not that the end is near. The deadline is rounded up, so the present has to be, too.
+/// Story: a connection reserved a job with a TTR of 1 s, whose last second begins at once, and reserved again within
+/// the same millisecond: it was told that there is nothing, not that the end is near. The deadline is rounded up, so
+/// the present has to be, too.
 #[test]
 fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
     let mut rig = rig();
@@ -205,8 +206,8 @@ fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
     assert_eq!(rig.call(Op::SessionDeadline { session }), Reply::Deadline(Some(1_000)));
 }
 
-/// Story: the room of the store was only kept. A reserve that waited while the store took removals alone was not served when there was room
-/// again, before something else became ready in its queue.
+/// Story: the room of the store was only kept. A reserve that waited while the store took removals alone was not served
+/// when there was room again, before something else became ready in its queue.
 #[test]
 fn whoever_waits_while_the_store_takes_removals_alone_is_served_when_it_takes_more() {
     let mut rig = rig();

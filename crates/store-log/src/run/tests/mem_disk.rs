@@ -44,7 +44,7 @@ impl MemDisk {
         self.files.lock().unwrap()[name].lock().unwrap().clone()
     }
 
-    /// Changes a file behind everybody's back.
+    /// Changes a file directly.
     pub(crate) fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         change(&mut self.files.lock().unwrap()[name].lock().unwrap());
     }

@@ -1,4 +1,4 @@
-//! What a run should say, and random rows.
+//! The expected content of a run, and random rows.
 
 use super::*;
 
@@ -29,7 +29,7 @@ impl Model {
         rows
     }
 
-    /// Where a row stands in a sequence.
+    /// The position of a row in a sequence.
     pub(crate) fn place(sequence: Sequence, row: &Row) -> Cursor {
         let time = match (&row.life.stage, sequence) {
             (Stage::Leased(lease), Sequence::Leased) => lease.until.0,
