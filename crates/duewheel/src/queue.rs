@@ -162,7 +162,7 @@ impl Queue {
 
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
     /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many messages are leased
-    /// ([`Policy::max_leased`]); [`Client::reserve`] tells the two apart.
+    /// ([`Policy::max_leased`](crate::Policy::max_leased)); [`Client::reserve`](crate::Client::reserve) tells the two apart.
     ///
     /// # Cancel safety
     /// Cancel safe: messages granted to a dropped future go back at once.

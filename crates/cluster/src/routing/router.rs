@@ -51,7 +51,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 const GIVE_BACK: u32 = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Brings operations to shards. See the [module](self).
+/// Brings operations to shards, and merges their answers.
 pub struct Router {
     pub(super) me: Weak<Router>,
     pub(super) shards: Arc<dyn Shards>,
