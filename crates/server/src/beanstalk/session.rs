@@ -665,6 +665,8 @@ pub(crate) fn default_queue() -> QueueName {
 
 #[cfg(test)]
 mod tests {
+    use duewheel::CallError;
+
     use super::*;
     use crate::beanstalk::App;
     use crate::beanstalk::codec::Decoder;
