@@ -4,7 +4,6 @@
 //! otherwise. Limits are values, so that tests can make them tiny.
 
 use crate::message::MaxAttempts;
-use crate::record::OF_A_NUMBER;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
@@ -19,6 +18,8 @@ pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
 /// Bytes of a record besides the message's body and headers, at most: names, keys, numbers.
 pub const OF_RECORD: usize = 4 * KIB;
+/// What a number or a length takes at most in a record, in bytes.
+pub(crate) const OF_A_NUMBER: usize = 10;
 
 /// Pages of backlogs that an engine has under way at a time.
 pub const PAGES_UNDER_WAY: usize = 16;
