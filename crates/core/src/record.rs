@@ -45,7 +45,7 @@ pub enum Record {
     Granted {
         /// The message.
         id: MessageId,
-        /// Grants so far, this one included.
+        /// Number of grants so far, this one included.
         attempt: u32,
         /// The lease.
         lease: Lease,
@@ -143,7 +143,7 @@ impl Record {
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
-/// What a number or a length takes at most, in bytes.
+/// Largest encoded size of a number or a length, in bytes.
 pub(crate) const OF_A_NUMBER: usize = 10;
 
 fn of_history(life: &Life) -> usize {

@@ -46,7 +46,7 @@ pub enum ServeError {
     Open {
         /// The data folder, or the name for another store.
         what: String,
-        /// Why.
+        /// The reason.
         why: duewheel::OpenError,
     },
     /// The tokens could not be read.
@@ -60,7 +60,7 @@ pub enum ServeError {
     Bind {
         /// Which address.
         address: String,
-        /// Why.
+        /// The reason.
         why: std::io::Error,
     },
     /// Signals or standard output do not work.

@@ -11,21 +11,21 @@ use crate::time::WallMs;
 
 use super::quota::Quotas;
 
-/// Something that has happened outside, for the engine to decide upon.
+/// An event that the engine must decide upon.
 #[derive(Debug)]
 pub enum Input {
-    /// A caller asks for something.
+    /// An operation of a caller.
     Request {
-        /// Where the answer goes.
+        /// The destination of the answer.
         to: ReplyTo,
-        /// What is asked.
+        /// The operation.
         op: Op,
     },
-    /// A page that was asked for with [`super::Effect::Load`].
+    /// A page that [`super::Effect::Load`] asked for.
     Loaded(Loaded),
     /// The store's room has changed.
     Room(Room),
-    /// Other quotas count from now on, in place of all before.
+    /// New quotas, which replace all former ones.
     Quotas(Quotas),
 }
 
@@ -298,7 +298,7 @@ impl From<LeaseToken> for Proof {
     }
 }
 
-/// Which message an operation names, if it names one.
+/// The message that an operation names, if it names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Named<'a> {
     Id(MessageId),
@@ -307,12 +307,12 @@ pub(super) enum Named<'a> {
 }
 
 impl Op {
-    /// Whether it may bring a dead message back: then the message's key must be free, and be looked up, too.
+    /// Whether it may bring a dead message back: then the message's key must be free, and is looked up, too.
     pub fn may_revive(&self) -> bool {
         matches!(self, Op::Redrive { .. } | Op::ReserveOne { .. })
     }
 
-    /// The message that it names: what must be looked up before it is decided.
+    /// The message that it names, which must be looked up before it is decided.
     pub(super) fn names(&self) -> Named<'_> {
         match self {
             Op::Enqueue(e) => e.key.as_ref().map_or(Named::Nothing, |key| Named::Key(&e.queue, key)),
@@ -370,9 +370,9 @@ pub struct Enqueue {
     pub body: Bytes,
     /// Names and values that are stored with the body.
     pub headers: Headers,
-    /// When it is due.
+    /// The due time.
     pub when: When,
-    /// What to do if the key is taken.
+    /// What happens if the key is taken.
     pub if_exists: IfExists,
     /// A retried enqueue with the same value gets the first answer.
     pub dedupe_id: Option<Box<str>>,
@@ -445,7 +445,7 @@ pub enum When {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Edit {
-    /// When it is due.
+    /// The due time.
     pub when: Option<When>,
     /// The payload.
     pub body: Option<Bytes>,

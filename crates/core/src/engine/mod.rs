@@ -110,7 +110,7 @@ pub struct Config {
     pub holds: Vec<(QueueName, [u32; 3])>,
 }
 
-/// What becomes, at the start, of leases that are bound to a connection.
+/// What happens, at the start, with leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
     /// They are released: the process is new, and their connections are closed.

@@ -209,7 +209,7 @@ pub struct Options {
     pub quota: Option<Vec<QuotaTable>>,
 }
 
-/// Where to listen.
+/// The address of the listener.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Listen {
@@ -297,7 +297,7 @@ pub enum ConfigError {
     /// The file is not as it should be.
     #[error("{file}, line {line}: {what}")]
     File {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Which line.
         line: usize,
