@@ -3,12 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
+use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::client::Client;
-use duewheel_shard::error::CallError;
 use serde::Serialize;
 
 use crate::queue::{Queue, QueueError};
@@ -119,11 +118,8 @@ impl Change {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
-        let op = Op::Postpone { target: self.target?, edit: self.edit, if_generation: self.if_generation };
-        match self.client.call(op).await? {
-            Reply::Change(Ok(Applied { what, level })) => Ok(Applied { what: *what, level }),
-            Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        let change = Op::postpone(self.target?, self.edit, self.if_generation);
+        let Applied { what, level } = self.client.ask(change).await?.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
     }
 }

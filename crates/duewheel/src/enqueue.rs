@@ -3,9 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{
-    Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, Reply, When,
-};
+use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::{MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -230,11 +228,7 @@ impl Draft {
     /// Dropping the future does not take the message back; whether it was accepted is then unknown.
     pub async fn enqueue(self) -> Result<Receipt, EnqueueError> {
         let client = self.client.clone();
-        match client.call(self.into_op()?).await? {
-            Reply::Enqueue(Ok(enqueued)) => Ok(Receipt::from(enqueued)),
-            Reply::Enqueue(Err(refusal)) => Err(EnqueueError::Refused(refusal)),
-            _ => Err(EnqueueError::Call(CallError::WRONG_ANSWER)),
-        }
+        client.ask(self.content?.enqueue).await?.map(Receipt::from).map_err(EnqueueError::Refused)
     }
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use duewheel_core::engine::{Attempt, Op};
+use duewheel_core::engine::{Applied, Attempt, Op, SettleRefusal, Settled, Typed};
 use duewheel_core::id::{LeaseToken, MessageId};
 use duewheel_core::time::ceil_ms;
 
@@ -109,13 +109,15 @@ impl Failure {
     }
 
     /// The operation that says so.
-    pub(crate) fn op(&self, id: MessageId, token: LeaseToken) -> Op {
-        let (proof, note) = (token.into(), self.note.as_str().into());
-        let nack = |attempt, delay_ms, note| Op::Nack { id, proof, attempt, delay_ms, priority: None, note };
+    pub(crate) fn op(
+        &self,
+        id: MessageId,
+        token: LeaseToken,
+    ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         match self.kind {
-            Kind::Failed => nack(Attempt::Failed, None, note),
-            Kind::NotYet { delay_ms } => nack(Attempt::NotYet, Some(delay_ms), note),
-            Kind::Dead => Op::Bury { id, proof, priority: None, note },
+            Kind::Failed => Op::nack(id, token, Attempt::Failed, None, &self.note),
+            Kind::NotYet { delay_ms } => Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note),
+            Kind::Dead => Op::bury(id, token, &self.note),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, Reply, Reserved};
+use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_shard::client::{Client, Demand};
@@ -255,7 +255,7 @@ where
         let (id, token) = (message.id(), message.lease_token());
         testing::place("handler run");
         let op = match self.outcome(message).await {
-            Some(Ok(())) => Op::Ack { id, proof: token.into() },
+            Some(Ok(())) => Op::ack(id, token),
             Some(Err(failure)) => {
                 let note = failure.note();
                 tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
@@ -264,11 +264,11 @@ where
             // Nothing is known of it: its lease belongs to this process, and is released at the next start.
             None => return,
         };
-        match self.client.call(op).await {
-            Ok(Reply::Settle(Err(_))) => {
+        match self.client.ask(op).await {
+            Ok(Err(_)) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }
-            Ok(_) => {}
+            Ok(Ok(_)) => {}
             // It will be delivered again: at least once is the promise.
             Err(error) => tracing::warn!(queue = %self.queue, %id, %error, "could not settle"),
         }
@@ -297,8 +297,7 @@ where
                     let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
                         let _end = life.end_on_panic("the task that extends a lease");
-                        let extend = Op::Extend { id, proof: token.into(), lease_ms: None };
-                        if let Ok(Reply::Extend(Err(_))) = client.call(extend).await {
+                        if let Ok(Err(_)) = client.ask(Op::extend(id, token, None)).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");
                         }
                     });

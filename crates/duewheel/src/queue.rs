@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Applied, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target,
-    View, When,
+    Applied, Ask, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reserved, SettingsField,
+    SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -40,6 +40,14 @@ pub enum QueueError {
     /// The message cannot be changed like this in its present state.
     #[error("refused: {0:?}")]
     Refused(ChangeRefusal),
+    /// A field of the settings is above its limit; the settings before go on.
+    #[error("{field} is out of range: at most {max}")]
+    Setting {
+        /// Which field of [`QueueSettings`].
+        field: SettingsField,
+        /// The most it may be.
+        max: u64,
+    },
     /// The lease is not the message's latest, or the message is gone.
     #[error("the lease is lost: somebody else may have the message")]
     LeaseLost,
@@ -105,61 +113,44 @@ impl Queue {
 
     /// Makes the message with this key due now.
     pub async fn fire_key(&self, key: &str) -> Result<Applied<Outline>, QueueError> {
-        let target = self.target(key)?;
-        self.change(Op::Fire { target }).await
+        self.change(Op::fire(self.target(key)?)).await
     }
 
     /// The message with this key, if there is one.
     pub async fn get_key(&self, key: &str) -> Result<Option<View>, QueueError> {
         let target = self.target(key)?;
-        match self.wheel.client().call(Op::Get { target }).await? {
-            Reply::View(view) => Ok(view.map(|v| *v)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        Ok(self.wheel.client().ask(Op::get(target)).await?.map(|view| *view))
     }
 
     /// The state of the queue; `None` when it has no messages, consumers or settings.
     pub async fn info(&self) -> Result<Option<QueueView>, QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Queue { queue }).await? {
-            Reply::Queues(mut views) => Ok(views.pop()),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        Ok(self.wheel.client().ask(Op::queue(queue)).await?)
     }
 
     /// Sets what counts for the queue's messages when they do not say otherwise.
     pub async fn configure(&self, settings: QueueSettings) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Configure { queue, settings }).await? {
-            Reply::Queues(_) => Ok(()),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        self.wheel.client().ask(Op::configure(queue, settings)).await?.map(drop).map_err(settings_refused)
     }
 
     /// Stops deliveries from this queue, until [`Queue::resume`].
     pub async fn pause(&self) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Pause { queue, for_ms: None }).await? {
-            Reply::Configure(_) => Err(CallError::Overloaded.into()),
-            _ => Ok(()),
-        }
+        self.wheel.client().ask(Op::pause(queue, None)).await?.map_err(settings_refused)
     }
 
     /// Resumes deliveries.
     pub async fn resume(&self) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().call(Op::Resume { queue }).await?;
-        Ok(())
+        Ok(self.wheel.client().ask(Op::resume(queue)).await?)
     }
 
     /// Removes scheduled, ready and dead messages; leased ones stay. Returns how many were removed, with the durability
     /// reached.
     pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Purge { queue }).await? {
-            Reply::Count(n) => Ok(n),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        Ok(self.wheel.client().ask(Op::purge(queue)).await?)
     }
 
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
@@ -180,8 +171,7 @@ impl Queue {
     /// Acks the message, which removes it; returns the durability reached. An ack repeated within five minutes also
     /// succeeds, unless the process was restarted.
     pub async fn ack(&self, message: &Message) -> Result<Level, QueueError> {
-        let op = Op::Ack { id: message.id(), proof: message.lease_token().into() };
-        self.settle(op).await.map(|done| done.level)
+        self.settle(Op::ack(message.id(), message.lease_token())).await.map(|done| done.level)
     }
 
     /// Reports a failed attempt: the message is delivered again after `delay`, or after its backoff.
@@ -208,9 +198,7 @@ impl Queue {
     /// Makes the message dead at once, with the reason in its history, until it is redriven or cancelled. Returns the
     /// durability reached.
     pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<Level, QueueError> {
-        let (id, proof) = (message.id(), message.lease_token().into());
-        let op = Op::Bury { id, proof, priority: None, note: reason.into() };
-        self.settle(op).await.map(|done| done.level)
+        self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(|done| done.level)
     }
 
     pub(crate) fn target(&self, key: &str) -> Result<Target, QueueError> {
@@ -218,7 +206,7 @@ impl Queue {
     }
 
     async fn cancel(&self, target: Target) -> Result<Cancel, QueueError> {
-        match self.change(Op::Cancel { target }).await {
+        match self.change(Op::cancel(target)).await {
             Ok(was) => Ok(Cancel::Cancelled(was.level)),
             Err(QueueError::Refused(ChangeRefusal::Leased)) => Ok(Cancel::Leased),
             Err(QueueError::Refused(ChangeRefusal::NotFound)) => Ok(Cancel::NotFound),
@@ -227,34 +215,38 @@ impl Queue {
     }
 
     async fn postpone(&self, key: &str, when: When) -> Result<Applied<Outline>, QueueError> {
-        let target = self.target(key)?;
-        self.change(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }).await
+        self.change(Op::postpone(self.target(key)?, Box::new(Edit::due(when)), None)).await
     }
 
-    async fn change(&self, op: Op) -> Result<Applied<Outline>, QueueError> {
-        match self.wheel.client().call(op).await? {
-            Reply::Change(Ok(Applied { what, level })) => Ok(Applied { what: *what, level }),
-            Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+    async fn change(
+        &self,
+        change: impl Ask<Reply = Result<Applied<Box<Outline>>, ChangeRefusal>>,
+    ) -> Result<Applied<Outline>, QueueError> {
+        let changed = self.wheel.client().ask(change).await?;
+        let Applied { what, level } = changed.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
     }
 
-    async fn settle(&self, op: Op) -> Result<Applied<Settled>, QueueError> {
-        match self.wheel.client().call(op).await? {
-            Reply::Settle(Ok(settled)) => Ok(settled),
-            Reply::Settle(Err(_)) => Err(QueueError::LeaseLost),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+    async fn settle(
+        &self,
+        settlement: impl Ask<Reply = Result<Applied<Settled>, SettleRefusal>>,
+    ) -> Result<Applied<Settled>, QueueError> {
+        self.wheel.client().ask(settlement).await?.map_err(|_| QueueError::LeaseLost)
     }
 }
 
-fn nack(message: &Message, attempt: Attempt, delay: Option<Duration>, note: &str) -> Op {
-    Op::Nack {
-        id: message.id(),
-        proof: message.lease_token().into(),
-        attempt,
-        delay_ms: delay.map(ceil_ms),
-        priority: None,
-        note: note.into(),
+fn settings_refused(refusal: SettingsRefusal) -> QueueError {
+    match refusal {
+        SettingsRefusal::OutOfRange(field, max) => QueueError::Setting { field, max },
+        SettingsRefusal::Overloaded => CallError::Overloaded.into(),
     }
+}
+
+fn nack(
+    message: &Message,
+    attempt: Attempt,
+    delay: Option<Duration>,
+    note: &str,
+) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
+    Op::nack(message.id(), message.lease_token(), attempt, delay.map(ceil_ms), note)
 }

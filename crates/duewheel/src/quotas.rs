@@ -1,6 +1,6 @@
 //! Setting and reading the quotas of tenants.
 
-use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse, Reply};
+use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse};
 use duewheel_shard::error::CallError;
 
 use crate::Duewheel;
@@ -33,9 +33,6 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn quotas(&self) -> Result<Vec<QuotaUse>, CallError> {
-        match self.client().call(Op::Quotas).await? {
-            Reply::Quotas(uses) => Ok(uses),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        self.client().ask(Op::quotas()).await
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
+use duewheel_core::engine::{Attended, Op, QueueView, Stats};
 use duewheel_core::id::SessionId;
 use duewheel_core::policy::Policy;
 use duewheel_shard::client::Client;
@@ -108,11 +108,11 @@ impl Duewheel {
         let mut all: Vec<QueueView> = Vec::new();
         loop {
             let after = all.last().map(|q| q.name.clone());
-            match self.client().call(Op::Queues { after, limit: usize::MAX }).await? {
-                Reply::Queues(page) if page.is_empty() => return Ok(all),
-                Reply::Queues(page) => all.extend(page),
-                _ => return Err(CallError::WRONG_ANSWER),
+            let page = self.client().ask(Op::queues(after, usize::MAX)).await?;
+            if page.is_empty() {
+                return Ok(all);
             }
+            all.extend(page);
         }
     }
 
@@ -132,10 +132,7 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn stats(&self) -> Result<Stats, CallError> {
-        match self.client().call(Op::Stats).await? {
-            Reply::Stats(stats) => Ok(*stats),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        self.client().ask(Op::stats()).await
     }
 
     /// When the next message is due; `None` when none is scheduled.
@@ -143,10 +140,8 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn next_due(&self) -> Result<Option<SystemTime>, CallError> {
-        match self.client().call(Op::NextDue).await? {
-            Reply::NextDue(due) => Ok(due.map(|d| d.to_system_time())),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        let due = self.client().ask(Op::next_due()).await?;
+        Ok(due.map(|due| due.to_system_time()))
     }
 
     /// Waits until everything that is due by now has been run by its handler and settled. For tests with a
@@ -160,10 +155,7 @@ impl Duewheel {
             let started = |all: &[Registered]| all.iter().map(Registered::started).sum::<usize>();
             let before = started(&registered);
             for handler in &registered {
-                let view = match self.client().call(Op::Queue { queue: handler.queue.clone() }).await? {
-                    Reply::Queues(mut views) => views.pop(),
-                    _ => return Err(CallError::WRONG_ANSWER),
-                };
+                let view = self.client().ask(Op::queue(handler.queue.clone())).await?;
                 // The handler's loop either waits in the queue's line, or has just been given something.
                 let waits = view.is_some_and(|v| {
                     v.waiters > 0 && (v.counts.ready == 0 || v.pause != duewheel_core::record::Pause::Running)

@@ -13,66 +13,28 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::auth::{Guard, TokensError};
+use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::{ConfigError, Settings};
+use crate::config::Settings;
 use crate::drain::Drain;
 use crate::http::{App, Audience, Listener, StartWords, Starting};
 use crate::peer_files;
 use crate::reload::{Reload, Watched, warn_of_empty_shares};
 use crate::signals::Signals;
 use crate::store;
-use crate::tls::{Clients, Tls, TlsError};
+use crate::tls::{Clients, Tls};
+
+mod error;
+
+pub use error::ServeError;
 
 /// Connections may take this long for their last answers once the wheel is closed.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Open files beside connections: the store's, and what each process has.
 const OTHER_FILES: u64 = 512;
-
-/// Why a server did not start, or ended other than it should.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The settings cannot be.
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-    /// Every listener is off.
-    #[error("every listener is off; there is nothing to serve")]
-    NoListener,
-    /// The store did not open.
-    #[error("cannot open {what}: {why}")]
-    Open {
-        /// The data folder, or the name for another store.
-        what: String,
-        /// The reason.
-        why: duewheel::OpenError,
-    },
-    /// The tokens could not be read.
-    #[error("{0}")]
-    Tokens(#[from] TokensError),
-    /// Certificate or key could not be read.
-    #[error("{0}")]
-    Tls(#[from] TlsError),
-    /// An address could not be taken.
-    #[error("cannot listen on {address}: {why}")]
-    Bind {
-        /// Which address.
-        address: String,
-        /// The reason.
-        why: std::io::Error,
-    },
-    /// Signals or standard output do not work.
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-    /// The driver ended by itself.
-    #[error("stopped: {0}")]
-    Ended(String),
-    /// The end was not clean.
-    #[error("{0}")]
-    Shutdown(#[from] duewheel::ShutdownError),
-}
 
 /// Serves until a signal, or a bug. Writes a line for each listener to `out` when it is ready.
 ///

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use duewheel_core::engine::Op;
 use duewheel_core::policy::Policy;
 
-use crate::inbox::{is_settling, weight};
-
 /// What may be under way at a time.
 #[derive(Debug)]
 pub struct Rooms {
@@ -39,12 +37,12 @@ impl Rooms {
     /// Reserves a share for these operations; `None` when too much is in progress. One submission always fits, and so
     /// do operations that settle or return messages, because they free room.
     pub fn take(self: &Arc<Self>, ops: &[Op]) -> Option<Room> {
-        let (requests, bytes) = (ops.len(), ops.iter().map(weight).sum());
+        let (requests, bytes) = (ops.len(), ops.iter().map(Op::weight).sum());
         let before = self.requests.fetch_add(requests, SeqCst);
         let bytes_before = self.bytes.fetch_add(bytes, SeqCst);
         let room = Room { of: self.clone(), requests, bytes };
         let full = before + requests > self.max_requests || bytes_before + bytes > self.max_bytes;
-        (!full || before == 0 || ops.iter().all(is_settling)).then_some(room)
+        (!full || before == 0 || ops.iter().all(|op| op.operation().settles)).then_some(room)
     }
 }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duewheel_core::engine::{Op, Reply, Reserve, Reserved, WaiterId};
+use duewheel_core::engine::{Ask, Op, Reply, Reserve, Reserved, WaiterId};
 use duewheel_core::id::SessionId;
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -144,13 +144,48 @@ impl Client {
         }
     }
 
-    /// Asks one thing. For reserves use [`Client::reserve`].
+    /// Submits one operation and returns its typed answer. For reserves use [`Client::reserve`].
+    ///
+    /// # Errors
+    /// When there was no answer: see [`CallError::outcome`]. A refusal is an answer.
+    ///
+    /// # Cancel safety
+    /// As [`Client::call`].
+    pub async fn ask<A: Ask>(&self, asked: A) -> Result<A::Reply, CallError> {
+        Client::answer_to::<A>(self.submit(vec![asked.into_op()])?.await.pop())
+    }
+
+    /// Submits operations as [`Client::submit`] does, and returns one typed answer for each, in order.
+    ///
+    /// # Errors
+    /// When nothing was accepted; the result of each operation is in its place.
+    ///
+    /// # Cancel safety
+    /// As [`Client::call`].
+    pub async fn ask_many<A: Ask>(
+        &self,
+        asked: Vec<A>,
+    ) -> Result<Vec<Result<A::Reply, CallError>>, CallError> {
+        let answers = self.submit(asked.into_iter().map(Ask::into_op).collect())?.await;
+        Ok(answers.into_iter().map(|answer| Client::answer_to::<A>(Some(answer))).collect())
+    }
+
+    /// Converts an answer to its type. This is the only code that meets an answer to another operation, which is a bug.
+    ///
+    /// # Errors
+    /// When there was no answer, or an answer to another operation.
+    pub fn answer_to<A: Ask>(came: Option<Result<Reply, CallError>>) -> Result<A::Reply, CallError> {
+        let reply = came.unwrap_or(Err(CallError::NO_ANSWER))?;
+        A::reply(reply).ok_or(CallError::WRONG_ANSWER)
+    }
+
+    /// Submits one operation and returns its answer as it is. For reserves use [`Client::reserve`].
     ///
     /// # Cancel safety
     /// Dropping the future does not take the operation back; whether it was applied is then unknown.
     pub async fn call(&self, op: Op) -> Result<Reply, CallError> {
         let mut answers = self.submit(vec![op])?.await;
-        answers.pop().unwrap_or(Err(CallError::Lost("the driver gave no answer")))
+        answers.pop().unwrap_or(Err(CallError::NO_ANSWER))
     }
 
     /// Leases messages, waiting for the first one if the demand says so.
@@ -160,7 +195,7 @@ impl Client {
     /// go back at once and do not count as attempts.
     pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
         let waiter = self.new_waiter();
-        let op = Op::Reserve(Reserve {
+        let reserve = Reserve {
             waiter,
             queues: demand.queues,
             max: demand.max,
@@ -169,19 +204,15 @@ impl Client {
             lease_ms: demand.lease_ms,
             session: demand.session,
             deadline_margin_ms: demand.deadline_margin_ms,
-        });
-        let pending = self.submit(vec![op])?;
+        };
+        let pending = self.submit(vec![Op::Reserve(reserve)])?;
         let mut waiting = Waiting { client: self, waiter, pending: Some(pending) };
         let mut answers = match &mut waiting.pending {
             Some(pending) => pending.await,
             None => Vec::new(),
         };
         waiting.pending = None;
-        match answers.pop() {
-            Some(Ok(Reply::Reserve(reserved))) => Ok(reserved),
-            Some(Err(error)) => Err(error),
-            Some(Ok(_)) | None => Err(CallError::Lost("the driver gave another answer")),
-        }
+        Client::answer_to::<Reserve>(answers.pop())
     }
 
     /// Lists a queue's messages, or those in one state, in due order; dead ones in the order in which they died. `after` is the `next` of the page
@@ -202,9 +233,7 @@ impl Client {
         if let Some(route) = &self.route
             && route.shards() != 1
         {
-            let op = Op::List { queue, state, after: None, limit };
-            self.inbox.admits(std::slice::from_ref(&op))?;
-            let Op::List { queue, .. } = op else { return Err(CallError::WRONG_ANSWER) };
+            self.inbox.admits(&[Op::List { queue: queue.clone(), state, after: None, limit }])?;
             return route.list(queue, state, after, limit).await;
         }
         let after = match after.as_ref().map(ListPlaces::as_slice) {
@@ -213,13 +242,9 @@ impl Client {
             Some([ListPlace::End]) => return Ok(Listing::default()),
             Some(_) => return Err(CallError::WRONG_PLACES),
         };
-        match self.call(Op::List { queue, state, after, limit }).await? {
-            Reply::Page(page) => {
-                let next = page.next.map(|place| ListPlaces::new(vec![ListPlace::Behind(place)]));
-                Ok(Listing { views: page.views, next })
-            }
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        let page = self.ask(Op::list(queue, state, after, limit)).await?;
+        let next = page.next.map(|place| ListPlaces::new(vec![ListPlace::Behind(place)]));
+        Ok(Listing { views: page.views, next })
     }
 
     /// Whether a submission may have to be forwarded, and can then be decided after a later one: a caller that needs an
@@ -321,9 +346,9 @@ impl Drop for Waiting<'_> {
         let Some(mut pending) = self.pending.take() else { return };
         match pending.last() {
             // The grants had already left the driver.
-            Some(mut answers) => {
-                if let Some(Ok(Reply::Reserve(Reserved::Grants(grants)))) = answers.pop() {
-                    let leases = grants.iter().map(|g| (g.message.id, g.token)).collect();
+            Some(answers) => {
+                let leases: Vec<_> = answers.iter().flatten().flat_map(Reply::leases).collect();
+                if !leases.is_empty() {
                     self.client.put_back(Op::Undelivered { leases });
                 }
             }

@@ -30,10 +30,10 @@ mod kinds;
 
 use self::calls::Calls;
 pub use self::calls::take_back;
-use self::kinds::{grows, is_of_one_group};
+use self::kinds::is_of_one_group;
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
-use crate::inbox::{self, Patience, Submission};
+use crate::inbox::{Patience, Submission};
 use crate::pacing::Pacing;
 
 /// The largest number of log lines about queues in the lifetime of a process.
@@ -200,7 +200,7 @@ impl<S: Store> Driver<S> {
         // What has not been taken when the store fails stays with the caller, to be refused.
         let mut bytes = 0;
         while is_new && let Some(next) = submissions.last() {
-            bytes += next.ops.iter().map(inbox::weight).sum::<usize>();
+            bytes += next.ops.iter().map(Op::weight).sum::<usize>();
             let much = self.undecided.len() + next.ops.len() > self.policy.max_batch_ops
                 || bytes > self.policy.max_batch_bytes;
             if self.is_full() || (much && !self.undecided.is_empty()) {
@@ -233,7 +233,7 @@ impl<S: Store> Driver<S> {
             let Some((to, op)) = self.undecided.pop_front() else { break };
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
-            if self.room == Room::RemoveOnly && grows(&op) {
+            if self.room == Room::RemoveOnly && op.operation().grows {
                 self.tell_given_up(GivenUp::Untouched(to), &no_room());
                 continue;
             }
@@ -308,7 +308,7 @@ impl<S: Store> Driver<S> {
         self.find()?;
         let known = self.looked_up(most);
         // These ask for the key of what was found.
-        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.may_revive()) {
+        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().revives) {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
         self.find()?;
@@ -343,7 +343,7 @@ impl<S: Store> Driver<S> {
             self.engine.look_up(Some(op), &mut self.lookups);
             let mut found = self.find();
             if found.is_ok()
-                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.may_revive())
+                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.operation().revives)
             {
                 self.engine.look_up(Some(op), &mut self.lookups);
                 found = self.find();

@@ -39,7 +39,10 @@ pub enum Outcome {
 
 impl CallError {
     /// The driver answered with another operation's answer: a bug of ours.
-    pub const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
+
+    /// The channel of the answer is closed and empty.
+    pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
 
     /// A cursor of a listing that was made with another number of shards.
     pub const WRONG_PLACES: CallError =

@@ -45,7 +45,7 @@ impl Submission {
         let only =
             self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
         (self.patience != Patience::None && !self.has_waited && brings && only)
-            .then(|| self.ops.iter().map(weight).sum())
+            .then(|| self.ops.iter().map(Op::weight).sum())
     }
 }
 
@@ -107,7 +107,7 @@ impl Door {
     fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
         match self {
             Door::Open => Ok(()),
-            Door::Draining if ops.iter().all(is_settling) => Ok(()),
+            Door::Draining if ops.iter().all(|op| op.operation().settles) => Ok(()),
             Door::Draining => Err(CallError::Draining),
             Door::Closed(why) => Err(why.clone()),
         }
@@ -141,14 +141,14 @@ impl Inbox {
     /// As [`Inbox::put`]; a submission that is not taken comes back.
     pub fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
         let requests = submission.ops.len();
-        let bytes: usize = submission.ops.iter().map(weight).sum();
+        let bytes: usize = submission.ops.iter().map(Op::weight).sum();
         let mut state = self.state();
         if let Err(error) = state.door.admits(&submission.ops) {
             return Err((error, submission));
         }
         let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
         // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
-        if full && state.requests > 0 && !submission.ops.iter().all(is_settling) {
+        if full && state.requests > 0 && !submission.ops.iter().all(|op| op.operation().settles) {
             return Err((CallError::Overloaded, submission));
         }
         state.requests += requests;
@@ -251,58 +251,4 @@ impl Inbox {
             waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
         }
     }
-}
-
-/// Whether an operation only frees what is held.
-pub fn is_settling(op: &Op) -> bool {
-    match op {
-        Op::Ack { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Extend { .. }
-        | Op::Delete { .. }
-        | Op::Cancel { .. }
-        | Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. }
-        | Op::SessionClosed { .. }
-        | Op::Stats
-        | Op::Quotas => true,
-        Op::Enqueue(_)
-        | Op::Reserve(_)
-        | Op::ReserveOne { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. }
-        | Op::Purge { .. }
-        | Op::SessionDeadline { .. }
-        | Op::NextDue => false,
-    }
-}
-
-/// Bytes an operation counts against the inbox's limit.
-pub fn weight(op: &Op) -> usize {
-    let payload = match op {
-        Op::Enqueue(e) => {
-            let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
-            e.body.len() + headers
-        }
-        Op::Postpone { edit, .. } => edit.weight(),
-        _ => 0,
-    };
-    payload + size_of::<Op>()
 }

@@ -11,8 +11,6 @@ use duewheel_core::id::ReplyTo;
 use duewheel_core::policy::Policy;
 use duewheel_core::time::{EngineMs, Now};
 
-use crate::inbox::weight;
-
 /// Operations of a batch, and where their answers go.
 pub(crate) type Batch = VecDeque<(ReplyTo, Op)>;
 
@@ -117,7 +115,7 @@ impl Pacing {
         let rate = queue_of(&op).and_then(|name| self.left(now, engine, name));
         let Some((tenant, left)) = rate else { return batch.push_back((to, op)) };
         let waits = left == 0 || self.lines.contains_key(&tenant);
-        let bytes = weight(&op);
+        let bytes = op.weight();
         let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == Waits::Allowed;
         if !paced || !waits || !has_room {
             self.left.insert(tenant, left.saturating_sub(1));
@@ -177,7 +175,7 @@ impl Pacing {
     }
 
     fn let_go(&mut self, paced: Paced, batch: &mut Batch) {
-        self.bytes = self.bytes.saturating_sub(weight(&paced.op));
+        self.bytes = self.bytes.saturating_sub(paced.op.weight());
         batch.push_back((paced.to, paced.op));
     }
 }

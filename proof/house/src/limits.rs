@@ -15,7 +15,7 @@ pub(crate) fn loops(name: &str) -> usize {
         "core" => 9,
         "store-log" => 11,
         "store-redis" => 15,
-        "server" => 28,
+        "server" => 6,
         _ => 0,
     }
 }

@@ -21,6 +21,7 @@
 
 mod acked;
 mod admin;
+mod ask;
 mod backlog;
 mod batch;
 mod budget;
@@ -36,6 +37,7 @@ mod index;
 mod input;
 mod inspect;
 mod load;
+mod operation;
 mod place;
 mod purge;
 mod queue;
@@ -54,13 +56,15 @@ mod waiters;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use ask::{Ask, FromReply, Typed};
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
 pub use input::{
-    Attempt, Begins, Edit, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target,
-    WaiterId, When,
+    Attempt, Begins, Edit, Enqueue, Hold, IfExists, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId,
+    When,
 };
+pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
@@ -74,7 +78,7 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Load, Recovered, Room};
+use crate::store::{Load, Loaded, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
@@ -110,7 +114,25 @@ pub struct Config {
     pub holds: Vec<(QueueName, [u32; 3])>,
 }
 
-/// What happens, at the start, with leases that are bound to a connection.
+/// An event that the engine must decide upon.
+#[derive(Debug)]
+pub enum Input {
+    /// An operation of a caller.
+    Request {
+        /// The destination of the answer.
+        to: ReplyTo,
+        /// The operation.
+        op: Op,
+    },
+    /// A page that [`Effect::Load`] asked for.
+    Loaded(Loaded),
+    /// The store's room has changed.
+    Room(Room),
+    /// New quotas, which replace all former ones.
+    Quotas(Quotas),
+}
+
+/// What becomes, at the start, of leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
     /// They are released: the process is new, and their connections are closed.

@@ -70,6 +70,16 @@ impl Reply {
         }
     }
 
+    /// The leases that it grants, which [`super::Op::Undelivered`] returns if the answer cannot be delivered.
+    pub fn leases(&self) -> Vec<(MessageId, LeaseToken)> {
+        let lease = |grant: &Grant| (grant.message.id, grant.token);
+        match self {
+            Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(lease).collect(),
+            Reply::ReserveOne(Ok(grant)) => vec![lease(grant)],
+            _ => Vec::new(),
+        }
+    }
+
     /// The level that the answer to an applied change says; `None` in refusals and in the answers to everything else.
     pub fn level(&self) -> Option<Level> {
         if let Reply::Enqueue(Ok(Enqueued { level, .. }))

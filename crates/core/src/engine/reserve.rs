@@ -14,7 +14,8 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{After, Effect, Effects};
-use super::input::{Named, Op, Reserve, WaiterId};
+use super::input::{Op, Reserve, WaiterId};
+use super::operation::{Named, OnLease};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
@@ -220,8 +221,9 @@ impl Engine {
     /// one step. Whoever proves to have had that lease still settles the message itself. For what concerns a queue or all of them, as many
     /// are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
-        if matches!(op, Op::Ack { .. } | Op::Nack { .. } | Op::Bury { .. } | Op::Extend { .. }) {
-            return;
+        match op.operation().lease {
+            OnLease::Extends | OnLease::Ends => return,
+            OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
         }
         let concerns_many = matches!(
             op,

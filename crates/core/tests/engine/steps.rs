@@ -390,7 +390,7 @@ fn what_concerns_a_queue_is_told_of_no_lease_that_has_run_out() {
         let (to, _) = rig.raw(op);
         rig.reply(to).expect("answered at once")
     };
-    assert_eq!(answer(Op::Purge { queue: queue("q") }), Reply::Count(STEP as u64 - 10));
+    assert_eq!(answer(Op::Purge { queue: queue("q") }), Reply::Count((STEP as u64 - 10).into()));
     let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Leased }) else { panic!() };
     assert_eq!(view, None);
     let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Ready }) else { panic!() };

@@ -8,6 +8,7 @@
 //! Codec and session do no I/O; the listener does nothing else. A session's words and the engine's: tube = queue, job =
 //! message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
 
+mod answer;
 mod batch;
 mod codec;
 #[cfg(feature = "fuzzing")]
@@ -74,8 +75,8 @@ impl App {
             counters: Counters::default(),
             started: Instant::now(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            hostname: stats::kernel("hostname"),
-            os: stats::kernel("version"),
+            hostname: kernel("hostname"),
+            os: kernel("version"),
         }))
     }
 
@@ -115,4 +116,10 @@ impl Counters {
     fn of(&self, kind: Kind) -> u64 {
         self.commands[kind as usize].load(Relaxed)
     }
+}
+
+/// A fact about the kernel, without characters that could end a quoted string.
+fn kernel(what: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default();
+    text.trim().chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect()
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use duewheel::core::engine::Reply;
 use duewheel::core::{MessageId, QueueName};
 
+use super::answer::Answer;
 use super::batch::{Brings, brings, is_alone, sees_what_follows};
 use super::codec::{Command, Said};
 use super::replies::no_answer;
-use super::session::Answer;
 use crate::auth::Prefixes;
 use crate::error::ErrorCode;
 

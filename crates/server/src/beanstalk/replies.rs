@@ -5,7 +5,7 @@ use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
 use duewheel::core::message::Message;
 use duewheel::{CallError, Outcome};
 
-use super::session::Answer;
+use super::answer::Answer;
 use crate::decimal::digits;
 use crate::error::{ErrorCode, Problem};
 

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use duewheel::CallError;
 use duewheel::core::engine::{
     Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
     Reserved, Settled, Target, WaiterId, When,
@@ -17,6 +16,7 @@ use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
+use super::answer::Answer;
 use super::batch::{Brings, Part, brings, is_alone, sees_what_follows};
 use super::codec::{Command, IfTaken, Kind, Put, Said};
 use super::reach::Reach;
@@ -39,8 +39,6 @@ const SAFETY_MARGIN_MS: u64 = 1_000;
 const PAGE: usize = 1_000;
 /// The queue of a client that has not chosen one.
 const DEFAULT: &str = "default";
-
-pub(super) type Answer = Result<Reply, CallError>;
 
 /// The next need of a session.
 #[derive(Debug)]

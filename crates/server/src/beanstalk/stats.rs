@@ -190,9 +190,3 @@ fn processor_time() -> (String, String) {
     };
     (time(11), time(12))
 }
-
-/// A fact about the kernel, without characters that could end a quoted string.
-pub(super) fn kernel(what: &str) -> String {
-    let text = fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default();
-    text.trim().chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect()
-}

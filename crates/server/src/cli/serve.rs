@@ -1,15 +1,30 @@
 //! `duewheel serve`.
 
 use std::io::{Write as _, stderr, stdout};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::Args;
 use tracing_subscriber::EnvFilter;
 
-use super::{Failure, Serve};
+use super::Failure;
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options, Settings};
 use crate::serve::{ServeError, serve};
 use crate::signals::keep_hang_up_from_killing;
+
+/// Options of `serve`: the flags, and the file below them.
+#[derive(Args, Debug)]
+pub(super) struct Serve {
+    /// A TOML file with these options, `-` written as `_`; flags and environment take precedence
+    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the effective settings, as TOML, and exit
+    #[arg(long)]
+    print_config: bool,
+    #[command(flatten)]
+    options: Options,
+}
 
 pub(super) fn run(args: Serve) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -31,7 +31,7 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 const UNNAMED: &str = "A figure of the store.";
 
 /// What this process has counted, over all openings of the store.
-const COUNTERS: [(&str, &str); 34] = [
+const COUNTERS: [(&str, &str); 35] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),

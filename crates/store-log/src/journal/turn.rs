@@ -8,6 +8,7 @@ use duewheel_core::Lsn;
 use duewheel_core::record::{ClockPair, Writer};
 
 use super::segment::{BLOCK, Prepared};
+use crate::le::align8;
 use crate::options::Options;
 
 /// Groups that wait for the next segment.
@@ -18,7 +19,7 @@ pub(crate) struct Turn {
     /// The next segment, once it is at hand.
     pub(crate) next: Option<Prepared>,
     pub(crate) frames: Vec<Waiting>,
-    /// Bytes of the frames.
+    /// Bytes that the frames take in the segment.
     bytes: usize,
 }
 
@@ -43,7 +44,25 @@ impl Turn {
     }
 
     pub(crate) fn push(&mut self, waiting: Waiting) {
-        self.bytes += waiting.frame.bytes.len();
+        self.bytes += align8(waiting.frame.bytes.len());
         self.frames.push(waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_with_its_padding() {
+        let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() };
+        let mut turn = Turn::new(Lsn(1));
+        let mut written = 0;
+        while turn.takes(57, &options) {
+            let frame = Writer { bytes: vec![0; 57] };
+            turn.push(Waiting { frame, first: Lsn(1), records: 1, clock: ClockPair::default() });
+            written += 64; // a frame begins at a multiple of eight
+        }
+        assert!((BLOCK + written) as u64 <= options.segment_bytes, "{written} bytes behind the header");
     }
 }

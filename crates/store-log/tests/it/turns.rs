@@ -117,3 +117,30 @@ fn what_waits_is_bounded() {
     }
     rig.assert_reopens(&disk, small());
 }
+
+/// What waits is counted as it will lie in the segment, padding included: not one byte may come behind the end of the file.
+#[test]
+fn what_waits_fits_the_segment() {
+    let disk = SimDisk::new(6);
+    let options = || Options { max_group_bytes: 7 * 1024, ..going_on() };
+    let mut rig = Rig::open(&disk, options(), History::new(6));
+    let hands = rig.store.hands();
+    for _ in 0..5 {
+        let waits = figure(&rig.store, "segment_waits_total");
+        while hands.prepare() == Worked::Done {}
+        // Nobody syncs: the owner goes on until it has to wait, which by hand it does on the spot.
+        while figure(&rig.store, "segment_waits_total") == waits {
+            rig.append(1);
+        }
+    }
+    let segment = options().segment_bytes;
+    let names = disk.names("journal/");
+    let sizes = names.iter().map(|name| disk.read(name).len() as u64);
+    assert!(sizes.clone().all(|size| size == segment), "{:?}", sizes.collect::<Vec<_>>());
+    assert!(figure(&rig.store, "groups_waited_total") > 100);
+    while hands.sync() == Worked::Done {
+        rig.store.progress().expect("progress");
+    }
+    assert_eq!(rig.store.progress().expect("progress").durable, rig.history.model().applied());
+    rig.assert_reopens(&disk, by_hand());
+}

@@ -1,0 +1,47 @@
+//! Why a server did not start, or ended other than it should.
+
+use crate::auth::TokensError;
+use crate::config::ConfigError;
+use crate::tls::TlsError;
+
+/// Why a server did not start, or ended other than it should.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The settings cannot be.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// Every listener is off.
+    #[error("every listener is off; there is nothing to serve")]
+    NoListener,
+    /// The store did not open.
+    #[error("cannot open {what}: {why}")]
+    Open {
+        /// The data folder, or the name for another store.
+        what: String,
+        /// Why.
+        why: duewheel::OpenError,
+    },
+    /// The tokens could not be read.
+    #[error("{0}")]
+    Tokens(#[from] TokensError),
+    /// Certificate or key could not be read.
+    #[error("{0}")]
+    Tls(#[from] TlsError),
+    /// An address could not be taken.
+    #[error("cannot listen on {address}: {why}")]
+    Bind {
+        /// Which address.
+        address: String,
+        /// Why.
+        why: std::io::Error,
+    },
+    /// Signals or standard output do not work.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    /// The driver ended by itself.
+    #[error("stopped: {0}")]
+    Ended(String),
+    /// The end was not clean.
+    #[error("{0}")]
+    Shutdown(#[from] duewheel::ShutdownError),
+}
