@@ -143,7 +143,7 @@ impl Record {
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
-/// Largest encoded size of a number or a length, in bytes.
+/// What a number or a length takes at most, in bytes.
 pub(crate) const OF_A_NUMBER: usize = 10;
 
 fn of_history(life: &Life) -> usize {

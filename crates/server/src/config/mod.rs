@@ -209,7 +209,7 @@ pub struct Options {
     pub quota: Option<Vec<QuotaTable>>,
 }
 
-/// The address of the listener.
+/// Where to listen.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Listen {
