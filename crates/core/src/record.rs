@@ -45,7 +45,7 @@ pub enum Record {
     Granted {
         /// The message.
         id: MessageId,
-        /// Grants so far, this one included.
+        /// Number of grants so far, this one included.
         attempt: u32,
         /// The lease.
         lease: Lease,
