@@ -18,6 +18,8 @@ pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
 /// Largest size of a record without the message's body and headers, in bytes: names, keys, numbers.
 pub const OF_RECORD: usize = 4 * KIB;
+/// What a number or a length takes at most in a record, in bytes.
+pub(crate) const OF_A_NUMBER: usize = 10;
 
 /// Largest number of backlog pages that an engine loads at a time.
 pub const PAGES_UNDER_WAY: usize = 16;
@@ -322,8 +324,8 @@ impl Policy {
         largest.saturating_mul(2).max(AGREED_GROUP_BYTES)
     }
 
-    /// The same policy, with bodies and headers that fit a store whose groups have `group_bytes` bytes. The operation
-    /// that is decided last is added to the records that a driver has gathered before it cuts a group.
+    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes, and no more leases than the record
+    /// of a purge can name. The operation that is decided last comes on top of what a driver has gathered before it cuts a group.
     #[must_use]
     pub fn fitting(mut self, group_bytes: usize) -> Policy {
         let gathered = self.max_group_bytes.min(group_bytes / 4);
@@ -331,6 +333,7 @@ impl Policy {
         // Headers are small beside bodies, and not left without room by them.
         self.max_headers = self.max_headers.min(most / 32);
         self.max_body = self.max_body.min(most - self.max_headers);
+        self.max_leased = self.max_leased.min(most / OF_A_NUMBER);
         self
     }
 }
@@ -350,6 +353,8 @@ impl Default for Defaults {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::MessageId;
+    use crate::record::{Record, Writer};
 
     #[test]
     fn a_policy_fits_the_groups_of_its_store() {
@@ -364,6 +369,24 @@ mod tests {
             assert_eq!(policy.clone().fitting(policy.least_group()), policy);
         }
         assert_eq!(large.fitting(100).max_body, 0);
+    }
+
+    /// Story: the record of a purge names the leases that stay, and with enough of them it was larger than the store had agreed to.
+    #[test]
+    fn a_purge_names_no_more_leases_than_a_group_takes() {
+        for group in [64 * KIB, MIB, AGREED_GROUP_BYTES, 64 * MIB] {
+            let policy = Policy { max_leased: 100_000_000, ..Policy::default() }.fitting(group);
+            let keep = vec![MessageId(u64::MAX); policy.max_leased];
+            let queue = crate::QueueName::new(&"q".repeat(200)).unwrap();
+            let record = Record::Purged { queue, keep, before: MessageId(u64::MAX), purged: u64::MAX };
+            let gathered = policy.max_group_bytes.min(group / 4);
+            assert!(gathered + record.weight() <= group, "{} in a group of {group}", record.weight());
+            let mut writer = Writer::default();
+            writer.record(&record);
+            assert!(writer.bytes.len() <= record.weight());
+            assert!(policy.max_leased >= group / 20, "{} leases", policy.max_leased);
+        }
+        assert_eq!(Policy::default().fitting(AGREED_GROUP_BYTES).max_leased, Policy::default().max_leased);
     }
 
     #[test]

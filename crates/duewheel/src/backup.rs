@@ -1,7 +1,7 @@
 //! Copies of the data folder while it is in use.
 //!
-//! The copying is the log store's. Here is whose handle counts (the store may be opened again after a failure), where a
-//! copy may go, and that one is made at a time.
+//! The log store does the copying. This module decides which store handle is current (the store may be opened again
+//! after a failure), where a copy may go, and that only one copy runs at a time.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -13,47 +13,48 @@ use duewheel_shard::shared::EndOnPanic;
 use duewheel_shard::testing;
 use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
 
-/// Why there is no copy.
+/// Why no copy was made.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The messages are in memory only ([`Durability::Memory`](crate::Durability::Memory)), or in a store that has means of its own for this.
+    /// The messages are held in memory only ([`Durability::Memory`](crate::Durability::Memory)), or in a store that has
+    /// its own way of making backups.
     #[error("the messages are not in a data folder; there is none to copy")]
     InMemory,
-    /// Another copy is being made. Try again when it is done.
+    /// Another copy is in progress. Try again when it is done.
     #[error("another backup is under way")]
     Busy,
-    /// The copy cannot be where it was wanted. Choose another folder.
+    /// The copy cannot be written to this folder. Choose another one.
     #[error("{}: {what}", folder.display())]
     Folder {
-        /// The folder that was wanted.
+        /// The requested folder.
         folder: PathBuf,
-        /// Why it cannot be that.
+        /// What is wrong with it.
         what: FolderProblem,
     },
-    /// The wheel was shut down, before or meanwhile.
+    /// The wheel was shut down before or during the copy.
     #[error("closed; there is nobody to make a backup any more")]
     Closed,
-    /// A disk is full or fails, or the data is damaged: see [`StoreError::kind`].
+    /// A disk is full or failing, or the data is damaged: see [`StoreError::kind`].
     #[error("{0}")]
     Store(StoreError),
 }
 
-/// The handle of the store that is open now. The opener has it, so it goes with the driver's thread.
+/// The handle of the currently open store. It is held by the opener, so it ends with the driver's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Newest {
     handle: Mutex<Option<Backup>>,
-    /// A copy is being made.
+    /// Whether a copy is in progress.
     busy: AtomicBool,
 }
 
-/// Makes copies, if there is a folder to copy.
+/// Makes copies, if there is a data folder to copy.
 #[derive(Debug)]
 pub(crate) enum Copier {
     None,
     Of { newest: Weak<Newest>, data: PathBuf },
 }
 
-/// The one copy at a time; until it is dropped there is no other.
+/// The single permit to copy; no other copy can start until it is dropped.
 struct Turn(Arc<Newest>);
 
 impl Newest {
@@ -86,7 +87,7 @@ impl Copier {
         Copier::Of { newest: Arc::downgrade(newest), data: data.to_owned() }
     }
 
-    /// Copies; `end` is told if that panics.
+    /// Makes the copy; `end` is told if copying panics.
     pub(crate) async fn copy_to(
         &self,
         destination: Destination,
@@ -126,7 +127,8 @@ fn copy(newest: &Newest, data: &Path, destination: &Destination) -> Result<Backu
     handle.copy_into(folder).map_err(|error| failed(error.kind(), &error))
 }
 
-/// The folder for the copy: what is wrong with it is said before anything is copied, and nothing is made in the data folder.
+/// Opens the folder for the copy. Problems with it are reported before anything is copied, and nothing is created in
+/// the data folder.
 fn open(data: &Path, destination: &Destination) -> Result<EmptyFolder, FolderProblem> {
     if real(&path_of(destination))?.starts_with(data.canonicalize()?) {
         return Err(FolderProblem::Inside);
@@ -146,7 +148,7 @@ fn path_of(destination: &Destination) -> PathBuf {
     }
 }
 
-/// The path without links and dots, also of a folder that is not there yet.
+/// The path with links and dots resolved, also for a folder that does not exist yet.
 fn real(dir: &Path) -> io::Result<PathBuf> {
     let dir = std::path::absolute(dir)?;
     let mut there = dir.as_path();

@@ -1,4 +1,4 @@
-//! Opening: where the data lies, how durable it is, whose clock counts.
+//! Opening a wheel: data folder, durability and clock.
 
 use std::fmt;
 use std::future::Future;
@@ -22,13 +22,13 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 use crate::wheel::WheelParts;
 
-/// What an answer means; see `docs/guarantees.md`.
+/// What is guaranteed about a change when its answer arrives; see `docs/guarantees.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// `fdatasync` has returned: survives a power loss.
+    /// `fdatasync` has returned: the change survives a power loss.
     #[default]
     Fsync,
-    /// Handed to the operating system: survives kill -9; a power loss takes at most the last 50 ms.
+    /// The change was written to the operating system: it survives kill -9; a power loss loses at most the last 50 ms.
     Buffered,
     /// In memory only.
     Memory,
@@ -56,16 +56,16 @@ pub struct Builder {
     quotas: Vec<Quota>,
 }
 
-/// Messages that are not in one store of this process: a cluster's, for example.
+/// Messages that are not in a single store of this process: those of a cluster, for example.
 pub(crate) trait Elsewhere: fmt::Debug + Send {
-    /// Puts together what leads to them.
+    /// Builds the route to them.
     fn open(
         self: Box<Self>,
         common: Common,
     ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>>;
 }
 
-/// What counts wherever the messages are.
+/// The settings that apply wherever the messages are.
 pub(crate) struct Common {
     pub(crate) policy: Policy,
     pub(crate) quotas: QuotaSource,
@@ -74,7 +74,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// The seed, or one out of the clock.
+    /// The configured seed, or one derived from the clock.
     pub(crate) fn any_seed(&self) -> u64 {
         let reading = self.clock.read();
         self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32))
@@ -90,26 +90,27 @@ impl fmt::Debug for OwnStore {
     }
 }
 
-/// Why it could not be opened. Nothing was changed.
+/// Why the wheel could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The store refused: another process has the folder, damage, an unknown format, no permission.
+    /// The store could not be opened: another process has the folder open, the data is damaged, its format is unknown,
+    /// or permission is missing.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// The policy asks for a ring that cannot be.
+    /// The policy asks for a ring of an impossible size.
     #[error("the ring cannot be made: {0}")]
     Policy(GeometryError),
-    /// A quota cannot be.
+    /// A quota is invalid.
     #[error(transparent)]
     Quota(#[from] BadQuota),
-    /// The node cannot take part in its cluster.
+    /// The node cannot join its cluster.
     #[cfg(feature = "cluster")]
     #[error(transparent)]
     Node(#[from] duewheel_cluster::FleetError),
-    /// No thread could be started.
+    /// The operating system could not start a thread.
     #[error("no thread could be started: {0}")]
     Thread(std::io::Error),
-    /// The runtime went away.
+    /// The async runtime has stopped.
     #[error("the async runtime was shut down while opening")]
     Runtime,
 }
@@ -125,15 +126,17 @@ impl From<StartError> for OpenError {
 }
 
 impl Duewheel {
-    /// Opens the data folder (made if it is not there) with durability `fsync`; [`Duewheel::builder`] for everything else.
+    /// Opens the data folder (created if it does not exist) with durability `fsync`; use [`Duewheel::builder`] for all
+    /// other settings.
     ///
     /// # Errors
-    /// Another process has the folder, damage, an unknown format, no permission: see [`OpenError`].
+    /// Another process has the folder open, the data is damaged, its format is unknown, or permission is missing: see
+    /// [`OpenError`].
     pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
         Builder::default().data(data).open().await
     }
 
-    /// Opens with settings.
+    /// Starts a [`Builder`], to open a wheel with other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -157,18 +160,18 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The folder for the data; made if it is not there. `./duewheel-data` by default.
+    /// The data folder; created if it does not exist. `./duewheel-data` by default.
     pub fn data(mut self, folder: impl Into<PathBuf>) -> Self {
         self.data = folder.into();
         self
     }
 
-    /// Keeps everything in memory: for tests, and for what may be lost.
+    /// Keeps everything in memory: for tests, and for messages that may be lost.
     pub fn in_memory(self) -> Self {
         self.durability(Durability::Memory)
     }
 
-    /// What an answer means. [`Durability::Fsync`] by default.
+    /// What is guaranteed about a change when its answer arrives. [`Durability::Fsync`] by default.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
@@ -180,16 +183,16 @@ impl Builder {
         self
     }
 
-    /// Settings of the log store: segment size, journal budget.
+    /// Settings of the log store: segment size and journal budget.
     pub fn log_options(mut self, options: LogOptions) -> Self {
         self.log = options;
         self
     }
 
-    /// A store of your own in place of the embedded log; it must keep the obligations of [`Store`], which
-    /// [`core::store::conformance`](duewheel_core::store::conformance) checks. It is opened at the start and again after each failure, always
-    /// by one owner at a time. [`Builder::data`] and [`Builder::durability`] do not count then, and there is no
-    /// [`Duewheel::backup`].
+    /// Uses your own store in place of the embedded log. It must keep the obligations of [`Store`], which
+    /// [`core::store::conformance`](duewheel_core::store::conformance) checks. It is opened at the start and again
+    /// after each failure, always by one owner at a time. [`Builder::data`] and [`Builder::durability`] then have no
+    /// effect, and [`Duewheel::backup`] is not available.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -215,39 +218,40 @@ impl Builder {
         self
     }
 
-    /// Opens with this in place of a store.
+    /// Opens with this source of messages in place of a store.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes are elsewhere"))]
     pub(crate) fn elsewhere(mut self, elsewhere: impl Elsewhere + 'static) -> Self {
         self.elsewhere = Some(Box::new(elsewhere));
         self
     }
 
-    /// Another disk under the log store than the folder's own: one that fails, for tests.
+    /// Runs the log store on this disk in place of the folder's own: one that fails, for tests.
     #[doc(hidden)]
     pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
         self.disk = Some(disk);
         self
     }
 
-    /// Where time comes from; a [`crate::VirtualClock`] in tests.
+    /// The clock; a [`crate::VirtualClock`] in tests.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Seeds the jitter of backoffs, for tests that repeat. By default it comes from the clock.
+    /// Seeds the random part of backoffs, for repeatable tests. By default the seed is derived from the clock.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// What tenants may have: all queues whose names begin alike. None by default; [`Duewheel::set_quotas`] changes them later.
+    /// Limits per tenant; a tenant is all queues whose names share a prefix. None by default; [`Duewheel::set_quotas`]
+    /// changes them later.
     pub fn quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
         self
     }
 
-    /// Opens it: recovers what is there, and starts.
+    /// Opens the wheel: recovers the stored messages and starts.
     ///
     /// # Errors
     /// See [`OpenError`].

@@ -1,20 +1,19 @@
-//! Changing a message that waits.
+//! Changing a scheduled message.
 
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Reply, Target, When};
+use duewheel_core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Part, Past, Target, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::MaxAttempts;
 use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::client::Client;
-use duewheel_shard::error::CallError;
 use serde::Serialize;
 
 use crate::queue::{Queue, QueueError};
 
-/// A change of a message that waits; made by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by
-/// [`Change::apply`]. What is not set stays as it is, the due time included.
+/// A change to a scheduled message; created by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by
+/// [`Change::apply`]. Everything that is not set stays as it is, including the due time.
 #[derive(Debug)]
 #[must_use = "nothing is changed before `apply`"]
 pub struct Change {
@@ -26,7 +25,7 @@ pub struct Change {
 }
 
 impl Queue {
-    /// Changes the message with this key: its due time, content or settings, as the [`Change`] says.
+    /// Changes the message with this key: its due time, content or settings, as set on the [`Change`].
     pub fn change_key(&self, key: &str) -> Change {
         Change::new(self.wheel.client().clone(), self.target(key))
     }
@@ -42,25 +41,25 @@ impl Change {
         Change { client, target, edit: Box::default(), if_generation: None, wrong: None }
     }
 
-    /// Due after this time from now, rounded up to a millisecond.
+    /// Makes it due after this delay from now, rounded up to a millisecond.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.edit.when = Some(When::After(ceil_ms(delay)));
         self
     }
 
-    /// Due at this instant of the wall clock, rounded up to a millisecond. An instant that has passed is an error.
+    /// Makes it due at this wall-clock time, rounded up to a millisecond. A time in the past is an error.
     pub fn at(mut self, instant: SystemTime) -> Self {
         self.edit.when = Some(When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Refuse });
         self
     }
 
-    /// Another payload.
+    /// Replaces the payload.
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.edit.body = Some(body.into());
         self
     }
 
-    /// Another payload: this value as JSON.
+    /// Replaces the payload by this value as JSON.
     pub fn message<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => self.edit.body = Some(body.into()),
@@ -69,25 +68,25 @@ impl Change {
         self
     }
 
-    /// A header, in place of all that the message has; call it once for each.
+    /// Adds a header. The headers set on this change replace all headers of the message; call it once for each.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.edit.headers.get_or_insert_default().push((name.into(), value.into()));
         self
     }
 
-    /// No headers, but those that a later [`Change::header`] adds.
+    /// Removes all headers, except those that a later [`Change::header`] adds.
     pub fn no_headers(mut self) -> Self {
         self.edit.headers = Some(Vec::new());
         self
     }
 
-    /// Another priority; lower goes first.
+    /// Changes the priority; lower values are delivered first.
     pub fn priority(mut self, priority: u32) -> Self {
         self.edit.priority = Some(priority);
         self
     }
 
-    /// Dead after so many deliveries; at least 1.
+    /// The message becomes dead after this many deliveries; at least 1.
     pub fn max_attempts(mut self, n: u32) -> Self {
         match MaxAttempts::new(n) {
             Some(max) => self.edit.max_attempts = Some(max),
@@ -96,13 +95,13 @@ impl Change {
         self
     }
 
-    /// How long a consumer has it for itself, from the next delivery on.
+    /// The lease duration, from the next delivery on.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.edit.lease_ms = Some(ceil_ms(lease));
         self
     }
 
-    /// Refuse unless the message has this generation.
+    /// Refuses the change unless the message has this generation.
     pub fn if_generation(mut self, generation: u32) -> Self {
         self.if_generation = Some(generation);
         self
@@ -119,11 +118,8 @@ impl Change {
         if let Some(wrong) = self.wrong {
             return Err(wrong);
         }
-        let op = Op::Postpone { target: self.target?, edit: self.edit, if_generation: self.if_generation };
-        match self.client.call(op).await? {
-            Reply::Change(Ok(Applied { what, level })) => Ok(Applied { what: *what, level }),
-            Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        let change = Op::postpone(self.target?, self.edit, self.if_generation);
+        let Applied { what, level } = self.client.ask(change).await?.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
     }
 }

@@ -3,9 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{
-    Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, Reply, When,
-};
+use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::{MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -16,7 +14,8 @@ use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::client::Client;
 use duewheel_shard::error::CallError;
 
-/// A message to be scheduled; made by [`crate::Queue::message`] or [`crate::Queue::body`], sent by [`Draft::enqueue`].
+/// A message to be scheduled; created by [`crate::Queue::message`] or [`crate::Queue::body`], sent by
+/// [`Draft::enqueue`].
 #[derive(Debug)]
 #[must_use = "nothing is scheduled before `enqueue`"]
 pub struct Draft {
@@ -32,37 +31,37 @@ struct Content {
 /// An accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// Its number. With [`IfExists::Keep`] it is that of the message that was kept.
+    /// The id of the message. With [`IfExists::Keep`] it is the id of the existing message that was kept.
     pub id: MessageId,
     /// When it is due.
     pub due_at: SystemTime,
     /// Its generation.
     pub generation: u32,
-    /// Whether it is new, in place of another, or was kept.
+    /// Whether the message is new, replaced another one, or an existing one was kept.
     pub created: Created,
-    /// How safe it is: what the store has really reached.
+    /// The durability that the store has actually reached for it.
     pub level: Level,
 }
 
 /// Why nothing was scheduled.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EnqueueError {
-    /// The queue's name is not one.
+    /// The queue's name is not valid.
     #[error("queue name {0}")]
     Queue(BadName),
-    /// The key is not one.
+    /// The key is not valid.
     #[error("key {0}")]
     Key(BadName),
-    /// `max_attempts` of 0: a message that may never be tried cannot be meant.
+    /// `max_attempts` is 0: such a message could never be delivered.
     #[error("max_attempts must be at least 1")]
     NoAttempts,
-    /// The value does not serialise to JSON.
+    /// The value cannot be serialised to JSON.
     #[error("the message does not serialise to JSON: {0}")]
     Json(String),
-    /// The engine refused.
+    /// The engine refused the message.
     #[error("refused: {}", refusal_text(.0))]
     Refused(EnqueueRefusal),
-    /// There was no answer. See [`CallError::outcome`].
+    /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -129,7 +128,8 @@ impl Draft {
         })
     }
 
-    /// Due after this time from now, rounded up to a millisecond. A clock that is stepped does not change it.
+    /// Makes it due after this delay from now, rounded up to a millisecond. A step of the wall clock does not change
+    /// it.
     pub fn delay(self, delay: Duration) -> Self {
         self.with(|e| {
             e.when = When::After(ceil_ms(delay));
@@ -137,7 +137,7 @@ impl Draft {
         })
     }
 
-    /// Due at this instant of the wall clock, rounded up to a millisecond. An instant that has passed is an error.
+    /// Makes it due at this wall-clock time, rounded up to a millisecond. A time in the past is an error.
     pub fn at(self, instant: SystemTime) -> Self {
         self.with(|e| {
             e.when = When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Refuse };
@@ -145,7 +145,7 @@ impl Draft {
         })
     }
 
-    /// Due at this instant, or at once if it has passed.
+    /// Makes it due at this time, or at once if the time is in the past.
     pub fn at_or_now(self, instant: SystemTime) -> Self {
         self.with(|e| {
             e.when = When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Fire };
@@ -153,7 +153,7 @@ impl Draft {
         })
     }
 
-    /// Your own name for it, unique among the unsettled messages of its queue.
+    /// Your own name for the message, unique among the unsettled messages of its queue.
     pub fn key(self, key: &str) -> Self {
         self.with(|e| {
             e.key = Some(Key::new(key).map_err(EnqueueError::Key)?);
@@ -161,7 +161,7 @@ impl Draft {
         })
     }
 
-    /// What to do if the key is taken; refuse by default.
+    /// What to do if the key is already in use; by default the message is refused.
     pub fn if_exists(self, what: IfExists) -> Self {
         self.with(|e| {
             e.if_exists = what;
@@ -169,7 +169,7 @@ impl Draft {
         })
     }
 
-    /// Makes a retried enqueue return the first answer, also when the message is gone.
+    /// Makes a retried enqueue return the first answer, also after the message is gone.
     pub fn dedupe_id(self, id: &str) -> Self {
         self.with(|e| {
             e.dedupe_id = Some(id.into());
@@ -177,7 +177,7 @@ impl Draft {
         })
     }
 
-    /// Lower goes first; 1024 by default.
+    /// The priority; lower values are delivered first. 1024 by default.
     pub fn priority(self, priority: u32) -> Self {
         self.with(|e| {
             e.priority = Some(priority);
@@ -193,12 +193,12 @@ impl Draft {
         })
     }
 
-    /// How long a consumer has it for itself.
+    /// The lease duration: how long a consumer has the message to itself.
     pub fn lease(self, lease: Duration) -> Self {
         self.option(|o| o.lease_ms = Some(ceil_ms(lease)))
     }
 
-    /// Dead after so many deliveries.
+    /// The message becomes dead after this many deliveries.
     pub fn max_attempts(self, n: u32) -> Self {
         self.with(|e| {
             e.options.max_attempts = Some(MaxAttempts::new(n).ok_or(EnqueueError::NoAttempts)?);
@@ -206,7 +206,7 @@ impl Draft {
         })
     }
 
-    /// Delay before the next attempt: `min` after the first, doubling up to `max`.
+    /// The delay before the next attempt: `min` after the first, doubling up to `max`.
     pub fn backoff(self, min: Duration, max: Duration) -> Self {
         self.option(|o| o.backoff = Some(Backoff { min_ms: ceil_ms(min), max_ms: ceil_ms(max) }))
     }
@@ -228,11 +228,7 @@ impl Draft {
     /// Dropping the future does not take the message back; whether it was accepted is then unknown.
     pub async fn enqueue(self) -> Result<Receipt, EnqueueError> {
         let client = self.client.clone();
-        match client.call(self.into_op()?).await? {
-            Reply::Enqueue(Ok(enqueued)) => Ok(Receipt::from(enqueued)),
-            Reply::Enqueue(Err(refusal)) => Err(EnqueueError::Refused(refusal)),
-            _ => Err(EnqueueError::Call(CallError::WRONG_ANSWER)),
-        }
+        client.ask(self.content?.enqueue).await?.map(Receipt::from).map_err(EnqueueError::Refused)
     }
 }
 

@@ -1,10 +1,10 @@
-//! What a handler's error says beyond "this attempt has failed".
+//! Errors with which a handler says more than "this attempt failed".
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use duewheel_core::engine::{Attempt, Op};
+use duewheel_core::engine::{Applied, Attempt, Op, SettleRefusal, Settled, Typed};
 use duewheel_core::id::{LeaseToken, MessageId};
 use duewheel_core::time::ceil_ms;
 
@@ -26,7 +26,7 @@ use duewheel_core::time::ceil_ms;
 pub struct DeadLetter(String);
 
 impl DeadLetter {
-    /// Dead for this reason, which is kept in the message's history, cut to 256 bytes.
+    /// Makes the message dead for this reason, which is kept in the message's history, cut to 256 bytes.
     pub fn new(reason: impl Into<String>) -> Self {
         DeadLetter(reason.into())
     }
@@ -51,7 +51,8 @@ pub struct NotYet {
 }
 
 impl NotYet {
-    /// Again after `delay`, rounded up to a millisecond. The reason is kept in the message's history, cut to 256 bytes.
+    /// Delivers the message again after `delay`, rounded up to a millisecond. The reason is kept in the message's
+    /// history, cut to 256 bytes.
     pub fn new(delay: Duration, reason: impl Into<String>) -> Self {
         NotYet { delay, reason: reason.into() }
     }
@@ -65,7 +66,7 @@ impl fmt::Display for NotYet {
 
 impl Error for NotYet {}
 
-/// How a run that was not done has ended.
+/// How an unsuccessful run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     kind: Kind,
@@ -85,7 +86,7 @@ impl Failure {
         Failure { kind: Kind::Failed, note }
     }
 
-    /// What a handler's error says.
+    /// The failure that a handler's error stands for.
     pub(crate) fn of(error: &(dyn Error + Send + Sync + 'static)) -> Self {
         let mut next: Option<&(dyn Error + 'static)> = Some(error);
         let mut kind = Kind::Failed;
@@ -108,13 +109,15 @@ impl Failure {
     }
 
     /// The operation that says so.
-    pub(crate) fn op(&self, id: MessageId, token: LeaseToken) -> Op {
-        let (proof, note) = (token.into(), self.note.as_str().into());
-        let nack = |attempt, delay_ms, note| Op::Nack { id, proof, attempt, delay_ms, priority: None, note };
+    pub(crate) fn op(
+        &self,
+        id: MessageId,
+        token: LeaseToken,
+    ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
         match self.kind {
-            Kind::Failed => nack(Attempt::Failed, None, note),
-            Kind::NotYet { delay_ms } => nack(Attempt::NotYet, Some(delay_ms), note),
-            Kind::Dead => Op::Bury { id, proof, priority: None, note },
+            Kind::Failed => Op::nack(id, token, Attempt::Failed, None, &self.note),
+            Kind::NotYet { delay_ms } => Op::nack(id, token, Attempt::NotYet, Some(delay_ms), &self.note),
+            Kind::Dead => Op::bury(id, token, &self.note),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, Reply, Reserved};
+use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_shard::client::{Client, Demand};
@@ -26,8 +26,8 @@ use crate::message::Message;
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
 
-/// What a handler returns: `Ok(())` acks, an error makes the attempt fail. A [`crate::DeadLetter`] makes the message dead, a
-/// [`crate::NotYet`] has it come again without counting the attempt.
+/// What a handler returns: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`] makes
+/// the message dead; a [`crate::NotYet`] delivers it again without counting the attempt.
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Where a handler runs.
@@ -76,26 +76,26 @@ impl HandlerBuilder {
         }
     }
 
-    /// How many messages of this queue run at a time; 16 by default.
+    /// How many messages of this queue run at the same time; 16 by default.
     pub fn concurrency(mut self, n: NonZeroUsize) -> Self {
         self.concurrency = n;
         self
     }
 
-    /// For how long one run may take, its lease being extended meanwhile; 30 minutes by default. After it the attempt has
-    /// failed and the future is dropped. (A thread that blocks cannot be ended; it is left to itself.)
+    /// How long one run may take, with its lease extended meanwhile; 30 minutes by default. After that the attempt has
+    /// failed and the future is dropped. (A blocked thread cannot be ended; it keeps running.)
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// Where it runs; on a thread of its own by default.
+    /// Where each run executes; on its own thread by default.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
 
-    /// Registers it. Messages that are ready are run at once.
+    /// Registers the handler. Messages that are ready are run at once.
     ///
     /// # Errors
     /// See [`HandlerError`].
@@ -148,7 +148,7 @@ impl Queue {
         self.handle_with().run(run)
     }
 
-    /// As [`Queue::handler`], with settings.
+    /// Like [`Queue::handler`], with settings.
     pub fn handle_with(&self) -> HandlerBuilder {
         HandlerBuilder::new(self.clone())
     }
@@ -166,11 +166,11 @@ struct Worker<F> {
     run: Arc<F>,
     activity: Arc<Activity>,
     stop: watch::Receiver<bool>,
-    /// The time of a shutdown is over: running futures are dropped.
+    /// Set when the shutdown's deadline has passed: running futures are dropped.
     abort: watch::Receiver<bool>,
 }
 
-/// How long a reserve of the loop waits; it only bounds how often an idle loop comes round.
+/// How long a reserve of the loop waits; it only limits how often an idle loop repeats.
 const WAIT_MS: u64 = 60_000;
 
 impl<F, Fut> Worker<F>
@@ -255,7 +255,7 @@ where
         let (id, token) = (message.id(), message.lease_token());
         testing::place("handler run");
         let op = match self.outcome(message).await {
-            Some(Ok(())) => Op::Ack { id, proof: token.into() },
+            Some(Ok(())) => Op::ack(id, token),
             Some(Err(failure)) => {
                 let note = failure.note();
                 tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
@@ -264,17 +264,17 @@ where
             // Nothing is known of it: its lease belongs to this process, and is released at the next start.
             None => return,
         };
-        match self.client.call(op).await {
-            Ok(Reply::Settle(Err(_))) => {
+        match self.client.ask(op).await {
+            Ok(Err(_)) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }
-            Ok(_) => {}
+            Ok(Ok(_)) => {}
             // It will be delivered again: at least once is the promise.
             Err(error) => tracing::warn!(queue = %self.queue, %id, %error, "could not settle"),
         }
     }
 
-    /// How one run ended. `None`: it was dropped by a shutdown.
+    /// The result of one run. `None`: it was dropped by a shutdown.
     async fn outcome(&self, message: Message) -> Option<Result<(), Failure>> {
         let (id, token) = (message.id(), message.lease_token());
         let between = (message.lease_length() / 3).max(Duration::from_millis(10));
@@ -297,8 +297,7 @@ where
                     let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
                         let _end = life.end_on_panic("the task that extends a lease");
-                        let extend = Op::Extend { id, proof: token.into(), lease_ms: None };
-                        if let Ok(Reply::Extend(Err(_))) = client.call(extend).await {
+                        if let Ok(Err(_)) = client.ask(Op::extend(id, token, None)).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");
                         }
                     });
@@ -315,7 +314,7 @@ where
         }
     }
 
-    /// Starts a run that ends early, with `None`, when `kept`'s sender is dropped.
+    /// Starts a run that ends early, with `None`, when the sender of `kept` is dropped.
     fn start(
         &self,
         message: Message,

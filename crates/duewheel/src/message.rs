@@ -1,4 +1,4 @@
-//! A message as a handler or consumer gets it.
+//! A message as a handler or consumer receives it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -8,7 +8,7 @@ use duewheel_core::engine::Grant;
 use duewheel_core::id::{LeaseToken, MessageId};
 use serde::de::DeserializeOwned;
 
-/// A message in your hands, under a lease.
+/// A message that you hold under a lease.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     grant: Grant,
@@ -19,7 +19,7 @@ impl Message {
         Message { grant }
     }
 
-    /// Its number.
+    /// Its id.
     pub fn id(&self) -> MessageId {
         self.grant.message.id
     }
@@ -29,7 +29,7 @@ impl Message {
         self.grant.message.queue.as_str()
     }
 
-    /// The producer's own name for it.
+    /// The producer's own name for the message.
     pub fn key(&self) -> Option<&str> {
         self.grant.message.key.as_ref().map(|k| k.as_str())
     }
@@ -57,7 +57,7 @@ impl Message {
         self.grant.message.headers.iter().map(|(n, v)| (&**n, &**v))
     }
 
-    /// Deliveries so far, this one included.
+    /// The number of deliveries so far, including this one.
     pub fn attempt(&self) -> u32 {
         self.grant.attempt
     }
@@ -67,22 +67,23 @@ impl Message {
         self.grant.due_at.to_system_time()
     }
 
-    /// How long after its due time it was granted.
+    /// The time from its due time to its delivery.
     pub fn lateness(&self) -> Duration {
         Duration::from_millis(self.grant.lateness_ms)
     }
 
-    /// Until when nobody else gets it, by the clock as it was when the message was granted.
+    /// The end of the lease, by the clock at the time of delivery. Until then no other consumer gets the message.
     pub fn lease_until(&self) -> SystemTime {
         self.grant.lease_until.to_system_time()
     }
 
-    /// Proof of the lease. It only grows, and its text sorts like it: pass it on to fence your own resource.
+    /// Proof of the lease. Tokens of a message only grow, and their text form sorts in the same order: pass the token
+    /// on to fence your own resource.
     pub fn lease_token(&self) -> LeaseToken {
         self.grant.token
     }
 
-    /// Raised by each change of the producer's mind.
+    /// The generation; each change by the producer raises it by one.
     pub fn generation(&self) -> u32 {
         self.grant.generation
     }
@@ -93,7 +94,7 @@ impl Message {
 }
 
 impl fmt::Debug for Message {
-    /// The body is left out: it may hold other people's secrets.
+    /// The body is left out: it may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.grant.fmt(f)
     }

@@ -1,4 +1,4 @@
-//! Opening a node of a cluster: how it takes part, and what is put together for that.
+//! Opening a node of a cluster: its options, and how its parts are built.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::backup::Copier;
 use crate::builder::{Builder, Common, Elsewhere, OpenError};
 use crate::wheel::WheelParts;
 
-/// How a node takes part in a cluster.
+/// The options of a cluster node.
 ///
 /// ```
 /// let alone = duewheel::NodeOptions::new("a");
@@ -27,44 +27,47 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// A node of this name, which no other living node has. Alone, and a new cluster has one shard, if nothing else is said.
+    /// A node of this name, which no other live node may have. Without further options it runs alone, and a new cluster
+    /// has one shard.
     pub fn new(name: impl Into<String>) -> Self {
         NodeOptions { fleet: FleetOptions::new(name) }
     }
 
-    /// Where other nodes reach it, host and port; it listens there. Nodes know each other by a secret that the
-    /// coordinator keeps, and speak TLS. With port 0 one that is free is taken.
+    /// The host and port at which other nodes reach this one; it also listens there. Nodes authenticate each other by a
+    /// secret stored in the coordinator, and use TLS. With port 0 a free port is taken.
     #[must_use]
     pub fn advertise(mut self, address: impl Into<String>) -> Self {
         self.fleet.advertise = Some(address.into());
         self
     }
 
-    /// What it shows to other nodes, which must then show one of the same authority, all of them. Without it each
-    /// start of a node draws a key, which the cluster's secret vouches for. The secret is asked for in both cases.
+    /// The certificates that this node presents; every other node must then present one of the same authority. Without
+    /// them each start of a node generates a key, which is vouched for by the cluster's secret. The secret is required
+    /// in both cases.
     #[must_use]
     pub fn certificates(mut self, certificates: PeerCertificates) -> Self {
         self.fleet.certificates = Some(certificates);
         self
     }
 
-    /// Where it listens, if that is not where others reach it.
+    /// The address to listen on, if it differs from the advertised one.
     #[must_use]
     pub fn bind(mut self, address: impl Into<String>) -> Self {
         self.fleet.bind = Some(address.into());
         self
     }
 
-    /// Into how many shards a new cluster is split, for ever; one that exists stays as it is.
+    /// The number of shards of a new cluster, which cannot be changed later; an existing cluster keeps its number.
     #[must_use]
     pub fn shards_if_new(mut self, shards: u32) -> Self {
         self.fleet.shards_if_new = shards;
         self
     }
 
-    /// How long a node that comes must stay before this one gives shards up to it;
-    /// [`DEFAULT_SETTLE_DELAY`](crate::DEFAULT_SETTLE_DELAY) if nothing else is said. So one that comes and goes again
-    /// and again moves no shards each time. The same at all nodes: one that has another is refused while others take part.
+    /// How long a node that joins must stay before this one hands shards over to it;
+    /// [`DEFAULT_SETTLE_DELAY`](crate::DEFAULT_SETTLE_DELAY) by default. A node that joins and leaves repeatedly thus
+    /// moves no shards each time. It must be the same at all nodes: a node with another value is refused while others
+    /// take part.
     #[must_use]
     pub fn settle_delay(mut self, delay: Duration) -> Self {
         self.fleet.settle_delay = delay;
@@ -73,8 +76,9 @@ impl NodeOptions {
 }
 
 impl Builder {
-    /// As a node of a cluster: shards of it are opened here as this node comes to own them, and every operation finds its way to the
-    /// owner. [`Builder::data`] and [`Builder::durability`] do not count then, and there is no [`Duewheel::backup`].
+    /// Opens as a node of a cluster: its shards are opened here when this node becomes their owner, and every operation
+    /// is routed to the owner. [`Builder::data`] and [`Builder::durability`] then have no effect, and
+    /// [`Duewheel::backup`] is not available.
     ///
     /// The runtime on which it is opened must live as long as the node.
     pub fn cluster(self, coordinator: Arc<dyn Coordinator>, node: NodeOptions) -> Self {
@@ -82,7 +86,7 @@ impl Builder {
     }
 }
 
-/// A node that is to take part.
+/// A node that is about to join.
 #[derive(Debug)]
 struct Joining {
     coordinator: Arc<dyn Coordinator>,
@@ -98,7 +102,7 @@ impl Elsewhere for Joining {
     }
 }
 
-/// Takes part, and puts a client on top.
+/// Joins the cluster and creates a client for it.
 async fn join(
     coordinator: Arc<dyn Coordinator>,
     mut options: FleetOptions,
@@ -118,17 +122,17 @@ async fn join(
 }
 
 impl Duewheel {
-    /// The cluster as this node sees it; `None` when this is no node of one.
+    /// The cluster as this node sees it; `None` when this is not a node of a cluster.
     pub fn cluster(&self) -> Option<ClusterView> {
         self.fleet().map(Fleet::view)
     }
 
-    /// Submissions that this node has sent to each other node since it started, by that node's name.
+    /// The number of submissions that this node has forwarded to each other node since it started, by that node's name.
     pub fn cluster_forwards(&self) -> Vec<(Box<str>, u64)> {
         self.fleet().map(Fleet::forwards).unwrap_or_default()
     }
 
-    /// Figures of the node for `/metrics`; names without prefix.
+    /// Metrics of the node for `/metrics`; names without prefix.
     pub fn cluster_figures(&self) -> Option<[(&'static str, u64); 4]> {
         self.fleet().map(Fleet::figures)
     }

@@ -1,11 +1,11 @@
-//! A queue by its name: schedule, change your mind, look, consume.
+//! A queue by its name: scheduling, changing, inspecting and consuming messages.
 
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Applied, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reply, Reserved, Settled, Target,
-    View, When,
+    Applied, Ask, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reserved, SettingsField,
+    SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -20,41 +20,50 @@ use crate::Duewheel;
 use crate::enqueue::Draft;
 use crate::message::Message;
 
-/// A queue by its name. Cheap; make one wherever it is needed. A name that is not one shows when it is used.
+/// A queue by its name. Cheap to create wherever it is needed. An invalid name is reported by the first call that uses
+/// it.
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(crate) wheel: Duewheel,
     pub(crate) name: Result<QueueName, BadName>,
 }
 
-/// A call on a queue that brought nothing.
+/// Why a call on a queue failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The queue's name is not one.
+    /// The queue's name is not valid.
     #[error("queue name {0}")]
     Name(#[from] BadName),
-    /// The value does not serialise to JSON.
+    /// The value cannot be serialised to JSON.
     #[error("the message does not serialise to JSON: {0}")]
     Json(String),
-    /// The message cannot be changed like this now.
+    /// The message cannot be changed like this in its present state.
     #[error("refused: {0:?}")]
     Refused(ChangeRefusal),
+    /// A field of the settings is above its limit; the settings before go on.
+    #[error("{field} is out of range: at most {max}")]
+    Setting {
+        /// Which field of [`QueueSettings`].
+        field: SettingsField,
+        /// The most it may be.
+        max: u64,
+    },
     /// The lease is not the message's latest, or the message is gone.
     #[error("the lease is lost: somebody else may have the message")]
     LeaseLost,
-    /// There was no answer. See [`CallError::outcome`].
+    /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]
     Call(#[from] CallError),
 }
 
-/// The truthful answer to a cancel.
+/// The result of a cancel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancel {
-    /// It will not be delivered any more; how safe that is.
+    /// The message will not be delivered any more; with the durability reached.
     Cancelled(Level),
-    /// Too late: a consumer has it. If that attempt fails, it can be cancelled again.
+    /// Too late: a consumer has the message. If that attempt fails, the message can be cancelled again.
     Leased,
-    /// Nothing is pending: delivered, cancelled, or never there.
+    /// No such message is pending: it was delivered or cancelled, or never existed.
     NotFound,
 }
 
@@ -66,33 +75,33 @@ impl Duewheel {
 }
 
 impl Queue {
-    /// A message whose body is the value as JSON.
+    /// A message whose body is this value as JSON.
     pub fn message<T: Serialize + ?Sized>(&self, value: &T) -> Draft {
         let body = serde_json::to_vec(value).map(Bytes::from).map_err(|e| e.to_string());
         Draft::new(self.wheel.client().clone(), self.name.clone(), body)
     }
 
-    /// A message with these bytes.
+    /// A message with these bytes as its body.
     pub fn body(&self, body: impl Into<Bytes>) -> Draft {
         Draft::new(self.wheel.client().clone(), self.name.clone(), Ok(body.into()))
     }
 
-    /// Takes a message back by its key.
+    /// Cancels the message with this key.
     pub async fn cancel_key(&self, key: &str) -> Result<Cancel, QueueError> {
         self.cancel(self.target(key)?).await
     }
 
-    /// Takes a message back by its id.
+    /// Cancels the message with this id.
     pub async fn cancel_id(&self, id: MessageId) -> Result<Cancel, QueueError> {
         self.cancel(Target::Id(id)).await
     }
 
-    /// Gives the message with this key another delay, from now.
+    /// Makes the message with this key due after another delay, from now.
     pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Applied<Outline>, QueueError> {
         self.postpone(key, When::After(ceil_ms(delay))).await
     }
 
-    /// Gives the message with this key another instant.
+    /// Makes the message with this key due at another time.
     pub async fn postpone_key_to(
         &self,
         key: &str,
@@ -104,65 +113,49 @@ impl Queue {
 
     /// Makes the message with this key due now.
     pub async fn fire_key(&self, key: &str) -> Result<Applied<Outline>, QueueError> {
-        let target = self.target(key)?;
-        self.change(Op::Fire { target }).await
+        self.change(Op::fire(self.target(key)?)).await
     }
 
-    /// Looks at the message with this key.
+    /// The message with this key, if there is one.
     pub async fn get_key(&self, key: &str) -> Result<Option<View>, QueueError> {
         let target = self.target(key)?;
-        match self.wheel.client().call(Op::Get { target }).await? {
-            Reply::View(view) => Ok(view.map(|v| *v)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        Ok(self.wheel.client().ask(Op::get(target)).await?.map(|view| *view))
     }
 
-    /// Looks at the queue; `None` when there is nothing of it.
+    /// The state of the queue; `None` when it has no messages, consumers or settings.
     pub async fn info(&self) -> Result<Option<QueueView>, QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Queue { queue }).await? {
-            Reply::Queues(mut views) => Ok(views.pop()),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        Ok(self.wheel.client().ask(Op::queue(queue)).await?)
     }
 
     /// Sets what counts for the queue's messages when they do not say otherwise.
     pub async fn configure(&self, settings: QueueSettings) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Configure { queue, settings }).await? {
-            Reply::Queues(_) => Ok(()),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        self.wheel.client().ask(Op::configure(queue, settings)).await?.map(drop).map_err(settings_refused)
     }
 
-    /// Gives nothing out any more, until [`Queue::resume`].
+    /// Stops deliveries from this queue, until [`Queue::resume`].
     pub async fn pause(&self) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Pause { queue, for_ms: None }).await? {
-            Reply::Configure(_) => Err(CallError::Overloaded.into()),
-            _ => Ok(()),
-        }
+        self.wheel.client().ask(Op::pause(queue, None)).await?.map_err(settings_refused)
     }
 
-    /// Gives out again.
+    /// Resumes deliveries.
     pub async fn resume(&self) -> Result<(), QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().call(Op::Resume { queue }).await?;
-        Ok(())
+        Ok(self.wheel.client().ask(Op::resume(queue)).await?)
     }
 
-    /// Removes Scheduled, Ready and Dead messages; leased ones stay. Answers how many went, and how safe that is.
+    /// Removes scheduled, ready and dead messages; leased ones stay. Returns how many were removed, with the durability
+    /// reached.
     pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
-        match self.wheel.client().call(Op::Purge { queue }).await? {
-            Reply::Count(n) => Ok(n),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+        Ok(self.wheel.client().ask(Op::purge(queue)).await?)
     }
 
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
     /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many messages are leased
-    /// ([`Policy::max_leased`](crate::Policy::max_leased)); [`Client::reserve`](crate::Client::reserve) tells the two apart.
+    /// ([`crate::Policy::max_leased`]); [`crate::Client::reserve`] tells the two apart.
     ///
     /// # Cancel safety
     /// Cancel safe: messages granted to a dropped future go back at once.
@@ -175,14 +168,13 @@ impl Queue {
         }
     }
 
-    /// Done: the message goes; answers how safe that is. An ack that is repeated within five minutes succeeds, too, unless
-    /// the process was restarted.
+    /// Acks the message, which removes it; returns the durability reached. An ack repeated within five minutes also
+    /// succeeds, unless the process was restarted.
     pub async fn ack(&self, message: &Message) -> Result<Level, QueueError> {
-        let op = Op::Ack { id: message.id(), proof: message.lease_token().into() };
-        self.settle(op).await.map(|done| done.level)
+        self.settle(Op::ack(message.id(), message.lease_token())).await.map(|done| done.level)
     }
 
-    /// Not done: again after `delay`, or after its backoff.
+    /// Reports a failed attempt: the message is delivered again after `delay`, or after its backoff.
     pub async fn nack(
         &self,
         message: &Message,
@@ -192,7 +184,8 @@ impl Queue {
         self.settle(nack(message, Attempt::Failed, delay, note)).await
     }
 
-    /// Cannot be done yet: again after `delay`, and the attempt does not count against `max_attempts`.
+    /// Puts the message off: it is delivered again after `delay`, and the attempt does not count against
+    /// `max_attempts`.
     pub async fn not_yet(
         &self,
         message: &Message,
@@ -202,12 +195,10 @@ impl Queue {
         self.settle(nack(message, Attempt::NotYet, Some(delay), note)).await
     }
 
-    /// Not to be tried any more: dead at once, with the reason in its history, until it is redriven or cancelled. Answers
-    /// how safe that is.
+    /// Makes the message dead at once, with the reason in its history, until it is redriven or cancelled. Returns the
+    /// durability reached.
     pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<Level, QueueError> {
-        let (id, proof) = (message.id(), message.lease_token().into());
-        let op = Op::Bury { id, proof, priority: None, note: reason.into() };
-        self.settle(op).await.map(|done| done.level)
+        self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(|done| done.level)
     }
 
     pub(crate) fn target(&self, key: &str) -> Result<Target, QueueError> {
@@ -215,7 +206,7 @@ impl Queue {
     }
 
     async fn cancel(&self, target: Target) -> Result<Cancel, QueueError> {
-        match self.change(Op::Cancel { target }).await {
+        match self.change(Op::cancel(target)).await {
             Ok(was) => Ok(Cancel::Cancelled(was.level)),
             Err(QueueError::Refused(ChangeRefusal::Leased)) => Ok(Cancel::Leased),
             Err(QueueError::Refused(ChangeRefusal::NotFound)) => Ok(Cancel::NotFound),
@@ -224,34 +215,38 @@ impl Queue {
     }
 
     async fn postpone(&self, key: &str, when: When) -> Result<Applied<Outline>, QueueError> {
-        let target = self.target(key)?;
-        self.change(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }).await
+        self.change(Op::postpone(self.target(key)?, Box::new(Edit::due(when)), None)).await
     }
 
-    async fn change(&self, op: Op) -> Result<Applied<Outline>, QueueError> {
-        match self.wheel.client().call(op).await? {
-            Reply::Change(Ok(Applied { what, level })) => Ok(Applied { what: *what, level }),
-            Reply::Change(Err(refusal)) => Err(QueueError::Refused(refusal)),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+    async fn change(
+        &self,
+        change: impl Ask<Reply = Result<Applied<Box<Outline>>, ChangeRefusal>>,
+    ) -> Result<Applied<Outline>, QueueError> {
+        let changed = self.wheel.client().ask(change).await?;
+        let Applied { what, level } = changed.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
     }
 
-    async fn settle(&self, op: Op) -> Result<Applied<Settled>, QueueError> {
-        match self.wheel.client().call(op).await? {
-            Reply::Settle(Ok(settled)) => Ok(settled),
-            Reply::Settle(Err(_)) => Err(QueueError::LeaseLost),
-            _ => Err(CallError::WRONG_ANSWER.into()),
-        }
+    async fn settle(
+        &self,
+        settlement: impl Ask<Reply = Result<Applied<Settled>, SettleRefusal>>,
+    ) -> Result<Applied<Settled>, QueueError> {
+        self.wheel.client().ask(settlement).await?.map_err(|_| QueueError::LeaseLost)
     }
 }
 
-fn nack(message: &Message, attempt: Attempt, delay: Option<Duration>, note: &str) -> Op {
-    Op::Nack {
-        id: message.id(),
-        proof: message.lease_token().into(),
-        attempt,
-        delay_ms: delay.map(ceil_ms),
-        priority: None,
-        note: note.into(),
+fn settings_refused(refusal: SettingsRefusal) -> QueueError {
+    match refusal {
+        SettingsRefusal::OutOfRange(field, max) => QueueError::Setting { field, max },
+        SettingsRefusal::Overloaded => CallError::Overloaded.into(),
     }
+}
+
+fn nack(
+    message: &Message,
+    attempt: Attempt,
+    delay: Option<Duration>,
+    note: &str,
+) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
+    Op::nack(message.id(), message.lease_token(), attempt, delay.map(ceil_ms), note)
 }

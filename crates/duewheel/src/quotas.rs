@@ -1,14 +1,15 @@
-//! The quotas of tenants, as the owner of a process sets and sees them.
+//! Setting and reading the quotas of tenants.
 
-use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse, Reply};
+use duewheel_core::engine::{BadQuota, Op, Quota, QuotaUse};
 use duewheel_shard::error::CallError;
 
 use crate::Duewheel;
 
 impl Duewheel {
-    /// Sets the quotas of tenants, in place of all that were set before. They count within a second, also for what is there already: a tenant
-    /// that has more than a new limit keeps it, and gets no more. Nothing of them is stored: set them again after a start. In a cluster each
-    /// node sets them for the shards that it owns, so all nodes should set the same.
+    /// Sets the quotas of tenants, replacing all quotas set before. They take effect within a second, also for existing
+    /// messages: a tenant that already exceeds a new limit keeps what it has, but gets no more. Quotas are not stored:
+    /// set them again after a start. In a cluster each node applies its quotas to the shards that it owns, so all nodes
+    /// should set the same.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -32,9 +33,6 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn quotas(&self) -> Result<Vec<QuotaUse>, CallError> {
-        match self.client().call(Op::Quotas).await? {
-            Reply::Quotas(uses) => Ok(uses),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        self.client().ask(Op::quotas()).await
     }
 }

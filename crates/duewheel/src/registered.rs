@@ -1,4 +1,4 @@
-//! Handlers that are registered: how much each is doing.
+//! Registered handlers, and how much each is doing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,21 +10,21 @@ use tokio::sync::{Notify, Semaphore};
 /// Why a handler was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandlerError {
-    /// The queue's name is not one.
+    /// The queue's name is not valid.
     #[error("queue name {0}")]
     Name(#[from] BadName),
-    /// The queue has a handler already.
+    /// The queue already has a handler.
     #[error("queue {0} has a handler already")]
     Taken(QueueName),
-    /// It is shutting down.
+    /// The wheel is shutting down.
     #[error("shutting down; no handler is taken")]
     ShuttingDown,
-    /// Handlers run on a tokio runtime, and there is none here.
+    /// Handlers run on a tokio runtime, and the caller is not on one.
     #[error("no tokio runtime here to run handlers on")]
     NoRuntime,
 }
 
-/// What is known of a registered handler.
+/// The state of a registered handler.
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
     pub(crate) queue: QueueName,
@@ -39,12 +39,13 @@ impl Registered {
         self.activity.running.load(Ordering::SeqCst) == 0
     }
 
-    /// Runs begun so far.
+    /// The number of runs started so far.
     pub(crate) fn started(&self) -> usize {
         self.activity.started.load(Ordering::SeqCst)
     }
 
-    /// Waits until a run has ended or the loop waits again; not for long, as a change before the call is not seen.
+    /// Waits until a run has ended or the loop waits again. It returns after a short time in any case, as a change
+    /// before the call is not noticed.
     pub(crate) async fn changed(&self) {
         let _ = tokio::time::timeout(Duration::from_millis(2), self.activity.changed.notified()).await;
     }
@@ -61,11 +62,11 @@ impl Registered {
 pub(crate) struct Activity {
     pub(crate) running: AtomicUsize,
     pub(crate) started: AtomicUsize,
-    /// Called when a run has ended, and when the loop waits for messages again.
+    /// Notified when a run has ended, and when the loop waits for messages again.
     pub(crate) changed: Notify,
 }
 
-/// A run, until it has been settled: dropped also when something in between panics.
+/// A run in progress, until it has been settled. It is dropped also when the code in between panics.
 pub(crate) struct Running(pub(crate) Arc<Activity>);
 
 impl Drop for Running {

@@ -1,7 +1,7 @@
-//! A data folder out of a copy.
+//! Making a data folder from a backup.
 //!
-//! The log store copies the bytes. What is left to do is that no lease token of the original is accepted by the restored
-//! folder: the original may have gone on, and given the message to somebody else since.
+//! The log store copies the bytes. This module ensures that no lease token of the original is accepted by the restored
+//! folder: the original may have continued to run, and may have delivered the message to another consumer since.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use duewheel_core::{Epoch, Lsn};
 use duewheel_store_log::disk::{Disk, RealDisk};
 use duewheel_store_log::{LogStore, Options};
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Unsettled messages: scheduled, ready, leased, dead.
+    /// The unsettled messages: scheduled, ready, leased and dead.
     pub messages: u64,
-    /// Of these, how many had a lease token that is not accepted any more.
+    /// How many of these had a lease token, which is no longer accepted.
     pub tokens_ended: u64,
-    /// Files of the copy.
+    /// The number of files of the copy.
     pub files: u64,
-    /// Bytes in them.
+    /// The total size of the files, in bytes.
     pub bytes: u64,
-    /// Records in the copy's journal.
+    /// The number of records in the copy's journal.
     pub records: u64,
 }
 
-/// Messages looked at together.
+/// The number of messages processed at a time.
 const ROWS: usize = 1_024;
-/// Bytes of bodies read together.
+/// The bytes of bodies read at a time.
 const BYTES: usize = 4 * 1024 * 1024;
-/// The little that is written here needs no large segments.
+/// Segments can be small, because little is written here.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Makes a data folder in `dir` out of a copy: of a [`Duewheel::backup`](crate::Duewheel::backup), or of a folder that
@@ -70,7 +70,7 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
     })
 }
 
-/// Gives each lease to nobody, and forgets the tokens of leases that have run out. Says how many there were.
+/// Makes every lease invalid, and forgets the tokens of leases that have run out. Returns how many there were.
 pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
     let thread = thread::current();
     let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
@@ -98,7 +98,7 @@ pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
 }
 
 struct Ending {
-    /// This reign, which grants nothing else.
+    /// The epoch of this run, which grants no other leases.
     epoch: Epoch,
     next: Lsn,
     clock: ClockPair,

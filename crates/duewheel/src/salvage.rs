@@ -1,6 +1,7 @@
-//! A data folder out of a damaged one.
+//! Making a data folder from a damaged one.
 //!
-//! The log store reads and writes it. What is left to do is the same as after a restore: no lease token of the original is accepted.
+//! The log store reads and writes the data. As after a restore, this module ensures that no lease token of the original
+//! is accepted.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,12 +13,12 @@ use duewheel_store_log::disk::{Disk, RealDisk};
 
 use crate::restore::end_tokens;
 
-/// What was salvaged.
+/// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Salvaged {
-    /// What is in the new folder, and what is lost.
+    /// What the new folder contains, and what is lost.
     pub report: SalvageReport,
-    /// Messages that had a lease token which is not accepted any more.
+    /// The number of messages that had a lease token, which is no longer accepted.
     pub tokens_ended: u64,
 }
 

@@ -1,6 +1,6 @@
-//! Bugs on demand, and what tests put in the place of other machines.
+//! Deliberate bugs, and stand-ins for other machines, for tests.
 //!
-//! Without the feature `testing`, which only tests turn on, there is nothing here but a function that does nothing.
+//! Without the feature `testing`, which only tests enable, this contains only a function that does nothing.
 
 #[cfg(feature = "testing")]
 mod shards;

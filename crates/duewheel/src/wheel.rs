@@ -1,11 +1,11 @@
-//! The handle that people hold.
+//! The handle that users hold.
 
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use duewheel_core::engine::{Attended, Op, QueueView, Reply, Stats};
+use duewheel_core::engine::{Attended, Op, QueueView, Stats};
 use duewheel_core::id::SessionId;
 use duewheel_core::policy::Policy;
 use duewheel_shard::client::Client;
@@ -43,7 +43,7 @@ struct Inner {
     abort: watch::Sender<bool>,
 }
 
-/// What a wheel is put together from, once its store is open.
+/// The parts that a wheel is built from, once its store is open.
 pub(crate) struct WheelParts {
     pub(crate) client: Client,
     pub(crate) life: Lifecycle,
@@ -59,13 +59,13 @@ struct Handlers {
     stopping: bool,
 }
 
-/// How a shutdown fell short.
+/// Why a shutdown was not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShutdownError {
-    /// Handlers were still running when the time was over. Their messages are delivered again after the next open.
+    /// Handlers were still running at the deadline. Their messages are delivered again after the next open.
     #[error("handlers were still running when the time was over; their messages will be delivered again")]
     HandlersRunning,
-    /// The driver had ended before, or its store could not be closed. Accepted messages are safe.
+    /// The driver had already ended, or its store could not be closed. Accepted messages are safe.
     #[error("the driver ended: {0}")]
     Failed(String),
 }
@@ -90,12 +90,12 @@ impl Duewheel {
         }
     }
 
-    /// Where the quotas stand, and the limits that count for them.
+    /// The source of the quotas, and the limits that apply to them.
     pub(crate) fn quota_source(&self) -> (&QuotaSource, &Policy) {
         (&self.inner.quotas, &self.inner.policy)
     }
 
-    /// The way in for front ends: any operation, many at a time.
+    /// The interface for servers and other front ends: any operation, many at a time.
     pub fn client(&self) -> &Client {
         &self.inner.client
     }
@@ -108,16 +108,16 @@ impl Duewheel {
         let mut all: Vec<QueueView> = Vec::new();
         loop {
             let after = all.last().map(|q| q.name.clone());
-            match self.client().call(Op::Queues { after, limit: usize::MAX }).await? {
-                Reply::Queues(page) if page.is_empty() => return Ok(all),
-                Reply::Queues(page) => all.extend(page),
-                _ => return Err(CallError::WRONG_ANSWER),
+            let page = self.client().ask(Op::queues(after, usize::MAX)).await?;
+            if page.is_empty() {
+                return Ok(all);
             }
+            all.extend(page);
         }
     }
 
-    /// Queues whose ready messages nobody has asked for since the queue came to be or the process started: a handler is
-    /// missing, or its name is misspelt. The messages are kept.
+    /// Queues whose ready messages no consumer has asked for since the queue was created or the process started: a
+    /// handler is missing, or its name is misspelt. The messages are kept.
     ///
     /// # Errors
     /// When there was no answer.
@@ -127,15 +127,12 @@ impl Duewheel {
         Ok(queues)
     }
 
-    /// Figures of the whole engine.
+    /// Counts and figures of the whole engine.
     ///
     /// # Errors
     /// When there was no answer.
     pub async fn stats(&self) -> Result<Stats, CallError> {
-        match self.client().call(Op::Stats).await? {
-            Reply::Stats(stats) => Ok(*stats),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        self.client().ask(Op::stats()).await
     }
 
     /// When the next message is due; `None` when none is scheduled.
@@ -143,10 +140,8 @@ impl Duewheel {
     /// # Errors
     /// When there was no answer.
     pub async fn next_due(&self) -> Result<Option<SystemTime>, CallError> {
-        match self.client().call(Op::NextDue).await? {
-            Reply::NextDue(due) => Ok(due.map(|d| d.to_system_time())),
-            _ => Err(CallError::WRONG_ANSWER),
-        }
+        let due = self.client().ask(Op::next_due()).await?;
+        Ok(due.map(|due| due.to_system_time()))
     }
 
     /// Waits until everything that is due by now has been run by its handler and settled. For tests with a
@@ -160,10 +155,7 @@ impl Duewheel {
             let started = |all: &[Registered]| all.iter().map(Registered::started).sum::<usize>();
             let before = started(&registered);
             for handler in &registered {
-                let view = match self.client().call(Op::Queue { queue: handler.queue.clone() }).await? {
-                    Reply::Queues(mut views) => views.pop(),
-                    _ => return Err(CallError::WRONG_ANSWER),
-                };
+                let view = self.client().ask(Op::queue(handler.queue.clone())).await?;
                 // The handler's loop either waits in the queue's line, or has just been given something.
                 let waits = view.is_some_and(|v| {
                     v.waiters > 0 && (v.counts.ready == 0 || v.pause != duewheel_core::record::Pause::Running)
@@ -180,14 +172,14 @@ impl Duewheel {
         }
     }
 
-    /// Copies the data folder into `dir` while everything goes on. `dir` is made if it is not there; otherwise it must be
-    /// empty, this user's and closed to others (mode 0700), and no symbolic link. It must not be inside of the data folder. A
-    /// relative path counts from the working directory of this process.
+    /// Copies the data folder into `dir` while it stays in use. `dir` is created if it does not exist; otherwise it
+    /// must be empty, owned by this user, closed to others (mode 0700) and not a symbolic link. It must not be inside
+    /// the data folder. A relative path is relative to the working directory of this process.
     ///
-    /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what comes
-    /// meanwhile a part, up to one moment. Files that never change are linked where the file system can do that, and take
-    /// no room of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data folder out of
-    /// the copy; until then leave the copy as it is.
+    /// Everything that was answered before the call is in the copy, and nothing that was settled before it; of what
+    /// comes meanwhile a part, up to one moment. Files that never change are linked where the file system can do that,
+    /// and take no room of their own as long as the original has them, too. [`restore`](crate::restore()) makes a data
+    /// folder out of the copy; until then leave the copy as it is.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -213,8 +205,8 @@ impl Duewheel {
         self.backup_into(Destination::Made(dir.into())).await
     }
 
-    /// As [`Duewheel::backup`], where somebody else says where the copy goes: what may be made for it is in the
-    /// [`Destination`].
+    /// Like [`Duewheel::backup`], for callers that restrict where the copy may go: the [`Destination`] says what may be
+    /// created for it.
     ///
     /// # Errors
     /// As [`Duewheel::backup`].
@@ -226,7 +218,7 @@ impl Duewheel {
         self.inner.copier.copy_to(destination, end).await
     }
 
-    /// Takes nothing new, lets running handlers finish up to `deadline`, and closes. Calling it again is harmless.
+    /// Accepts nothing new, lets running handlers finish until `deadline`, and closes. Calling it again is harmless.
     ///
     /// # Errors
     /// See [`ShutdownError`]; accepted messages are safe in every case.
@@ -264,8 +256,9 @@ impl Duewheel {
         }
     }
 
-    /// Waits until the driver has ended, and says why: it was shut down, its store cannot be had any more, or a bug of
-    /// ours. A server ends itself then; a library's host lives on, and every call answers [`CallError::Closed`].
+    /// Waits until the driver has ended, and returns the reason: the wheel was shut down, its store is permanently
+    /// unavailable, or there is a bug in Duewheel. A server then exits; in a host process every further call returns
+    /// [`CallError::Closed`].
     pub async fn ended(&self) -> String {
         match self.inner.life.ended().await {
             End::Stopped => "it was shut down".to_owned(),
@@ -273,7 +266,7 @@ impl Duewheel {
         }
     }
 
-    /// What [`WheelParts::node`] was, if it was of this type.
+    /// The value of [`WheelParts::node`], if it has this type.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes have one"))]
     pub(crate) fn node<T: Any>(&self) -> Option<&T> {
         self.inner.node.as_ref()?.downcast_ref()

@@ -1,4 +1,5 @@
-//! Pauses between attempts: longer each time, and never the same on two nodes.
+//! Randomised, growing pauses between attempts: each is longer than the one before, and no two nodes keep the same
+//! rhythm.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -12,25 +13,25 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// A pause that begins with `first`, doubles, and grows no longer than `longest`.
+    /// A pause that begins with `first`, doubles each time, and does not exceed `longest`.
     pub fn new(first: Duration, longest: Duration) -> Self {
         Pause { first, longest: longest.max(first), next: first }
     }
 
-    /// How long to pause now.
+    /// The next pause.
     pub fn take(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.longest);
         jittered(pause)
     }
 
-    /// From the beginning.
+    /// Starts again with the first pause.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
-/// Between three quarters of a pause and all of it.
+/// A random duration between three quarters of the pause and the whole pause.
 pub fn jittered(pause: Duration) -> Duration {
     // The keys of a new hash table are the standard library's random numbers.
     let random = RandomState::new().build_hasher().finish() % 256;

@@ -1,8 +1,8 @@
-//! New messages that wait for a store that is behind with its work.
+//! Backpressure: new messages wait while the store is behind.
 //!
-//! A burst that is faster than the disk fills what memory may hold of it, and then new messages are refused until a part of it is
-//! written. Callers that can do nothing with a refusal, and ask nothing else meanwhile, are better served by waiting: they slow down to
-//! the speed of the disk. Everything else is decided as ever.
+//! A burst that exceeds the speed of the disk fills the memory reserved for it. New messages are then refused until a
+//! part of it is written. For callers that cannot handle a refusal, and send nothing else meanwhile, waiting is better:
+//! it slows them down to the speed of the disk. All other operations are decided as usual.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use duewheel_core::policy::Policy;
 
 use crate::inbox::Submission;
 
-/// After so long they are decided all the same, and refused if the store is still behind.
+/// After this time they are decided in any case, and refused if the store is still behind.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the store is looked at meanwhile.
+/// How often the store is checked meanwhile.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Whether new messages are let through.
@@ -37,8 +37,9 @@ impl Waiting {
         Waiting { line: VecDeque::new(), bytes: 0, max_bytes: policy.max_inbox_bytes }
     }
 
-    /// At a closed gate, takes those out of `submissions` that may wait, unless there is too much of that already, and puts those in
-    /// front that have waited for long enough; at an open one, puts all in front. `now` is [`crate::clock::Clock::running`].
+    /// While the gate is closed, removes from `submissions` those that may wait, unless too many are waiting already,
+    /// and puts those that have waited long enough in front; when it is open, puts all of them in front. `now` is
+    /// [`crate::clock::Clock::running`].
     pub(crate) fn sort(&mut self, submissions: &mut Vec<Submission>, gate: Gate, now: Duration) {
         if gate == Gate::Open {
             return self.give_back(submissions);
@@ -64,7 +65,7 @@ impl Waiting {
         *submissions = stay;
     }
 
-    /// Puts all of them in front.
+    /// Puts all of them back in front.
     pub(crate) fn give_back(&mut self, submissions: &mut Vec<Submission>) {
         if !self.line.is_empty() {
             self.bytes = 0;

@@ -1,12 +1,10 @@
-//! How much is under way: bounded by count and bytes, as an inbox is.
+//! A budget for operations in progress, limited by count and bytes like an inbox.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use duewheel_core::engine::Op;
 use duewheel_core::policy::Policy;
-
-use crate::inbox::{is_settling, weight};
 
 /// What may be under way at a time.
 #[derive(Debug)]
@@ -17,7 +15,7 @@ pub struct Rooms {
     max_bytes: usize,
 }
 
-/// The room of operations under way; dropped when they are answered.
+/// The share of the budget that operations in progress use; dropped when they are answered.
 #[derive(Debug)]
 pub struct Room {
     of: Arc<Rooms>,
@@ -26,7 +24,7 @@ pub struct Room {
 }
 
 impl Rooms {
-    /// The budget of a router: as much as an inbox takes.
+    /// The budget of a router: as large as that of an inbox.
     pub fn new(policy: &Policy) -> Arc<Self> {
         Arc::new(Rooms {
             requests: AtomicUsize::new(0),
@@ -36,15 +34,15 @@ impl Rooms {
         })
     }
 
-    /// Room for these operations; `None` when too much is under way. One submission always fits, and so does what settles or takes back: it
-    /// makes room.
+    /// Reserves a share for these operations; `None` when too much is in progress. One submission always fits, and so
+    /// do operations that settle or return messages, because they free room.
     pub fn take(self: &Arc<Self>, ops: &[Op]) -> Option<Room> {
-        let (requests, bytes) = (ops.len(), ops.iter().map(weight).sum());
+        let (requests, bytes) = (ops.len(), ops.iter().map(Op::weight).sum());
         let before = self.requests.fetch_add(requests, SeqCst);
         let bytes_before = self.bytes.fetch_add(bytes, SeqCst);
         let room = Room { of: self.clone(), requests, bytes };
         let full = before + requests > self.max_requests || bytes_before + bytes > self.max_bytes;
-        (!full || before == 0 || ops.iter().all(is_settling)).then_some(room)
+        (!full || before == 0 || ops.iter().all(|op| op.operation().settles)).then_some(room)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where time comes from: the machine, or a test.
+//! The source of time: the machine's clocks, or a test's.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -13,41 +13,42 @@ use crate::inbox::Inbox;
 /// A reading of both clocks, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Elapsed time since some fixed moment of this process's life, suspend included.
+    /// Elapsed time since a fixed moment of this process's life, including suspend.
     pub elapsed_ns: u64,
     /// Time since the Unix epoch.
     pub wall_ns: u64,
 }
 
-/// Where time comes from.
+/// A source of time.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
-    /// Both clocks now, elapsed time first: what passes between the two readings makes nothing early. `elapsed_ns` never falls.
+    /// Reads both clocks, elapsed time first, so that time passing between the two readings never makes a message
+    /// early. `elapsed_ns` never decreases.
     fn read(&self) -> Reading;
 
-    /// The boot that `elapsed_ns` counts from, if it counts from the same moment in every process of that boot. Downtime
-    /// is then known without the wall clock. `None` by default.
+    /// The boot that `elapsed_ns` counts from, if it counts from the same moment in every process of that boot.
+    /// Downtime can then be computed without the wall clock. `None` by default.
     fn boot(&self) -> Option<BootId> {
         None
     }
 
-    /// How long a driver may sleep when it wants to wake after `wanted`. A clock that a test moves answers with a long
-    /// time, and wakes the driver through what it was given in [`Clock::attach`].
+    /// How long a driver may sleep when it wants to wake after `wanted`. A clock controlled by a test returns a long
+    /// time, and wakes the driver through the inbox given in [`Clock::attach`].
     fn nap(&self, wanted: Duration) -> Duration {
         wanted
     }
 
-    /// Time since some fixed moment that passes even where a test holds the clock: for pauses of our own, and to see
-    /// whether a driver hangs.
+    /// Real time since a fixed moment, which passes even where a test has stopped the clock: for our own pauses, and to
+    /// detect a driver that hangs.
     fn running(&self) -> Duration {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed()
     }
 
-    /// Gives the clock a driver to wake when time is moved.
+    /// Registers a driver that is to be woken when the clock is moved.
     fn attach(&self, _inbox: &Arc<Inbox>) {}
 }
 
-/// The machine's clocks: `CLOCK_BOOTTIME` (elapsed, suspend included) and `CLOCK_REALTIME`.
+/// The machine's clocks: `CLOCK_BOOTTIME` (elapsed time, including suspend) and `CLOCK_REALTIME`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -67,14 +68,15 @@ impl Clock for SystemClock {
     }
 }
 
-/// The number in a text of 32 hexadecimal digits, with hyphens between some.
+/// Parses 32 hexadecimal digits, with optional hyphens, as a number.
 fn boot_id(text: &str) -> Option<BootId> {
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
     let is_id = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
     is_id.then(|| u128::from_str_radix(&digits, 16).ok()).flatten().map(BootId)
 }
 
-/// Whether the kernel's table of offsets (clock, seconds, nanoseconds) has one for elapsed time, or is of another form.
+/// Whether the kernel's table of clock offsets (clock, seconds, nanoseconds) shifts elapsed time, or has an unknown
+/// format.
 fn is_shifted(offsets: &str) -> bool {
     offsets.lines().any(|line| {
         let mut words = line.split_whitespace();
@@ -90,7 +92,7 @@ fn ns(id: ClockId) -> u64 {
     s.saturating_mul(1_000_000_000).saturating_add(u64::try_from(t.tv_nsec).unwrap_or(0))
 }
 
-/// A clock that stands still until it is moved. Clones are the same clock, and each other one is another boot.
+/// A clock that only moves when told to. Clones are the same clock; every other instance counts as another boot.
 #[derive(Clone, Debug)]
 pub struct VirtualClock(Arc<Mutex<Virtual>>);
 
@@ -102,7 +104,7 @@ struct Virtual {
 }
 
 impl VirtualClock {
-    /// Stands at an instant.
+    /// A clock that stands at this time.
     pub fn new(start: SystemTime) -> Self {
         let wall = start.duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
@@ -113,12 +115,12 @@ impl VirtualClock {
         })))
     }
 
-    /// Stands at 2026-01-01T00:00:00Z: any instant will do for most tests.
+    /// A clock that stands at 2026-01-01T00:00:00Z, which suits most tests.
     pub fn at_2026() -> Self {
         Self::new(UNIX_EPOCH + Duration::from_secs(1_767_225_600))
     }
 
-    /// Lets time pass: both clocks move on.
+    /// Lets time pass: advances both clocks.
     pub fn advance(&self, by: Duration) {
         let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
         self.change(|r| {
@@ -127,24 +129,25 @@ impl VirtualClock {
         });
     }
 
-    /// Lets time pass until the wall clock shows `instant`; does nothing if it has passed.
+    /// Lets time pass until the wall clock shows `instant`; does nothing if that is in the past.
     pub fn advance_to(&self, instant: SystemTime) {
         self.advance(instant.duration_since(self.now()).unwrap_or_default());
     }
 
-    /// Steps the wall clock alone, as an operator or a time server does; elapsed time stays.
+    /// Steps only the wall clock, as an operator or a time server does; elapsed time does not change.
     pub fn step_wall_to(&self, instant: SystemTime) {
         let wall = instant.duration_since(UNIX_EPOCH).unwrap_or_default();
         let wall_ns = u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX);
         self.change(|r| r.wall_ns = wall_ns);
     }
 
-    /// What the wall clock shows.
+    /// The time of the wall clock.
     pub fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.read().wall_ns)
     }
 
-    /// Boots the machine again: elapsed time begins anew, the wall clock goes on. Only while nothing is open that reads this clock.
+    /// Simulates a reboot: elapsed time restarts, the wall clock continues. Only while nothing that reads this clock is
+    /// open.
     pub fn reboot(&self) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.boot = drawn_boot();
@@ -182,7 +185,7 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A number that no other boot has: the standard library keys its hashes from the system's entropy.
+/// A number that no other boot has: the standard library seeds its hash keys from the system's entropy.
 fn drawn_boot() -> BootId {
     let half = || u128::from(RandomState::new().hash_one(0));
     BootId(half() << 64 | half())

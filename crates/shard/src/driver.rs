@@ -30,13 +30,13 @@ mod kinds;
 
 use self::calls::Calls;
 pub use self::calls::take_back;
-use self::kinds::{grows, is_of_one_group};
+use self::kinds::is_of_one_group;
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
-use crate::inbox::{self, Patience, Submission};
+use crate::inbox::{Patience, Submission};
 use crate::pacing::Pacing;
 
-/// Log lines about queues in a process's life.
+/// The largest number of log lines about queues in the lifetime of a process.
 const MAX_SAID: usize = 200;
 
 /// Drives one shard. Owned by one thread, or by a simulation.
@@ -49,40 +49,40 @@ pub struct Driver<S> {
     effects: Effects,
     records: Vec<Record>,
     record_bytes: usize,
-    /// How many of `effects` are weighed, and what their records weigh.
+    /// How many of `effects` have been counted, and the size of their records.
     weighed: (usize, usize),
-    /// Whether the store has said what room there is since the last append.
+    /// Whether the store has reported its free room since the last append.
     room_known: bool,
-    /// The store has more pages than one step takes in.
+    /// The store has more pages than one step accepts.
     more_pages: bool,
-    /// The last page that the store has told of could not be read.
+    /// The last page that the store reported could not be read.
     page_failed: bool,
-    /// Position before the first of `records`.
+    /// The position before the first of `records`.
     appended: Lsn,
     asked: Lsn,
     open: Calls,
-    /// Answers whose conditions only grow: first in, first out.
+    /// Answers whose conditions only grow, in order: the first one is sent first.
     held: VecDeque<Held>,
-    /// Answers with grants: they wait for older positions, and leave as soon as they can.
+    /// Answers with grants: they wait for earlier positions, and are sent as soon as possible.
     held_grants: Vec<Held>,
-    /// To be asked for once everything decided is appended.
+    /// Loads to request once everything decided has been appended.
     loads: Vec<Load>,
     lookups: Lookups,
-    /// Operations that were taken and not decided yet: what they name weighs more than one look-up may bring.
+    /// Operations that were taken but not decided yet, because the messages they name exceed the size of one look-up.
     undecided: VecDeque<(ReplyTo, Op)>,
     /// How many of them to look up next.
     looks: usize,
-    /// Weight of the bodies in answers that wait, in bytes.
+    /// The size of the bodies in waiting answers, in bytes.
     held_bytes: usize,
-    /// Operations of our own, to be decided in the next step.
+    /// Operations of the driver itself, to be decided in the next step.
     own: Vec<Op>,
-    /// New messages that wait for the rate of their tenant's quota.
+    /// New messages that wait for the rate limit of their tenant's quota.
     pacing: Pacing,
     last_append: EngineMs,
     said: Vec<Notice>,
-    /// What all groups have reached that were told of since an answer left.
+    /// The level reached by all groups reported since an answer was last sent.
     untold: Option<Level>,
-    /// The level that answers had last.
+    /// The level of the most recent answers.
     reached: Level,
 }
 
@@ -92,7 +92,7 @@ struct Held {
     to: ReplyTo,
     reply: Reply,
     after: After,
-    /// Whether a record was decided for it. If not, it may tell what an earlier operation did.
+    /// Whether a record was written for it. If not, it may report the result of an earlier operation.
     recorded: bool,
 }
 
@@ -200,7 +200,7 @@ impl<S: Store> Driver<S> {
         // What has not been taken when the store fails stays with the caller, to be refused.
         let mut bytes = 0;
         while is_new && let Some(next) = submissions.last() {
-            bytes += next.ops.iter().map(inbox::weight).sum::<usize>();
+            bytes += next.ops.iter().map(Op::weight).sum::<usize>();
             let much = self.undecided.len() + next.ops.len() > self.policy.max_batch_ops
                 || bytes > self.policy.max_batch_bytes;
             if self.is_full() || (much && !self.undecided.is_empty()) {
@@ -233,7 +233,7 @@ impl<S: Store> Driver<S> {
             let Some((to, op)) = self.undecided.pop_front() else { break };
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
-            if self.room == Room::RemoveOnly && grows(&op) {
+            if self.room == Room::RemoveOnly && op.operation().grows {
                 self.tell_given_up(GivenUp::Untouched(to), &no_room());
                 continue;
             }
@@ -246,13 +246,14 @@ impl<S: Store> Driver<S> {
         self.append_batch(now)
     }
 
-    /// Whether the operations of this step have made as many records as a step should, or as large ones.
+    /// Whether the operations of this step have produced as many records, or as many bytes of them, as a step should.
     fn is_step_done(&self, (lsn, bytes): (Lsn, u64)) -> bool {
         self.engine.last_lsn().0 - lsn.0 >= self.policy.max_step as u64
             || self.engine.decided_bytes() - bytes >= self.policy.max_step_bytes as u64
     }
 
-    /// While the store takes removals alone, nothing is fired or redriven. Whoever has asked for that is told so, or how many it were so far.
+    /// While the store accepts only removals, nothing is fired or redriven. Callers who asked for it are told, with the
+    /// number of messages done so far.
     fn give_up_many(&mut self) {
         while self.room == Room::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
@@ -261,7 +262,7 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    /// Tells whoever has asked why nothing was done.
+    /// Tells the caller why nothing was done.
     fn tell_given_up(&mut self, given_up: GivenUp, error: &StoreError) {
         match given_up {
             GivenUp::Untouched(to) => {
@@ -272,7 +273,7 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    /// Appends what was decided: before the next look-up, which must find it.
+    /// Appends what was decided. This must precede the next look-up, which has to find it.
     fn append_batch(&mut self, now: Now) -> Result<(), StoreError> {
         self.carry_out();
         self.append(now)?;
@@ -284,8 +285,8 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Finds what the engine must know of messages that are not in its memory. Returns how many of the operations that wait
-    /// can be decided: the first ones, up to one whose messages did not fit.
+    /// Looks up what the engine must know about messages that are not in its memory. Returns how many of the waiting
+    /// operations can be decided: the first ones, up to one whose messages did not fit.
     fn look_up(&mut self) -> Result<usize, StoreError> {
         match self.look_up_together() {
             Err(error) if self.is_passing(&error) => self.look_up_each(),
@@ -293,7 +294,7 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    /// Whether an error of a look-up concerns that look-up alone.
+    /// Whether the error of a look-up affects only that look-up.
     fn is_passing(&mut self, error: &StoreError) -> bool {
         error.kind() == ErrorKind::Unavailable && self.progress().is_ok()
     }
@@ -307,7 +308,7 @@ impl<S: Store> Driver<S> {
         self.find()?;
         let known = self.looked_up(most);
         // These ask for the key of what was found.
-        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.may_revive()) {
+        for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().revives) {
             self.engine.look_up(Some(op), &mut self.lookups);
         }
         self.find()?;
@@ -321,7 +322,8 @@ impl<S: Store> Driver<S> {
         self.undecided.iter().take(most).take_while(|(_, op)| self.engine.is_looked_up(op)).count()
     }
 
-    /// What the disk would not give is missed by the operations that ask for it, and by no other: these alone are not applied.
+    /// Looks up each operation separately, so that only the operations whose data the disk does not return are left
+    /// unapplied.
     fn look_up_each(&mut self) -> Result<usize, StoreError> {
         self.engine.look_up(None, &mut self.lookups);
         match self.find() {
@@ -341,7 +343,7 @@ impl<S: Store> Driver<S> {
             self.engine.look_up(Some(op), &mut self.lookups);
             let mut found = self.find();
             if found.is_ok()
-                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.may_revive())
+                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.operation().revives)
             {
                 self.engine.look_up(Some(op), &mut self.lookups);
                 found = self.find();
@@ -384,7 +386,8 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// What the store has reached. Whoever does not let answers go by it keeps the level for those that go next.
+    /// The level that the store has reached. A caller that does not send answers because of it stores the level for
+    /// those sent next.
     fn progress(&mut self) -> Result<Progress, StoreError> {
         let progress = self.store.progress()?;
         Ok(self.note(progress))
@@ -396,12 +399,12 @@ impl<S: Store> Driver<S> {
         Progress { level, ..progress }
     }
 
-    /// The level that answers had last; before the first one, the one that the store hopes for.
+    /// The level of the most recent answers; before the first one, the level that the store expects to reach.
     pub fn reached(&self) -> Level {
         self.reached
     }
 
-    /// When to step again at the latest, if nothing comes in before.
+    /// When to step again at the latest if no submission arrives before.
     pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() {
             return Some(now.engine);
@@ -415,19 +418,19 @@ impl<S: Store> Driver<S> {
         [self.engine.next_wakeup(), note, self.pacing.next_wakeup()].into_iter().flatten().min()
     }
 
-    /// Whether the store is behind with its work, so that new messages would be refused.
+    /// Whether the store is behind, so that new messages would be refused.
     pub fn is_busy(&mut self, now: Now) -> bool {
         self.look_at_room(now);
         self.room == Room::Busy
     }
 
-    /// Whether an answer waits for the store: until something is durable, for a page, or for a look-up.
+    /// Whether an answer waits for the store: for durability, a page, or a look-up.
     pub fn is_waiting_for_store(&self) -> bool {
         let waits = !self.held.is_empty() || !self.held_grants.is_empty() || !self.undecided.is_empty();
         waits || self.engine.has_questions()
     }
 
-    /// Whether so many answers wait, or such large ones, that no more requests should be taken.
+    /// Whether so many or such large answers are waiting that no more requests should be accepted.
     pub fn is_full(&self) -> bool {
         self.held.len() + self.held_grants.len() >= self.policy.max_pending_replies
             || self.held_bytes >= self.policy.max_pending_reply_bytes
@@ -439,7 +442,7 @@ impl<S: Store> Driver<S> {
         self.engine.end_all_waits(&mut self.effects);
     }
 
-    /// Gives the place up: everything appended becomes durable, and all answers leave.
+    /// Closes the driver: everything appended becomes durable, and all answers are sent.
     pub fn close(mut self, now: Now) -> Result<(), StoreError> {
         let undecided = mem::take(&mut self.undecided).into_iter().map(|(to, _)| to);
         for to in self.pacing.drain().chain(undecided) {
@@ -461,7 +464,7 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    /// The store failed: answers that have not left are unknown, never failed.
+    /// The store failed: answers that have not been sent have an unknown outcome; they are never reported as failed.
     pub fn fail(mut self, error: &StoreError) {
         if let Some(first) = error.nothing_from() {
             self.refuse_from(first, error);
@@ -475,18 +478,18 @@ impl<S: Store> Driver<S> {
         self.open.fail(&unknown);
     }
 
-    /// From now on these quotas count.
+    /// Replaces the quotas.
     pub fn set_quotas(&mut self, now: Now, quotas: Quotas) {
         self.engine.handle(now, Input::Quotas(quotas), &mut self.effects);
         self.pacing.renew();
     }
 
-    /// The place of the quota that counts for a queue.
+    /// The index of the quota that applies to a queue.
     pub(crate) fn tenant_of(&mut self, queue: &QueueName) -> Option<usize> {
         self.engine.tenant_of(queue)
     }
 
-    /// Refuses the operations whose records begin at this position or behind it: the store knows that they were not
+    /// Refuses the operations whose records begin at or after this position: the store knows that they were not
     /// applied.
     fn refuse_from(&mut self, first: Lsn, error: &StoreError) {
         let not_applied = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
@@ -504,7 +507,7 @@ impl<S: Store> Driver<S> {
         &self.store
     }
 
-    /// Figures of the engine and of the store.
+    /// The figures of the engine and of the store.
     pub(crate) fn figures(&mut self, now: Now) -> Figures {
         let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
         Figures { stats: self.engine.stats(now), quotas, store: self.store.figures() }
@@ -515,8 +518,8 @@ impl<S: Store> Driver<S> {
         &self.engine
     }
 
-    /// Asks the store before each group. A store that falls behind within a step has room all the same ([`Room::Busy`] is about its pace):
-    /// what was taken is decided, and senders are held back from the next step on.
+    /// Asks the store for its room before each group. If the store falls behind within a step there is still room
+    /// ([`Room::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
     fn know_room(&mut self, now: Now) {
         if self.room_known {
             return;
@@ -528,7 +531,8 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    /// The same before a step. A batch that was taken is decided whole, over however many steps.
+    /// Asks the store for its room before a step. A batch that was taken is decided completely, in as many steps as
+    /// necessary.
     fn look_at_room(&mut self, now: Now) {
         if !self.undecided.is_empty() {
             self.room_known = false;
@@ -582,8 +586,9 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Groups are bounded. They are cut between operations, so that what one operation decides stays together. With the last
-    /// operation's records a group is smaller than what the store agrees to ([`Store::max_group_bytes`]).
+    /// Writes the group if it has reached its size limit. Groups are split between operations, so that the records of
+    /// one operation stay together. Including the last operation's records a group stays below the store's limit
+    /// ([`Store::max_group_bytes`]).
     fn flush_if_large(&mut self, now: Now) -> Result<(), StoreError> {
         let (seen, mut bytes) = self.weighed;
         for effect in &self.effects[seen..] {
@@ -607,7 +612,7 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Sorts effects: records to the group, answers to those held back, loads to the store.
+    /// Distributes effects: records to the group, answers to the held-back ones, loads to the store.
     fn carry_out(&mut self) {
         let mut effects = mem::take(&mut self.effects);
         self.weighed = (0, 0);
@@ -635,7 +640,7 @@ impl<S: Store> Driver<S> {
         self.effects = effects;
     }
 
-    /// Tells a person, once a queue: queues come and go, and a log line for each round helps nobody.
+    /// Logs a notice for the operator, once per queue: a log line in every round would help nobody.
     fn say(&mut self, notice: Notice) {
         if self.said.len() >= MAX_SAID || self.said.contains(&notice) {
             return;
@@ -667,7 +672,7 @@ impl<S: Store> Driver<S> {
         Ok(())
     }
 
-    /// Lets answers go whose condition holds.
+    /// Sends the answers whose condition holds.
     fn release(&mut self, progress: Progress) {
         let durable = match self.store.level() {
             Level::Memory | Level::Buffered => progress.written,

@@ -1,26 +1,26 @@
-//! Errors of a call that got no answer from the engine.
+//! Errors of a call that was not answered by the engine.
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
-/// A call that got no answer.
+/// Why a call was not answered.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    /// Too much is waiting for the driver; nothing was applied. Try again a little later.
+    /// Too many operations wait for the driver; nothing was applied. Try again a little later.
     #[error("too many requests are waiting; try again shortly")]
     Overloaded,
-    /// The owner is shutting down; nothing was applied.
+    /// The wheel is shutting down; nothing was applied.
     #[error("shutting down; no new work is taken")]
     Draining,
     /// The store failed. See [`CallError::outcome`].
     #[error("the store is unavailable: {error}")]
     Store {
-        /// What the store said.
+        /// The error of the store.
         error: StoreError,
         /// Whether the call may have been applied.
         outcome: Outcome,
     },
-    /// The driver ended before the call, as its store cannot be had any more or because of a bug of ours; or the call can never succeed.
-    /// Nothing was applied.
+    /// The driver ended before the call, because its store is permanently unavailable or because of a bug in Duewheel;
+    /// or the call can never succeed. Nothing was applied.
     #[error("closed: {0}")]
     Closed(&'static str),
     /// The driver ended before it answered; the call may have been applied.
@@ -31,17 +31,20 @@ pub enum CallError {
 /// Whether a failed call may have been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was not: trying again is safe.
+    /// It was not applied: retrying is safe.
     NotApplied,
-    /// It may have been: try again with the same key or `dedupe_id`.
+    /// It may have been applied: retry with the same key or `dedupe_id`.
     Unknown,
 }
 
 impl CallError {
     /// The driver answered with another operation's answer: a bug of ours.
-    pub const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
+    pub(crate) const WRONG_ANSWER: CallError = CallError::Lost("the driver gave another answer");
 
-    /// A place in a listing that was made with another number of shards.
+    /// The channel of the answer is closed and empty.
+    pub const NO_ANSWER: CallError = CallError::Lost("the driver gave no answer");
+
+    /// A cursor of a listing that was made with another number of shards.
     pub const WRONG_PLACES: CallError =
         CallError::Closed("the place is not one of a listing over this number of shards");
 

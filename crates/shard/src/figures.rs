@@ -1,17 +1,17 @@
-//! What a shard has counted: figures of one reign of its driver, and counters over all reigns of a process.
+//! Figures of a shard: the current ones of its driver, and counters over all runs of it in this process.
 
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{QuotaUse, Stats};
 use duewheel_core::record::Totals;
 
-/// What a store's figure that only grows ends with; a word behind a dot says of what kind.
+/// The suffix of a store's figure that is a counter; a word after a dot names its kind.
 const COUNTER: &str = "_total";
 
-/// What this process has counted of a shard in all of its reigns. Over the nodes of a cluster these add up.
+/// Everything this process has counted for a shard, over all runs. The sums over the nodes of a cluster are meaningful.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// What has happened to messages.
+    /// Counts of what happened to messages.
     pub totals: Totals,
     /// Leases that ran out.
     pub lease_expired: u64,
@@ -19,20 +19,20 @@ pub struct Counted {
     pub lease_lost: u64,
     /// Reserves answered without a message because too many are leased.
     pub held_back: u64,
-    /// Lateness of grants of first attempts: count per column of [`duewheel_core::engine::LATENESS_MS`].
+    /// Lateness of the first delivery of messages: the count per column of [`duewheel_core::engine::LATENESS_MS`].
     pub lateness: Vec<u64>,
-    /// Sum of those latenesses, in ms.
+    /// The sum of these, in ms.
     pub lateness_sum_ms: u64,
     /// Refusals by quota, in the order of [`duewheel_core::engine::Resource`].
     pub quota_refused: BTreeMap<Box<str>, [u64; 4]>,
     /// The store's own counters, by name.
     pub store: BTreeMap<&'static str, u64>,
-    /// How long nobody owned the shard before this node took it, in ms, as far as this node has seen it.
+    /// How long nobody owned the shard before this node took it, in ms, as far as this node observed it.
     pub unowned_ms: u64,
 }
 
 impl Counted {
-    /// Adds what another reign, or another process, has counted.
+    /// Adds the counts of another run or another process.
     pub fn add(&mut self, other: &Counted) {
         self.totals = sum(self.totals, other.totals);
         self.lease_expired += other.lease_expired;
@@ -68,7 +68,7 @@ fn sum(a: Totals, b: Totals) -> Totals {
     }
 }
 
-/// The figures of a reign: those of its engine, and those of its store.
+/// The figures of one run: those of its engine and those of its store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) stats: Stats,
@@ -77,7 +77,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Those that only grow.
+    /// The counters among them.
     pub(crate) fn counted(&self) -> Counted {
         let stats = &self.stats;
         let refused = self.quotas.iter().map(|one| ((&*one.quota.prefix).into(), one.refused));
@@ -95,7 +95,7 @@ impl Figures {
     }
 }
 
-/// Whether a store's figure of this name only grows.
+/// Whether a store's figure of this name is a counter.
 pub fn is_counter(name: &str) -> bool {
     name.split('.').next().is_some_and(|name| name.ends_with(COUNTER))
 }

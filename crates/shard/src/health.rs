@@ -1,24 +1,24 @@
-//! How a driver is doing, for those who watch it.
+//! The state of a driver, for monitoring.
 
-/// How the driver is doing.
+/// The state of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// How long ago the driver's loop last came round, in ms. It comes round at least every second.
+    /// Time since the driver's loop last completed a round, in ms. It completes one at least every second.
     pub tick_age_ms: u64,
-    /// How long its thread has given no sign of life, in ms: it has neither come round nor returned from a call of the
-    /// store. 0 while it is in one.
+    /// How long its thread has shown no activity, in ms: it has neither completed a round nor returned from a call to
+    /// the store. 0 while it is in such a call.
     pub quiet_ms: u64,
-    /// What keeps it from coming round.
+    /// What keeps the loop from completing a round.
     pub thread: ThreadIn,
     /// Why it does not work, if it does not.
     pub trouble: Option<String>,
 }
 
-/// Where the driver's thread is, or those of a node's shards that do not come round.
+/// Where the driver's thread is, or the threads of a node's shards that do not complete their rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThreadIn {
-    /// In our own code.
+    /// In Duewheel's own code.
     Ours,
-    /// In a call of the store: a disk or a server that does not answer.
+    /// In a call to the store: a disk or a server that does not answer.
     Store,
 }

@@ -1,4 +1,4 @@
-//! What waits for the driver: submissions, in order, bounded by count and bytes.
+//! The driver's inbox: submissions in order, limited by count and bytes.
 
 use std::mem;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,30 +10,30 @@ use tokio::sync::oneshot;
 
 use crate::error::CallError;
 
-/// Operations that were asked for together, and where their answers go, in order.
+/// Operations submitted together, and where to send their answers, in order.
 ///
-/// The answers leave together, when the last of them may.
+/// The answers are sent together, when the last of them may be sent.
 #[derive(Debug)]
 pub struct Submission {
-    /// What is asked.
+    /// The operations.
     pub ops: Vec<Op>,
     /// Where the answers go. A closed channel is noticed: grants that nobody receives are taken back.
     pub answer: oneshot::Sender<Answers>,
-    /// What if the store is behind with its work.
+    /// What to do if the store is behind.
     pub patience: Patience,
-    /// It has waited for the store for as long as it may.
+    /// It has waited for the store as long as it may.
     pub has_waited: bool,
 }
 
-/// What becomes of new messages while the store is behind with its work.
+/// What happens to new messages while the store is behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Patience {
-    /// They are refused, so that the caller may slow down.
+    /// They are refused, so that the caller can slow down.
     #[default]
     None,
-    /// They wait a while: the caller asks nothing else meanwhile, and slows down by that.
+    /// They wait for a while: the caller sends nothing else meanwhile, and is slowed down by that.
     Some,
-    /// As `Some`, and those above the rate of their tenant's quota wait, too.
+    /// Like `Some`, and messages above the rate limit of their tenant's quota also wait.
     Paced,
 }
 
@@ -45,14 +45,14 @@ impl Submission {
         let only =
             self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
         (self.patience != Patience::None && !self.has_waited && brings && only)
-            .then(|| self.ops.iter().map(weight).sum())
+            .then(|| self.ops.iter().map(Op::weight).sum())
     }
 }
 
 /// One answer for each operation, in order.
 pub type Answers = Vec<Result<Reply, CallError>>;
 
-/// The way into a driver. Many threads put in, one takes out.
+/// The input of a driver. Many threads put submissions in, one takes them out.
 #[derive(Debug)]
 pub struct Inbox {
     state: Mutex<State>,
@@ -71,7 +71,7 @@ struct State {
     door: Door,
 }
 
-/// What the driver's thread sleeps for, so that nobody wakes it in vain.
+/// What the driver's thread is waiting for, so that it is not woken in vain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sleep {
     #[default]
@@ -80,7 +80,7 @@ enum Sleep {
     Waiting,
     /// For a call of [`Inbox::wake`].
     Gathering,
-    /// For so many submissions.
+    /// For this many submissions.
     Crowd(usize),
 }
 
@@ -91,13 +91,13 @@ enum Woken {
     Yes,
 }
 
-/// Whether submissions are taken.
+/// Whether submissions are accepted.
 #[derive(Clone, Debug, Default)]
 pub enum Door {
-    /// They are.
+    /// All are accepted.
     #[default]
     Open,
-    /// Only what settles messages is: the owner is shutting down.
+    /// Only operations that settle messages are: the wheel is shutting down.
     Draining,
     /// None is, for this reason.
     Closed(CallError),
@@ -107,7 +107,7 @@ impl Door {
     fn admits(&self, ops: &[Op]) -> Result<(), CallError> {
         match self {
             Door::Open => Ok(()),
-            Door::Draining if ops.iter().all(is_settling) => Ok(()),
+            Door::Draining if ops.iter().all(|op| op.operation().settles) => Ok(()),
             Door::Draining => Err(CallError::Draining),
             Door::Closed(why) => Err(why.clone()),
         }
@@ -141,14 +141,14 @@ impl Inbox {
     /// As [`Inbox::put`]; a submission that is not taken comes back.
     pub fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
         let requests = submission.ops.len();
-        let bytes: usize = submission.ops.iter().map(weight).sum();
+        let bytes: usize = submission.ops.iter().map(Op::weight).sum();
         let mut state = self.state();
         if let Err(error) = state.door.admits(&submission.ops) {
             return Err((error, submission));
         }
         let full = state.requests + requests > self.max_requests || state.bytes + bytes > self.max_bytes;
         // What settles or takes back is never refused: it makes room, and losing it costs a redelivery.
-        if full && state.requests > 0 && !submission.ops.iter().all(is_settling) {
+        if full && state.requests > 0 && !submission.ops.iter().all(|op| op.operation().settles) {
             return Err((CallError::Overloaded, submission));
         }
         state.requests += requests;
@@ -170,7 +170,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether the door lets these in, whatever room there is.
+    /// Whether the door admits these operations, regardless of room.
     ///
     /// # Errors
     /// [`CallError::Draining`] or the closing reason.
@@ -178,7 +178,7 @@ impl Inbox {
         self.state().door.admits(ops)
     }
 
-    /// Makes the driver run its loop once more.
+    /// Makes the driver's loop run another round.
     pub fn wake(&self) {
         let mut state = self.state();
         state.woken = Woken::Yes;
@@ -189,7 +189,7 @@ impl Inbox {
         }
     }
 
-    /// Closes the door, or a part of it. A door that is closed does not open again.
+    /// Closes the door, completely or partly. A closed door does not open again.
     pub fn close_door(&self, door: Door) {
         let mut state = self.state();
         if !matches!(state.door, Door::Closed(_)) {
@@ -208,17 +208,17 @@ impl Inbox {
         mem::swap(&mut state.waiting, into);
     }
 
-    /// Whether somebody has called [`Inbox::wake`] since the last nap or take.
+    /// Whether [`Inbox::wake`] was called since the last sleep or take.
     pub(crate) fn is_woken(&self) -> bool {
         self.state().woken == Woken::Yes
     }
 
-    /// Whether nothing waits.
+    /// Whether the inbox is empty.
     pub fn is_empty(&self) -> bool {
         self.state().waiting.is_empty()
     }
 
-    /// Waits until somebody calls [`Inbox::wake`], whatever is put in meanwhile, or the time is over.
+    /// Waits until [`Inbox::wake`] is called, regardless of submissions, or the time is over.
     pub fn wait_for_wake(&self, at_most: Duration) {
         let mut state = self.state();
         if state.woken == Woken::No {
@@ -230,7 +230,7 @@ impl Inbox {
         state.woken = Woken::No;
     }
 
-    /// Waits until so many submissions are there, somebody calls [`Inbox::wake`], or the time is over.
+    /// Waits until this many submissions are there, [`Inbox::wake`] is called, or the time is over.
     pub(crate) fn wait_for_crowd(&self, n: usize, at_most: Duration) {
         let mut state = self.state();
         let fewer = |s: &mut State| s.woken == Woken::No && s.waiting.len() < n;
@@ -241,7 +241,7 @@ impl Inbox {
         }
     }
 
-    /// Waits until something is put in, somebody calls [`Inbox::wake`], or the time is over.
+    /// Waits until a submission arrives, [`Inbox::wake`] is called, or the time is over.
     pub fn wait(&self, at_most: Duration) {
         let mut state = self.state();
         let nothing = |s: &mut State| s.woken == Woken::No && s.waiting.is_empty();
@@ -251,58 +251,4 @@ impl Inbox {
             waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
         }
     }
-}
-
-/// Whether an operation only frees what is held.
-pub fn is_settling(op: &Op) -> bool {
-    match op {
-        Op::Ack { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Extend { .. }
-        | Op::Delete { .. }
-        | Op::Cancel { .. }
-        | Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. }
-        | Op::SessionClosed { .. }
-        | Op::Stats
-        | Op::Quotas => true,
-        Op::Enqueue(_)
-        | Op::Reserve(_)
-        | Op::ReserveOne { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. }
-        | Op::Purge { .. }
-        | Op::SessionDeadline { .. }
-        | Op::NextDue => false,
-    }
-}
-
-/// Bytes an operation counts against the inbox's limit.
-pub fn weight(op: &Op) -> usize {
-    let payload = match op {
-        Op::Enqueue(e) => {
-            let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
-            e.body.len() + headers
-        }
-        Op::Postpone { edit, .. } => edit.weight(),
-        _ => 0,
-    };
-    payload + size_of::<Op>()
 }

@@ -1,4 +1,4 @@
-//! The life of a driver in its owner's hands: it is asked to end, and it says how it ended.
+//! The owner's control over a driver: ending it, and learning how it ended.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::error::CallError;
 use crate::inbox::{Door, Inbox};
 use crate::shared::{End, EndOnPanic, Shared, Wish};
 
-/// Ends a driver, or waits for its end. Cheap to clone; all clones concern the same driver. Dropping it ends nothing.
+/// Ends a driver, or waits for its end. Cheap to clone; all clones control the same driver. Dropping it ends nothing.
 #[derive(Clone, Debug)]
 pub struct Lifecycle {
     inbox: Arc<Inbox>,
@@ -14,24 +14,24 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Of the driver behind this inbox.
+    /// Controls the driver with this inbox.
     pub fn new(inbox: Arc<Inbox>, shared: Arc<Shared>) -> Self {
         Lifecycle { inbox, shared }
     }
 
-    /// From now on only what settles messages is taken; reserves that wait end with what there is.
+    /// From now on only operations that settle messages are accepted; waiting reserves end with what they have.
     pub fn drain(&self) {
         self.inbox.close_door(Door::Draining);
         self.shared.wish(Wish::EndWaits, &self.inbox);
     }
 
-    /// Takes nothing any more, and ends once everything that was accepted is durable.
+    /// Stops accepting operations, and ends once everything accepted is durable.
     pub fn close(&self) {
         self.inbox.close_door(Door::Closed(CallError::Draining));
         self.stop();
     }
 
-    /// Ends the driver without closing its inbox before.
+    /// Ends the driver without closing its inbox first.
     pub fn stop(&self) {
         self.shared.wish(Wish::Stop, &self.inbox);
     }
@@ -41,7 +41,7 @@ impl Lifecycle {
         self.shared.has_ended()
     }
 
-    /// Waits until the driver has ended, and says how.
+    /// Waits until the driver has ended, and returns how.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -49,7 +49,7 @@ impl Lifecycle {
         self.shared.ended().await
     }
 
-    /// For a task of the owner: if the task panics while it keeps this, the driver ends. `place` names the task.
+    /// For a task of the owner: if the task panics while it holds this, the driver ends. `place` names the task.
     pub fn end_on_panic(&self, place: &'static str) -> EndOnPanic {
         EndOnPanic::new(&self.shared, &self.inbox, place)
     }

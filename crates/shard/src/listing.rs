@@ -1,38 +1,39 @@
 //! Listings over all shards: in due order, page by page, each message once.
 //!
-//! Each shard has its own place in a listing. A page is merged out of a part of each shard's next page; the places behind what was taken are the
-//! cursor. So it does not matter how much a shard had sent ahead.
+//! Each shard has its own position in a listing. A page is merged from parts of each shard's next page; the positions
+//! after the messages taken form the cursor. How much a shard has sent in advance therefore does not matter.
 
 use std::collections::VecDeque;
 
 use duewheel_core::engine::{ListCursor, Page, View};
 use duewheel_core::message::State;
 
-/// How far a listing has come: one place for each shard. Made by [`crate::client::Client::list`]; [`ListPlaces::new`] puts one together again.
+/// The progress of a listing: one position for each shard. Returned by [`crate::client::Client::list`];
+/// [`ListPlaces::new`] reassembles one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListPlaces(Vec<ListPlace>);
 
-/// A place in the listing of one shard.
+/// The position in the listing of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListPlace {
-    /// Behind this one; nothing seen so far if both of its halves are `None`.
+    /// After this one; nothing has been listed so far if both of its halves are `None`.
     Behind(ListCursor),
-    /// Everything has been seen.
+    /// Everything has been listed.
     End,
 }
 
 impl ListPlace {
-    /// Before everything.
+    /// Before the first message.
     pub const START: ListPlace = ListPlace::Behind(ListCursor { at: None, after: None });
 }
 
 impl ListPlaces {
-    /// Places, one for each shard, in their order.
+    /// Positions, one for each shard, in the order of the shards.
     pub fn new(places: Vec<ListPlace>) -> Self {
         ListPlaces(places)
     }
 
-    /// The places, one for each shard, in their order.
+    /// The positions, one for each shard, in the order of the shards.
     pub fn as_slice(&self) -> &[ListPlace] {
         &self.0
     }
@@ -41,13 +42,14 @@ impl ListPlaces {
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Messages in due order; dead ones in the order in which they died. May be fewer than asked for although there are more: see `next`.
+    /// Messages in due order; dead ones in the order in which they died. A page may have fewer than requested although
+    /// there are more: see `next`.
     pub views: Vec<View>,
-    /// Go on here; `None`: that was all.
+    /// Where to continue; `None`: this was the last page.
     pub next: Option<ListPlaces>,
 }
 
-/// Pages of shards on their way into one.
+/// Pages of shards being merged into one.
 #[derive(Debug)]
 pub struct Merge {
     state: Option<State>,
@@ -61,22 +63,23 @@ pub struct Merge {
 /// How far a shard's listing has been read.
 #[derive(Debug)]
 struct Reading {
-    /// Behind what was taken.
+    /// After what was taken.
     place: ListPlace,
     rows: VecDeque<(View, ListCursor)>,
-    /// Behind `rows`.
+    /// After `rows`.
     next: ListPlace,
 }
 
 impl Merge {
-    /// Begins at these places. A page has at most so many messages, and ends when they have so many bytes.
+    /// Begins at these positions. A page has at most `limit` messages, and ends when they exceed its limit of bytes.
     pub fn new(state: Option<State>, places: ListPlaces, limit: usize, max_bytes: usize) -> Self {
         let reading = |place| Reading { place, rows: VecDeque::new(), next: place };
         let shards = places.0.into_iter().map(reading).collect();
         Merge { state, shards, views: Vec::new(), bytes: 0, limit, max_bytes }
     }
 
-    /// The shards of which more must be known before anything else can be taken, and from where on. None: the page is done.
+    /// The shards whose next page is needed before anything else can be taken, each with its cursor. Empty: the page is
+    /// complete.
     pub fn wants(&self) -> Vec<(usize, ListCursor)> {
         if self.is_full() {
             return Vec::new();
@@ -88,7 +91,7 @@ impl Merge {
         self.shards.iter().enumerate().filter_map(wants).collect()
     }
 
-    /// A shard's next page.
+    /// Adds a shard's next page.
     pub fn give(&mut self, shard: usize, page: Page) {
         let Some(reading) = self.shards.get_mut(shard) else { return };
         reading.rows.extend(page.views.into_iter().zip(page.behind));
@@ -98,7 +101,7 @@ impl Merge {
         }
     }
 
-    /// Takes as much as is known to come next.
+    /// Takes all messages that are known to come next.
     pub fn take(&mut self) {
         while !self.is_full() && self.wants().is_empty() {
             let key = |view: &View| match (self.state, view.dead) {
@@ -115,7 +118,7 @@ impl Merge {
         }
     }
 
-    /// The page as far as it has come.
+    /// The page, as far as it has come.
     pub fn end(self) -> Listing {
         let places: Vec<ListPlace> = self.shards.iter().map(|reading| reading.place).collect();
         let all = places.iter().all(|place| *place == ListPlace::End);

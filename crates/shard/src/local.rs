@@ -1,4 +1,4 @@
-//! What a node tells of the shards that it has to do with: counters that never fall, and the states of those that it owns.
+//! What a node reports about its shards: counters that never decrease, and the states of the shards it owns.
 
 use std::sync::Arc;
 
@@ -12,45 +12,45 @@ use crate::inbox::{Inbox, Patience, Submission};
 use crate::pending::Pending;
 use crate::shared::Shared;
 
-/// A shard that this node owns, or has owned.
+/// A shard that this node owns or has owned.
 #[derive(Clone, Debug)]
 pub struct LocalShard {
     shard: Option<ShardId>,
-    /// What earlier reigns of this process have counted.
+    /// The counts of earlier runs in this process.
     past: Counted,
-    /// The reign under way.
+    /// The current run.
     reign: Option<(Arc<Inbox>, Arc<Shared>)>,
 }
 
 impl LocalShard {
-    /// A shard of which nothing has been counted so far; `reign` is the one under way, if this node owns it.
+    /// A shard without counts so far; `reign` is the current run, if this node owns the shard.
     pub fn new(shard: Option<ShardId>, reign: Option<(Arc<Inbox>, Arc<Shared>)>) -> Self {
         LocalShard { shard, past: Counted::default(), reign }
     }
 
-    /// A reign of this node begins. The one before must have been folded.
+    /// Starts a run on this node. The one before must have been folded.
     pub fn begin(&mut self, inbox: Arc<Inbox>, shared: Arc<Shared>) {
         self.reign = Some((inbox, shared));
     }
 
-    /// The reign under way is over, if there is one: what it has counted stays.
+    /// Ends the current run, if there is one: its counts are kept.
     pub fn fold(&mut self) {
         if let Some((_, shared)) = self.reign.take() {
             self.past.add(&shared.counted());
         }
     }
 
-    /// Nobody owned it for so many ms before this node took it.
+    /// Adds the time in ms in which nobody owned the shard before this node took it.
     pub fn add_unowned(&mut self, ms: u64) {
         self.past.unowned_ms += ms;
     }
 
-    /// Which; `None` where there is one, and no cluster.
+    /// The number of the shard; `None` without a cluster.
     pub fn shard(&self) -> Option<ShardId> {
         self.shard
     }
 
-    /// What this process has counted of it.
+    /// Everything this process has counted for the shard.
     pub fn counted(&self) -> Counted {
         let mut counted = self.past.clone();
         if let Some((_, shared)) = &self.reign {
@@ -59,26 +59,27 @@ impl LocalShard {
         counted
     }
 
-    /// How it is, as its driver has told last: at most a second ago, or since [`LocalShard::renew`]. `None` when this node does not own it.
+    /// The state of the shard, as its driver last reported it: at most a second ago, or since [`LocalShard::renew`].
+    /// `None` when this node does not own it.
     pub fn stats(&self) -> Option<Stats> {
         self.reign.as_ref().map(|(_, shared)| shared.figures().stats)
     }
 
-    /// What tenants use of their quotas in it.
+    /// What tenants use of their quotas in this shard.
     pub fn quotas(&self) -> Vec<QuotaUse> {
         self.reign.as_ref().map(|(_, shared)| shared.figures().quotas).unwrap_or_default()
     }
 
-    /// The store's figures that are no counters.
+    /// The store's figures that are not counters.
     pub fn states(&self) -> Vec<(&'static str, u64)> {
         let store = self.reign.as_ref().map(|(_, shared)| shared.figures().store).unwrap_or_default();
         store.into_iter().filter(|(name, _)| !is_counter(name)).collect()
     }
 
-    /// Asks the shard itself, and no other node.
+    /// Submits an operation to this shard directly, and to no other node.
     ///
     /// # Errors
-    /// This node does not own it, or it takes nothing.
+    /// This node does not own the shard, or it accepts nothing.
     pub fn ask(&self, op: Op) -> Result<Pending, CallError> {
         let Some((inbox, _)) = &self.reign else {
             return Err(CallError::Closed("this node does not own the shard"));
@@ -90,7 +91,7 @@ impl LocalShard {
         }
     }
 
-    /// Asks for figures of a moment from now on: they are there once a question that is asked later is answered.
+    /// Requests figures as of now or later: they are available once an operation submitted later has been answered.
     pub fn renew(&self) {
         if let Some((_, shared)) = &self.reign {
             shared.want_figures();

@@ -1,4 +1,4 @@
-//! A store whose calls are marked: who looks at the driver's thread sees that the store has it.
+//! A store that marks its calls, so that an observer of the driver's thread can see that it is in the store.
 
 use std::sync::Arc;
 

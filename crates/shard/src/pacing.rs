@@ -1,7 +1,8 @@
-//! New messages that wait for the rate of their tenant's quota.
+//! New messages that wait for the rate limit of their tenant's quota.
 //!
-//! Callers who can do nothing with a refusal ([`Patience::Paced`](crate::inbox::Patience)) slow down to the rate instead. What waits has not
-//! been decided: it is looked up and decided when its time has come, first come, first served for each tenant.
+//! Callers that cannot handle a refusal ([`Patience::Paced`](crate::inbox::Patience)) are slowed down to the rate
+//! instead. A waiting message has not been decided: it is looked up and decided when its time has come, in order of
+//! arrival for each tenant.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,24 +11,22 @@ use duewheel_core::id::ReplyTo;
 use duewheel_core::policy::Policy;
 use duewheel_core::time::{EngineMs, Now};
 
-use crate::inbox::weight;
-
 /// Operations of a batch, and where their answers go.
 pub(crate) type Batch = VecDeque<(ReplyTo, Op)>;
 
-/// New messages that wait, by tenant, in order.
+/// Waiting new messages, by tenant, in order.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     lines: BTreeMap<usize, VecDeque<Paced>>,
-    /// Those whose tenant is not known any more: quotas were set anew.
+    /// Messages whose tenant is no longer known, because the quotas were replaced.
     loose: Vec<Paced>,
-    /// What is left of each tenant's rate in this batch.
+    /// The rest of each tenant's rate in this batch.
     left: BTreeMap<usize, u64>,
     arrivals: u64,
     bytes: usize,
     max_bytes: usize,
     max_wait_ms: u64,
-    /// When one of them may go, or has waited for long enough.
+    /// When one of them may go, or has waited long enough.
     wake: Option<EngineMs>,
     waits: Waits,
 }
@@ -68,7 +67,7 @@ impl Pacing {
         self.lines.is_empty() && self.loose.is_empty()
     }
 
-    /// Begins a batch with those that may go: at most `most` of each tenant.
+    /// Begins a batch with the messages that may go: at most `most` of each tenant.
     pub(crate) fn begin(&mut self, now: Now, engine: &mut Engine, most: usize, batch: &mut Batch) {
         self.left.clear();
         if self.is_empty() {
@@ -103,7 +102,7 @@ impl Pacing {
         }
     }
 
-    /// Adds an operation to the batch; one that waits for a rate comes back into it later.
+    /// Adds an operation to the batch; one that waits for a rate is added to a later batch.
     pub(crate) fn add(
         &mut self,
         now: Now,
@@ -116,7 +115,7 @@ impl Pacing {
         let rate = queue_of(&op).and_then(|name| self.left(now, engine, name));
         let Some((tenant, left)) = rate else { return batch.push_back((to, op)) };
         let waits = left == 0 || self.lines.contains_key(&tenant);
-        let bytes = weight(&op);
+        let bytes = op.weight();
         let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == Waits::Allowed;
         if !paced || !waits || !has_room {
             self.left.insert(tenant, left.saturating_sub(1));
@@ -129,7 +128,7 @@ impl Pacing {
         self.lines.entry(tenant).or_default().push_back(paced);
     }
 
-    /// Ends the step: from now on [`Pacing::next_wakeup`] says when there is something to do.
+    /// Ends the step: from now on [`Pacing::next_wakeup`] returns the time of the next work.
     pub(crate) fn plan(&mut self, now: Now, engine: &mut Engine) {
         let loose = (!self.loose.is_empty()).then_some(now.engine);
         let wakeup = |first: &Paced| {
@@ -144,25 +143,25 @@ impl Pacing {
         self.wake
     }
 
-    /// Other quotas count.
+    /// The quotas were replaced.
     pub(crate) fn renew(&mut self) {
         self.loose.extend(std::mem::take(&mut self.lines).into_values().flatten());
         self.loose.sort_by_key(|paced| paced.arrival);
     }
 
-    /// Nothing waits any more: all of it is decided in the next step.
+    /// Ends all waiting: everything is decided in the next step.
     pub(crate) fn end_waits(&mut self) {
         self.waits = Waits::Over;
     }
 
-    /// Takes out all of them: they were not decided.
+    /// Removes all of them: they were not decided.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = ReplyTo> {
         self.renew();
         self.bytes = 0;
         std::mem::take(&mut self.loose).into_iter().map(|paced| paced.to)
     }
 
-    /// The tenant of a queue, and what is left of its rate in this batch, if there is a rate.
+    /// The tenant of a queue, and the rest of its rate in this batch, if it has a rate limit.
     fn left(&self, now: Now, engine: &mut Engine, queue: &duewheel_core::QueueName) -> Option<(usize, u64)> {
         let (tenant, pace) = engine.pace(now, queue)?;
         Some((tenant, self.left.get(&tenant).copied().unwrap_or(pace.left)))
@@ -176,7 +175,7 @@ impl Pacing {
     }
 
     fn let_go(&mut self, paced: Paced, batch: &mut Batch) {
-        self.bytes = self.bytes.saturating_sub(weight(&paced.op));
+        self.bytes = self.bytes.saturating_sub(paced.op.weight());
         batch.push_back((paced.to, paced.op));
     }
 }

@@ -1,4 +1,4 @@
-//! Answers under way, and what becomes of those that nobody takes.
+//! Answers in progress, and what happens to those that nobody receives.
 
 use std::fmt;
 use std::future::Future;
@@ -11,46 +11,47 @@ use crate::budget::Room;
 use crate::error::CallError;
 use crate::inbox::Answers;
 
-/// Answers under way. Dropping it does not take the operations back.
+/// Answers in progress. Dropping it does not cancel the operations.
 #[derive(Debug)]
 pub struct Pending {
     answers: Receiver,
     ops: usize,
-    /// Given back when the answers are there.
+    /// Returned to the budget when the answers have arrived.
     room: Option<Room>,
 }
 
 impl Pending {
-    /// Answers to so many operations, on their way through this channel.
+    /// The answers to `ops` operations, which arrive through this channel.
     pub fn new(answers: oneshot::Receiver<Answers>, ops: usize) -> Self {
         Pending { answers: Receiver { answers, undo: None }, ops, room: None }
     }
 
-    /// The same; answers that are there when it is dropped, and were never taken, go to `undo`.
+    /// Sets what to do with answers that have arrived but were not received when this is dropped.
     pub fn or_undo(mut self, undo: impl FnOnce(Answers) + Send + 'static) -> Self {
         self.answers.undo = Some(Undo(Box::new(undo)));
         self
     }
 
-    /// From now on the sender knows that nobody takes them; what has arrived before.
+    /// Closes the channel, so that the sender knows that nobody receives the answers; returns those that arrived
+    /// before.
     pub(crate) fn last(&mut self) -> Option<Answers> {
         self.answers.last()
     }
 
-    /// The same, and they count as under way.
+    /// Holds this share of the budget until the answers arrive.
     pub fn holding(self, room: Option<Room>) -> Self {
         Pending { room, ..self }
     }
 }
 
-/// The end of a channel from which answers come, once.
+/// The receiving end of a channel that delivers answers once.
 #[derive(Debug)]
 struct Receiver {
     answers: oneshot::Receiver<Answers>,
     undo: Option<Undo>,
 }
 
-/// What becomes of answers that nobody takes although they have arrived: their sender does not know.
+/// What to do with answers that arrived but were not received: their sender does not know of it.
 struct Undo(Box<dyn FnOnce(Answers) + Send>);
 
 impl fmt::Debug for Undo {
@@ -60,7 +61,8 @@ impl fmt::Debug for Undo {
 }
 
 impl Receiver {
-    /// From now on the sender knows that nobody takes them; what has arrived before.
+    /// Closes the channel, so that the sender knows that nobody receives the answers; returns those that arrived
+    /// before.
     fn last(&mut self) -> Option<Answers> {
         self.undo = None;
         self.answers.close();

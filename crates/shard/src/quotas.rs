@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::{BadQuota, Quota, Quotas};
 use duewheel_core::policy::Policy;
 
-/// The quotas that count in a process. Cheap to clone; all clones are the same.
+/// The current quotas of a process. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaSource {
     inner: Arc<Inner>,
@@ -20,7 +20,7 @@ struct Inner {
 }
 
 impl QuotaSource {
-    /// From now on these count, and no others.
+    /// Replaces all quotas.
     ///
     /// # Errors
     /// When they cannot be; those before go on.
@@ -32,7 +32,7 @@ impl QuotaSource {
         Ok(())
     }
 
-    /// What counts, and its version, if that is not the version seen.
+    /// The quotas and their version, if it differs from `seen`.
     pub fn newer(&self, seen: u64) -> Option<(u64, Quotas)> {
         if self.inner.version.load(Ordering::SeqCst) == seen {
             return None;

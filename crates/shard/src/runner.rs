@@ -1,7 +1,8 @@
-//! The life of a shard, turn by turn: it reads the clock, steps the driver, says how long to sleep, and opens the store
-//! again after a failure.
+//! The main loop of a shard, turn by turn: it reads the clock, steps the driver, computes how long to sleep, and
+//! reopens the store after a failure.
 //!
-//! A turn never waits. The thread of [`crate::thread`] sleeps in between; a simulation lets its own time pass instead.
+//! A turn never waits. The thread of [`crate::thread`] sleeps between turns; a simulation lets its own time pass
+//! instead.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,85 +27,87 @@ use crate::testing;
 use crate::timekeeper::Timekeeper;
 use crate::turns::Turns;
 
-/// Opens the shard's store; called at the start, and after each failure.
+/// Opens the shard's store; called at the start and after each failure.
 pub type Opener = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
 
 /// Why a shard did not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The store did not open, or what must be in memory could not be loaded.
+    /// The store could not be opened, or what must be in memory could not be loaded.
     Store(StoreError),
-    /// The policy asks for a ring that cannot be.
+    /// The policy asks for a ring of an impossible size.
     Policy(GeometryError),
-    /// There is no thread to be had.
+    /// The operating system could not start a thread.
     Thread(std::io::Error),
 }
 
 /// What a runner does when another owner has its shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFenced {
-    /// It opens the store again, under a new epoch.
+    /// It reopens the store, under a new epoch.
     #[default]
     OpenAgain,
-    /// It ends: somebody else decides who owns the shard.
+    /// It ends: another component decides who owns the shard.
     End,
 }
 
-/// What comes after a turn.
+/// What to do after a turn.
 #[derive(Debug)]
 pub enum Turn {
-    /// The next one, at once.
+    /// Take the next one at once.
     Again,
-    /// A nap; tell [`Runner::woke`] when it is over.
+    /// Sleep; call [`Runner::woke`] afterwards.
     Sleep(Nap),
-    /// Nothing any more; tell [`Runner::end`].
+    /// Nothing more; call [`Runner::end`].
     Ended(End),
 }
 
-/// How long the runner may be left alone.
+/// How long the runner may sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nap {
     /// What ends it early.
     pub until: NapFor,
-    /// Its longest time.
+    /// Its longest duration.
     pub at_most: Duration,
 }
 
-/// What ends a nap early.
+/// What ends a sleep early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NapFor {
-    /// A call of [`Inbox::wake`]; a sync is under way, and what comes in meanwhile becomes one group.
+    /// A call of [`Inbox::wake`]; a sync is in progress, and submissions that arrive meanwhile form one group.
     Gathering,
     /// A call of [`Inbox::wake`].
     Wake,
-    /// That, or something in the inbox.
+    /// The same, or a submission in the inbox.
     Anything,
-    /// The same, by time that passes even where a test holds the clock: the store is to be opened again.
+    /// The same, measured in real time even where a test has stopped the clock: the store is to be reopened.
     Retry,
 }
 
 type ShardDriver = Driver<Box<dyn Store>>;
 
-/// How long requests gather while a sync is under way.
+/// How long requests are collected while a sync is in progress.
 const GATHER: Duration = Duration::from_micros(500);
 
-/// From so many callers on, the driver waits a moment for the others when the first of them comes: a sync for each
-/// handful would cost more than the moment. (PostgreSQL's `commit_delay` and `commit_siblings` do the same.)
+/// With at least this many callers, the driver waits a moment for the others when the first submission arrives: a sync
+/// for each few of them would cost more than the moment. (PostgreSQL's `commit_delay` and `commit_siblings` do the
+/// same.)
 const CROWD: usize = 6;
 
-/// How long that moment is at most; it ends when as many have come as came lately.
+/// The longest duration of that moment; it ends when as many have arrived as recently.
 const GATHER_CROWD: Duration = Duration::from_micros(200);
 
-/// How long to wait before the store is opened again, at most; doubled up to the longest.
+/// The pause before the store is reopened, at most; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// The same for a shard of a node: it is to be served again soon after its store is back, whatever the lease.
+/// The longest pause for a shard of a node: it should serve again soon after its store is back, regardless of the
+/// lease.
 const LONGEST_PAUSE_OF_A_NODE: Duration = Duration::from_secs(1);
 
-/// How old the store's figures may get while the driver works.
+/// The greatest age of the store's figures while the driver works.
 const FIGURES: Duration = Duration::from_secs(1);
 
-/// How often a store that loads is looked at, if it tells nothing.
+/// How often a loading store is checked if it does not report.
 const OPENING: Duration = Duration::from_millis(100);
 
 /// A shard between two turns. Owned by one thread, or by a simulation.
@@ -113,7 +116,7 @@ pub struct Runner {
     pub(crate) shared: Arc<Shared>,
     opener: Opener,
     config: Config,
-    /// Of the engine before, for the one that takes its place after a failure.
+    /// From the engine before, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
     fenced: WhenFenced,
     /// For [`Runner::jittered`]; never 0.
@@ -125,9 +128,9 @@ pub struct Runner {
     /// The version of the quotas that the driver has.
     quotas_seen: u64,
     turns: Turns,
-    /// When the store's figures are told again, by [`Clock::running`].
+    /// When the store's figures are reported again, by [`Clock::running`].
     figures_due: Duration,
-    /// About how many callers there are: as many as came together lately.
+    /// An estimate of the number of callers: as many as recently arrived together.
     crowd: usize,
 }
 
@@ -141,7 +144,7 @@ enum Phase {
     Ended,
 }
 
-/// When the store may be opened again.
+/// When the store may be reopened.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     until: Duration,
@@ -193,31 +196,31 @@ impl Runner {
         Ok(runner)
     }
 
-    /// What to do when another owner has the shard; it is opened again if nothing else is said.
+    /// Sets what to do when another owner has the shard; by default it is reopened.
     #[must_use]
     pub fn when_fenced(mut self, fenced: WhenFenced) -> Self {
         self.fenced = fenced;
         self
     }
 
-    /// Where its quotas come from; it looks before each step.
+    /// Sets the source of its quotas, which is checked before each step.
     #[must_use]
     pub fn with_quotas(mut self, quotas: QuotaSource) -> Self {
         self.quotas = quotas;
         self
     }
 
-    /// A way in for callers.
+    /// A client for callers.
     pub fn client(&self) -> Client {
         Client::new(self.inbox.clone(), self.shared.clone())
     }
 
-    /// Whether it serves: everything is loaded, and the store is well.
+    /// Whether it serves: everything is loaded, and the store works.
     pub fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Serving(_))
     }
 
-    /// Whether a nap for this is over before its time.
+    /// Whether a sleep of this kind has ended before its time.
     pub fn is_woken(&self, nap: Nap) -> bool {
         match nap.until {
             NapFor::Gathering | NapFor::Wake => self.inbox.is_woken(),
@@ -225,7 +228,8 @@ impl Runner {
         }
     }
 
-    /// Loads on; `None` when everything that must be in memory is there, else how long to wait for the store to wake us.
+    /// Continues loading; returns `None` when everything that must be in memory is there, otherwise how long to wait
+    /// for a signal of the store.
     ///
     /// # Errors
     /// When the store fails before the shard has served anybody: it has not started.
@@ -249,7 +253,7 @@ impl Runner {
         gathers.then_some((self.crowd, GATHER_CROWD))
     }
 
-    /// One turn.
+    /// Takes one turn.
     pub fn turn(&mut self) -> Turn {
         let turn = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Serving(driver) => self.serve(driver),
@@ -272,7 +276,7 @@ impl Runner {
         turn
     }
 
-    /// A nap is over.
+    /// To be called after a sleep.
     pub fn woke(&mut self, nap: Nap) {
         if let (NapFor::Gathering | NapFor::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
             // Whoever waited goes on while the next ones gather. An error shows again in the next step.
@@ -280,7 +284,7 @@ impl Runner {
         }
     }
 
-    /// The last word: nothing is taken any more, and whoever asks hears why.
+    /// Ends the shard: nothing more is accepted, and callers receive the reason.
     pub fn end(mut self, end: End) {
         let refusal = match &end {
             End::Stopped => CallError::Draining,
@@ -299,7 +303,7 @@ impl Runner {
         self.shared.set_ended(end);
     }
 
-    /// Makes a driver for a store; it has to load before it is open.
+    /// Creates a driver for a store; it has to load before it is open.
     fn driver(&mut self, store: Box<dyn Store>) -> Result<ShardDriver, StartError> {
         let mut store: Box<dyn Store> = Box::new(Marked::new(store, &self.shared));
         let clock = &**self.shared.clock();
@@ -385,8 +389,8 @@ impl Runner {
         turn
     }
 
-    /// Tells the store's figures when somebody wants them, and once a second however busy the driver is. This is done before a step, so
-    /// that whoever asks for them and then for anything else has both from after the asking.
+    /// Reports the store's figures on request, and once a second however busy the driver is. This happens before a
+    /// step, so that a caller who asks for figures and then for anything else has both from after the request.
     fn refresh_figures(&mut self, driver: &mut ShardDriver) {
         let running = self.shared.clock().running();
         if self.shared.take_figures_wanted() || running >= self.figures_due {
@@ -427,7 +431,7 @@ impl Runner {
         })
     }
 
-    /// The store failed. What was under way is unknown; then it is opened again, under a new epoch.
+    /// The store failed. The outcome of operations in progress is unknown; then it is reopened, under a new epoch.
     fn failed(&mut self, mut driver: ShardDriver, error: StoreError) -> Turn {
         tracing::error!(%error, "the store failed; answers under way are unknown; opening it again");
         self.holds = driver.engine().holds();
@@ -438,7 +442,7 @@ impl Runner {
         self.reopen(error, self.first_pause())
     }
 
-    /// Opens the store again, if the time has come.
+    /// Reopens the store, if it is time.
     fn reopen(&mut self, error: StoreError, pause: Pause) -> Turn {
         self.shared.set_trouble(Some(error.to_string()));
         if let Some(bug) = self.shared.bug() {
@@ -484,8 +488,9 @@ impl Runner {
         }
     }
 
-    /// From half of a pause to all of it: shards that lost the same server do not come back at the same moment. Seeded by
-    /// [`Config::seed`], stepped as in Vigna, "An experimental exploration of Marsaglia's xorshift generators" (2016).
+    /// A random duration between half a pause and the whole pause, so that shards that lost the same server do not
+    /// return at the same moment. Seeded by [`Config::seed`], stepped as in Vigna, "An experimental exploration of
+    /// Marsaglia's xorshift generators" (2016).
     fn jittered(&mut self, pause: Duration) -> Duration {
         self.dice ^= self.dice >> 12;
         self.dice ^= self.dice << 25;
@@ -498,7 +503,7 @@ impl Runner {
         Pause { until: self.shared.clock().running(), next: FIRST_PAUSE }
     }
 
-    /// Answers what waits while there is no store: it was not applied.
+    /// Answers waiting submissions while there is no store: they were not applied.
     fn refuse_waiting(&self, refusal: &CallError) {
         let mut waiting = Vec::new();
         self.inbox.take(&mut waiting);

@@ -1,4 +1,4 @@
-//! What a runner shares with its clients.
+//! State that a runner shares with its clients.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,28 +14,28 @@ use crate::health::{Health, ThreadIn};
 use crate::inbox::Inbox;
 use crate::timekeeper::Timekeeper;
 
-/// What a driver shares with its clients.
+/// State that a driver shares with its clients.
 #[derive(Debug)]
 pub struct Shared {
-    /// What is reached now; at first what the store hopes for.
+    /// The level reached now; at first the one that the store expects to reach.
     level: Mutex<Level>,
     clock: Arc<dyn Clock>,
-    /// `None` until the store was opened for the first time: before, there is no engine time.
+    /// `None` until the store was opened for the first time: before that there is no engine time.
     keeper: Mutex<Option<Timekeeper>>,
     pulse: Mutex<Pulse>,
     trouble: Mutex<Option<String>>,
-    /// Of the reign under way, and what earlier ones have counted.
+    /// The figures of the current run, and the counts of earlier ones.
     figures: Mutex<(Figures, Counted)>,
-    /// Somebody wants the figures of a moment from now on.
+    /// Someone requested figures as of now or later.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
-    /// A bug elsewhere than in the driver; it ends the driver, too.
+    /// A bug outside the driver; it also ends the driver.
     bug: OnceLock<String>,
     ended: watch::Sender<Option<End>>,
 }
 
 impl Shared {
-    /// For a driver by this clock, which has not ended.
+    /// The state of a driver with this clock, which has not ended.
     pub fn new(level: Level, clock: Arc<dyn Clock>) -> Self {
         Shared {
             level: Mutex::new(level),
@@ -51,7 +51,7 @@ impl Shared {
         }
     }
 
-    /// Where its time comes from.
+    /// The source of its time.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -60,25 +60,25 @@ impl Shared {
         *lock(&self.keeper)
     }
 
-    /// From now on engine time is told by this.
+    /// Sets the source of engine time.
     pub fn set_keeper(&self, keeper: Timekeeper) {
         *lock(&self.keeper) = Some(keeper);
     }
 
-    /// The loop has come round.
+    /// Records that the loop has completed a round.
     pub fn tick(&self) {
         let now = self.clock.running();
         *lock(&self.pulse) = Pulse::new(now);
     }
 
-    /// The loop has not come round, for want of a store: its thread is well.
+    /// Records that the loop completes no round for lack of a store: its thread works.
     pub fn waits_for_store(&self) {
         let now = self.clock.running();
         let mut pulse = lock(&self.pulse);
         (pulse.seen, pulse.waits) = (now, ThreadIn::Store);
     }
 
-    /// Makes a call of the store on the loop's thread: the time that it takes is the store's, not the thread's.
+    /// Makes a call to the store on the loop's thread: its duration is attributed to the store, not to the thread.
     pub fn in_store<T>(&self, call: impl FnOnce() -> T) -> T {
         lock(&self.pulse).thread = ThreadIn::Store;
         let result = call();
@@ -88,7 +88,7 @@ impl Shared {
         result
     }
 
-    /// What [`Health::trouble`] says while the driver lives; `None`: all is well.
+    /// Sets [`Health::trouble`] while the driver lives; `None`: no trouble.
     pub fn set_trouble(&self, trouble: Option<String>) {
         *lock(&self.trouble) = trouble;
     }
@@ -97,14 +97,14 @@ impl Shared {
         lock(&self.figures).0 = figures;
     }
 
-    /// A reign is over, with these figures: what it has counted stays.
+    /// Ends a run with these figures: its counts are kept.
     pub(crate) fn fold_figures(&self, last: &Figures) {
         let mut figures = lock(&self.figures);
         figures.1.add(&last.counted());
         figures.0 = Figures::default();
     }
 
-    /// What all reigns have counted.
+    /// The counts of all runs.
     pub(crate) fn counted(&self) -> Counted {
         let figures = lock(&self.figures);
         let mut counted = figures.1.clone();
@@ -112,7 +112,7 @@ impl Shared {
         counted
     }
 
-    /// Whether the figures have been wanted since the last call.
+    /// Whether figures were requested since the last call.
     pub(crate) fn take_figures_wanted(&self) -> bool {
         self.figures_wanted.load(Ordering::Relaxed) && self.figures_wanted.swap(false, Ordering::AcqRel)
     }
@@ -123,16 +123,16 @@ impl Shared {
     }
 }
 
-/// When the thread of a loop was seen, by [`Clock::running`].
+/// When the thread of a loop last showed activity, by [`Clock::running`].
 #[derive(Clone, Copy, Debug)]
 struct Pulse {
-    /// The loop came round.
+    /// The loop completed a round.
     tick: Duration,
-    /// That, or a call of the store returned.
+    /// The same, or a call to the store returned.
     seen: Duration,
     /// Where the thread is now.
     thread: ThreadIn,
-    /// What holds up the threads that this one looks after.
+    /// What delays the threads that this one supervises.
     waits: ThreadIn,
 }
 
@@ -145,32 +145,32 @@ impl Pulse {
 /// How a driver ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It was asked to.
+    /// It was asked to end.
     Stopped,
-    /// Another owner has its shard; a sentence for people.
+    /// Another owner has its shard; with an explanation in words.
     Fenced(String),
-    /// Its store cannot be had any more, or a bug of ours; a sentence for people.
+    /// Its store is permanently unavailable, or there is a bug in Duewheel; with an explanation in words.
     Failed(String),
 }
 
-/// What the owner wants of the driver's thread; only grows.
+/// What the owner wants of the driver's thread; it only increases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wish {
-    /// It runs on.
+    /// It continues.
     Run,
-    /// Reserves that wait end with what there is.
+    /// Waiting reserves end with what they have.
     EndWaits,
-    /// It ends once everything that was accepted is durable.
+    /// It ends once everything accepted is durable.
     Stop,
 }
 
 impl Shared {
-    /// What answers mean now.
+    /// The current durability of answers.
     pub fn level(&self) -> Level {
         *lock(&self.level)
     }
 
-    /// From now on answers mean this.
+    /// Sets the durability of answers.
     pub fn set_level(&self, level: Level) {
         *lock(&self.level) = level;
     }
@@ -179,7 +179,7 @@ impl Shared {
         self.keeper().unwrap_or_default().now(self.clock.read())
     }
 
-    /// How the driver is doing.
+    /// The state of the driver.
     pub fn health(&self) -> Health {
         let pulse = *lock(&self.pulse);
         let age = |since| {
@@ -206,25 +206,25 @@ impl Shared {
         self.figures_wanted.store(true, Ordering::Release);
     }
 
-    /// Wants this of the driver, and wakes it.
+    /// Sets what the owner wants of the driver, and wakes it.
     pub fn wish(&self, wish: Wish, inbox: &Inbox) {
         self.wish.fetch_max(wish as u64, Ordering::SeqCst);
         inbox.wake();
     }
 
-    /// Something of ours has panicked: nothing is trusted any more, and the driver ends.
+    /// Records a panic in Duewheel: nothing is trusted any more, and the driver ends.
     pub fn end(&self, bug: String, inbox: &Inbox) {
         tracing::error!(%bug, "closing");
         let _ = self.bug.set(bug); // the first one counts
         inbox.wake();
     }
 
-    /// The bug for which the driver must end, if there is one.
+    /// The bug because of which the driver must end, if there is one.
     pub fn bug(&self) -> Option<&String> {
         self.bug.get()
     }
 
-    /// Waits until the driver has ended, and says how.
+    /// Waits until the driver has ended, and returns how.
     pub async fn ended(&self) -> End {
         let mut ended = self.ended.subscribe();
         match ended.wait_for(Option::is_some).await {
@@ -248,13 +248,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is said of a panic.
+/// The message about a panic.
 pub fn bug(place: &str, what: &str) -> String {
     format!("a bug in duewheel: {place} has panicked: {what}")
 }
 
-/// Kept by a task of ours while it runs: if it panics, the handle closes with an error. A panic that nobody sees would leave
-/// messages that are never handed out, or a copy that is never made.
+/// Held by an internal task while it runs: if the task panics, the handle closes with an error. An unnoticed panic
+/// would leave messages that are never delivered, or a copy that is never made.
 #[derive(Debug)]
 pub struct EndOnPanic {
     shared: Arc<Shared>,
@@ -263,7 +263,7 @@ pub struct EndOnPanic {
 }
 
 impl EndOnPanic {
-    /// For a task of this name of the driver with this inbox.
+    /// For the task of this name, of the driver with this inbox.
     pub fn new(shared: &Arc<Shared>, inbox: &Arc<Inbox>, place: &'static str) -> Self {
         EndOnPanic { shared: shared.clone(), inbox: inbox.clone(), place }
     }

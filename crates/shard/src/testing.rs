@@ -1,9 +1,10 @@
-//! Bugs on demand, for tests of what a bug does.
+//! Deliberate panics, for tests of their consequences.
 //!
-//! Without the feature `testing`, which only tests turn on, there is nothing here but a function that does nothing.
+//! Without the feature `testing`, which only tests enable, this contains only a function that does nothing.
 
-/// A place that a test may have panic: if the environment says `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file is there.
-/// With `place,stuck` the driver hangs from then on, too.
+/// A place at which a test can make the process panic: if the environment says
+/// `DUEWHEEL_TEST_PANIC=place:/path/to/file`, and the file exists. With `place,stuck` the driver also hangs from then
+/// on.
 #[cfg(feature = "testing")]
 pub fn place(name: &str) {
     use std::sync::OnceLock;
@@ -27,7 +28,7 @@ pub fn place(name: &str) {
     }
 }
 
-/// A place that a test may have panic. Not in this build.
+/// A place at which a test can make the process panic; not in this build.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub fn place(_name: &str) {}

@@ -1,4 +1,4 @@
-//! The thread of a shard: it takes the runner's turns, and sleeps in between.
+//! The thread of a shard: it takes the runner's turns, and sleeps between them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::quotas::QuotaSource;
 use crate::runner::{Nap, NapFor, Opener, Runner, StartError, Turn, WhenFenced};
 use crate::shared::{End, Shared, Wish, bug};
 
-/// A shard that runs: its driver's thread, and what is shared with it.
+/// A running shard: its driver's thread, and the state shared with it.
 ///
-/// Dropped before it was handed on, it stops: nobody waits for it any more.
+/// It stops when dropped before [`Shard::hand_on`], as nobody would wait for it.
 #[derive(Debug)]
 pub struct Shard {
     inbox: Arc<Inbox>,
@@ -60,7 +60,7 @@ impl Shard {
     }
 }
 
-/// The thread's life.
+/// The thread's main function.
 fn run(mut runner: Runner) {
     let end = match catch_unwind(AssertUnwindSafe(|| drive(&mut runner))) {
         Ok(end) => end,
@@ -97,7 +97,7 @@ fn drive(runner: &mut Runner) -> End {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

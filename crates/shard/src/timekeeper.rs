@@ -1,4 +1,4 @@
-//! Engine time out of readings of a clock.
+//! Engine time from readings of a clock.
 
 use duewheel_core::record::{BootAnchor, ClockPair};
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
@@ -7,7 +7,7 @@ use crate::clock::{Clock, Reading};
 
 const NS_OF_MS: u64 = 1_000_000;
 
-/// Turns readings of a clock into engine time that counts on from where the store was left.
+/// Converts readings of a clock into engine time that continues where the store was left.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timekeeper {
     /// Engine time at `since`, in ns.
@@ -24,8 +24,8 @@ impl Timekeeper {
         Now { engine: EngineMs(engine_ns / 1_000_000), wall: WallMs(reading.wall_ns / 1_000_000), partial }
     }
 
-    /// Goes on from where the store was left: downtime counts. On the boot of the anchor it is taken from elapsed time, otherwise from
-    /// the wall clock. After a failure in mid-life, what was shown `before` counts, too.
+    /// Continues where the store was left: downtime counts. On the boot of the anchor it is computed from elapsed time,
+    /// otherwise from the wall clock. After a failure while running, the time shown `before` also counts.
     pub fn resume(
         before: Option<Timekeeper>,
         left: Option<ClockPair>,
@@ -59,7 +59,7 @@ impl Timekeeper {
         Timekeeper { base_ns: left_ns, since_ns: reading.elapsed_ns }
     }
 
-    /// What the next owner on this boot goes on from.
+    /// What the next owner on this boot continues from.
     pub fn anchor(&self, clock: &dyn Clock) -> Option<BootAnchor> {
         let boot = clock.boot()?;
         // The end of the millisecond: a whole one of engine time, and never before the boot.

@@ -1,8 +1,8 @@
-//! Reserves take turns by tenant when more messages are asked for than a step should grant.
+//! Reserves take turns by tenant when more messages are requested than a step should grant.
 //!
-//! Without quotas, and while the driver keeps up, everything is decided in the order in which it came. When one tenant's reserves would take
-//! several steps, a step takes some of each tenant (deficit round robin; Shreedhar and Varghese, SIGCOMM 1995, in messages asked for), and the
-//! rest waits here. Whatever is no reserve goes by.
+//! Without quotas, and while the driver keeps up, everything is decided in order of arrival. When one tenant's reserves
+//! would take several steps, a step takes some of each tenant (deficit round robin; Shreedhar and Varghese, SIGCOMM
+//! 1995, counted in requested messages), and the rest waits here. Operations other than reserves are not delayed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,26 +13,26 @@ use duewheel_core::policy::Policy;
 
 use crate::inbox::Submission;
 
-/// Messages that a tenant may ask for before the next one has its turn.
+/// The number of messages that a tenant may request before the next one has its turn.
 const QUANTUM: usize = 64;
 
-/// Place of a tenant among the quotas; all queues without a quota are one.
+/// The index of a tenant among the quotas; all queues without a quota are one tenant.
 type Tenant = Option<usize>;
 
 /// Reserves that wait for their turn.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    /// Those that wait, by arrival.
+    /// The waiting ones, by arrival.
     held: BTreeMap<u64, Submission>,
-    /// Of each tenant, in order. One that was taken out of `held` meanwhile is passed over.
+    /// Those of each tenant, in order. One that was removed from `held` meanwhile is skipped.
     lines: BTreeMap<Tenant, Line>,
     by_name: BTreeMap<WaiterId, u64>,
     by_session: BTreeSet<(SessionId, u64)>,
     arrivals: u64,
-    /// Whose turn was last.
+    /// The tenant that last had its turn.
     last: Tenant,
     max_turn: usize,
-    /// Reserves of one step.
+    /// The number of reserves in one step.
     max_ops: usize,
     max_reserve: usize,
 }
@@ -40,7 +40,7 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct Line {
     arrivals: VecDeque<u64>,
-    /// Messages that it may still ask for in its turn.
+    /// The number of messages that it may still request in its turn.
     credit: usize,
 }
 
@@ -64,8 +64,8 @@ impl Turns {
         self.held.is_empty()
     }
 
-    /// Leaves as many reserves in `submissions`, which have just come, as a step should decide, in turns, and keeps the others. What a step
-    /// does not take of them is not sorted again: it has had its turn.
+    /// Leaves as many of the newly arrived reserves in `submissions` as a step should decide, in turns, and keeps the
+    /// others. Those that a step does not take are not sorted again: they have had their turn.
     pub(crate) fn sort(
         &mut self,
         submissions: &mut Vec<Submission>,
@@ -96,7 +96,7 @@ impl Turns {
         *submissions = stay;
     }
 
-    /// Puts all of them behind the first `before` submissions, in order.
+    /// Puts all of them after the first `before` submissions, in order.
     pub(crate) fn give_back(&mut self, before: usize, submissions: &mut Vec<Submission>) {
         if !self.is_empty() {
             submissions.splice(before..before, std::mem::take(&mut self.held).into_values());
@@ -141,7 +141,7 @@ impl Turns {
         }
     }
 
-    /// Messages that it asks for; one that only wants to be told costs as much as one.
+    /// The number of messages that it requests; a request that only wants to be notified costs as much as one message.
     fn cost(&self, reserve: &Reserve) -> usize {
         reserve.max.clamp(1, self.max_reserve.max(1))
     }
@@ -172,7 +172,7 @@ impl Turns {
     }
 }
 
-/// The reserve that a submission is, if it is one and nothing else.
+/// The reserve that a submission consists of, if it is a single reserve.
 fn reserve_of(submission: &Submission) -> Option<&Reserve> {
     match submission.ops.as_slice() {
         [Op::Reserve(reserve)] => Some(reserve),

@@ -13,6 +13,8 @@ pub(crate) struct Counters {
     pub(crate) rotations: AtomicU64,
     /// Number of times that the owner had to wait for the next segment.
     pub(crate) segment_waits: AtomicU64,
+    /// Groups that have waited for the next segment.
+    pub(crate) groups_waited: AtomicU64,
     pub(crate) segments_made: AtomicU64,
     pub(crate) segments_reused: AtomicU64,
     pub(crate) prepare_failures: AtomicU64,
@@ -50,6 +52,7 @@ impl Counters {
             ("sync_microseconds_total", of(&self.sync_micros)),
             ("segment_rotations_total", of(&self.rotations)),
             ("segment_waits_total", of(&self.segment_waits)),
+            ("groups_waited_total", of(&self.groups_waited)),
             ("segments_made_total", of(&self.segments_made)),
             ("segments_reused_total", of(&self.segments_reused)),
             ("segment_failures_total", of(&self.prepare_failures)),

@@ -43,6 +43,8 @@ pub struct Options {
     pub retry_after: Duration,
     /// How the background work is run.
     pub workers: Workers,
+    /// Whether the owner waits at the end of a journal segment. [`AtSegmentEnd::GoOn`] by default.
+    pub at_segment_end: AtSegmentEnd,
 }
 
 /// The meaning of "durable".
@@ -62,6 +64,15 @@ pub enum Workers {
     /// By [`Hands`](crate::Hands), step by step; for simulations. Work that the owner would wait for is done on its own
     /// thread.
     ByHand,
+}
+
+/// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtSegmentEnd {
+    /// It goes on: groups wait in memory, neither written nor durable, up to two of the agreed size.
+    GoOn,
+    /// It waits: a group that was appended is written.
+    Wait,
 }
 
 impl Options {
@@ -98,6 +109,7 @@ impl Default for Options {
             buffered_for: Duration::from_millis(50),
             retry_after: Duration::from_secs(1),
             workers: Workers::Threads,
+            at_segment_end: AtSegmentEnd::GoOn,
         }
     }
 }

@@ -235,6 +235,12 @@ impl LogStore {
         }
     }
 
+    /// Lets what waits for the next journal segment go on.
+    fn go_on(&mut self) -> Result<(), StoreError> {
+        let gone_on = self.writer.go_on();
+        self.or_poison(gone_on)
+    }
+
     /// Ends the store if the result is an error.
     fn or_poison<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &result {
@@ -321,7 +327,8 @@ impl LogStore {
     /// Freezes the active memtable for the background worker, if it is due and the former one is flushed; or if there
     /// is no room for that one, and this one makes it smaller.
     fn cut_if_due(&mut self) {
-        if self.active.is_empty() {
+        // What is frozen must be in the journal: its flush waits until it is durable there.
+        if self.active.is_empty() || self.writer.is_turning() {
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -383,7 +390,7 @@ impl LogStore {
     }
 
     fn ask_for_page(&mut self, load: Load) {
-        let request = Request::new(load, self.writer.written(), self.shared.view(), &mut self.active);
+        let request = Request::new(load, self.writer.last(), self.shared.view(), &mut self.active);
         self.asked.push_back(Vec::new());
         self.shared.loader.ask(request);
     }
@@ -409,7 +416,7 @@ impl LogStore {
 
     /// Adds a written group to the memtable.
     fn take(&mut self, group: &Group) -> Result<(), StoreError> {
-        for (record, bytes) in group.records.iter().zip(self.writer.appended()) {
+        for (record, bytes) in group.records.iter().zip(self.writer.records()) {
             self.active.push(record, bytes)?;
             match record {
                 Record::Put { message, was, .. } => {
@@ -471,6 +478,7 @@ impl Store for LogStore {
 
     fn sync(&mut self) -> Result<(), StoreError> {
         self.check()?;
+        self.go_on()?;
         self.habit = Habit::Synced;
         self.ask();
         Ok(())
@@ -481,12 +489,17 @@ impl Store for LogStore {
         self.habit = Habit::Waited;
         if self.shared.options.sync == SyncMode::Fsync {
             self.shared.syncer.ask_here(&self.shared);
+            if self.writer.is_turning() {
+                self.go_on()?;
+                self.shared.syncer.ask_here(&self.shared);
+            }
         }
         self.check()
     }
 
     fn progress(&mut self) -> Result<Progress, StoreError> {
         self.check()?;
+        self.go_on()?;
         let written = self.writer.written();
         let durable = match self.shared.options.sync {
             SyncMode::Fsync => self.shared.syncer.synced(),
@@ -499,6 +512,9 @@ impl Store for LogStore {
         if self.lock.is_none() {
             return Room::SettleOnly;
         }
+        if self.go_on().is_err() {
+            return Room::SettleOnly;
+        }
         self.cut_if_due();
         self.note_memory();
         let shared = &*Arc::clone(&self.shared);
@@ -507,7 +523,8 @@ impl Store for LogStore {
                 Room::SettleOnly
             }
             Room::Enough if self.is_full() && !shared.view().frozen.is_empty() => self.bounded(Room::Busy),
-            Room::Enough | Room::Busy => self.bounded(Room::Enough),
+            Room::Enough => self.bounded(Room::Enough),
+            Room::Busy => self.bounded(Room::Busy),
             Room::SettleOnly | Room::RemoveOnly => self.bounded(Room::SettleOnly),
         }
     }

@@ -10,7 +10,7 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{
     ErrorKind, Found, Load, Lookups, More, Recovered, Sequence, Store, StoreError, Which,
 };
-use duewheel_store_log::{Hands, LogStore, Options, Worked, Workers};
+use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers};
 
 use crate::disk::MemDisk;
 use crate::pieces;
@@ -76,6 +76,7 @@ pub(crate) fn options() -> Options {
         max_group_bytes: 3 * 1024,
         retry_after: Duration::ZERO,
         workers: Workers::ByHand,
+        at_segment_end: AtSegmentEnd::Wait,
         ..Options::default()
     }
 }

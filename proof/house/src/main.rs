@@ -8,6 +8,8 @@
 //! ```
 
 mod arrows;
+#[cfg(test)]
+mod documents;
 mod lengths;
 mod limits;
 mod names;
@@ -111,5 +113,13 @@ mod tests {
         within("upward arrows".into(), arrows::upward(&house).len(), 0);
         within("type names in more than one file".into(), names::twice(&house).len(), limits::NAMES_TWICE);
         assert!(worse.is_empty(), "{}\n{}", worse.join("\n"), report(&house, false));
+    }
+
+    /// Guards against documents that go on naming a test or a file after it got another name.
+    #[test]
+    fn documents_name_tests_and_files_that_exist() {
+        let mut missing = documents::missing_tests(&root()).expect("documents and source");
+        missing.extend(documents::missing_paths(&root()).expect("documents"));
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
     }
 }

@@ -7,7 +7,7 @@ use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::driver::take_back;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience, weight};
+use duewheel_shard::inbox::{Answers, Patience};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -64,7 +64,7 @@ impl Parcel {
         Parcel {
             shard,
             seq: 0,
-            weight: ops.iter().map(weight).sum(),
+            weight: ops.iter().map(Op::weight).sum(),
             waiters: waiters(&ops),
             ops,
             patience,
@@ -118,7 +118,7 @@ impl Parcel {
 
     /// Whether it may be sent again although it may have been applied: then nothing differs.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.ops.iter().all(is_repeatable)
+        self.ops.iter().all(Op::is_repeatable)
     }
 
     /// Answers those operations that are too large for the node that owns the shard, each alone. What is left goes on,
@@ -126,7 +126,7 @@ impl Parcel {
     pub(crate) fn without_large(self, limits: Limits, runtime: &Handle) -> Fits {
         // One that is alone in a frame that is too large is too large, whatever its weight says.
         let alone = self.ops.len() == 1;
-        let too_large = |op: &Op| alone || weight(op) > limits.bytes.saturating_sub(OF_FRAME);
+        let too_large = |op: &Op| alone || op.weight() > limits.bytes.saturating_sub(OF_FRAME);
         let refusals: Vec<_> =
             self.ops.iter().map(|op| too_large(op).then(|| refuse_large(op, limits))).collect();
         if refusals.iter().all(Option::is_none) {
@@ -152,7 +152,13 @@ impl Parcel {
             // What is granted goes with a request of its own, so nothing is to be given back.
             let _ = caller.send(all.collect());
         });
-        Fits::Rest(Parcel { weight: ops.iter().map(weight).sum(), waiters: waiters(&ops), ops, to, ..self })
+        Fits::Rest(Parcel {
+            weight: ops.iter().map(Op::weight).sum(),
+            waiters: waiters(&ops),
+            ops,
+            to,
+            ..self
+        })
     }
 
     /// Its operations in pieces, in order, each of which the node that owns the shard takes at a time; at least two, so that
@@ -162,7 +168,7 @@ impl Parcel {
         let most = limits.bytes.saturating_sub(OF_FRAME);
         let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
         for op in self.ops {
-            let more = weight(&op).saturating_add(OF_OPERATION);
+            let more = op.weight().saturating_add(OF_OPERATION);
             let is_full = bytes.saturating_add(more) > most || piece.len() >= limits.parts.min(half);
             if is_full && !piece.is_empty() {
                 pieces.push(std::mem::take(&mut piece));
@@ -275,47 +281,6 @@ fn named(waiter: WaiterId, node: u32) -> WaiterId {
     // One that is above has a node's number in it already.
     let fresh = waiter.0 <= u64::from(u32::MAX);
     WaiterId(if fresh { waiter.0 | u64::from(node) << 32 } else { waiter.0 })
-}
-
-/// Whether it changes nothing, or nothing more when it comes twice.
-fn is_repeatable(op: &Op) -> bool {
-    match op {
-        Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::SessionClosed { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Stats
-        | Op::SessionDeadline { .. }
-        | Op::NextDue
-        | Op::Quotas => true,
-        Op::Reserve(reserve) => reserve.max == 0,
-        Op::Enqueue(_)
-        | Op::ReserveOne { .. }
-        | Op::Ack { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Delete { .. }
-        | Op::Extend { .. }
-        | Op::Cancel { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. }
-        | Op::Purge { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. } => false,
-    }
 }
 
 #[cfg(test)]

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, Reply, Reserved};
+use duewheel_core::engine::{OnLease, Op, Reply, Reserved};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::backoff::Pause;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission, is_settling};
+use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
 use duewheel_shard::pending::Pending;
 use duewheel_shard::shared::{EndOnPanic, Shared};
 use tokio::sync::{Notify, oneshot, watch};
@@ -156,7 +156,7 @@ impl Ways {
     pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: Patience) -> Pending {
         let (to, answers) = oneshot::channel();
         let mut pending = Pending::new(answers, ops.len());
-        if ops.iter().any(|op| matches!(op, Op::Reserve(_) | Op::ReserveOne { .. })) {
+        if ops.iter().any(|op| op.operation().lease == OnLease::Begins) {
             let ways = self.clone();
             pending = pending
                 .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
@@ -281,7 +281,7 @@ impl Ways {
         state.next += 1;
         if !state.line.is_empty() || matches!(state.way, Way::None) {
             let full = state.line.len() >= self.0.max_line || state.bytes >= self.0.max_line_bytes;
-            if full && !parcel.ops.iter().all(is_settling) {
+            if full && !parcel.ops.iter().all(|op| op.operation().settles) {
                 drop(state);
                 return parcel.refuse(&CallError::Overloaded);
             }

@@ -241,12 +241,7 @@ impl Owned {
 
     /// Whether the driver of a shard hangs, and what has its thread: a store only if it has all of those that hang.
     pub(crate) fn hangs(&self) -> Option<ThreadIn> {
-        let health = self.here().map(|here| here.shared.health());
-        let hanging = health.filter(|health| health.tick_age_ms >= HANGS_MS);
-        // One that has just come back from its store is on its way to the next call, or to its next round.
-        let of_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
-        let what = |health: Health| if of_store(&health) { ThreadIn::Store } else { ThreadIn::Ours };
-        hanging.map(what).reduce(|one, other| if one == other { one } else { ThreadIn::Ours })
+        held_up(self.here().map(|here| here.shared.health()))
     }
 
     /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
@@ -413,6 +408,15 @@ pub(crate) fn share_of(policy: &Policy, shards: u32) -> Policy {
     }
 }
 
+/// What has the threads of those shards that hang; `None` if none does.
+fn held_up(shards: impl Iterator<Item = Health>) -> Option<ThreadIn> {
+    let hanging = shards.filter(|health| health.tick_age_ms >= HANGS_MS);
+    // One that has just come back from its store is on its way to the next call, or to its next round.
+    let of_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
+    let what = |health: Health| if of_store(&health) { ThreadIn::Store } else { ThreadIn::Ours };
+    hanging.map(what).reduce(|one, other| if one == other { one } else { ThreadIn::Ours })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,5 +438,26 @@ mod tests {
         assert_eq!(share_of(&whole, 1), whole);
         let tiny = Policy { near_messages: 10, ..Policy::default() };
         assert_eq!(share_of(&tiny, 16).near_messages, 10, "no part is larger than the whole");
+    }
+
+    /// Story: a node whose shards hung in their store was killed for it, and the next one stood before the same store.
+    #[test]
+    fn a_node_is_held_up_by_its_store_only_if_no_shard_hangs_for_another_reason() {
+        let of = |all: &[(u64, u64, ThreadIn)]| {
+            let health = all.iter().map(|&(tick_age_ms, quiet_ms, thread)| Health {
+                tick_age_ms,
+                quiet_ms,
+                thread,
+                trouble: None,
+            });
+            held_up(health)
+        };
+        let (well, late) = (9_999, 60_000);
+        let in_store = (late, 0, ThreadIn::Store);
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(well, well, ThreadIn::Ours), (well, 0, ThreadIn::Store)]), None);
+        assert_eq!(of(&[(well, well, ThreadIn::Ours), in_store, in_store]), Some(ThreadIn::Store));
+        assert_eq!(of(&[(late, 20, ThreadIn::Ours)]), Some(ThreadIn::Store), "back from it a moment ago");
+        assert_eq!(of(&[in_store, (late, late, ThreadIn::Ours)]), Some(ThreadIn::Ours));
     }
 }

@@ -12,20 +12,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duewheel_core::engine::{Op, Page, Reply, Stats};
+use duewheel_core::engine::{Applied, Ask, FromReply, Op, Page, QueueView, Reply, Stats, Typed};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
+use duewheel_core::policy::QueueSettings;
+use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::Patience;
 use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, Merge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
-use crate::routing::merge::{self, Own};
+use crate::routing::merge::{self, Columns, Own};
 use crate::routing::partition::by_shard;
 use crate::routing::reserve::of_shard;
-use crate::routing::router::Router;
+use crate::routing::router::{NOT_ROUTED, Router};
 
 /// Attempts to tell a shard that a session has closed: for about five minutes.
 const TELL: u32 = 64;
@@ -35,37 +37,37 @@ const LEAST_ROWS: usize = 16;
 const ROUNDS: usize = 16;
 
 impl Router {
-    /// Asks several shards, and makes one answer of theirs.
+    /// Asks several shards, and makes one answer of theirs: all that [`Routing::All`] and [`Routing::Leases`] stand for in the
+    /// table.
+    ///
+    /// [`Routing::All`]: duewheel_core::engine::Routing::All
+    /// [`Routing::Leases`]: duewheel_core::engine::Routing::Leases
     pub(super) async fn many(self: &Arc<Self>, op: Op, patience: Patience) -> Result<Reply, CallError> {
         match op {
             Op::Reserve(reserve) => {
                 let (to, answers) = oneshot::channel();
                 self.reserve(reserve, to, None);
                 let answer = Pending::new(answers, 1).await.pop();
-                answer.unwrap_or(Err(CallError::WRONG_ANSWER))
+                answer.unwrap_or(Err(CallError::NO_ANSWER))
             }
             Op::Undelivered { leases } => {
-                let parts = by_shard(&leases, self.count());
-                let send = |(shard, leases)| {
-                    let op = Op::Undelivered { leases };
-                    self.sessions.watch(&op, shard);
-                    (shard, self.shards.submit(shard, vec![op], patience))
+                let part = |(shard, leases)| {
+                    let part = Op::undelivered(leases);
+                    self.sessions.watch(part.op(), shard);
+                    (shard, part)
                 };
-                let sent = parts.into_iter().map(send).collect();
-                received(sent).await.map(|_| Reply::Done)
+                let parts = by_shard(&leases, self.count()).into_iter().map(part).collect();
+                self.ask_shards(parts, patience).await.map(|_| Reply::Done)
             }
             Op::FireMany { queue, max } => {
-                self.until_enough(max, |max| Op::FireMany { queue: queue.clone(), max }).await
+                self.until_enough(max, |max| Op::fire_many(queue.clone(), max)).await
             }
             Op::RedriveMany { queue, max } => {
-                self.until_enough(max, |max| Op::RedriveMany { queue: queue.clone(), max }).await
+                self.until_enough(max, |max| Op::redrive_many(queue.clone(), max)).await
             }
-            Op::Peek { state, .. } => {
-                let views = self.all(&op, patience, |reply| match reply {
-                    Reply::View(view) => Some(view),
-                    _ => None,
-                });
-                Ok(Reply::View(merge::first(state, views.await?.into_iter().flatten())))
+            Op::Peek { queue, state } => {
+                let views = self.all(Op::peek(queue, state), patience).await?;
+                Ok(Reply::View(merge::first(state, views.into_iter().flatten())))
             }
             Op::List { queue, state, after: None, limit } => {
                 let listing = self.pages(queue, state, None, limit).await?;
@@ -76,84 +78,44 @@ impl Router {
                 }
             }
             Op::List { after: Some(_), .. } => Err(CallError::WRONG_PLACES),
-            Op::Queue { ref queue } => {
-                let views = self.all(&op, patience, |reply| match reply {
-                    Reply::Queues(views) => Some(views),
-                    _ => None,
-                });
-                let views = views.await?;
-                let own = self.own(queue).map(|own| (queue.clone(), own));
-                Ok(Reply::Queues(merge::queues(views, own.into_iter().collect())))
+            Op::Queue { queue } => {
+                let views = self.all(Op::queue(queue.clone()), patience).await?;
+                Ok(Reply::Queues(self.merged(queue, views)))
             }
             Op::Queues { after, limit } => self.queues(after, limit).await,
-            Op::Histogram { .. } => self.histogram(op).await,
+            Op::Histogram { queue, from, to, columns } => {
+                self.histogram(queue, Columns { from, to, columns }).await
+            }
             Op::Wheel => {
-                let wheels = self.all(&op, patience, |reply| match reply {
-                    Reply::Wheel(wheel) => Some(*wheel),
-                    _ => None,
-                });
-                let wheel = merge::wheel(wheels.await?).ok_or(CallError::WRONG_ANSWER)?;
-                Ok(Reply::Wheel(Box::new(wheel)))
+                let wheel = merge::wheel(self.all(Op::wheel(), patience).await?);
+                Ok(Reply::Wheel(Box::new(wheel.ok_or(CallError::NO_ANSWER)?)))
             }
             Op::Stats => {
-                let stats = self.all(&op, patience, |reply| match reply {
-                    Reply::Stats(stats) => Some(*stats),
-                    _ => None,
-                });
-                let stats = merge::stats(stats.await?);
+                let stats = merge::stats(self.all(Op::stats(), patience).await?);
                 let waiters = self.with_lines(|lines, _, _| lines.len() as u64);
                 let queues = stats.queues.max(self.holds().len() as u64);
                 Ok(Reply::Stats(Box::new(Stats { waiters, queues, ..stats })))
             }
-            Op::Configure { .. } => self.configure(op, patience).await,
-            Op::Pause { .. } | Op::Resume { .. } => {
-                let told = |reply| matches!(reply, Reply::Done | Reply::Configure(_)).then_some(reply);
-                let replies = self.everywhere(&op, patience, told).await?;
-                Ok(replies.into_iter().find(|reply| *reply != Reply::Done).unwrap_or(Reply::Done))
+            Op::Configure { queue, settings } => self.configure(queue, settings, patience).await,
+            Op::Pause { queue, for_ms } => {
+                let told = self.all(Op::pause(queue, for_ms), patience).await?;
+                let refused = told.into_iter().find_map(Result::err);
+                Ok(refused.map_or(Reply::Done, Reply::Configure))
             }
-            Op::Purge { .. } => {
-                let counts = self.everywhere(&op, patience, |reply| match reply {
-                    Reply::Count(n) => Some(n),
-                    _ => None,
-                });
-                Ok(Reply::Count(merge::sum(counts.await?)))
-            }
+            Op::Resume { queue } => self.all(Op::resume(queue), patience).await.map(|_| Reply::Done),
+            Op::Purge { queue } => Ok(Reply::Count(merge::sum(self.all(Op::purge(queue), patience).await?))),
             Op::SessionClosed { session } => {
                 self.close(session).await;
                 Ok(Reply::Done)
             }
             Op::SessionDeadline { session } => self.session_deadline(session).await.map(Reply::Deadline),
-            Op::Quotas => {
-                let uses = self.all(&op, patience, |reply| match reply {
-                    Reply::Quotas(uses) => Some(uses),
-                    _ => None,
-                });
-                Ok(Reply::Quotas(merge::quotas(uses.await?)))
-            }
+            Op::Quotas => Ok(Reply::Quotas(merge::quotas(self.all(Op::quotas(), patience).await?))),
             Op::NextDue => {
-                let dues = self.all(&op, patience, |reply| match reply {
-                    Reply::NextDue(due) => Some(due),
-                    _ => None,
-                });
-                Ok(Reply::NextDue(dues.await?.into_iter().flatten().min()))
+                let dues = self.all(Op::next_due(), patience).await?;
+                Ok(Reply::NextDue(dues.into_iter().flatten().min()))
             }
-            // Those of one shard, or of none.
-            Op::Enqueue(_)
-            | Op::ReserveOne { .. }
-            | Op::CancelReserve { .. }
-            | Op::Ack { .. }
-            | Op::Nack { .. }
-            | Op::Bury { .. }
-            | Op::Delete { .. }
-            | Op::Extend { .. }
-            | Op::Cancel { .. }
-            | Op::Postpone { .. }
-            | Op::Fire { .. }
-            | Op::Redrive { .. }
-            | Op::Get { .. }
-            | Op::Outline { .. }
-            | Op::Hold { .. }
-            | Op::LetGo { .. } => Err(CallError::WRONG_ANSWER),
+            // The test `every_operation_goes_where_the_table_says` asks for each.
+            _ => Err(NOT_ROUTED),
         }
     }
 
@@ -170,26 +132,34 @@ impl Router {
         (0..self.count()).map(ShardId)
     }
 
-    /// Asks all shards for what can be read.
-    async fn all<T>(
+    /// Asks these shards at once, and gives their answers in this order; the first error if there is one.
+    async fn ask_shards<A: Ask>(
         &self,
-        op: &Op,
+        asked: Vec<(ShardId, A)>,
         patience: Patience,
-        take: impl Fn(Reply) -> Option<T>,
-    ) -> Result<Vec<T>, CallError> {
-        let send = |shard| (shard, self.shards.submit(shard, vec![op.clone()], patience));
-        let replies = received(self.each().map(send).collect()).await?;
-        replies.into_iter().map(|reply| take(reply).ok_or(CallError::WRONG_ANSWER)).collect()
+    ) -> Result<Vec<A::Reply>, CallError> {
+        let send = |(shard, asked): (ShardId, A)| {
+            (shard, self.shards.submit(shard, vec![asked.into_op()], patience))
+        };
+        let sent: Vec<(ShardId, Pending)> = asked.into_iter().map(send).collect();
+        let mut answers = Vec::with_capacity(sent.len());
+        let mut failed = None;
+        for (shard, pending) in sent {
+            match Client::answer_to::<A>(pending.await.pop()) {
+                Ok(answer) => answers.push(answer),
+                Err(error) => failed = failed.or(Some(of_shard(shard, error))),
+            }
+        }
+        failed.map_or(Ok(answers), Err)
     }
 
-    /// Asks all shards to change something: when one fails, others may have done it.
-    async fn everywhere<T>(
-        &self,
-        op: &Op,
-        patience: Patience,
-        take: impl Fn(Reply) -> Option<T>,
-    ) -> Result<Vec<T>, CallError> {
-        self.all(op, patience, take).await.map_err(|error| match error {
+    /// Asks all shards. When one fails to change something, others may have done it.
+    async fn all<R: FromReply>(&self, asked: Typed<R>, patience: Patience) -> Result<Vec<R>, CallError> {
+        let is_repeatable = asked.op().is_repeatable();
+        let answers =
+            self.ask_shards(self.each().map(|shard| (shard, asked.clone())).collect(), patience).await;
+        answers.map_err(|error| match error {
+            error if is_repeatable => error,
             CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
             CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
                 CallError::Lost("a shard has refused what others may have done")
@@ -198,7 +168,11 @@ impl Router {
     }
 
     /// Asks one shard after the other until as many are done as wanted.
-    async fn until_enough(&self, max: usize, op: impl Fn(usize) -> Op) -> Result<Reply, CallError> {
+    async fn until_enough(
+        &self,
+        max: usize,
+        asked: impl Fn(usize) -> Typed<Applied<u64>>,
+    ) -> Result<Reply, CallError> {
         let max = max.min(self.policy.max_step);
         let (mut done, mut counts) = (0_usize, Vec::new());
         for shard in self.each() {
@@ -206,15 +180,13 @@ impl Router {
             if left == 0 {
                 break;
             }
-            let asked = self.shards.submit(shard, vec![op(left)], Patience::None);
-            match received(vec![(shard, asked)]).await {
-                Ok(replies) => match replies.as_slice() {
-                    [Reply::Count(n)] => {
+            match self.ask_shards(vec![(shard, asked(left))], Patience::None).await {
+                Ok(more) => {
+                    for n in &more {
                         done = done.saturating_add(usize::try_from(n.what).unwrap_or(left));
-                        counts.push(*n);
                     }
-                    _ => return Err(CallError::WRONG_ANSWER),
-                },
+                    counts.extend(more);
+                }
                 Err(CallError::Store { error, .. }) if done > 0 => {
                     return Err(CallError::Store { error, outcome: Outcome::Unknown });
                 }
@@ -224,23 +196,25 @@ impl Router {
         Ok(Reply::Count(merge::sum(counts)))
     }
 
+    /// What the shards and this node know of one queue.
+    fn merged(&self, queue: QueueName, views: Vec<Option<QueueView>>) -> Vec<QueueView> {
+        let own = self.own(&queue).map(|own| (queue, own));
+        merge::queues([views.into_iter().flatten().collect()], own.into_iter().collect())
+    }
+
     /// Settings count everywhere; a refusal of one shard is the answer.
-    async fn configure(&self, op: Op, patience: Patience) -> Result<Reply, CallError> {
-        let replies = self.everywhere(&op, patience, Some).await?;
-        let (mut views, mut refused) = (Vec::new(), None);
-        for reply in replies {
-            match reply {
-                Reply::Queues(found) => views.push(found),
-                Reply::Configure(refusal) => refused = Some(refusal),
-                _ => return Err(CallError::WRONG_ANSWER),
-            }
-        }
-        if let Some(refusal) = refused {
-            return Ok(Reply::Configure(refusal));
-        }
-        let Op::Configure { queue, .. } = op else { return Err(CallError::WRONG_ANSWER) };
-        let own = self.own(&queue).map(|own| (queue.clone(), own));
-        let mut merged = merge::queues(views, own.into_iter().collect());
+    async fn configure(
+        &self,
+        queue: QueueName,
+        settings: QueueSettings,
+        patience: Patience,
+    ) -> Result<Reply, CallError> {
+        let answers = self.all(Op::configure(queue.clone(), settings), patience).await?;
+        let views = match answers.into_iter().collect() {
+            Ok(views) => views,
+            Err(refusal) => return Ok(Reply::Configure(refusal)),
+        };
+        let mut merged = self.merged(queue.clone(), views);
         if merged.is_empty() {
             // It is answered although nothing of it stays, as one engine does.
             merged.push(merge::empty_queue(queue));
@@ -253,12 +227,7 @@ impl Router {
         let limit = limit.min(self.policy.max_page);
         let mut found = Vec::new();
         while found.len() < limit {
-            let op = Op::Queues { after: after.clone(), limit };
-            let pages = self.all(&op, Patience::None, |reply| match reply {
-                Reply::Queues(views) => Some(views),
-                _ => None,
-            });
-            let mut pages = pages.await?;
+            let mut pages = self.all(Op::queues(after.clone(), limit), Patience::None).await?;
             let full = pages.iter().filter(|page| page.len() >= limit);
             let known = full.filter_map(|page| page.last().map(|view| view.name.clone())).min();
             let is_known = |name: &QueueName| known.as_ref().is_none_or(|known| name <= known);
@@ -293,46 +262,26 @@ impl Router {
         own
     }
 
-    async fn histogram(&self, mut op: Op) -> Result<Reply, CallError> {
-        // Twice is enough unless a resolution changes meanwhile.
-        for _ in 0..3 {
-            let all = self.all(&op, Patience::None, |reply| match reply {
-                Reply::Histogram(histogram) => Some(histogram),
-                _ => None,
-            });
-            let all = all.await?;
-            let (Some(common), Op::Histogram { from, to, columns, .. }) =
-                (merge::common_columns(&all), &mut op)
-            else {
-                return merge::histogram(all).map(Reply::Histogram).ok_or(CallError::WRONG_ANSWER);
-            };
-            if (*from, *to, *columns) == (common.from, common.to, common.columns) {
-                return merge::histogram(all).map(Reply::Histogram).ok_or(CallError::WRONG_ANSWER);
+    async fn histogram(&self, queue: Option<QueueName>, mut columns: Columns) -> Result<Reply, CallError> {
+        // Once is enough unless a resolution changes meanwhile.
+        let mut again = 3;
+        loop {
+            let asked = Op::histogram(queue.clone(), columns.from, columns.to, columns.columns);
+            let all = self.all(asked, Patience::None).await?;
+            match merge::common_columns(&all) {
+                Some(common) if common != columns && again > 0 => (columns, again) = (common, again - 1),
+                Some(_) | None => {
+                    return merge::histogram(all).map(Reply::Histogram).ok_or(CallError::NO_ANSWER);
+                }
             }
-            (*from, *to, *columns) = (common.from, common.to, common.columns);
         }
-        let all = self.all(&op, Patience::None, |reply| match reply {
-            Reply::Histogram(histogram) => Some(histogram),
-            _ => None,
-        });
-        merge::histogram(all.await?).map(Reply::Histogram).ok_or(CallError::WRONG_ANSWER)
     }
 
     /// When the first lease of a session runs out, in ms from now.
     pub(super) async fn session_deadline(&self, session: SessionId) -> Result<Option<u64>, CallError> {
-        let ask = |shard| {
-            let op = Op::SessionDeadline { session };
-            (shard, self.shards.submit(shard, vec![op], Patience::None))
-        };
+        let ask = |shard| (shard, Op::session_deadline(session));
         let asked = self.sessions.shards(session).into_iter().map(ask).collect();
-        let mut first = None;
-        for reply in received(asked).await? {
-            match reply {
-                Reply::Deadline(left) => first = [first, left].into_iter().flatten().min(),
-                _ => return Err(CallError::WRONG_ANSWER),
-            }
-        }
-        Ok(first)
+        Ok(self.ask_shards(asked, Patience::None).await?.into_iter().flatten().min())
     }
 
     /// A connection is gone: the shards at which it may have leases are told. Those that cannot be told at once hear of it later.
@@ -374,30 +323,14 @@ impl Router {
             }
             let ask = |&(at, place): &(usize, _)| {
                 let shard = ShardId(u32::try_from(at).unwrap_or(0));
-                let op = Op::List { queue: queue.clone(), state, after: Some(place), limit: rows };
-                (shard, self.shards.submit(shard, vec![op], Patience::None))
+                (shard, Op::list(queue.clone(), state, Some(place), rows))
             };
-            let replies = received(wants.iter().map(ask).collect()).await?;
-            for (&(at, _), reply) in wants.iter().zip(replies) {
-                let Reply::Page(page) = reply else { return Err(CallError::WRONG_ANSWER) };
+            let pages = self.ask_shards(wants.iter().map(ask).collect(), Patience::None).await?;
+            for (&(at, _), page) in wants.iter().zip(pages) {
                 merge.give(at, page);
             }
             merge.take();
         }
         Ok(merge.end())
     }
-}
-
-/// What shards have answered, in their order; the first error if there is one.
-async fn received(sent: Vec<(ShardId, Pending)>) -> Result<Vec<Reply>, CallError> {
-    let mut replies = Vec::with_capacity(sent.len());
-    let mut failed = None;
-    for (shard, pending) in sent {
-        match pending.await.pop() {
-            Some(Ok(reply)) => replies.push(reply),
-            Some(Err(error)) => failed = failed.or(Some(of_shard(shard, error))),
-            None => failed = failed.or(Some(CallError::WRONG_ANSWER)),
-        }
-    }
-    failed.map_or(Ok(replies), Err)
 }

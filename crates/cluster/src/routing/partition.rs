@@ -11,14 +11,14 @@
 //! Data lies where this has put it, so it must never change. What follows from it: a `dedupe_id` is known in its shard alone, so one that is used
 //! with two keys, or once with a key and once without, may stand for two messages.
 
-use duewheel_core::engine::{Op, Target};
+use duewheel_core::engine::{Named, Op, Routing};
 use duewheel_core::id::{LeaseToken, MessageId, ShardId};
 use duewheel_core::name::QueueName;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Where an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Placement {
     /// To this shard.
     To(ShardId),
     /// To any one.
@@ -30,50 +30,22 @@ pub(crate) enum Way {
 }
 
 /// Where an operation goes, if there are so many shards.
-pub(crate) fn way(op: &Op, shards: u32) -> Way {
-    match op {
-        Op::Enqueue(e) => match (&e.key, &e.dedupe_id) {
-            (Some(key), _) => Way::To(of_name(&e.queue, key.as_str(), shards)),
-            (None, Some(id)) => Way::To(of_name(&e.queue, id, shards)),
-            (None, None) => Way::Any,
+pub(crate) fn placement(op: &Op, shards: u32) -> Placement {
+    match op.operation().routing {
+        Routing::Message => match op.names() {
+            Named::Id(id) => Placement::To(ShardId::of(id, shards)),
+            Named::Key(queue, key) => Placement::To(of_name(queue, key.as_str(), shards)),
+            Named::Nothing => match op.dedupe_id() {
+                Some((queue, id)) => Placement::To(of_name(queue, id, shards)),
+                None => Placement::Any,
+            },
         },
-        Op::ReserveOne { id, .. }
-        | Op::Ack { id, .. }
-        | Op::Nack { id, .. }
-        | Op::Bury { id, .. }
-        | Op::Extend { id, .. }
-        | Op::Delete { id, .. }
-        | Op::Outline { id }
-        | Op::Redrive { id } => Way::To(ShardId::of(*id, shards)),
-        Op::Cancel { target } | Op::Postpone { target, .. } | Op::Fire { target } | Op::Get { target } => {
-            match target {
-                Target::Id(id) => Way::To(ShardId::of(*id, shards)),
-                Target::Key(queue, key) => Way::To(of_name(queue, key.as_str(), shards)),
-            }
-        }
-        Op::Hold { .. } | Op::LetGo { .. } | Op::CancelReserve { .. } => Way::Node,
-        Op::Undelivered { leases } => match by_shard(leases, shards).as_slice() {
-            [(shard, _)] => Way::To(*shard),
-            _ => Way::Many,
+        Routing::Leases => match by_shard(op.leases(), shards).as_slice() {
+            [(shard, _)] => Placement::To(*shard),
+            _ => Placement::Many,
         },
-        Op::Reserve(_)
-        | Op::FireMany { .. }
-        | Op::RedriveMany { .. }
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Stats
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. }
-        | Op::Purge { .. }
-        | Op::SessionClosed { .. }
-        | Op::SessionDeadline { .. }
-        | Op::NextDue
-        | Op::Quotas => Way::Many,
+        Routing::All => Placement::Many,
+        Routing::Node => Placement::Node,
     }
 }
 
@@ -106,7 +78,7 @@ pub(crate) fn by_shard(leases: &[(MessageId, LeaseToken)], shards: u32) -> Vec<(
 #[cfg(test)]
 mod tests {
     use duewheel_core::Key;
-    use duewheel_core::engine::Enqueue;
+    use duewheel_core::engine::{Enqueue, Target};
 
     use super::*;
 
@@ -133,11 +105,11 @@ mod tests {
                 ..Enqueue::new(queue("q"), "")
             };
             let get = Op::Get { target: Target::Key(queue("q"), key) };
-            assert_eq!(way(&Op::Enqueue(Box::new(put)), 7), way(&get, 7));
+            assert_eq!(placement(&Op::Enqueue(Box::new(put)), 7), placement(&get, 7));
         }
         let any = Op::Enqueue(Box::new(Enqueue::new(queue("q"), "")));
-        assert_eq!(way(&any, 7), Way::Any);
-        assert_eq!(way(&Op::Redrive { id: MessageId(9) }, 7), Way::To(ShardId(1)));
+        assert_eq!(placement(&any, 7), Placement::Any);
+        assert_eq!(placement(&Op::Redrive { id: MessageId(9) }, 7), Placement::To(ShardId(1)));
     }
 
     #[test]

@@ -22,6 +22,7 @@ use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::budget::Room;
+use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Answers, Patience};
 use duewheel_shard::pending::Pending;
@@ -39,7 +40,7 @@ const ALONE: Duration = Duration::from_millis(100);
 const AWAY: u64 = 1_000 * MS;
 
 impl Router {
-    /// A consumer's demand.
+    /// A demand of a consumer.
     pub(super) fn reserve(&self, mut reserve: Reserve, to: oneshot::Sender<Answers>, room: Option<Room>) {
         reserve.max = reserve.max.min(self.policy.max_reserve);
         reserve.max_bytes = reserve.max_bytes.min(self.policy.max_reserve_bytes);
@@ -188,7 +189,7 @@ impl Router {
                 let error = StoreError::new(ErrorKind::Unavailable, format!("shard {shard}: {error}"));
                 Err(CallError::Store { error, outcome: Outcome::NotApplied })
             }
-            None => Err(CallError::WRONG_ANSWER),
+            None => Err(CallError::NO_ANSWER),
         }
     }
 
@@ -204,7 +205,7 @@ impl Router {
         let more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
         let queues = more.queues.clone();
         let answer = self.ask(shard, vec![more]).await.pop();
-        let grants = answer.unwrap_or(Err(CallError::WRONG_ANSWER))?;
+        let grants = answer.unwrap_or(Err(CallError::NO_ANSWER))?;
         if grants.len() < max {
             self.with_lines(|lines, now, out| lines.dry(now, &queues, shard, out));
         }
@@ -254,14 +255,14 @@ impl Router {
         wished: Option<u64>,
         asked: u64,
     ) -> Result<Vec<Grant>, CallError> {
-        match answer {
-            Ok(Reply::Reserve(Reserved::Grants(grants))) => {
+        match Client::answer_to::<Reserve>(Some(answer)) {
+            Ok(Reserved::Grants(grants)) => {
                 self.sessions.granted(session, wished, &grants, asked);
                 Ok(grants)
             }
-            Ok(Reply::Reserve(Reserved::HeldBack(_))) => Ok(Vec::new()),
-            Ok(Reply::Reserve(Reserved::Overloaded | Reserved::TooManyQueues)) => Err(CallError::Overloaded),
-            Ok(_) => Err(CallError::WRONG_ANSWER),
+            // It was asked without a margin, so no lease can be about to run out.
+            Ok(Reserved::HeldBack(_) | Reserved::DeadlineSoon) => Ok(Vec::new()),
+            Ok(Reserved::Overloaded | Reserved::TooManyQueues) => Err(CallError::Overloaded),
             Err(CallError::Overloaded) => Err(CallError::Overloaded),
             Err(error) => {
                 self.is_away(shard);
@@ -316,13 +317,12 @@ impl Router {
         waiter: WaiterId,
         answer: Option<Result<Reply, CallError>>,
     ) {
-        let error = match answer {
-            Some(Ok(Reply::Reserve(Reserved::Grants(_) | Reserved::HeldBack(_)))) => {
+        let error = match Client::answer_to::<Reserve>(answer) {
+            Ok(Reserved::Grants(_) | Reserved::HeldBack(_) | Reserved::DeadlineSoon) => {
                 return self.with_lines(|lines, now, out| lines.told(now, queue, shard, waiter, out));
             }
-            Some(Ok(Reply::Reserve(Reserved::Overloaded | Reserved::TooManyQueues))) => CallError::Overloaded,
-            Some(Ok(_)) | None => CallError::WRONG_ANSWER,
-            Some(Err(error)) => of_shard(shard, error),
+            Ok(Reserved::Overloaded | Reserved::TooManyQueues) => CallError::Overloaded,
+            Err(error) => of_shard(shard, error),
         };
         self.with_lines(|lines, now, out| lines.not_told(now, queue, shard, waiter, error, out));
     }

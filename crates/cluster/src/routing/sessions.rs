@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use duewheel_core::engine::{Grant, Op, Reply};
+use duewheel_core::engine::{Grant, Named, OnLease, Op, Reply};
 use duewheel_core::id::{MessageId, SessionId, ShardId};
 use duewheel_shard::error::CallError;
 
@@ -104,51 +104,22 @@ impl Sessions {
 
     /// What the answer to this will tell, if anything. Call it before the operation goes to its shard.
     pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<Watch> {
-        let (watch, id) = match op {
-            Op::ReserveOne { session, lease_ms, .. } => {
-                self.asks(*session, shard);
-                return (*session != SessionId::NONE).then_some(Watch::Grant(*session, *lease_ms));
-            }
-            Op::Extend { id, lease_ms, .. } => (Watch::Extend(*id, *lease_ms), id),
-            Op::Ack { id, .. } | Op::Nack { id, .. } | Op::Bury { id, .. } | Op::Delete { id, .. } => {
-                (Watch::Settle(*id), id)
-            }
-            Op::Undelivered { leases } => {
-                let mut table = self.table();
-                leases.iter().for_each(|&(id, _)| table.end(id));
-                return None;
-            }
-            // These neither give nor end a lease, or do not go to one shard.
-            Op::Enqueue(_)
-            | Op::Reserve(_)
-            | Op::CancelReserve { .. }
-            | Op::Cancel { .. }
-            | Op::Postpone { .. }
-            | Op::Fire { .. }
-            | Op::FireMany { .. }
-            | Op::Redrive { .. }
-            | Op::RedriveMany { .. }
-            | Op::Get { .. }
-            | Op::Outline { .. }
-            | Op::Peek { .. }
-            | Op::List { .. }
-            | Op::Queue { .. }
-            | Op::Queues { .. }
-            | Op::Histogram { .. }
-            | Op::Wheel
-            | Op::Stats
-            | Op::Configure { .. }
-            | Op::Pause { .. }
-            | Op::Resume { .. }
-            | Op::Purge { .. }
-            | Op::Hold { .. }
-            | Op::LetGo { .. }
-            | Op::SessionClosed { .. }
-            | Op::SessionDeadline { .. }
-            | Op::NextDue
-            | Op::Quotas => return None,
+        if let Op::ReserveOne { session, lease_ms, .. } = op {
+            self.asks(*session, shard);
+            return (*session != SessionId::NONE).then_some(Watch::Grant(*session, *lease_ms));
+        }
+        if !op.leases().is_empty() {
+            let mut table = self.table();
+            op.leases().iter().for_each(|&(id, _)| table.end(id));
+            return None;
+        }
+        let Named::Id(id) = op.names() else { return None };
+        let watch = match (op.operation().lease, op) {
+            (OnLease::Extends, Op::Extend { lease_ms, .. }) => Watch::Extend(id, *lease_ms),
+            (OnLease::Ends | OnLease::EndsOwn, _) => Watch::Settle(id),
+            (OnLease::Nothing | OnLease::Begins | OnLease::Extends, _) => return None,
         };
-        self.table().of.contains_key(id).then_some(watch)
+        self.table().of.contains_key(&id).then_some(watch)
     }
 
     /// An answer has come to what was asked at `asked`, in ns.

@@ -65,7 +65,7 @@ pub enum CertificatePart {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct BadCertificate {
-    /// What is wrong.
+    /// The fault.
     pub part: CertificatePart,
     why: String,
 }

@@ -389,6 +389,6 @@ pub(crate) mod dialect;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 #[cfg(test)]
 mod tests;

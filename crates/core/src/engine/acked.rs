@@ -22,11 +22,11 @@ pub(super) struct Acked {
     /// Acks in order of time, oldest first.
     order: VecDeque<(EngineMs, MessageId)>,
     /// An id is acked once at most: it is never used again.
-    by_id: HashMap<MessageId, Done, FixedState>,
+    by_id: HashMap<MessageId, PastAck, FixedState>,
 }
 
 #[derive(Debug)]
-struct Done {
+struct PastAck {
     token: LeaseToken,
     queue: QueueName,
     at: EngineMs,
@@ -56,7 +56,7 @@ impl Acked {
         }
         if self.order.len() < policy.max_acked {
             self.order.push_back((now, id));
-            self.by_id.insert(id, Done { token, queue, at: now });
+            self.by_id.insert(id, PastAck { token, queue, at: now });
         }
     }
 

@@ -4,12 +4,12 @@ use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
 use crate::policy::{Lasting, QueueSettings};
-use crate::record::{Pause, Record};
+use crate::record::{Pause, Record, Totals};
 use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::Effects;
-use super::input::{Enqueue, Hold};
+use super::input::{Enqueue, Hold, Op};
 use super::queue::QueueIdx;
 use super::reply::{Reply, SettingsRefusal};
 
@@ -95,6 +95,31 @@ impl Engine {
             self.end_starving(idx);
             self.forget_share(idx);
             self.queues.drop(idx);
+        } else if self.queues.has_ended(idx) {
+            // The store has forgotten it: what comes under its name while purged rows of it are in memory is a new queue.
+            self.queues.get_mut(idx).totals = Totals::default();
+        }
+    }
+
+    /// Ends a queue that is about to, before an operation brings one of the same name into being: that is a new one, with totals of its own.
+    pub(super) fn end_before_return(&mut self, op: &Op, fx: &mut Effects) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let names = match op {
+            Op::Enqueue(e) => std::slice::from_ref(&e.queue),
+            Op::Reserve(r) => &r.queues[..],
+            Op::Hold { queue, .. } | Op::Pause { queue, .. } | Op::Configure { queue, .. } => {
+                std::slice::from_ref(queue)
+            }
+            _ => return,
+        };
+        for name in names {
+            if let Some(idx) = self.queues.find(name)
+                && self.leaving.remove(&idx)
+            {
+                self.end_queue(idx, fx);
+            }
         }
     }
 
@@ -106,9 +131,12 @@ impl Engine {
                 return;
             }
             self.leaving.remove(&idx);
-            if !self.queues.contains(idx) || !self.queues.get(idx).may_leave() {
-                continue;
-            }
+            self.end_queue(idx, fx);
+        }
+    }
+
+    fn end_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
+        if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
             self.queues.get_mut(idx).settings = QueueSettings::default();
             self.record_queue(idx, fx);
             self.drop_if_over(idx);

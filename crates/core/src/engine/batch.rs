@@ -8,7 +8,8 @@ use crate::name::{Key, QueueName};
 use crate::store::{Found, Left, Lookups};
 
 use super::Engine;
-use super::input::{Named, Op};
+use super::input::Op;
+use super::operation::Named;
 use super::rows::{Place, Slot};
 
 /// Look-ups of this batch that the store has not made yet.
@@ -57,18 +58,17 @@ impl Engine {
     pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
         lookups.bytes = self.policy.found_bytes;
         let Some(op) = op else { return self.look_up_own(lookups) };
-        if let Op::Enqueue(e) = op
-            && let Some(id) = &e.dedupe_id
-            && !self.dedupe.knows(&e.queue, id)
+        if let Some((queue, id)) = op.dedupe_id()
+            && !self.dedupe.knows(queue, id)
         {
-            lookups.answers.push((e.queue.clone(), id.clone()));
+            lookups.answers.push((queue.clone(), id.into()));
         }
         match op.names() {
             Named::Nothing => {}
             Named::Key(queue, key) => self.look_up_key(queue, key, lookups),
             Named::Id(id) => match self.live(id) {
                 None => self.look_up_id(id, lookups),
-                Some(slot) if op.may_revive() => self.look_up_key_of(slot, lookups),
+                Some(slot) if op.operation().revives => self.look_up_key_of(slot, lookups),
                 Some(_) => {}
             },
         }
@@ -100,7 +100,7 @@ impl Engine {
             Named::Nothing => true,
             Named::Key(queue, key) => !self.unmade.has_key(queue, key),
             Named::Id(id) if self.unmade.has_id(id) => false,
-            Named::Id(id) if op.may_revive() => self.live(id).is_none_or(|slot| {
+            Named::Id(id) if op.operation().revives => self.live(id).is_none_or(|slot| {
                 let message = &self.rows.get(slot).message;
                 message.key.as_ref().is_none_or(|key| !self.unmade.has_key(&message.queue, key))
             }),

@@ -9,6 +9,7 @@ use crate::time::Now;
 use super::Engine;
 use super::effect::Effects;
 use super::reply::{Reply, Reserved};
+use super::rows::Slot;
 
 /// Work that is left.
 #[derive(Debug, Default)]
@@ -61,7 +62,7 @@ impl Engine {
             if let Some(slot) =
                 slot.filter(|&s| self.rows.get(s).life.lease().is_some_and(|l| l.token == token))
             {
-                self.end_lease(now, slot, Ended::Released, fx);
+                self.end_bound(now, slot, fx);
             }
         }
         while let Some(&(session, to)) = self.closing.sessions.front() {
@@ -79,10 +80,18 @@ impl Engine {
                 if !self.spend(&mut budget, 1) {
                     return;
                 }
-                self.end_lease(now, slot, Ended::Released, fx);
+                self.end_bound(now, slot, fx);
             }
             self.closing.sessions.pop_front();
             self.respond(to, Reply::Done, fx);
         }
+    }
+
+    /// Ends a lease of a connection that is gone. One that had run out before is counted as that.
+    fn end_bound(&mut self, now: Now, slot: Slot, fx: &mut Effects) {
+        let is_overdue = self.rows.get(slot).life.lease().is_some_and(|lease| lease.until <= now.engine);
+        self.lease_expired += u64::from(is_overdue);
+        let how = if is_overdue { Ended::LeaseExpired } else { Ended::Released };
+        self.end_lease(now, slot, how, fx);
     }
 }

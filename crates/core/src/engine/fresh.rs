@@ -14,7 +14,8 @@ use crate::message::{Life, Message, Row};
 use crate::name::{Key, QueueName};
 
 use super::Engine;
-use super::input::{Named, Op};
+use super::input::Op;
+use super::operation::Named;
 
 /// The messages of the batch; see the [module](self).
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl Engine {
             Named::Nothing => {}
         }
         if let Named::Id(id) = op.names()
-            && op.may_revive()
+            && op.operation().revives
             && let Some(message) = self.live(id).map(|slot| self.rows.get(slot).message.clone())
             && let Some(key) = &message.key
         {

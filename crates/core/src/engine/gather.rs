@@ -103,7 +103,10 @@ impl Engine {
         let Some(idx) = self.queues.find(queue) else { return self.respond(to, Reply::View(None), fx) };
         let first = match state {
             State::Ready => self.queues.get(idx).ready.first_key_value().map(|(&(_, id), _)| id),
-            State::Leased => self.queues.get(idx).leased.first().copied(),
+            State::Leased => {
+                let some = self.queues.get(idx).leased.iter().copied().take(self.policy.max_step);
+                some.into_iter().find(|&id| !self.is_overdue(now, id))
+            }
             State::Scheduled | State::Dead => None,
         };
         if let Some(slot) = first.and_then(|id| self.live(id)) {
@@ -522,9 +525,9 @@ impl Engine {
         let mut after = after.range(behind(seen.after)).peekable();
         let mut page = Page { next: Some(seen), ..Page::default() };
         let mut place = seen;
-        let mut bytes = 0;
-        // As a page from the store: a few large bodies fill it, and at least one is there.
-        while page.views.len() < limit && bytes < self.policy.load_bytes {
+        let (mut bytes, mut left_out) = (0, 0);
+        // As a page from the store: a few large bodies fill it, and at least one is there. What has run out and not had its turn is no lease.
+        while page.views.len() < limit && bytes < self.policy.load_bytes && left_out < self.policy.max_step {
             let wall_at = at.peek().map(|&&(time, id)| (crate::WallMs(time), id));
             let wall_after = after.peek().map(|&&(time, id)| (now.wall_of_engine(crate::EngineMs(time)), id));
             let is_at = match (wall_at, wall_after) {
@@ -540,7 +543,10 @@ impl Engine {
             } else {
                 place.after = Some((time, id));
             }
-            let Some(slot) = self.live(id) else { continue };
+            let Some(slot) = self.live(id).filter(|_| !self.is_overdue(now, id)) else {
+                left_out += 1;
+                continue;
+            };
             bytes += self.rows.get(slot).message.weight();
             page.views.push(self.view(now, slot));
             page.behind.push(place);
@@ -548,6 +554,12 @@ impl Engine {
         let more = at.peek().is_some() || after.peek().is_some();
         page.next = more.then_some(place);
         page
+    }
+
+    /// Whether the lease of a message has run out, although its turn has not come.
+    fn is_overdue(&self, now: Now, id: MessageId) -> bool {
+        let lease = self.live(id).and_then(|slot| self.rows.get(slot).life.lease());
+        lease.is_some_and(|lease| lease.until <= now.engine)
     }
 
     /// Appends a removal without a settle, for a queue's expiry settings.

@@ -1,33 +1,13 @@
-//! Inputs and operations of the engine: closed lists.
+//! The operations of the engine, a closed list, and their arguments.
 
 use bytes::Bytes;
 
-use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
+use crate::id::{LeaseToken, MessageId, SessionId};
 use crate::message::{Headers, MaxAttempts, Options, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{QueueSettings, ReadyOrder};
-use crate::store::{Cursor, Loaded, Room};
+use crate::store::Cursor;
 use crate::time::WallMs;
-
-use super::quota::Quotas;
-
-/// Something that has happened outside, for the engine to decide upon.
-#[derive(Debug)]
-pub enum Input {
-    /// A caller asks for something.
-    Request {
-        /// Where the answer goes.
-        to: ReplyTo,
-        /// What is asked.
-        op: Op,
-    },
-    /// A page that was asked for with [`super::Effect::Load`].
-    Loaded(Loaded),
-    /// The store's room has changed.
-    Room(Room),
-    /// Other quotas count from now on, in place of all before.
-    Quotas(Quotas),
-}
 
 /// An operation. Every one is answered exactly once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,66 +278,6 @@ impl From<LeaseToken> for Proof {
     }
 }
 
-/// Which message an operation names, if it names one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named<'a> {
-    Id(MessageId),
-    Key(&'a QueueName, &'a Key),
-    Nothing,
-}
-
-impl Op {
-    /// Whether it may bring a dead message back: then the message's key must be free, and be looked up, too.
-    pub fn may_revive(&self) -> bool {
-        matches!(self, Op::Redrive { .. } | Op::ReserveOne { .. })
-    }
-
-    /// The message that it names: what must be looked up before it is decided.
-    pub(super) fn names(&self) -> Named<'_> {
-        match self {
-            Op::Enqueue(e) => e.key.as_ref().map_or(Named::Nothing, |key| Named::Key(&e.queue, key)),
-            Op::ReserveOne { id, .. }
-            | Op::Ack { id, .. }
-            | Op::Nack { id, .. }
-            | Op::Bury { id, .. }
-            | Op::Extend { id, .. }
-            | Op::Delete { id, .. }
-            | Op::Outline { id }
-            | Op::Redrive { id } => Named::Id(*id),
-            Op::Cancel { target }
-            | Op::Postpone { target, .. }
-            | Op::Fire { target }
-            | Op::Get { target } => match target {
-                Target::Id(id) => Named::Id(*id),
-                Target::Key(queue, key) => Named::Key(queue, key),
-            },
-            // Leases are in memory; the others are about queues, and read pages where they need messages.
-            Op::Undelivered { .. }
-            | Op::Reserve(_)
-            | Op::CancelReserve { .. }
-            | Op::FireMany { .. }
-            | Op::RedriveMany { .. }
-            | Op::Peek { .. }
-            | Op::List { .. }
-            | Op::Queue { .. }
-            | Op::Queues { .. }
-            | Op::Histogram { .. }
-            | Op::Wheel
-            | Op::Stats
-            | Op::Configure { .. }
-            | Op::Pause { .. }
-            | Op::Resume { .. }
-            | Op::Purge { .. }
-            | Op::Hold { .. }
-            | Op::LetGo { .. }
-            | Op::SessionClosed { .. }
-            | Op::SessionDeadline { .. }
-            | Op::NextDue
-            | Op::Quotas => Named::Nothing,
-        }
-    }
-}
-
 /// A message to accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -370,9 +290,9 @@ pub struct Enqueue {
     pub body: Bytes,
     /// Names and values that are stored with the body.
     pub headers: Headers,
-    /// When it is due.
+    /// The due time.
     pub when: When,
-    /// What to do if the key is taken.
+    /// What happens if the key is taken.
     pub if_exists: IfExists,
     /// A retried enqueue with the same value gets the first answer.
     pub dedupe_id: Option<Box<str>>,
@@ -417,8 +337,13 @@ impl Enqueue {
 
     /// The bytes that count against limits: body, key, headers.
     pub fn weight(&self) -> usize {
+        self.brings() + self.key.as_ref().map_or(0, |k| k.as_str().len())
+    }
+
+    /// Bytes of the body and the headers.
+    pub(super) fn brings(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
-        self.body.len() + headers + self.key.as_ref().map_or(0, |k| k.as_str().len())
+        self.body.len() + headers
     }
 }
 
@@ -445,7 +370,7 @@ pub enum When {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Edit {
-    /// When it is due.
+    /// The due time.
     pub when: Option<When>,
     /// The payload.
     pub body: Option<Bytes>,

@@ -21,6 +21,7 @@
 
 mod acked;
 mod admin;
+mod ask;
 mod backlog;
 mod batch;
 mod budget;
@@ -36,6 +37,7 @@ mod index;
 mod input;
 mod inspect;
 mod load;
+mod operation;
 mod place;
 mod purge;
 mod queue;
@@ -54,13 +56,15 @@ mod waiters;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub use ask::{Ask, FromReply, Typed};
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
 pub use input::{
-    Attempt, Begins, Edit, Enqueue, Hold, IfExists, Input, ListCursor, Op, Past, Proof, Reserve, Target,
-    WaiterId, When,
+    Attempt, Begins, Edit, Enqueue, Hold, IfExists, ListCursor, Op, Past, Proof, Reserve, Target, WaiterId,
+    When,
 };
+pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, Grant, HeldBack, Histogram,
@@ -74,7 +78,7 @@ use crate::message::{Died, PastAttempt};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{Record, Totals};
-use crate::store::{Load, Recovered, Room};
+use crate::store::{Load, Loaded, Recovered, Room};
 use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
@@ -108,6 +112,24 @@ pub struct Config {
     pub ids: Ids,
     /// The holds of each queue: the result of [`Engine::holds`] of the former engine.
     pub holds: Vec<(QueueName, [u32; 3])>,
+}
+
+/// An event that the engine must decide upon.
+#[derive(Debug)]
+pub enum Input {
+    /// An operation of a caller.
+    Request {
+        /// The destination of the answer.
+        to: ReplyTo,
+        /// The operation.
+        op: Op,
+    },
+    /// A page that [`Effect::Load`] asked for.
+    Loaded(Loaded),
+    /// The store's room has changed.
+    Room(Room),
+    /// New quotas, which replace all former ones.
+    Quotas(Quotas),
 }
 
 /// What becomes, at the start, of leases that are bound to a connection.
@@ -343,6 +365,7 @@ impl Engine {
     fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
         self.meet_fresh(&op);
         self.end_overdue(now, &op, fx);
+        self.end_before_return(&op, fx);
         let reply = match op {
             Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
             Op::Reserve(r) => return self.reserve(now, to, r, fx),

@@ -58,6 +58,7 @@ impl Engine {
         self.uncount_ready(idx, ready.len(), weight);
         self.graves.push(Grave { queue: idx, ready });
         self.note_hunger(idx);
+        self.release(idx);
         purged
     }
 

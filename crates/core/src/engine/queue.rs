@@ -265,9 +265,16 @@ impl Queues {
 
     /// Whether nothing refers to the queue: no message, waiter, setting or purged row in memory.
     pub(super) fn is_over(&self, idx: QueueIdx) -> bool {
+        self.has_ended(idx) && {
+            let queue = self.get(idx);
+            queue.resident + queue.purged_here == 0
+        }
+    }
+
+    /// Whether nothing holds the queue but rows that are still in memory, and its store knows that.
+    pub(super) fn has_ended(&self, idx: QueueIdx) -> bool {
         let Some(queue) = self.slab.get(idx as usize) else { return false };
-        let is_told = queue.settings == QueueSettings::default();
-        !queue.is_there() && is_told && queue.resident + queue.purged_here == 0
+        !queue.is_there() && queue.settings == QueueSettings::default()
     }
 
     /// Drops a queue to which nothing refers.

@@ -14,7 +14,8 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{After, Effect, Effects};
-use super::input::{Named, Op, Reserve, WaiterId};
+use super::input::{Op, Reserve, WaiterId};
+use super::operation::{Named, OnLease};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
@@ -22,7 +23,7 @@ use super::schedule::{Schedule, Turn};
 use super::share::Scarce;
 use super::waiters::Waiter;
 
-/// Grants on their way to one consumer, and what their answer waits for.
+/// Grants for one consumer, and the condition of their answer.
 #[derive(Default)]
 struct Batch {
     grants: Vec<Grant>,
@@ -168,7 +169,7 @@ impl Engine {
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
     }
 
-    /// Makes messages ready whose time has come.
+    /// Makes messages ready that are due.
     pub(super) fn fire_due(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
         for _ in 0..self.policy.max_step {
             match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {
@@ -217,10 +218,28 @@ impl Engine {
     }
 
     /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than
-    /// one step. Whoever proves to have had that lease still settles the message itself.
+    /// one step. Whoever proves to have had that lease still settles the message itself. For what concerns a queue or all of them, as many
+    /// are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
-        if matches!(op, Op::Ack { .. } | Op::Nack { .. } | Op::Bury { .. } | Op::Extend { .. }) {
-            return;
+        match op.operation().lease {
+            OnLease::Extends | OnLease::Ends => return,
+            OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
+        }
+        let concerns_many = matches!(
+            op,
+            Op::Purge { .. }
+                | Op::Peek { .. }
+                | Op::List { .. }
+                | Op::FireMany { .. }
+                | Op::RedriveMany { .. }
+                | Op::Redrive { .. }
+                | Op::Queue { .. }
+                | Op::Queues { .. }
+                | Op::Stats
+        );
+        if concerns_many && self.schedule.has_overdue_leases(now) {
+            let mut looks = (self.policy.max_step / 2).max(1);
+            self.expire_leases(now, &mut looks, fx);
         }
         let slot = match op.names() {
             Named::Nothing => None,

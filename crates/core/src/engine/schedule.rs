@@ -65,13 +65,18 @@ impl Schedule {
         }
     }
 
-    /// The next lease that has run out.
+    /// Removes and returns the next lease that has run out.
     pub(super) fn pop_lease(&mut self, now: Now, looks: &mut usize) -> Option<Turn> {
         match self.leases.pop_due_within(now.engine.0, looks) {
             Popped::Entry(e) => Some(Turn::Of(e.value)),
             Popped::NotYet => Some(Turn::NotYet),
             Popped::Nothing => None,
         }
+    }
+
+    /// Whether a lease may have run out that has not had its turn.
+    pub(super) fn has_overdue_leases(&self, now: Now) -> bool {
+        self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)
     }
 
     /// When to check again; at the latest when the next entry is due.

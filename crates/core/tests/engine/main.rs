@@ -9,6 +9,7 @@ mod literal;
 mod loading;
 mod model;
 mod neighbours;
+mod operations;
 mod quotas;
 mod random;
 mod sessions;

@@ -3,7 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::id::SessionId;
 use duewheel_core::message::State;
-use duewheel_core::policy::{Policy, QueueSettings};
+use duewheel_core::policy::{Policy, QueueSettings, ReadyOrder};
 use duewheel_core::record::Created;
 use duewheel_core::time::{EngineMs, WallMs};
 
@@ -362,4 +362,118 @@ fn a_wheel_that_holds_too_much_shrinks_over_several_steps() {
         let first = seen.iter().zip(&due).position(|(seen, due)| seen != due);
         assert_eq!((first, seen.len()), (None, due.len()), "the first one that is missing or not in order");
     }
+}
+
+/// A queue with so many messages, all of them under leases that have run out; none has had its turn.
+fn overdue(policy: Policy, many: usize) -> Rig {
+    let mut rig = Rig::new(policy);
+    for _ in 0..many {
+        rig.put("q", 0, None);
+    }
+    let mut grants = 0;
+    while grants < many {
+        grants += rig.reserve("q", many - grants).len();
+    }
+    rig.settle();
+    rig.pass(Policy::default().defaults.lease_ms + 1);
+    rig
+}
+
+/// Story: leases end at the next step of time, and what came before that step was told of leases that had run out. A purge left them, and
+/// they came back after it.
+#[test]
+fn what_concerns_a_queue_is_told_of_no_lease_that_has_run_out() {
+    const STEP: usize = 50;
+    let policy = || Policy { max_step: STEP, ..Policy::default() };
+    let answer = |op: Op| {
+        let mut rig = overdue(policy(), STEP - 10);
+        let (to, _) = rig.raw(op);
+        rig.reply(to).expect("answered at once")
+    };
+    assert_eq!(answer(Op::Purge { queue: queue("q") }), Reply::Count((STEP as u64 - 10).into()));
+    let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Leased }) else { panic!() };
+    assert_eq!(view, None);
+    let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Ready }) else { panic!() };
+    assert_eq!(view.map(|view| view.state), Some(State::Ready));
+    let list = |after| Op::List { queue: queue("q"), state: Some(State::Leased), after, limit: 100 };
+    assert!(matches!(answer(list(None)), Reply::Page(page) if page.views.is_empty() && page.next.is_none()));
+    let ready = Counts { scheduled: 0, ready: STEP as u64 - 10, leased: 0, dead: 0, estimated: false };
+    let Reply::Queues(views) = answer(Op::Queue { queue: queue("q") }) else { panic!() };
+    assert_eq!(views[0].counts, ready);
+    assert!(matches!(answer(Op::Stats), Reply::Stats(stats) if stats.counts == ready));
+
+    // More than a step ends: no page shows one, and each looks at a bounded number.
+    let mut rig = overdue(policy(), 5 * STEP);
+    let (mut after, mut pages) = (None, 0);
+    loop {
+        let before = rig.engine.work();
+        let (to, _) = rig.raw(list(after));
+        assert!(rig.engine.work() - before <= 4 * STEP as u64);
+        let Some(Reply::Page(page)) = rig.reply(to) else { panic!() };
+        assert!(page.views.is_empty());
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert!(pages > 1);
+}
+
+/// A connection that is closed late held a lease that had run out: that is what is noted of it.
+#[test]
+fn a_lease_that_ran_out_before_its_connection_was_closed_is_counted_as_that() {
+    let mut rig = Rig::new(Policy::default());
+    let id = rig.put("q", 0, None);
+    let demand = Reserve { session: SessionId(5), ..rig.demand(&["q"], 1, 0) };
+    rig.call(Op::Reserve(demand));
+    rig.pass(Policy::default().defaults.lease_ms + 1);
+    rig.raw(Op::SessionClosed { session: SessionId(5) });
+    let Reply::View(Some(view)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+    assert_eq!((view.state, view.marks.timeouts), (State::Ready, 1));
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!(stats.lease_expired, 1);
+}
+
+/// Story (random commands beside beanstalkd, seed 217): a connection let a queue go and another took it up in the same step. The queue should
+/// have vanished in between, and its totals with it.
+#[test]
+fn a_queue_that_vanishes_and_comes_back_within_a_step_is_a_new_one() {
+    let hold = |name: &str| Op::Hold { queue: queue(name), how: Hold::Use };
+    let let_go = |name: &str| Op::LetGo { queue: queue(name), how: Hold::Use };
+    let put = |name: &str| {
+        let e = Enqueue { order_if_new: Some(ReadyOrder::Arrival), ..message(name, 0) };
+        Op::Enqueue(Box::new(e))
+    };
+    let enqueued = |rig: &mut Rig, name: &str| {
+        let Reply::Queues(views) = rig.call(Op::Queue { queue: queue(name) }) else { panic!() };
+        views.first().map(|view| view.totals.enqueued)
+    };
+    for comes_back in [hold("t"), put("t"), Op::Pause { queue: queue("t"), for_ms: None }] {
+        let mut rig = Rig::new(Policy::default());
+        rig.call(hold("t"));
+        let Reply::Enqueue(Ok(first)) = rig.call(put("t")) else { panic!() };
+        rig.call(Op::Cancel { target: Target::Id(first.id) });
+        assert_eq!(enqueued(&mut rig, "t"), Some(1));
+        rig.raw(let_go("t"));
+        let is_put = matches!(comes_back, Op::Enqueue(_));
+        rig.raw(comes_back);
+        assert_eq!(enqueued(&mut rig, "t"), Some(u64::from(is_put)), "a new queue");
+        rig.settle();
+        rig.restart();
+        let is_held = !is_put && rig.table.recovered(duewheel_core::id::Epoch(9)).queues.is_empty();
+        assert!(is_held || enqueued(&mut rig, "t") == Some(u64::from(is_put)), "the store counts alike");
+    }
+
+    // Rows that a purge took may be in memory still when the queue comes back.
+    let mut rig = Rig::new(Policy { max_step: 2, ..Policy::default() });
+    for _ in 0..20 {
+        rig.put("q", 0, None);
+    }
+    rig.settle();
+    rig.raw(Op::Purge { queue: queue("q") });
+    rig.raw(Op::Enqueue(Box::new(message("q", 0))));
+    assert_eq!(enqueued(&mut rig, "q"), Some(1));
+    rig.restart();
+    assert_eq!(enqueued(&mut rig, "q"), Some(1), "the store counts alike");
 }

@@ -8,7 +8,8 @@ use crate::builder::{Builder, Common, Elsewhere, OpenError};
 use crate::wheel::WheelParts;
 
 impl Builder {
-    /// In memory only, and in so many shards behind a router, as in a cluster: for tests. With one shard nothing changes.
+    /// Keeps messages in memory only, in this many shards behind a router, as in a cluster: for tests. With one shard
+    /// nothing changes.
     #[doc(hidden)]
     pub fn shards(self, shards: u32) -> Self {
         match shards {
@@ -18,7 +19,7 @@ impl Builder {
     }
 }
 
-/// So many shards, without a node.
+/// This many shards, without a node.
 #[derive(Debug)]
 struct InMemory {
     shards: u32,

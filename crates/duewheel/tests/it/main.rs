@@ -12,6 +12,7 @@ mod herd;
 mod lifecycle;
 mod quotas;
 mod races;
+mod settings;
 mod shapes;
 
 use std::sync::Arc;

@@ -31,7 +31,7 @@ pub(super) fn of_store(name: &str) -> (Kind, &'static str) {
 const UNNAMED: &str = "A figure of the store.";
 
 /// What this process has counted, over all openings of the store.
-const COUNTERS: [(&str, &str); 34] = [
+const COUNTERS: [(&str, &str); 35] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -40,6 +40,7 @@ const COUNTERS: [(&str, &str); 34] = [
     ("sync_microseconds_total", "Time that syncs of the journal have taken."),
     ("segment_rotations_total", "Journal segments begun."),
     ("segment_waits_total", "Times that the driver has waited for the next journal segment."),
+    ("groups_waited_total", "Groups that have waited in memory for the next journal segment."),
     ("segments_made_total", "Journal segments made as new files."),
     ("segments_reused_total", "Journal segments made of files that are needed no more."),
     ("segment_failures_total", "Journal segments that could not be made; each is tried again."),

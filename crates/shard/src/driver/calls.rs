@@ -1,6 +1,6 @@
 //! Calls that are not answered yet: the answers that each still waits for.
 
-use duewheel_core::engine::{Op, Reply, Reserved};
+use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ReplyTo;
 use tokio::sync::oneshot;
 
@@ -106,12 +106,6 @@ fn places(to: ReplyTo) -> Option<(usize, usize)> {
 
 /// Undoes an answer that never reached anybody.
 pub fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
-    let leases = match answer {
-        Ok(Reply::Reserve(Reserved::Grants(grants))) if !grants.is_empty() => {
-            grants.iter().map(|g| (g.message.id, g.token)).collect()
-        }
-        Ok(Reply::ReserveOne(Ok(grant))) => vec![(grant.message.id, grant.token)],
-        Ok(_) | Err(_) => return None,
-    };
-    Some(Op::Undelivered { leases })
+    let leases = answer.as_ref().ok()?.leases();
+    (!leases.is_empty()).then_some(Op::Undelivered { leases })
 }

@@ -1,48 +1,6 @@
-//! What the driver must know of the kinds of operations, answers and records.
+//! What the driver must know of the kinds of answers.
 
-use duewheel_core::engine::{Op, Reply};
-
-/// Whether an operation writes records that take room until a flush has written them, and gives none back.
-pub(super) fn grows(op: &Op) -> bool {
-    match op {
-        Op::Reserve(_)
-        | Op::ReserveOne { .. }
-        | Op::Nack { .. }
-        | Op::Bury { .. }
-        | Op::Extend { .. }
-        | Op::Postpone { .. }
-        | Op::Fire { .. }
-        | Op::FireMany { .. }
-        | Op::Redrive { .. }
-        | Op::RedriveMany { .. }
-        | Op::Configure { .. }
-        | Op::Pause { .. }
-        | Op::Resume { .. } => true,
-        // An enqueue has a refusal of its own.
-        Op::Enqueue(_)
-        | Op::CancelReserve { .. }
-        | Op::Undelivered { .. }
-        | Op::Ack { .. }
-        | Op::Delete { .. }
-        | Op::Cancel { .. }
-        | Op::Get { .. }
-        | Op::Outline { .. }
-        | Op::Quotas
-        | Op::Peek { .. }
-        | Op::List { .. }
-        | Op::Queue { .. }
-        | Op::Queues { .. }
-        | Op::Histogram { .. }
-        | Op::Wheel
-        | Op::Stats
-        | Op::Purge { .. }
-        | Op::Hold { .. }
-        | Op::LetGo { .. }
-        | Op::SessionClosed { .. }
-        | Op::SessionDeadline { .. }
-        | Op::NextDue => false,
-    }
-}
+use duewheel_core::engine::Reply;
 
 /// Whether an operation with this answer was not applied, when no record from some position up to that of the answer was: all its
 /// records are in one group. Others go on over several steps, and a part may be applied. Without a record of its own an answer to an enqueue

@@ -159,6 +159,12 @@ impl Syncer {
         }
     }
 
+    /// Whether everything written so far is durable.
+    pub(crate) fn is_all_synced(&self) -> bool {
+        let state = lock(&self.state);
+        state.synced.writes >= state.written.writes
+    }
+
     /// The highest written LSN.
     pub(crate) fn written(&self) -> Lsn {
         lock(&self.state).written.lsn

@@ -10,16 +10,19 @@ use duewheel_core::store::{ErrorKind, Room, StoreError};
 use super::frame::{self, Head};
 use super::preparer;
 use super::segment::{BLOCK, Header, Prepared, Sealed};
+use super::turn::{Turn, Waiting};
 use crate::disk::DiskFile;
 use crate::fault::failed;
 use crate::manifest::SegmentEntry;
-use crate::options::{SyncMode, Workers};
+use crate::options::{AtSegmentEnd, SyncMode, Workers};
 use crate::shared::{Shared, Space, Worked};
 
 #[derive(Debug)]
 pub(crate) struct JournalWriter {
     shared: Arc<Shared>,
     active: Active,
+    /// What waits for the next segment; then nothing is written to this one any more.
+    turn: Option<Turn>,
     /// The buffer of the present frame, kept to reuse its memory.
     buffer: Writer,
     /// The end of each record of the last group in it.
@@ -86,6 +89,7 @@ impl JournalWriter {
         JournalWriter {
             shared,
             active,
+            turn: None,
             buffer: Writer::default(),
             ends: Vec::new(),
             next,
@@ -98,7 +102,17 @@ impl JournalWriter {
 
     /// The highest written LSN.
     pub(crate) fn written(&self) -> Lsn {
+        Lsn(self.turn.as_ref().map_or(self.next, |turn| turn.first).0 - 1)
+    }
+
+    /// The highest LSN appended: it may wait for the next segment.
+    pub(crate) fn last(&self) -> Lsn {
         Lsn(self.next.0 - 1)
+    }
+
+    /// Whether groups wait for the next segment.
+    pub(crate) fn is_turning(&self) -> bool {
+        self.turn.is_some()
     }
 
     /// Bytes of frames in the segment in use.
@@ -107,7 +121,7 @@ impl JournalWriter {
     }
 
     /// The records of the group that was appended last, as they were written.
-    pub(crate) fn appended(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
         let from = std::iter::once(frame::HEAD).chain(self.ends.iter().copied());
         from.zip(&self.ends).map(|(from, to)| &self.buffer.bytes[from..*to])
     }
@@ -120,7 +134,7 @@ impl JournalWriter {
         }
     }
 
-    /// Writes a group.
+    /// Writes a group, or lets it wait for the next segment.
     pub(crate) fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         if group.first != self.next || group.records.is_empty() {
             let what = format_args!(
@@ -137,18 +151,47 @@ impl JournalWriter {
             self.buffer.record(record);
             self.ends.push(self.buffer.bytes.len());
         }
-        // A mark must fit behind every group.
-        let needed = self.buffer.bytes.len() + 8 + frame::MARK_BYTES;
-        if !self.active.fits(needed) {
-            self.rotate(needed)?;
-        }
         let records = u32::try_from(group.records.len())
             .map_err(|_| StoreError::new(ErrorKind::Full, "a group has at most 2^32 records"))?;
-        self.write(group.first, records, group.clock)?;
+        // A mark must fit behind every group.
+        let needed = self.buffer.bytes.len() + 8 + frame::MARK_BYTES;
+        self.make_way(needed)?;
+        match &mut self.turn {
+            None => self.write(records, group.clock)?,
+            Some(turn) => {
+                let frame = Writer { bytes: self.buffer.bytes.clone() };
+                turn.push(Waiting { frame, first: group.first, records, clock: group.clock });
+                self.shared.counters.groups_waited.fetch_add(1, Relaxed);
+            }
+        }
+        self.next.0 += u64::from(records);
         self.last_group = Some(group.clock);
         self.shared.counters.groups.fetch_add(1, Relaxed);
         self.shared.counters.records.fetch_add(u64::from(records), Relaxed);
         Ok(())
+    }
+
+    /// Sees to it that a frame of so many bytes can be written, or may wait.
+    fn make_way(&mut self, needed: usize) -> Result<(), StoreError> {
+        self.go_on()?;
+        let least = (BLOCK + needed) as u64;
+        loop {
+            match &self.turn {
+                None if self.active.fits(needed) => return Ok(()),
+                None if least > self.shared.options.segment_bytes => {
+                    // Larger than the owner has agreed to: it waits for a segment to its measure.
+                    self.wait_for_sync()?;
+                    let measure = least.next_multiple_of(BLOCK as u64);
+                    let next = preparer::make_to_measure(&self.shared, measure)?;
+                    self.turn = Some(Turn::new(self.next));
+                    self.turn_to(next)?;
+                }
+                None => self.begin_turn()?,
+                Some(turn) if turn.takes(needed, &self.shared.options) => return Ok(()),
+                // So much waits that the owner must, too.
+                Some(_) => self.finish_turn()?,
+            }
+        }
     }
 
     /// Records the clocks, and how far the journal is durable, if no group is being written and this is news.
@@ -156,10 +199,11 @@ impl JournalWriter {
         let rests = self
             .last_group
             .is_none_or(|last| clock.engine.0.saturating_sub(last.engine.0) >= self.shared.options.idle_ms);
+        self.go_on()?;
         if !rests {
             return Ok(());
         }
-        if self.shared.syncer.synced() < self.written() {
+        if self.turn.is_some() || self.shared.syncer.synced() < self.written() {
             self.shared.syncer.ask(); // there is nothing to prove yet
             return Ok(());
         }
@@ -188,6 +232,7 @@ impl JournalWriter {
 
     /// Makes everything durable, and writes a mark that proves it.
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        self.finish_turn()?;
         self.shared.syncer.wait(&self.shared)?;
         self.mark(clock)?;
         self.shared.syncer.wait(&self.shared)?;
@@ -198,41 +243,51 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next group will find room; see [`preparer`] for the reserved space.
+    /// Whether the next group will find its place; see [`preparer`] for what is kept back. [`Room::Busy`] while the next segment is not at
+    /// hand: the disk is slower at preparing segments, or at making them durable, than they are filled.
     pub(crate) fn room(&mut self) -> Room {
         let shared = Arc::clone(&self.shared);
-        let fits = self.active.fits(shared.options.agreed_frame());
-        let mut journal = shared.journal();
-        let mut waited = Waited::Not;
+        let fits = self.takes_agreed();
         loop {
+            let journal = shared.journal();
             if journal.space == Space::Short || shared.is_stopping() {
                 return Room::SettleOnly;
             }
-            if fits || journal.prepared.len() > preparer::BALLAST {
+            let prepared = journal.prepared.len();
+            drop(journal);
+            if fits || (self.turn.is_none() && prepared > preparer::BALLAST) {
                 return Room::Enough;
             }
-            // Rare: the disk is slower at preparing segments than at filling them.
-            waited.count(&shared);
-            if shared.options.workers == Workers::ByHand {
-                drop(journal);
-                if preparer::step(&shared) != Worked::Done {
-                    return Room::SettleOnly;
-                }
-                journal = shared.journal();
-            } else {
+            if self.turn.is_some() || shared.options.workers != Workers::ByHand {
                 shared.preparer_bell.ring();
-                journal = shared.wait_for_journal(journal);
+                return Room::Busy;
             }
+            if preparer::step(&shared) != Worked::Done {
+                return Room::SettleOnly;
+            }
+        }
+    }
+
+    /// Whether a group of the agreed size needs no other segment than those at hand.
+    fn takes_agreed(&self) -> bool {
+        let options = &self.shared.options;
+        match &self.turn {
+            None => self.active.fits(options.agreed_frame()),
+            Some(turn) => turn.next.is_some() && turn.takes(options.agreed_frame(), options),
         }
     }
 
     /// Whether only the end of the ballast is left: room for one more group.
     pub(crate) fn is_at_the_end(&self) -> bool {
-        !self.active.fits(self.shared.options.agreed_frame()) && self.shared.journal().prepared.is_empty()
+        !self.takes_agreed() && self.shared.journal().prepared.is_empty()
     }
 
-    /// Writes a frame without records, unless it does not fit and the next segment is not prepared.
+    /// A frame without records. Left out when it does not fit and the next segment is not at hand; while groups wait for that one its
+    /// header says the same.
     fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        if self.turn.is_some() {
+            return Ok(());
+        }
         if !self.active.fits(frame::MARK_BYTES) {
             let at_hand = {
                 let journal = self.shared.journal();
@@ -242,95 +297,150 @@ impl JournalWriter {
                 return Ok(());
             }
             self.noted = Some(clock); // for the header
-            return self.rotate(frame::MARK_BYTES);
+            return self.begin_turn();
         }
         frame::begin(&mut self.buffer);
         if let Some(anchor) = self.anchor.and_then(|anchor| anchor.at(clock.engine)) {
             frame::push_anchor(&mut self.buffer, &anchor);
         }
         self.shared.counters.marks.fetch_add(1, Relaxed);
-        self.write(self.next, 0, clock)
+        self.write(0, clock)
     }
 
-    /// Writes the frame in the buffer.
-    fn write(&mut self, first: Lsn, records: u32, clock: ClockPair) -> Result<(), StoreError> {
+    /// Writes the frame in the buffer, whose records come next.
+    fn write(&mut self, records: u32, clock: ClockPair) -> Result<(), StoreError> {
+        let mut frame = std::mem::take(&mut self.buffer);
+        let written = self.write_frame(&mut frame, self.next, records, clock);
+        self.buffer = frame;
+        written
+    }
+
+    fn write_frame(
+        &mut self,
+        frame: &mut Writer,
+        first: Lsn,
+        records: u32,
+        clock: ClockPair,
+    ) -> Result<(), StoreError> {
         let watermark = self.shared.syncer.synced();
         let incarnation = self.active.entry.incarnation;
-        frame::finish(&mut self.buffer, Head { incarnation, first, records, watermark, clock });
-        let bytes = &self.buffer.bytes;
+        frame::finish(frame, Head { incarnation, first, records, watermark, clock });
+        let bytes = &frame.bytes;
         self.active.file.write_at(bytes, self.active.at).map_err(failed("write", &self.active.name))?;
         self.active.at += bytes.len() as u64;
         self.shared.counters.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        self.next.0 += u64::from(records);
         self.evidence = watermark;
         self.noted = Some(clock);
-        self.shared.syncer.wrote(self.written(), self.shared.options.sync);
+        let last = Lsn(first.0 + u64::from(records) - 1);
+        self.shared.syncer.wrote(last, self.shared.options.sync);
         Ok(())
     }
 
-    /// Continues in the next segment. The one in use is made durable first, so that a crash can cut frames off the end
-    /// of the journal only.
-    fn rotate(&mut self, needed: usize) -> Result<(), StoreError> {
-        self.shared.syncer.wait(&self.shared)?;
-        let next = self.next_segment(needed)?;
-        let header = Header {
-            first: self.next,
-            watermark: self.written(),
-            epoch: self.shared.epoch,
-            clock: self.noted,
-            anchor: self.anchor,
+    /// Begins to go on in the next segment: asks for what that one waits for.
+    fn begin_turn(&mut self) -> Result<(), StoreError> {
+        self.turn = Some(Turn::new(self.next));
+        self.shared.syncer.ask();
+        match self.shared.options.at_segment_end {
+            AtSegmentEnd::GoOn => self.go_on(),
+            AtSegmentEnd::Wait => self.finish_turn(),
+        }
+    }
+
+    /// Goes on in the next segment, if groups wait for that and nothing else has to be waited for. The segment before is durable then: a
+    /// crash may cut frames off the end of the journal, and nowhere else.
+    pub(crate) fn go_on(&mut self) -> Result<(), StoreError> {
+        let Some(turn) = &mut self.turn else { return Ok(()) };
+        let shared = &*self.shared;
+        if turn.next.is_none() {
+            turn.next = shared.change_journal(|journal| journal.prepared.pop_front());
+        }
+        let Some(next) = turn.next.clone() else {
+            if shared.options.workers == Workers::ByHand {
+                preparer::step(shared);
+            }
+            let journal = shared.journal();
+            if !journal.prepared.is_empty() {
+                drop(journal);
+                return self.go_on();
+            }
+            if journal.space == Space::Short {
+                return Err(no_segment());
+            }
+            shared.preparer_bell.ring();
+            return Ok(());
         };
+        if !shared.syncer.is_all_synced() {
+            return Ok(());
+        }
+        self.turn_to(next)
+    }
+
+    /// Goes on in the next segment, and waits for all that is needed for it.
+    fn finish_turn(&mut self) -> Result<(), StoreError> {
+        let mut waited = Waited::Not;
+        self.go_on()?;
+        while let Some(turn) = &self.turn {
+            waited.count(&self.shared);
+            if turn.next.is_some() {
+                self.wait_for_sync()?;
+            } else {
+                let shared = &*self.shared;
+                shared.check()?;
+                let journal = shared.journal();
+                if shared.is_stopping() {
+                    return Err(no_segment());
+                }
+                let is_prepared_here = shared.options.workers == Workers::ByHand;
+                if journal.prepared.is_empty() && journal.space == Space::Enough && !is_prepared_here {
+                    shared.preparer_bell.ring();
+                    drop(shared.wait_for_journal(journal));
+                }
+            }
+            self.go_on()?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_sync(&self) -> Result<(), StoreError> {
+        self.shared.syncer.wait(&self.shared)
+    }
+
+    /// Goes on in this segment with what has waited for it. The one in use is durable.
+    fn turn_to(&mut self, next: Prepared) -> Result<(), StoreError> {
+        let Some(Turn { first, frames, .. }) = self.turn.take() else { return Ok(()) };
+        let watermark = Lsn(first.0 - 1);
+        let header =
+            Header { first, watermark, epoch: self.shared.epoch, clock: self.noted, anchor: self.anchor };
         let name: Arc<str> = next.entry.no.segment().into();
         next.file.write_at(&header.encode(&next.entry), 0).map_err(failed("write", &name))?;
         let active = Active {
             entry: next.entry,
             file: Arc::clone(&next.file),
             name: Arc::clone(&name),
-            first: self.next,
+            first,
             at: BLOCK as u64,
         };
         let full = std::mem::replace(&mut self.active, active);
         self.shared.syncer.switch(next.file, name);
-        self.shared.syncer.wrote(self.written(), SyncMode::Fsync); // the header
-        self.evidence = self.written();
+        self.shared.syncer.wrote(watermark, SyncMode::Fsync); // the header
+        self.evidence = watermark;
         self.shared.counters.rotations.fetch_add(1, Relaxed);
-        let frames = full.at - BLOCK as u64;
-        let sealed = Sealed { entry: full.entry, first: full.first, end: self.next, frames };
+        let sealed =
+            Sealed { entry: full.entry, first: full.first, end: first, frames: full.at - BLOCK as u64 };
         self.shared.change_journal(|journal| journal.sealed.push(sealed));
         self.shared.preparer_bell.ring();
         self.shared.background_bell.ring();
+        let has_waited = !frames.is_empty();
+        for Waiting { mut frame, first, records, clock } in frames {
+            self.write_frame(&mut frame, first, records, clock)?;
+        }
+        if has_waited {
+            self.shared.syncer.ask(); // as it was asked for, or will be
+        }
         Ok(())
     }
+}
 
-    /// The next prepared segment; a group larger than a segment gets one of its own size.
-    fn next_segment(&self, needed: usize) -> Result<Prepared, StoreError> {
-        let shared = &*self.shared;
-        let least = (BLOCK + needed) as u64;
-        if least > shared.options.segment_bytes {
-            return preparer::make_to_measure(shared, least.next_multiple_of(BLOCK as u64));
-        }
-        let mut journal = shared.journal();
-        let mut waited = Waited::Not;
-        loop {
-            shared.check()?;
-            if let Some(next) = journal.prepared.pop_front() {
-                return Ok(next);
-            }
-            waited.count(shared);
-            if journal.space == Space::Short || shared.is_stopping() {
-                return Err(StoreError::new(
-                    ErrorKind::Full,
-                    "there is no room for the next journal segment",
-                ));
-            }
-            if shared.options.workers == Workers::ByHand {
-                drop(journal);
-                preparer::step(shared);
-                journal = shared.journal();
-            } else {
-                shared.preparer_bell.ring();
-                journal = shared.wait_for_journal(journal);
-            }
-        }
-    }
+fn no_segment() -> StoreError {
+    StoreError::new(ErrorKind::Full, "there is no room for the next journal segment")
 }

@@ -5,10 +5,10 @@
 
 use duewheel_core::record::{ClockPair, Created, DedupeRow, Group, Record};
 use duewheel_core::store::conformance::{Dice, History};
-use duewheel_core::store::{Found, Lookups, Store};
+use duewheel_core::store::{Found, Lookups, Progress, Store};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName, WallMs};
 use duewheel_store_log::disk::Disk;
-use duewheel_store_log::{Options, SyncMode, Worked, verify_on};
+use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked, verify_on};
 
 use crate::rig::{self, assert_is, by_hand, open, seeds, work_all};
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
@@ -32,6 +32,8 @@ struct Seen {
     /// Opened with the remains of a flush or a merge that no manifest lists.
     half_made: u64,
     unproven: u64,
+    /// Groups that waited for the next segment.
+    waited: u64,
     lost: usize,
 }
 
@@ -44,7 +46,8 @@ impl Seen {
                 && self.flushes > 50
                 && self.merges > 10
                 && self.half_made > 20
-                && self.unproven > 50,
+                && self.unproven > 50
+                && self.waited > 20,
             "{self:?}"
         );
     }
@@ -60,7 +63,8 @@ fn work(
     seen: &mut Seen,
 ) {
     let sync = if dice.once_in(4) { SyncMode::Buffered } else { SyncMode::Fsync };
-    let Ok(mut store) = open(disk, Options { sync, ..by_hand() }) else { return };
+    let at_segment_end = if dice.once_in(2) { AtSegmentEnd::GoOn } else { AtSegmentEnd::Wait };
+    let Ok(mut store) = open(disk, Options { sync, at_segment_end, ..by_hand() }) else { return };
     let recovered = store.recovered();
     let last = Lsn(recovered.next_lsn.0 - 1);
     assert!(last >= known.durable, "opened at {last:?}, {:?} was durable", known.durable);
@@ -73,7 +77,7 @@ fn work(
             0..=3 => {
                 let group = history.group(12);
                 let appended = store.append(&group);
-                if appended.is_ok() {
+                if appended.is_ok() && at_segment_end == AtSegmentEnd::Wait {
                     known.written = group.last();
                 }
                 appended
@@ -96,9 +100,12 @@ fn work(
             }
             _ => store.idle(history.tick()),
         };
-        // What buffered calls durable survives kill -9, not a power loss.
-        if let (Ok(progress), SyncMode::Fsync) = (store.progress(), sync) {
-            known.durable = progress.durable;
+        if let Ok(progress) = store.progress() {
+            known.written = known.written.max(progress.written);
+            // What buffered calls durable survives kill -9, not a power loss.
+            if sync == SyncMode::Fsync {
+                known.durable = progress.durable;
+            }
         }
         if done.is_err() {
             break;
@@ -109,8 +116,11 @@ fn work(
     seen.reused += figure("segments_reused_total");
     seen.flushes += figure("flushes_total");
     seen.merges += figure("merges_total");
-    if dice.once_in(3) && store.close(history.tick()).is_ok() {
-        known.durable = known.written;
+    seen.waited += figure("groups_waited_total");
+    if dice.once_in(3)
+        && let Ok(Progress { written, durable, .. }) = store.close(history.tick())
+    {
+        *known = Known { written, durable };
     }
 }
 

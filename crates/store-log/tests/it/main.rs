@@ -14,4 +14,5 @@ mod keys;
 mod rig;
 mod room;
 mod salvage;
+mod turns;
 mod verify;

@@ -7,6 +7,7 @@ mod list;
 mod model;
 mod reserve;
 mod rig;
+mod routing;
 mod sessions;
 
 /// How many seeds a test takes: what `DUEWHEEL_ROUTER_SEEDS` says, or `default`.

@@ -12,7 +12,7 @@ use duewheel_core::store::{ErrorKind, Level, MemoryStore, Store, StoreError};
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::clock::{Clock, VirtualClock};
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Inbox, Patience, is_settling};
+use duewheel_shard::inbox::{Inbox, Patience};
 use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::pending::Pending;
 use duewheel_shard::runner::WhenFenced;
@@ -113,6 +113,11 @@ impl Local {
         self.asked_each(word).into_iter().sum()
     }
 
+    /// How much was asked of each shard.
+    pub(super) fn all_asked(&self) -> Vec<usize> {
+        self.shards.lock().unwrap().iter().map(|one| one.asked.len()).collect()
+    }
+
     pub(super) fn asked_each(&self, word: &str) -> Vec<usize> {
         let count = |one: &One| one.asked.iter().filter(|asked| **asked == word).count();
         self.shards.lock().unwrap().iter().map(count).collect()
@@ -152,7 +157,7 @@ impl Shards for Local {
         let (to, answers) = oneshot::channel();
         let pending = Pending::new(answers, n);
         match mood {
-            Mood::Full if !ops.iter().all(is_settling) => {
+            Mood::Full if !ops.iter().all(|op| op.operation().settles) => {
                 drop(to.send((0..n).map(|_| Err(CallError::Overloaded)).collect()));
             }
             Mood::Well | Mood::Full => match client.offer(ops, patience) {

@@ -1,0 +1,68 @@
+//! The turn from a full segment to the next one, for which the owner waits for nobody.
+//!
+//! The next segment may take a frame only when the one before is durable: damage can then end the journal in its last segment and
+//! nowhere else. Until a worker has synced it, and has prepared the next one, the groups wait here, in memory. They are in the
+//! memtable and not in the journal: neither written nor durable.
+
+use duewheel_core::Lsn;
+use duewheel_core::record::{ClockPair, Writer};
+
+use super::segment::{BLOCK, Prepared};
+use crate::le::align8;
+use crate::options::Options;
+
+/// Groups that wait for the next segment.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// LSN of the first record of the next segment.
+    pub(crate) first: Lsn,
+    /// The next segment, once it is at hand.
+    pub(crate) next: Option<Prepared>,
+    pub(crate) frames: Vec<Waiting>,
+    /// Bytes that the frames take in the segment.
+    bytes: usize,
+}
+
+/// A frame that is complete but for its head, which tells of the segment that it is written to.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) frame: Writer,
+    pub(crate) first: Lsn,
+    pub(crate) records: u32,
+    pub(crate) clock: ClockPair,
+}
+
+impl Turn {
+    pub(crate) fn new(first: Lsn) -> Self {
+        Turn { first, next: None, frames: Vec::new(), bytes: 0 }
+    }
+
+    /// Whether so many more bytes may wait: two groups of the agreed size, and never more than the segment takes.
+    pub(crate) fn takes(&self, bytes: usize, options: &Options) -> bool {
+        let all = self.bytes.saturating_add(bytes);
+        (BLOCK + all) as u64 <= options.segment_bytes && all <= options.agreed_frame().saturating_mul(2)
+    }
+
+    pub(crate) fn push(&mut self, waiting: Waiting) {
+        self.bytes += align8(waiting.frame.bytes.len());
+        self.frames.push(waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_with_its_padding() {
+        let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() };
+        let mut turn = Turn::new(Lsn(1));
+        let mut written = 0;
+        while turn.takes(57, &options) {
+            let frame = Writer { bytes: vec![0; 57] };
+            turn.push(Waiting { frame, first: Lsn(1), records: 1, clock: ClockPair::default() });
+            written += 64; // a frame begins at a multiple of eight
+        }
+        assert!((BLOCK + written) as u64 <= options.segment_bytes, "{written} bytes behind the header");
+    }
+}

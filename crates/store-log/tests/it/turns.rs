@@ -1,0 +1,146 @@
+//! The end of a journal segment: the owner goes on while workers make the old one durable and the next one ready.
+
+use std::time::{Duration, Instant};
+
+use duewheel_core::Lsn;
+use duewheel_core::store::conformance::History;
+use duewheel_core::store::{Found, Room, Store};
+use duewheel_sim_disk::{SimDisk, Survivors};
+use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked};
+
+use crate::rig::{Rig, all_rows, by_hand, figure, small};
+
+fn going_on() -> Options {
+    Options { at_segment_end: AtSegmentEnd::GoOn, ..by_hand() }
+}
+
+/// Appends until a segment is full and groups wait for the next one.
+fn to_the_end(rig: &mut Rig) -> Lsn {
+    let hands = rig.store.hands();
+    while hands.prepare() == Worked::Done {}
+    loop {
+        let last = rig.append(6);
+        if figure(&rig.store, "groups_waited_total") > 0 {
+            return last;
+        }
+        assert_eq!(figure(&rig.store, "segment_rotations_total"), 0, "nobody has synced the full segment");
+    }
+}
+
+/// Story: whoever filled a segment waited for its sync, and everybody for him.
+#[test]
+fn nobody_waits_for_a_sync_at_the_end_of_a_segment() {
+    for sync in [SyncMode::Fsync, SyncMode::Buffered] {
+        let disk = SimDisk::new(3);
+        let mut rig = Rig::open(&disk, Options { sync, ..going_on() }, History::new(3));
+        let hands = rig.store.hands();
+        while hands.prepare() == Worked::Done {}
+        disk.start_trace();
+        to_the_end(&mut rig);
+        let written = rig.store.progress().expect("progress").written;
+        let last = rig.append(2);
+        assert_eq!(rig.store.room(), Room::Busy, "a group of the agreed size has to wait for the sync");
+        rig.store.sync().expect("sync");
+        rig.store.idle(rig.history.tick()).expect("idle");
+        let progress = rig.store.progress().expect("progress");
+        assert_eq!(progress.written, written, "what waits is not written");
+        assert!(written < last && progress.durable <= written);
+        let lookups = rig.history.lookups();
+        rig.store.find_many(&lookups, &mut Found::default()).expect("it is there all the same");
+        assert_eq!(all_rows(&mut rig.store), rig.history.model_at(last).expect("whole groups").rows());
+        let trace = disk.take_trace();
+        let waits = ["sync", "create", "allocate", "rename"];
+        let waited = trace.lines().find(|line| waits.iter().any(|word| line.contains(word)));
+        assert_eq!(waited, None, "the owner waits for the disk");
+
+        // The sync of the full segment lets the next one begin, and the sync of that one makes all durable.
+        assert_eq!(hands.sync(), Worked::Done);
+        assert_eq!(rig.store.progress().expect("progress").written, last);
+        assert_eq!(figure(&rig.store, "segment_rotations_total"), 1);
+        assert_eq!(hands.sync(), Worked::Done, "it has been asked for");
+        assert_eq!(rig.store.progress().expect("progress").durable, last);
+        assert_eq!(rig.store.room(), Room::Enough);
+        rig.assert_reopens(&disk, by_hand());
+    }
+}
+
+/// Whoever is killed meanwhile loses what waits, and nothing else: it was neither written nor durable.
+#[test]
+fn what_waits_is_lost_with_the_process_as_a_whole() {
+    for survivors in [Survivors::All, Survivors::None, Survivors::Some] {
+        for synced in [false, true] {
+            let disk = SimDisk::new(4);
+            let mut rig = Rig::open(&disk, going_on(), History::new(4));
+            to_the_end(&mut rig);
+            if synced {
+                rig.store.hands().sync();
+            }
+            let progress = rig.store.progress().expect("progress");
+            let Rig { store, history, .. } = rig;
+            drop(store);
+            disk.restart(survivors);
+            let mut rig = Rig::open(&disk, by_hand(), history);
+            let last = Lsn(rig.recovered.next_lsn.0 - 1);
+            assert!(
+                last >= progress.durable && last <= progress.written,
+                "{survivors:?}: {last:?}, {progress:?}"
+            );
+            assert!(last == progress.written || survivors != Survivors::All);
+            rig.assert_is("after the kill");
+        }
+    }
+}
+
+/// What waits is bounded, however long the sync takes; then the owner waits, and the store has told so before.
+#[test]
+fn what_waits_is_bounded() {
+    let disk = SimDisk::new(5);
+    let mut rig = Rig::open(&disk, small(), History::new(5));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while figure(&rig.store, "journal_segments") < 3 {
+        assert!(Instant::now() < deadline, "segments are prepared");
+        std::thread::yield_now();
+    }
+    disk.hold_syncs();
+    let mut appended = Lsn(0);
+    while rig.store.room() == Room::Enough {
+        appended = rig.append(3);
+        assert!(appended < Lsn(10_000), "what waits is bounded");
+    }
+    assert_eq!(rig.store.room(), Room::Busy);
+    assert!(figure(&rig.store, "groups_waited_total") > 0);
+    assert_eq!(figure(&rig.store, "segment_waits_total"), 0, "the owner has not waited");
+    disk.release_syncs();
+    while rig.store.progress().expect("progress").durable < appended {
+        assert!(Instant::now() < deadline, "what has waited becomes durable by itself");
+        std::thread::yield_now();
+    }
+    rig.assert_reopens(&disk, small());
+}
+
+/// What waits is counted as it will lie in the segment, padding included: not one byte may come behind the end of the file.
+#[test]
+fn what_waits_fits_the_segment() {
+    let disk = SimDisk::new(6);
+    let options = || Options { max_group_bytes: 7 * 1024, ..going_on() };
+    let mut rig = Rig::open(&disk, options(), History::new(6));
+    let hands = rig.store.hands();
+    for _ in 0..5 {
+        let waits = figure(&rig.store, "segment_waits_total");
+        while hands.prepare() == Worked::Done {}
+        // Nobody syncs: the owner goes on until it has to wait, which by hand it does on the spot.
+        while figure(&rig.store, "segment_waits_total") == waits {
+            rig.append(1);
+        }
+    }
+    let segment = options().segment_bytes;
+    let names = disk.names("journal/");
+    let sizes = names.iter().map(|name| disk.read(name).len() as u64);
+    assert!(sizes.clone().all(|size| size == segment), "{:?}", sizes.collect::<Vec<_>>());
+    assert!(figure(&rig.store, "groups_waited_total") > 100);
+    while hands.sync() == Worked::Done {
+        rig.store.progress().expect("progress");
+    }
+    assert_eq!(rig.store.progress().expect("progress").durable, rig.history.model().applied());
+    rig.assert_reopens(&disk, by_hand());
+}
