@@ -46,7 +46,7 @@ pub struct Options {
     pub backoff: Option<Backoff>,
 }
 
-/// Where a message stands in its life. Every change of it is a record.
+/// The state of a message. Every change of it is a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
     /// When it may be delivered.
@@ -235,7 +235,7 @@ pub enum DeadReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PastAttempt {
-    /// Its number.
+    /// The message's id.
     pub attempt: u32,
     /// When it was granted.
     pub granted_at: WallMs,
@@ -280,7 +280,7 @@ pub enum State {
     Ready,
     /// A consumer has leased it.
     Leased,
-    /// It is dead.
+    /// The message is dead.
     Dead,
 }
 

@@ -4,7 +4,6 @@
 //! Limits are values, so that tests can make them tiny.
 
 use crate::attempts::MaxAttempts;
-use crate::record::OF_A_NUMBER;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
@@ -19,6 +18,8 @@ pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
 /// Largest size of a record without the message's body and headers, in bytes: names, keys, numbers.
 pub const OF_RECORD: usize = 4 * KIB;
+/// What a number or a length takes at most in a record, in bytes.
+pub(crate) const OF_A_NUMBER: usize = 10;
 
 /// Largest number of backlog pages that an engine loads at a time.
 pub const PAGES_UNDER_WAY: usize = 16;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::id::{Lsn, MessageId};
 use crate::message::{Kind, Lease, Life, Message, Stage};
 use crate::name::{Key, QueueName};
-use crate::policy::QueueSettings;
+use crate::policy::{OF_A_NUMBER, QueueSettings};
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
@@ -45,7 +45,7 @@ pub enum Record {
     Granted {
         /// The message.
         id: MessageId,
-        /// Grants so far, this one included.
+        /// Number of grants so far, this one included.
         attempt: u32,
         /// The lease.
         lease: Lease,
@@ -143,8 +143,6 @@ impl Record {
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
-/// What a number or a length takes at most, in bytes.
-pub(crate) const OF_A_NUMBER: usize = 10;
 
 fn of_history(life: &Life) -> usize {
     life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()

@@ -622,7 +622,7 @@ pub fn overloaded(what: impl Into<Cow<'static, str>>) -> Problem {
     Problem::new(ErrorCode::Overloaded, what)
 }
 
-/// As much is held as a limit allows.
+/// A limit is reached.
 fn at_limit(limit: Limit) -> Problem {
     overloaded(match limit {
         Limit::Messages(max) => format!(

@@ -366,7 +366,7 @@ fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
     sum
 }
 
-/// The runs of which nothing counts.
+/// The runs without live rows.
 fn dead(parts: &[Part], now: EngineMs) -> impl Iterator<Item = FileNo> {
     let sizes = sizes(parts, now);
     parts.iter().zip(sizes).filter(|(_, size)| size.live == 0).map(|(part, _)| part.run.entry().no)

@@ -11,7 +11,8 @@ use crate::mem::Mem;
 use crate::run::Mask;
 use crate::view::Part;
 
-/// The runs without what is gone by these tables. What they change counts on: the rest of it is in the runs alone.
+/// The runs without the rows that these tables remove. Rows that they change stay: the rest of these messages is in the
+/// runs alone.
 pub(crate) fn without_gone(parts: &[Part], tables: &[Arc<Mem>]) -> Result<Vec<Part>, Trouble> {
     let mut parts = parts.to_vec();
     for mem in tables {
@@ -26,7 +27,7 @@ pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, T
     Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
 }
 
-/// Takes ids out of the parts, and what the table's purges took.
+/// Removes ids from the parts, and the rows that the table's purges took.
 pub(crate) fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
     for part in parts {
         if !part.live.ids.is_disjoint(&ids) {

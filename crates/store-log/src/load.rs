@@ -167,7 +167,7 @@ impl Loader {
         Ok(page)
     }
 
-    /// Forgets scans of views that are gone: they keep files that nobody lists.
+    /// Forgets scans of former views: they keep files that are no longer listed.
     pub(crate) fn forget_all_but(&self, view: &Arc<View>) {
         lock(&self.kept).retain(|older| Arc::ptr_eq(&older.view, view));
     }

@@ -7,7 +7,7 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use crate::load::Outcome;
 use crate::shared::{Shared, Worked};
 
-/// The loader's life.
+/// The loader's loop.
 pub(crate) fn run(shared: &Shared) {
     while !shared.is_stopping() {
         if step(shared) == Worked::Nothing {

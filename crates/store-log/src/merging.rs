@@ -1,8 +1,8 @@
-//! The background work: what is frozen becomes a run ([`crate::flush`]), and runs are merged.
+//! The background work: frozen memtables become runs ([`crate::flush`]), and runs are merged.
 //!
-//! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. Every step is
-//! safe to crash in. New files are written under names that nobody lists; one replaced manifest makes them count, in
-//! place of the old ones; only then are those removed.
+//! A flush comes before everything else; a merge is done in slices, so that a flush need not wait for it. A crash is
+//! safe at every step. New files are written under names that no manifest lists; replacing the manifest makes them
+//! valid in place of the old ones; only then are those removed.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -26,10 +26,10 @@ use crate::state;
 use crate::view::{Part, View};
 use crate::work::{Merging, Why, Work};
 
-/// A merge goes on for about so many bytes at a time.
+/// Approximate number of bytes in one slice of a merge.
 const SLICE: u64 = 4 * 1024 * 1024;
 
-/// What cannot be written is tried again; damage ends the store before anything is lost by it.
+/// Handles a failure: a failed write is tried again; damage ends the store before anything is lost by it.
 pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce()) -> Worked {
     if shared.is_stopping() {
         return Worked::Nothing; // poisoned or closed: nothing is touched any more
@@ -43,7 +43,7 @@ pub(crate) fn give_up(shared: &Shared, trouble: Trouble, discard: impl FnOnce())
     Worked::Later
 }
 
-/// Plans a merge, or goes on with the one that is under way for a slice.
+/// Plans a merge, or continues the present one for a slice.
 pub(crate) fn merge(shared: &Shared) -> Worked {
     let work = &mut *lock(&shared.work);
     if shared.is_stopping() {
@@ -109,7 +109,7 @@ fn begin(shared: &Shared, work: &mut Work) -> Result<Worked, Trouble> {
     }
 }
 
-/// Begins a merge of these parts.
+/// Starts a merge of these parts.
 fn start(
     shared: &Shared,
     work: &mut Work,
@@ -136,7 +136,7 @@ fn start(
     }
 }
 
-/// What helps when there is no room for the merge that is due.
+/// The plan when there is no room for the merge that is due.
 pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
     if shared.journal().space == Space::Enough {
         return Plan::Nothing;
@@ -144,14 +144,14 @@ pub(crate) fn squeeze(shared: &Shared, sizes: &[Size]) -> Plan {
     policy::squeeze(sizes, shared.counters.merge_failures.load(Relaxed))
 }
 
-/// Whether so much may be written for a merge: the flushes to come must find their room.
+/// Whether a merge may write this many bytes, so that the next flushes still find room.
 fn is_free(shared: &Shared, bytes: u64) -> bool {
     let kept = shared.reserve.wanted(&shared.options);
     // A disk that cannot say how much is free says so when it is full.
     shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }
 
-/// Gives the merge that is under way up.
+/// Abandons the merge in progress.
 pub(crate) fn drop_merge(shared: &Shared, work: &mut Work) {
     if let Some(merging) = work.merging.take()
         && !shared.is_stopping()
@@ -177,7 +177,7 @@ pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
     parts.iter().map(&mut size).collect()
 }
 
-/// A merge is written: it takes the place of its inputs.
+/// Installs a finished merge in place of its inputs.
 fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trouble> {
     let Some(merging) = &work.merging else { return Ok(()) };
     let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
@@ -207,7 +207,7 @@ fn install(shared: &Shared, work: &mut Work, entry: RunEntry) -> Result<(), Trou
     Ok(())
 }
 
-/// Lists a run in the place of others, which are neighbours.
+/// Lists a run in place of others, which are neighbours.
 fn replace(shared: &Shared, work: &mut Work, old: &[FileNo], new: Option<Part>) -> Result<(), Trouble> {
     let is_old = |no: FileNo| old.contains(&no);
     let mut parts = shared.view().parts.clone();
@@ -265,8 +265,8 @@ pub(crate) fn write_state(
     written
 }
 
-/// Unlists runs of which nothing counts. That takes a new manifest and no new state: what the state tells of them is
-/// passed over.
+/// Unlists runs without live rows. That takes a new manifest and no new state: readers ignore what the state says of
+/// them.
 pub(crate) fn drop_runs(shared: &Shared, work: &mut Work, gone: &[FileNo]) -> Result<(), Trouble> {
     let is_gone = |no: FileNo| gone.contains(&no);
     drop_merge_of(shared, work, gone);
@@ -288,7 +288,7 @@ fn forget_names(work: &mut Work, parts: &[Part]) {
     work.names.keep(|name| names.contains(name));
 }
 
-/// A merge of runs that are listed no more would bring them back.
+/// Abandons a merge of runs that are no longer listed, because it would bring them back.
 pub(crate) fn drop_merge_of(shared: &Shared, work: &mut Work, runs: &[FileNo]) {
     let is_input = |merging: &Merging| merging.merge.inputs().any(|(run, _)| runs.contains(&run.entry().no));
     if work.merging.as_ref().is_some_and(is_input) {

@@ -8,7 +8,7 @@ use crate::disk::{Access, Disk, Held, Hold};
 use crate::fault::failed;
 use crate::folder::LOCK;
 
-/// Takes the folder's lock, or says who has it.
+/// Takes the folder's lock, or names its owner.
 pub(crate) fn take_lock(disk: &dyn Disk, hold: Hold) -> Result<Box<dyn Held>, StoreError> {
     disk.lock(LOCK, hold).map_err(|error| {
         if error.kind() != io::ErrorKind::WouldBlock {

@@ -47,13 +47,13 @@ pub(crate) fn cushion(options: &Options) -> u64 {
 /// What of the disk is spoken for.
 #[derive(Debug)]
 pub(crate) struct DiskReserve {
-    /// What flushes of all memtables will take at most, in bytes.
+    /// Largest size of the flushes of all memtables, in bytes.
     pub(crate) to_flush: AtomicU64,
-    /// Bytes that the flush under way has written.
+    /// Bytes that the present flush has written.
     pub(crate) flushing: AtomicU64,
     /// Bytes of the last state file.
     pub(crate) state_bytes: AtomicU64,
-    /// Bytes that the reserve has for the next one.
+    /// Bytes reserved for the next one.
     pub(crate) reserved: AtomicU64,
 }
 
@@ -68,7 +68,7 @@ impl DiskReserve {
         }
     }
 
-    /// Bytes that must be free for all that is in memory and for the next group.
+    /// Bytes that must be free for all data in memory and for the next group.
     pub(crate) fn wanted(&self, options: &Options) -> u64 {
         // What a flush that goes on has written is not free any more, and need not be.
         let tables = self.to_flush.load(Relaxed).saturating_sub(self.flushing.load(Relaxed));
@@ -80,12 +80,12 @@ impl DiskReserve {
         Ok(disk.free_bytes()?.saturating_sub(self.beside()))
     }
 
-    /// What the reserve lacks to take the state file as it is.
+    /// Bytes that the reserve lacks to take the present state file.
     fn beside(&self) -> u64 {
         self.state_bytes.load(Relaxed).saturating_sub(self.reserved.load(Relaxed))
     }
 
-    /// Keeps blocks aside for the next state file and the next manifest.
+    /// Reserves blocks for the next state file and the next manifest.
     pub(crate) fn keep(&self, disk: &dyn Disk) -> Result<(), StoreError> {
         let state = self.state_bytes.load(Relaxed);
         // The least of it is the manifest's.
@@ -124,7 +124,7 @@ impl DiskReserve {
         Ok(())
     }
 
-    /// Gives the reserve up for what it is kept for. False if there is none.
+    /// Gives up the reserve for its purpose. False if there is none.
     pub(crate) fn give_up(&self, disk: &dyn Disk) -> bool {
         self.reserved.store(0, Relaxed);
         disk.remove(RESERVE).is_ok()

@@ -35,9 +35,9 @@ pub(crate) struct Shared {
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
     pub(crate) reserve: DiskReserve,
-    /// Free bytes of the disk when the preparer looked last.
+    /// Free bytes of the disk when the preparer checked last.
     pub(crate) free: AtomicU64,
-    /// Whether the last flush has found no room.
+    /// Whether the last flush found no room.
     stuck: AtomicBool,
     /// Whether a worker uses the frozen memtables: writes them to a run, or adds to them.
     frozen_held: AtomicBool,

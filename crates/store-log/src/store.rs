@@ -241,7 +241,7 @@ impl LogStore {
         self.or_poison(gone_on)
     }
 
-    /// Lets an error end the store.
+    /// Ends the store if the result is an error.
     fn or_poison<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(error) = &result {
             self.shared.poison(error.clone());

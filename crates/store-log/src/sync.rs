@@ -3,7 +3,7 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Wakes one worker; rings that come while it works are kept as one.
+/// Wakes one worker; several rings during its work count as one.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: Mutex<bool>,
@@ -16,7 +16,7 @@ impl Bell {
         self.ring.notify_one();
     }
 
-    /// Waits for a ring, or so long.
+    /// Waits for a ring, or for a time.
     pub(crate) fn wait(&self, at_most: Option<Duration>) {
         let rung = lock(&self.rung);
         let mut rung = match at_most {
@@ -30,7 +30,8 @@ impl Bell {
     }
 }
 
-/// A panic of a worker poisons the store, not its locks: what they guard is whole between any two lines.
+/// Takes a lock. A panic of a worker poisons the store, not its locks: the data that they guard is consistent between
+/// any two lines.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,19 +10,19 @@ use crate::manifest::StateEntry;
 use crate::merge::Merge;
 use crate::names::Interner;
 
-/// What the background worker has for itself.
+/// The state of the background worker.
 pub(crate) struct Work {
-    /// The books as of the last cut that was taken in.
+    /// The books as of the last cut that was flushed.
     pub(crate) ledger: Ledger,
     pub(crate) names: Interner,
-    /// What the manifest lists.
+    /// The state file that the manifest lists.
     pub(crate) state: Option<StateEntry>,
     pub(crate) merging: Option<Merging>,
-    /// Merges that had failed when a flush found no room last.
+    /// Number of failed merges when a flush last found no room.
     pub(crate) merge_failures: u64,
 }
 
-/// A merge that is under way.
+/// A merge in progress.
 #[derive(Debug)]
 pub(crate) struct Merging {
     pub(crate) no: FileNo,
@@ -31,12 +31,12 @@ pub(crate) struct Merging {
     pub(crate) began: Instant,
 }
 
-/// What a merge is for.
+/// The purpose of a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// Fewer and fuller runs. It keeps off the room of the flushes to come.
+    /// Fewer and fuller runs. It leaves room for the next flushes.
     Order,
-    /// The disk is full, and this makes room: it takes less than it gives back, or finds no room itself.
+    /// Room on a full disk: the merge takes less than it gives back, or finds no room itself.
     Room,
 }
 

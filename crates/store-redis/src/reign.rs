@@ -45,7 +45,7 @@ pub(crate) struct Claimant {
     pub(crate) cluster: Option<Cluster>,
 }
 
-/// What the shards of a cluster have in common.
+/// The common properties of the shards of a cluster.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Cluster {
     /// A random id, which never changes.
@@ -68,7 +68,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// A reign that was begun.
+/// The result of acquiring a shard.
 #[derive(Clone, Debug)]
 pub(crate) struct Reign {
     pub(crate) epoch: Epoch,

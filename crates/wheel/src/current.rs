@@ -22,7 +22,7 @@ use crate::sort::Sorter;
 
 /// Entries that are put in order at once, at most.
 pub(crate) const RUN: usize = if cfg!(test) { 256 } else { 2048 };
-/// Room for this many entries is never worth giving back.
+/// A buffer for this many entries or fewer is never freed.
 const KEEP: usize = 1024;
 /// How many entries a cancel may look at, on average, to give memory back.
 const LOOKS_PER_CANCEL: usize = 8;

@@ -105,8 +105,8 @@ impl<T> List<T> {
         self.dead += u32::from(self.len > 0);
     }
 
-    /// An entry in here has been cancelled. Afterwards at most about a quarter of the entries are dead, but for
-    /// a handful, and none remains if all are.
+    /// Notes that an entry in here was cancelled. Afterwards at most about a quarter of the entries are dead, except
+    /// for a handful, and none remains if all are.
     #[inline]
     pub(crate) fn entry_cancelled(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         self.dead += 1;

@@ -63,7 +63,7 @@ pub struct Wheel<T> {
     /// What arrives: the rest of the list whose range the pointer has entered, and what was found in it of the pointer's own tick.
     arriving: List<T>,
     arrived: List<T>,
-    /// By slot. The pointer's own slot is in `current`.
+    /// The rest of the present turn, by slot. The pointer's own slot is in `current`.
     ring: Levels<T>,
     /// Later turns, by turn.
     turns: Levels<T>,
@@ -566,7 +566,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Removes everything. Time stays, and handles given out before are refused.
+    /// Removes everything. The time stays, and earlier handles are refused.
     pub fn clear(&mut self) {
         self.forget_all();
         self.on_slot.fill(0);
@@ -588,7 +588,7 @@ impl<T> Wheel<T> {
         self.len -= 1;
     }
 
-    /// The slot of a tick that is not before `reached`, if it is of the present turn.
+    /// The slot of a tick that is not before `reached`, if it belongs to the present turn.
     #[inline]
     fn slot_in_turn(&self, tick: u64) -> Option<usize> {
         usize::try_from(tick - self.turn_start).ok().filter(|slot| *slot < self.geometry.slots())
@@ -688,8 +688,8 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Nothing live is left. Lists without anything live are emptied at once, so there is nothing to do but to
-    /// start the indexes afresh; unless a handle was taken for another one's.
+    /// Resets the indexes when nothing live is left. Lists without anything live are emptied at once, so nothing else
+    /// remains to be done; unless a handle was taken for another one's.
     fn nothing_left(&mut self) {
         let nothing = self.current.is_empty() && !self.is_arriving();
         if nothing && self.ring.is_empty() && self.turns.is_empty() {

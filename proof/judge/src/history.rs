@@ -101,7 +101,7 @@ pub enum What {
     Fail {
         /// Which operation.
         op: OpId,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// It may have been done or not.
@@ -119,14 +119,14 @@ pub enum What {
     Phase(String),
     /// Everything that is visible in one queue at the end; complete.
     Dump {
-        /// Which queue.
+        /// The queue.
         queue: String,
         /// Its messages.
         rows: Vec<Held>,
     },
     /// What the system itself says it has done in one queue since the beginning.
     Totals {
-        /// Which queue.
+        /// The queue.
         queue: String,
         /// Its figures.
         totals: Totals,
@@ -143,7 +143,7 @@ pub enum Call {
     Cancel(Target),
     /// Give it another due time, and another body if wanted.
     Postpone {
-        /// Which message.
+        /// The message.
         target: Target,
         /// When it is due now.
         when: When,
@@ -162,7 +162,7 @@ pub enum Call {
         max: u64,
         /// Wait for the first so long.
         wait_ms: u64,
-        /// Length of the leases; `None`: as message and queue say.
+        /// Length of the leases; `None`: the setting of message or queue.
         lease_ms: Option<u64>,
     },
     /// Done.
@@ -171,7 +171,7 @@ pub enum Call {
     Nack {
         /// Of which lease.
         proof: Proof,
-        /// `None`: the backoff decides.
+        /// Delay until the next attempt; `None`: the backoff decides.
         delay_ms: Option<u64>,
     },
     /// Push the lease's deadline to so long from now.
@@ -195,13 +195,13 @@ pub enum Call {
 /// A message to accept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enqueue {
-    /// Into which queue.
+    /// The queue.
     pub queue: String,
     /// The caller's own name for it.
     pub key: Option<String>,
     /// What is sent. Two requests have the same tag only if the second retries the first with the same `dedupe_id`.
     pub body: Payload,
-    /// When it is due.
+    /// The due time.
     pub when: When,
     /// If the key is taken.
     pub if_exists: IfExists,
@@ -275,7 +275,7 @@ pub enum Target {
 /// A message and the proof of a lease on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
-    /// Which message.
+    /// The message.
     pub id: MsgId,
     /// Which lease.
     pub token: Token,
@@ -335,11 +335,11 @@ pub enum Refusal {
 /// A message as a consumer got it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Which message.
+    /// The message.
     pub id: MsgId,
     /// Proof of the lease.
     pub token: Token,
-    /// Grants so far, this one included.
+    /// Number of grants so far, this one included.
     pub attempt: u64,
     /// Its key.
     pub key: Option<String>,
@@ -352,13 +352,13 @@ pub struct Grant {
 /// A message as a listing or a get shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Which message.
+    /// The message.
     pub id: MsgId,
     /// Its key.
     pub key: Option<String>,
     /// Its state.
     pub state: State,
-    /// Grants so far.
+    /// Number of grants so far.
     pub attempt: u64,
     /// Its body, if shown.
     pub body: Option<Seen>,
@@ -372,9 +372,9 @@ pub enum State {
     Scheduled,
     /// Due.
     Ready,
-    /// With a consumer.
+    /// Leased by consumers.
     Leased,
-    /// Parked.
+    /// Dead.
     Dead,
 }
 
@@ -383,13 +383,13 @@ pub enum State {
 pub struct Totals {
     /// Messages accepted.
     pub enqueued: u64,
-    /// Acked.
+    /// Acks.
     pub acked: u64,
-    /// Cancelled.
+    /// Messages cancelled.
     pub cancelled: u64,
-    /// Replaced.
+    /// Messages replaced.
     pub replaced: u64,
-    /// Purged.
+    /// Messages purged.
     pub purged: u64,
 }
 

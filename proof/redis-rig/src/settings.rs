@@ -41,10 +41,10 @@ pub enum Login {
     },
 }
 
-/// How bytes travel.
+/// How connections are encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// As they are.
+    /// Not at all.
     #[default]
     Plain,
     /// Over TLS only, with certificates made for this server; between the nodes of a cluster, too.
@@ -60,7 +60,7 @@ pub struct Settings {
     pub appendonly: Appendonly,
     /// Who may ask.
     pub login: Login,
-    /// How bytes travel.
+    /// How connections are encrypted.
     pub transport: Transport,
     /// `maxmemory` in bytes, without eviction.
     pub maxmemory: Option<u64>,

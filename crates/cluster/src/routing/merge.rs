@@ -14,7 +14,7 @@ use duewheel_core::time::WallMs;
 /// What this node knows of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Own {
-    /// How often it is held, for each `Hold`.
+    /// The number of holds of each `Hold`.
     pub(crate) holds: [u32; 3],
     /// Reserves that wait in its line.
     pub(crate) waiting: usize,

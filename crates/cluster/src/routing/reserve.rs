@@ -40,7 +40,7 @@ const ALONE: Duration = Duration::from_millis(100);
 const AWAY: u64 = 1_000 * MS;
 
 impl Router {
-    /// A consumer's demand.
+    /// A demand of a consumer.
     pub(super) fn reserve(&self, mut reserve: Reserve, to: oneshot::Sender<Answers>, room: Option<Room>) {
         reserve.max = reserve.max.min(self.policy.max_reserve);
         reserve.max_bytes = reserve.max_bytes.min(self.policy.max_reserve_bytes);

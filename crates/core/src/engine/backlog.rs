@@ -2,19 +2,19 @@
 
 use crate::store::Cursor;
 
-/// How far a queue with a backlog is in memory, in one clock class.
+/// The part of a queue with a backlog that is in memory, in one clock class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backlog {
-    /// Everything up to here is in memory. `None`: the horizon counts.
+    /// Everything up to here is in memory. `None`: the horizon applies.
     pub(super) limit: Option<Cursor>,
-    /// A page up to this time is under way, under this ticket.
+    /// The end time and ticket of the page that is loading.
     pub(super) catching: Option<(u64, u64)>,
-    /// The lowest place that was turned away meanwhile.
+    /// The lowest position of a message that was turned away meanwhile.
     pub(super) dropped: Option<Cursor>,
 }
 
 impl Backlog {
-    /// Whether a page of it may be asked for: one is not under way.
+    /// Whether a page of it may be requested, because none is loading.
     pub(super) fn lacks_a_page(&self) -> bool {
         self.limit.is_some() && self.catching.is_none()
     }

@@ -562,7 +562,7 @@ impl Engine {
         lease.is_some_and(|lease| lease.until <= now.engine)
     }
 
-    /// Appends a removal without a settle; for what a queue's settings remove.
+    /// Appends a removal without a settle, for a queue's expiry settings.
     pub(super) fn expire_one(&mut self, slot: Slot, fx: &mut Effects) {
         self.remove(slot, Gone::Expired, fx);
     }

@@ -2,7 +2,7 @@
 
 use crate::id::ShardId;
 
-/// The ids that an engine gives: those of its shard, so that an id tells its shard.
+/// The ids that an engine gives: those of its shard, so that an id determines its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {
     pub(super) shard: ShardId,
@@ -10,14 +10,14 @@ pub struct Ids {
 }
 
 impl Default for Ids {
-    /// 1, 2, 3, ...
+    /// All ids: 1, 2, 3, ...
     fn default() -> Self {
         Ids { shard: ShardId(0), shards: 1 }
     }
 }
 
 impl Ids {
-    /// Those of one shard out of so many: the first has 1, 1 + `shards`, ...; the second 2, 2 + `shards`, ...
+    /// The ids of one shard of several: the first has 1, 1 + `shards`, ...; the second 2, 2 + `shards`, ...
     ///
     /// ```
     /// # use duewheel_core::{engine::Ids, MessageId, ShardId};
@@ -29,13 +29,13 @@ impl Ids {
         Ids { shard, shards: shards.max(1) }
     }
 
-    /// The first of them that is not below `id`.
+    /// The first of them that is at least `id`.
     pub fn at_least(self, id: u64) -> u64 {
         let (first, step) = (u64::from(self.shard.0) + 1, u64::from(self.shards));
         first + id.saturating_sub(first).div_ceil(step) * step
     }
 
-    /// The one behind `id`.
+    /// The next one after `id`.
     pub(super) fn after(self, id: u64) -> u64 {
         id + u64::from(self.shards)
     }

@@ -290,9 +290,9 @@ pub struct Enqueue {
     pub body: Bytes,
     /// Names and values that are stored with the body.
     pub headers: Headers,
-    /// When it is due.
+    /// The due time.
     pub when: When,
-    /// What to do if the key is taken.
+    /// What happens if the key is taken.
     pub if_exists: IfExists,
     /// A retried enqueue with the same value gets the first answer.
     pub dedupe_id: Option<Box<str>>,
@@ -370,7 +370,7 @@ pub enum When {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Edit {
-    /// When it is due.
+    /// The due time.
     pub when: Option<When>,
     /// The payload.
     pub body: Option<Bytes>,

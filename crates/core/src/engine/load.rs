@@ -64,13 +64,13 @@ pub(super) struct Loading {
     flights: BTreeMap<u64, Flight>,
     /// Everything up to here is in memory, for each clock class.
     pub(super) horizon: [Option<Cursor>; 2],
-    /// A page for the horizon is under way.
+    /// The page for the horizon that is loading.
     pub(super) near: [Option<Near>; 2],
     /// What was scheduled behind the horizon and is on its way out of memory.
     pub(super) cuts: [Option<Cut>; 2],
-    /// Messages scheduled behind the horizon, by chance.
+    /// Number of scheduled messages in memory behind the horizon.
     pub(super) beyond: [usize; 2],
-    /// Pages of backlogs under way.
+    /// Number of backlog pages that are loading.
     backlogs: usize,
     /// Queues with a backlog, for each clock class, and some that had one.
     limited: [BTreeSet<QueueIdx>; 2],
@@ -106,11 +106,11 @@ enum LoadState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Near {
     until: u64,
-    /// The horizon went back meanwhile: the page does not fit any more.
+    /// Whether the horizon went back meanwhile, so that the page is useless.
     pub(super) void: bool,
 }
 
-/// A page under way.
+/// A page that is loading.
 #[derive(Debug)]
 struct Flight {
     /// The page shows at least everything up to here.
@@ -645,7 +645,7 @@ impl Engine {
         self.rows.slot(row.message.id).is_none() && !self.loading.is_newer(&row.message, as_of)
     }
 
-    /// Tells when the next message is due that is scheduled, once that is known: what is behind the horizon is due later than
+    /// Answers the question for the next due time, once it is known: everything behind the horizon is due later than
     /// everything before it.
     pub(super) fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
         let is_known = |class: Class| {

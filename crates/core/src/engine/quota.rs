@@ -59,7 +59,7 @@ impl Quota {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Resource {
-    /// Unsettled messages.
+    /// Number of unsettled messages.
     Messages = 0,
     /// Their weight in bytes.
     Bytes = 1,
@@ -225,7 +225,7 @@ fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)>
     Ok(())
 }
 
-/// The books of all tenants.
+/// Limits and use of all tenants.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     list: Vec<Tenant>,

@@ -28,8 +28,8 @@ pub enum Reply {
     Settle(Result<Applied<Settled>, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
     Extend(Result<Applied<WallMs>, SettleRefusal>),
-    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`]
-    /// and [`super::Op::Outline`]: the message as it is now (for a cancel: as it was).
+    /// To [`super::Op::Cancel`], [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`] and
+    /// [`super::Op::Outline`]: the present state of the message (for a cancel: the former one).
     Change(Result<Applied<Box<Outline>>, ChangeRefusal>),
     /// To [`super::Op::Get`] and [`super::Op::Peek`].
     View(Option<Box<View>>),
@@ -93,7 +93,7 @@ impl Reply {
         None
     }
 
-    /// Weight of the bodies, keys and headers in it, in bytes.
+    /// Weight of the bodies, keys and headers in the reply, in bytes.
     pub fn weight(&self) -> usize {
         match self {
             Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),
@@ -132,9 +132,10 @@ impl Reply {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Applied<T> {
-    /// What was done.
+    /// The effect.
     pub what: T,
-    /// How safe it is. The engine does not know: its caller says it with [`Reply::reached`] when the answer leaves.
+    /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
+    /// leaves.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub level: Level,
 }
@@ -561,7 +562,7 @@ pub struct Histogram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WheelView {
-    /// Slots of the ring.
+    /// Number of slots of the ring.
     pub slots: usize,
     /// One step of the pointer, in ms.
     pub tick_ms: u64,

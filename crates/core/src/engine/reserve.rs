@@ -23,7 +23,7 @@ use super::schedule::{Schedule, Turn};
 use super::share::Scarce;
 use super::waiters::Waiter;
 
-/// Grants on their way to one consumer, and what their answer waits for.
+/// Grants for one consumer, and the condition of their answer.
 #[derive(Default)]
 struct Batch {
     grants: Vec<Grant>,
@@ -169,7 +169,7 @@ impl Engine {
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
     }
 
-    /// Makes messages ready whose time has come.
+    /// Makes messages ready that are due.
     pub(super) fn fire_due(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
         for _ in 0..self.policy.max_step {
             match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {

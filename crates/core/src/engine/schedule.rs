@@ -65,7 +65,7 @@ impl Schedule {
         }
     }
 
-    /// The next lease that has run out.
+    /// Removes and returns the next lease that has run out.
     pub(super) fn pop_lease(&mut self, now: Now, looks: &mut usize) -> Option<Turn> {
         match self.leases.pop_due_within(now.engine.0, looks) {
             Popped::Entry(e) => Some(Turn::Of(e.value)),
@@ -79,7 +79,7 @@ impl Schedule {
         self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)
     }
 
-    /// When to look again; at the latest when the next entry is due.
+    /// When to check again; at the latest when the next entry is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         let at = self.at.next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
         let after = self.after.next_wakeup().map(EngineMs);

@@ -7,10 +7,10 @@ use crate::time::EngineMs;
 pub(super) struct Share {
     pub(super) demand: Demand,
     pub(super) ends: Option<EngineMs>,
-    /// Under which magnitude it stands among the holders.
+    /// The magnitude under which it is listed among the holders.
     pub(super) magnitude: Option<u32>,
     pub(super) is_busy: bool,
-    /// No page of its backlog is larger: less than that found room last time.
+    /// Largest page of its backlog: less than that found room last time.
     pub(super) page_rows: Option<usize>,
     pub(super) line: Option<(Line, u64)>,
 }
@@ -25,13 +25,13 @@ pub(super) enum Demand {
 /// Backlogs to be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// In demand, low, and with room to be had.
+    /// Queues in demand that are low, and for which there is room.
     Served,
-    /// All others: what is left over is theirs.
+    /// All other queues: they get the rest.
     Idle,
 }
 
-/// What too much of is leased.
+/// The exhausted limit of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scarce {
     Leases,

@@ -4,18 +4,18 @@ use std::fmt;
 
 /// The first byte of a record that puts a message.
 pub(super) const PUT: u8 = 1;
-/// Beside a stage: the message's marks follow.
+/// Added to a stage: the message's marks follow.
 pub(super) const MARKED: u8 = 4;
 
 /// What was read, or why it cannot be.
 pub(super) type Decoded<T> = Result<T, DecodeError>;
 
-/// The bytes are no record: damage that a checksum did not catch, or a format of another version.
+/// Why bytes are no record: damage that a checksum did not detect, or a format of another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
     /// The bytes end in the middle of a field.
     Short,
-    /// A field has a value that this version does not know; its name.
+    /// A field has a value that this version does not know; the name of the field.
     Unknown(&'static str),
 }
 

@@ -182,12 +182,12 @@ impl Ledger {
         self.applied = lsn;
     }
 
-    /// Notes the clocks.
+    /// Records the clocks.
     pub fn note_clock(&mut self, clock: ClockPair) {
         self.clock = Some(clock);
     }
 
-    /// The clocks as noted last.
+    /// The clocks as recorded last.
     pub fn clock(&self) -> Option<ClockPair> {
         self.clock
     }
@@ -207,7 +207,7 @@ impl Ledger {
         &self.due
     }
 
-    /// Unsettled messages.
+    /// Number of unsettled messages.
     pub fn messages(&self) -> u64 {
         self.queues.values().map(|b| b.tally.count()).sum()
     }

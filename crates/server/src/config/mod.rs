@@ -133,7 +133,7 @@ pub enum ConfigError {
     /// The file is not as it should be.
     #[error("{file}, line {line}: {what}")]
     File {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Which line.
         line: usize,

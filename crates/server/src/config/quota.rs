@@ -18,7 +18,7 @@ pub struct QuotaTable {
     pub messages: Option<u64>,
     /// Their weight, in bytes.
     pub bytes: Option<u64>,
-    /// Leases at a time.
+    /// Concurrent leases.
     pub leases: Option<u64>,
     /// Enqueues a second.
     pub enqueues_per_second: Option<u64>,

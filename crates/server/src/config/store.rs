@@ -56,7 +56,7 @@ pub enum RedisCreate {
     Never,
 }
 
-/// What a change is waited for.
+/// What an answer to a change waits for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisWaitFor {

@@ -66,15 +66,15 @@ impl Listener {
         Listener { tls, ..self }
     }
 
-    /// Where it listens; the real port if port 0 was asked for.
+    /// The address of the listener; the real port if port 0 was configured.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// [`io::Error`] when the system does not return it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// What stops it.
+    /// The handle that stops it.
     pub fn stopper(&self) -> Stop {
         self.stopper.clone()
     }

@@ -165,7 +165,7 @@ impl Syncer {
         state.synced.writes >= state.written.writes
     }
 
-    /// The highest LSN that was written.
+    /// The highest written LSN.
     pub(crate) fn written(&self) -> Lsn {
         lock(&self.state).written.lsn
     }

@@ -23,7 +23,7 @@ pub(crate) struct JournalWriter {
     active: Active,
     /// What waits for the next segment; then nothing is written to this one any more.
     turn: Option<Turn>,
-    /// The frame that is being made, kept for its memory.
+    /// The buffer of the present frame, kept to reuse its memory.
     buffer: Writer,
     /// The end of each record of the last group in it.
     ends: Vec<usize>,
@@ -194,7 +194,7 @@ impl JournalWriter {
         }
     }
 
-    /// Notes the clocks, and how far the journal is durable, if the journal rests and this is news.
+    /// Records the clocks, and how far the journal is durable, if no group is being written and this is news.
     pub(crate) fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         let rests = self
             .last_group

@@ -35,7 +35,7 @@ impl Crowds {
         self.0.clear();
     }
 
-    /// Bytes in memory, roughly.
+    /// Approximate size in memory, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.0.values().map(|crowd| 128 + crowd.key.len() + 12 * (crowd.dead.len() + crowd.alive.len())).sum()
     }

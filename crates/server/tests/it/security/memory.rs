@@ -17,7 +17,7 @@ use crate::process::Process;
 const BODY: usize = 250_000;
 /// Messages: together they weigh far more than any budget below.
 const MESSAGES: usize = 1_600;
-/// Messages of one request.
+/// Number of messages of one request.
 const TOGETHER: usize = 60;
 /// The journal's budget, `--journal-bytes`: small, so that it is no large part of a peak.
 const JOURNAL: u64 = 32 * MIB;
