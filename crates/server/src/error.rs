@@ -10,11 +10,14 @@ use duewheel::core::engine::{
 };
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Serialize;
 
-use crate::json::Json;
+use crate::json::{IdText, written};
+use crate::schema::ResourceSchema;
 
 /// What went wrong, in one stable word. Codes are never renamed or reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorCode {
     /// Something about the request is not as documented.
     BadRequest,
@@ -137,6 +140,51 @@ impl ErrorCode {
         }
     }
 
+    /// What it means, in one sentence.
+    pub fn summary(self) -> &'static str {
+        match self {
+            ErrorCode::BadRequest => "Something about the request is not as documented; `field` names it.",
+            ErrorCode::Unauthorized => "The token is missing or not valid.",
+            ErrorCode::Forbidden => "The token does not allow this call.",
+            ErrorCode::CrossOrigin => {
+                "The call comes from a web page of another origin, or names a host that is not this server."
+            }
+            ErrorCode::NotFound => "There is nothing at this path.",
+            ErrorCode::MessageNotFound => {
+                "Nothing is pending under this id or key: it was delivered, cancelled, or never there."
+            }
+            ErrorCode::MethodNotAllowed => "The path does not have this method.",
+            ErrorCode::RequestTimeout => "The body of the request did not arrive in time.",
+            ErrorCode::KeyExists => "Another message has this key.",
+            ErrorCode::Leased => "A consumer has the message.",
+            ErrorCode::Dead => "The message is dead.",
+            ErrorCode::NotDead => "The message is not dead.",
+            ErrorCode::LeaseLost => {
+                "The lease is over: the message was settled, or somebody else has it or had it since."
+            }
+            ErrorCode::GenerationMismatch => "The message was changed meanwhile.",
+            ErrorCode::DedupeMismatch => "The `dedupe_id` was used for another content in this queue.",
+            ErrorCode::Paused => "The queue is paused.",
+            ErrorCode::BodyTooLarge => {
+                "The request, or the body of a message in it, has more bytes than it may have."
+            }
+            ErrorCode::UnsupportedMediaType => {
+                "The body of the request is neither JSON nor NDJSON, or is encoded."
+            }
+            ErrorCode::InThePast => "The due time has passed.",
+            ErrorCode::HeadersTooLarge => "The request has too many bytes of headers.",
+            ErrorCode::Overloaded => "A limit of the server is reached, or its store is behind.",
+            ErrorCode::OverQuota => "The quota of this queue is used up.",
+            ErrorCode::Internal => "A bug in duewheel.",
+            ErrorCode::Draining => "The server accepts nothing new because it is about to stop.",
+            ErrorCode::StorageUnavailable => {
+                "The store does not work; `outcome` says whether the request may have been applied."
+            }
+            ErrorCode::Unknown => "Nobody knows whether this line was applied.",
+            ErrorCode::DiskFull => "The disk has no room for new or changed messages.",
+        }
+    }
+
     /// The HTTP status it goes with.
     pub fn status(self) -> StatusCode {
         match self {
@@ -200,7 +248,7 @@ impl ErrorCode {
     }
 
     /// Whether a client may hope that the same request succeeds a little later; it is then told to wait.
-    fn is_passing(self) -> bool {
+    pub(crate) fn is_passing(self) -> bool {
         matches!(
             self,
             ErrorCode::Overloaded
@@ -210,6 +258,19 @@ impl ErrorCode {
                 | ErrorCode::Unknown
                 | ErrorCode::DiskFull
         )
+    }
+}
+
+impl JsonSchema for ErrorCode {
+    fn schema_name() -> Cow<'static, str> {
+        "Code".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string", "examples": ErrorCode::ALL.map(ErrorCode::as_str),
+            "description": "What went wrong, in one stable word. Later versions may have more words than the examples; \
+                docs/errors.md has a paragraph for each.",
+        })
     }
 }
 
@@ -397,14 +458,6 @@ impl Problem {
         }
     }
 
-    /// Writes it as a line of a batch has it: no `title`, no `type`.
-    pub(crate) fn write_line(&self, out: &mut Json) {
-        out.number("status", u64::from(self.code.status().as_u16()));
-        out.plain("code", self.code.as_str());
-        out.text("detail", &self.detail);
-        self.write_extra(out);
-    }
-
     /// When another try may be worth it, in whole seconds.
     fn retry_after_s(&self) -> u64 {
         match &self.extra {
@@ -412,26 +465,103 @@ impl Problem {
             Extra::None | Extra::Existing(_) | Extra::Generation(_) | Extra::Outcome(_) => 1,
         }
     }
+}
 
-    fn write_extra(&self, out: &mut Json) {
-        if let Some(field) = &self.field {
-            out.text("field", field);
-        }
-        match &self.extra {
+/// A problem as one of many results has it.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct ItemProblem<'a> {
+    /// The status that the single call would have had.
+    status: u16,
+    #[schemars(with = "ErrorCode")]
+    code: &'static str,
+    /// What went wrong, for people.
+    detail: &'a str,
+    /// The field, path part or query parameter that is meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    /// The message that is in the way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existing_id: Option<IdText>,
+    /// The generation of the message as it is now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    generation: Option<u32>,
+    /// Whether the request may have been applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<OutcomeWord>,
+    /// With `over_quota`: the prefix of the quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ResourceSchema>")]
+    resource: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used: Option<u64>,
+    /// When the same request may be accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+/// Whether a request that failed may have been applied.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Outcome")]
+enum OutcomeWord {
+    Unknown,
+    NotApplied,
+}
+
+impl<'a> ItemProblem<'a> {
+    pub(crate) fn of(problem: &'a Problem) -> Self {
+        let mut item = ItemProblem {
+            status: problem.code.status().as_u16(),
+            code: problem.code.as_str(),
+            detail: &problem.detail,
+            field: problem.field.as_deref(),
+            existing_id: None,
+            generation: None,
+            outcome: None,
+            quota: None,
+            resource: None,
+            limit: None,
+            used: None,
+            retry_after_ms: None,
+        };
+        match &problem.extra {
             Extra::None => {}
-            Extra::Existing(id) => out.id("existing_id", *id),
-            Extra::Generation(generation) => out.number("generation", u64::from(*generation)),
-            Extra::Outcome(Outcome::Unknown) => out.plain("outcome", "unknown"),
-            Extra::Outcome(Outcome::NotApplied) => out.plain("outcome", "not_applied"),
+            Extra::Existing(id) => item.existing_id = Some(IdText(*id)),
+            Extra::Generation(generation) => item.generation = Some(*generation),
+            Extra::Outcome(Outcome::Unknown) => item.outcome = Some(OutcomeWord::Unknown),
+            Extra::Outcome(Outcome::NotApplied) => item.outcome = Some(OutcomeWord::NotApplied),
             Extra::OverQuota(over) => {
-                out.text("quota", &over.quota);
-                out.plain("resource", over.resource.as_str());
-                out.number("limit", over.limit);
-                out.number("used", over.used);
-                if let Some(ms) = over.retry_ms {
-                    out.number("retry_after_ms", ms);
-                }
+                item.quota = Some(&over.quota);
+                item.resource = Some(over.resource.as_str());
+                item.limit = Some(over.limit);
+                item.used = Some(over.used);
+                item.retry_after_ms = over.retry_ms;
             }
+        }
+        item
+    }
+}
+
+/// A request that was refused or has failed, by RFC 9457.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Problem")]
+pub(crate) struct ProblemAnswer<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    #[serde(flatten)]
+    item: ItemProblem<'a>,
+}
+
+impl<'a> ProblemAnswer<'a> {
+    pub(crate) fn of(problem: &'a Problem) -> Self {
+        ProblemAnswer {
+            r#type: "about:blank",
+            title: problem.code.status().canonical_reason().unwrap_or("Error"),
+            item: ItemProblem::of(problem),
         }
     }
 }
@@ -456,16 +586,8 @@ impl From<CallError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.code.status();
-        let mut json = Json::with_capacity(256);
-        json.open();
-        json.plain("type", "about:blank");
-        json.plain("title", status.canonical_reason().unwrap_or("Error"));
-        json.number("status", u64::from(status.as_u16()));
-        json.plain("code", self.code.as_str());
-        json.text("detail", &self.detail);
-        self.write_extra(&mut json);
-        json.close();
-        let mut response = (status, json.into_bytes()).into_response();
+        let json = written(256, &ProblemAnswer::of(&self));
+        let mut response = (status, json).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.code.is_passing() {

@@ -1,194 +1,123 @@
-//! JSON out: one buffer, written front to back.
+//! JSON out: the small values of answers, and one buffer for each answer.
 
-use bytes::Bytes;
-use duewheel::core::{MessageId, WallMs};
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use duewheel::core::{LeaseToken, MessageId, WallMs};
+use serde::{Serialize, Serializer};
 
-use crate::decimal::digits;
 use crate::rfc3339;
+use crate::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema, same_schema};
 
-/// Writes JSON objects into one buffer. The caller opens and closes; commas are written here.
-#[derive(Debug, Default)]
-pub(crate) struct Json {
-    out: Vec<u8>,
+/// One value, written into a buffer that has room for `capacity` bytes to begin with.
+pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(capacity);
+    write(&mut out, value);
+    out
 }
 
-impl Json {
-    pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Json { out: Vec::with_capacity(bytes) }
-    }
+/// Appends one value.
+pub(crate) fn write(out: &mut Vec<u8>, value: &impl Serialize) {
+    // A vector takes every byte, and no answer has a key that is no string.
+    let _ = serde_json::to_writer(out, value);
+}
 
-    pub(crate) fn into_bytes(self) -> Bytes {
-        self.out.into()
-    }
+/// An id: a decimal string, because a JSON number is a double in too many languages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdText(pub(crate) MessageId);
 
-    /// Bytes so far.
-    pub(crate) fn len(&self) -> usize {
-        self.out.len()
+impl Serialize for IdText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(itoa::Buffer::new().format(self.0.0))
     }
+}
 
-    fn comma(&mut self) {
-        if !matches!(self.out.last(), None | Some(b'{' | b'[' | b'\n')) {
-            self.out.push(b',');
+/// An instant by RFC 3339.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InstantText(pub(crate) WallMs);
+
+impl Serialize for InstantText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&String::from_utf8_lossy(&rfc3339::text(self.0)))
+    }
+}
+
+/// A lease token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenText(pub(crate) LeaseToken);
+
+impl Serialize for TokenText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&self.0)
+    }
+}
+
+/// A number that is counted in thousandths.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Thousandths(pub(crate) u64);
+
+impl Serialize for Thousandths {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_multiple_of(1_000) {
+            return s.serialize_u64(self.0 / 1_000);
+        }
+        // Rates are far below 2^53 thousandths: the shortest digits of the quotient are the decimal fraction.
+        #[allow(clippy::cast_precision_loss, reason = "as said above")]
+        s.serialize_f64(self.0 as f64 / 1_000.0)
+    }
+}
+
+/// Bytes in base64.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base64Text<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Base64Text<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&Base64Display::new(self.0, &STANDARD))
+    }
+}
+
+/// Names and values, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeaderPairs<'a>(pub(crate) &'a [(Box<str>, Box<str>)]);
+
+impl Serialize for HeaderPairs<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// A list whose elements are made while they are written, one after the other.
+#[derive(Debug)]
+pub(crate) enum Elements<'a, S, T> {
+    /// Elements, and what makes one of them out of what is there.
+    Of(&'a [S], fn(&'a S) -> T),
+    /// Elements that are made already.
+    Made(Vec<T>),
+}
+
+impl<'a, S, T> Elements<'a, S, T> {
+    pub(crate) fn new(items: &'a [S], make: fn(&'a S) -> T) -> Self {
+        Elements::Of(items, make)
+    }
+}
+
+impl<S, T: Serialize> Serialize for Elements<'_, S, T> {
+    fn serialize<Z: Serializer>(&self, s: Z) -> Result<Z::Ok, Z::Error> {
+        match self {
+            Elements::Of(items, make) => s.collect_seq(items.iter().map(make)),
+            Elements::Made(items) => s.collect_seq(items),
         }
     }
+}
 
-    fn name(&mut self, name: &'static str) {
-        self.comma();
-        self.out.push(b'"');
-        self.out.extend_from_slice(name.as_bytes());
-        self.out.extend_from_slice(b"\":");
-    }
-
-    /// Starts an object as the next element.
-    pub(crate) fn open(&mut self) {
-        self.comma();
-        self.out.push(b'{');
-    }
-
-    /// Starts an object as a member.
-    pub(crate) fn open_member(&mut self, name: &'static str) {
-        self.name(name);
-        self.out.push(b'{');
-    }
-
-    pub(crate) fn close(&mut self) {
-        self.out.push(b'}');
-    }
-
-    /// Ends a line of NDJSON.
-    pub(crate) fn newline(&mut self) {
-        self.out.push(b'\n');
-    }
-
-    /// Starts an array as a member.
-    pub(crate) fn open_list(&mut self, name: &'static str) {
-        self.name(name);
-        self.out.push(b'[');
-    }
-
-    pub(crate) fn close_list(&mut self) {
-        self.out.push(b']');
-    }
-
-    /// A string of ours that needs no escapes.
-    pub(crate) fn plain(&mut self, name: &'static str, value: &'static str) {
-        self.name(name);
-        self.quoted(value.as_bytes());
-    }
-
-    /// Any string.
-    pub(crate) fn text(&mut self, name: &'static str, value: &str) {
-        self.name(name);
-        self.escaped(value);
-    }
-
-    pub(crate) fn text_or_null(&mut self, name: &'static str, value: Option<&str>) {
-        match value {
-            Some(value) => self.text(name, value),
-            None => self.null(name),
-        }
-    }
-
-    /// A member whose name comes from outside.
-    pub(crate) fn text_member(&mut self, name: &str, value: &str) {
-        self.comma();
-        self.escaped(name);
-        self.out.push(b':');
-        self.escaped(value);
-    }
-
-    pub(crate) fn null(&mut self, name: &'static str) {
-        self.name(name);
-        self.out.extend_from_slice(b"null");
-    }
-
-    pub(crate) fn number(&mut self, name: &'static str, value: u64) {
-        self.name(name);
-        self.digits(value);
-    }
-
-    pub(crate) fn number_or_null(&mut self, name: &'static str, value: Option<u64>) {
-        match value {
-            Some(value) => self.number(name, value),
-            None => self.null(name),
-        }
-    }
-
-    /// A number given in thousandths, written with up to three decimals.
-    pub(crate) fn thousandths(&mut self, name: &'static str, value: u64) {
-        self.name(name);
-        self.digits(value / 1_000);
-        if !value.is_multiple_of(1_000) {
-            let text = format!(".{:03}", value % 1_000);
-            self.out.extend_from_slice(text.trim_end_matches('0').as_bytes());
-        }
-    }
-
-    pub(crate) fn truth(&mut self, name: &'static str, value: bool) {
-        self.name(name);
-        self.out.extend_from_slice(if value { b"true" } else { b"false" });
-    }
-
-    /// An id: a decimal string, because a JSON number is a double in too many languages.
-    pub(crate) fn id(&mut self, name: &'static str, id: MessageId) {
-        self.name(name);
-        self.out.push(b'"');
-        self.digits(id.0);
-        self.out.push(b'"');
-    }
-
-    pub(crate) fn instant(&mut self, name: &'static str, t: WallMs) {
-        self.name(name);
-        self.quoted(&rfc3339::text(t));
-    }
-
-    pub(crate) fn instant_or_null(&mut self, name: &'static str, t: Option<WallMs>) {
-        match t {
-            Some(t) => self.instant(name, t),
-            None => self.null(name),
-        }
-    }
-
-    /// Any value that serde can write.
-    pub(crate) fn shown(&mut self, name: &'static str, value: &impl std::fmt::Display) {
-        self.name(name);
-        self.escaped(&value.to_string());
-    }
-
-    /// `body` when it is text, else `body_base64`.
-    pub(crate) fn body(&mut self, body: &[u8]) {
-        match std::str::from_utf8(body) {
-            Ok(text) => self.text("body", text),
-            Err(_) => {
-                use base64::Engine as _;
-                self.name("body_base64");
-                self.out.push(b'"');
-                let from = self.out.len();
-                // Padded base64 is four bytes for each three begun.
-                self.out.resize(from + body.len().div_ceil(3) * 4, 0);
-                let written = base64::engine::general_purpose::STANDARD
-                    .encode_slice(body, &mut self.out[from..])
-                    .unwrap_or(0);
-                self.out.truncate(from + written);
-                self.out.push(b'"');
-            }
-        }
-    }
-
-    fn quoted(&mut self, bytes: &[u8]) {
-        self.out.push(b'"');
-        self.out.extend_from_slice(bytes);
-        self.out.push(b'"');
-    }
-
-    fn escaped(&mut self, value: &str) {
-        // Writing a string into a vector cannot fail.
-        let _ = serde_json::to_writer(&mut self.out, value);
-    }
-
-    fn digits(&mut self, n: u64) {
-        digits(&mut self.out, n);
-    }
+same_schema! {
+    impl[] IdText as IdSchema;
+    impl[] InstantText as InstantSchema;
+    impl[] TokenText as TokenSchema;
+    impl[] Thousandths as f64;
+    impl['a] Base64Text<'a> as Base64Schema;
+    impl['a] HeaderPairs<'a> as HeadersSchema;
+    impl['a, S, T: schemars::JsonSchema] Elements<'a, S, T> as Vec<T>;
 }
 
 #[cfg(test)]
@@ -196,39 +125,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_json() {
-        let mut json = Json::default();
-        json.open();
-        json.id("id", MessageId(u64::MAX));
-        json.text("key", "a\"b\\c\n\u{1}ü");
-        json.number("zero", 0);
-        json.thousandths("rate", 12_340);
-        json.thousandths("whole", 2_000);
-        json.open_list("list");
-        json.open();
-        json.body(b"\xff\x00");
-        json.close();
-        json.open();
-        json.body("text ✓".as_bytes());
-        json.close();
-        json.close_list();
-        json.open_member("headers");
-        json.text_member("x-\"y", "1");
-        json.text_member("b", "2");
-        json.close();
-        json.instant("at", WallMs(1));
-        json.truth("yes", true);
-        json.null("nothing");
-        json.close();
-        let value: serde_json::Value = serde_json::from_slice(&json.into_bytes()).unwrap();
-        assert_eq!(
-            value,
-            serde_json::json!({
-                "id": "18446744073709551615", "key": "a\"b\\c\n\u{1}ü", "zero": 0, "rate": 12.34, "whole": 2,
-                "list": [{"body_base64": "/wA="}, {"body": "text ✓"}],
-                "headers": {"x-\"y": "1", "b": "2"},
-                "at": "1970-01-01T00:00:00.001Z", "yes": true, "nothing": null,
-            })
-        );
+    fn small_values_are_written_as_documented() {
+        assert_eq!(shown(&IdText(MessageId(u64::MAX))), "\"18446744073709551615\"");
+        assert_eq!(shown(&InstantText(WallMs(1))), "\"1970-01-01T00:00:00.001Z\"");
+        for (thousandths, text) in
+            [(0, "0"), (2_000, "2"), (12_340, "12.34"), (1, "0.001"), (999_999, "999.999")]
+        {
+            assert_eq!(shown(&Thousandths(thousandths)), text);
+        }
+        assert_eq!(shown(&Base64Text(b"\xff\x00")), "\"/wA=\"");
+        let headers: [(Box<str>, Box<str>); 2] = [("x-\"y".into(), "1".into()), ("b".into(), "2".into())];
+        assert_eq!(shown(&HeaderPairs(&headers)), r#"{"x-\"y":"1","b":"2"}"#);
+        assert_eq!(shown(&Elements::new(&[1u8, 2], |n| n + 1)), "[2,3]");
+    }
+
+    fn shown(value: &impl Serialize) -> String {
+        String::from_utf8(written(0, value)).unwrap()
     }
 }

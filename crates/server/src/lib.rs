@@ -10,7 +10,6 @@ pub mod bug;
 mod claim;
 pub mod cli;
 pub mod config;
-mod decimal;
 pub mod drain;
 pub mod error;
 #[cfg(feature = "fuzzing")]
@@ -22,6 +21,7 @@ mod peer_files;
 mod private;
 mod reload;
 pub mod rfc3339;
+mod schema;
 pub mod serve;
 mod signals;
 pub mod span;

@@ -12,28 +12,16 @@ const BEHIND: u8 = b';';
 
 /// Appends a number.
 pub(crate) fn push(out: &mut Vec<u8>, n: u64) {
-    let (digits, from) = decimal(n);
-    let count = u8::try_from(digits.len() - from).unwrap_or(20);
+    let mut buffer = itoa::Buffer::new();
+    let digits = buffer.format(n).as_bytes();
+    let count = u8::try_from(digits.len()).unwrap_or(20);
     out.push(b'a' + count - 1);
-    out.extend_from_slice(&digits[from..]);
+    out.extend_from_slice(digits);
 }
 
 /// Appends a number in plain decimal form.
 pub(crate) fn push_decimal(out: &mut Vec<u8>, n: u64) {
-    let (digits, from) = decimal(n);
-    out.extend_from_slice(&digits[from..]);
-}
-
-fn decimal(mut n: u64) -> ([u8; 20], usize) {
-    let (mut digits, mut from) = ([b'0'; 20], 20);
-    loop {
-        from -= 1;
-        digits[from] = b'0' + u8::try_from(n % 10).unwrap_or(0);
-        n /= 10;
-        if n == 0 {
-            return (digits, from);
-        }
-    }
+    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
 
 /// Reads a number at the start of a text; returns it and the rest.

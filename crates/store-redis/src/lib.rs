@@ -19,6 +19,7 @@ mod mark;
 mod memory;
 mod open;
 mod options;
+mod percent;
 mod plan;
 mod reign;
 mod remembered;

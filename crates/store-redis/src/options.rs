@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::percent;
 use crate::remembered::Remembered;
 use crate::span::Reading;
 
@@ -373,21 +374,9 @@ fn host(text: &str) -> Result<(String, u16), BadOption> {
 }
 
 fn decoded(field: &'static str, text: &str) -> Result<String, BadOption> {
-    let bad = || BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8");
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&b, behind)) = rest.split_first() {
-        rest = behind;
-        if b != b'%' {
-            out.push(b);
-            continue;
-        }
-        let (digits, behind) = rest.split_at_checked(2).ok_or_else(bad)?;
-        let digits = std::str::from_utf8(digits).ok().filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
-        out.push(digits.and_then(|d| u8::from_str_radix(d, 16).ok()).ok_or_else(bad)?);
-        rest = behind;
-    }
-    String::from_utf8(out).map_err(|_| bad())
+    percent::decode(text).ok_or_else(|| {
+        BadOption::new(field, "% must be followed by two hexadecimal digits, and all be UTF-8")
+    })
 }
 
 fn read(field: &'static str, file: &Path) -> Result<Vec<u8>, BadOption> {

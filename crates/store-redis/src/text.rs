@@ -16,7 +16,7 @@ use duewheel_core::record::{Created, DedupeRow};
 use duewheel_core::time::{Due, EngineMs, WallMs};
 use duewheel_core::{Key, QueueName};
 
-use crate::lex;
+use crate::{lex, percent};
 
 /// The name of the word that could not be read.
 pub(crate) type Bad = &'static str;
@@ -86,23 +86,7 @@ pub(crate) fn escape(out: &mut Vec<u8>, text: &str) {
 }
 
 fn unescape(text: &str, what: Bad) -> Read<String> {
-    if !text.contains('%') {
-        return Ok(text.into());
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&b, behind)) = rest.split_first() {
-        rest = behind;
-        if b != b'%' {
-            out.push(b);
-            continue;
-        }
-        let (digits, behind) = rest.split_at_checked(2).ok_or(what)?;
-        let digits = std::str::from_utf8(digits).map_err(|_| what)?;
-        out.push(u8::from_str_radix(digits, 16).map_err(|_| what)?);
-        rest = behind;
-    }
-    String::from_utf8(out).map_err(|_| what)
+    percent::decode(text).ok_or(what)
 }
 
 /// The words of a text, in order.

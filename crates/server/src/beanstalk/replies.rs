@@ -6,7 +6,6 @@ use duewheel::core::message::Message;
 use duewheel::{CallError, Outcome};
 
 use super::answer::Answer;
-use crate::decimal::digits;
 use crate::error::{ErrorCode, Problem};
 
 /// The reply to a session whose lease is not, or no longer, the message's.
@@ -79,4 +78,9 @@ pub(super) fn block(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
     out.extend_from_slice(text.as_bytes());
     out.extend_from_slice(b"\r\n");
+}
+
+/// A number in decimal digits.
+fn digits(out: &mut Vec<u8>, n: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }

@@ -1,7 +1,6 @@
 //! The settings of `duewheel serve`, in layers: flags win over the environment, it over the file, it over the defaults.
 //!
-//! One struct names every option once: it is what clap reads flags and `DUEWHEEL_<OPTION>` into, and what the TOML file
-//! holds.
+//! [`Options`] names every option once; [`Settings`] are what counts after all layers.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -9,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use duewheel::core::engine::Quota;
 use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{Durability, Policy};
 use serde::{Deserialize, Serialize};
 
-use crate::auth::{Hosts, Prefixes};
-use crate::beanstalk::{self, SocketMode};
+use crate::auth::Hosts;
+use crate::beanstalk;
 use crate::http::Limits;
 use crate::span::Span;
 use crate::tls;
@@ -26,11 +25,13 @@ mod beanstalk_settings;
 mod exposure;
 #[cfg(test)]
 mod listener_tests;
+mod options;
 mod quota;
 mod store;
 
 pub use beanstalk_settings::BeanstalkSettings;
 pub use exposure::{Endpoint, Insecure};
+pub use options::Options;
 pub use quota::{QuotaTable, read_quotas};
 pub use store::{PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Secret, StoreChoice};
 
@@ -43,171 +44,6 @@ const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
 const OF_SEGMENT: u64 = 2 * 4096;
 /// Fewer messages in memory are a page a time.
 const MIN_MEMORY_MESSAGES: usize = 100;
-
-/// The options of `duewheel serve`. What is not given in one layer comes from the next.
-#[derive(Args, Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Options {
-    /// Folder for the data; made if it is not there [default: ./duewheel-data]
-    #[arg(long, env = "DUEWHEEL_DATA", value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Where to listen for HTTP, or `off` [default: 127.0.0.1:7788]
-    #[arg(long, env = "DUEWHEEL_HTTP", value_name = "ADDR")]
-    pub http: Option<Listen>,
-    /// Where to listen for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300; with --tokens off]
-    #[arg(long, env = "DUEWHEEL_BEANSTALK", value_name = "ADDR|unix:PATH")]
-    pub beanstalk: Option<Listen>,
-    /// How the names of the queues begin that clients of beanstalkd's protocol may use [default: all queues]
-    #[arg(long, env = "DUEWHEEL_BEANSTALK_QUEUES", value_name = "PREFIX,...")]
-    pub beanstalk_queues: Option<Prefixes>,
-    /// Speak beanstalkd's protocol over TLS, with --tls-cert, to clients with a certificate of this authority, in PEM
-    #[arg(long, env = "DUEWHEEL_BEANSTALK_CLIENT_CA", value_name = "FILE")]
-    pub beanstalk_client_ca: Option<PathBuf>,
-    /// The rights of the file of `--beanstalk unix:PATH`, octal [default: 600]
-    #[arg(long, env = "DUEWHEEL_BEANSTALK_SOCKET_MODE", value_name = "MODE")]
-    pub beanstalk_socket_mode: Option<SocketMode>,
-    /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it counts for HTTP, too [default: 65535]
-    #[arg(long, env = "DUEWHEEL_BEANSTALK_MAX_JOB_SIZE", value_name = "N")]
-    pub beanstalk_max_job_size: Option<usize>,
-    /// Which store keeps the messages: `log`, the one in the data folder; `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`; or
-    /// `redis-cluster://HOST[:PORT],...`; with TLS `rediss://` and `rediss-cluster://` [default: log]
-    #[arg(long, env = "DUEWHEEL_STORE", value_name = "URL", hide_env_values = true)]
-    pub store: Option<Secret>,
-    /// The user at Redis, if not in the URL
-    #[arg(long, env = "DUEWHEEL_REDIS_USER", value_name = "NAME")]
-    pub redis_user: Option<String>,
-    /// The password at Redis, if not in the URL; better in the environment or the file than in a flag, which others can see
-    #[arg(long, env = "DUEWHEEL_REDIS_PASSWORD", value_name = "PASSWORD", hide_env_values = true)]
-    pub redis_password: Option<Secret>,
-    /// What the names of all keys in Redis begin with [default: duewheel]
-    #[arg(long, env = "DUEWHEEL_REDIS_PREFIX", value_name = "PREFIX")]
-    pub redis_prefix: Option<String>,
-    /// How many replicas of Redis must have a change before it is answered [default: 0]
-    #[arg(long, env = "DUEWHEEL_REDIS_WAIT", value_name = "N")]
-    pub redis_wait: Option<u32>,
-    /// What is waited for: that replicas have received a change, or that Redis and they have synced it to their append-only
-    /// files, which needs Redis 7.2 or later [default: received]
-    #[arg(long, env = "DUEWHEEL_REDIS_WAIT_FOR", value_name = "WHAT")]
-    pub redis_wait_for: Option<RedisWaitFor>,
-    /// Accept a Redis with `appendonly no`: what it was told since its last snapshot is lost when it restarts
-    #[arg(long, env = "DUEWHEEL_REDIS_WITHOUT_AOF", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-    pub redis_without_aof: Option<bool>,
-    /// Whether a cluster is made in a Redis where none is: always, or never, so that a Redis that has lost its data is
-    /// not taken for a new one. `duewheel cluster reset` makes one then [default: always]
-    #[arg(long, env = "DUEWHEEL_REDIS_CREATE", value_name = "WHEN")]
-    pub redis_create: Option<RedisCreate>,
-    /// How long a start waits for a Redis that is not there [default: 60s]
-    #[arg(long, env = "DUEWHEEL_REDIS_START_TIMEOUT", value_name = "TIME")]
-    pub redis_start_timeout: Option<Span>,
-    /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts
-    #[arg(long, env = "DUEWHEEL_REDIS_CA", value_name = "FILE")]
-    pub redis_ca: Option<PathBuf>,
-    /// The certificate that is shown to Redis, in PEM, where it asks its clients for one (`tls-auth-clients`)
-    #[arg(long, env = "DUEWHEEL_REDIS_CERT", value_name = "FILE")]
-    pub redis_cert: Option<PathBuf>,
-    /// The private key of --redis-cert, in PEM
-    #[arg(long, env = "DUEWHEEL_REDIS_KEY", value_name = "FILE")]
-    pub redis_key: Option<PathBuf>,
-    /// The name of this node among those that share a Redis [default: duewheel]
-    #[arg(long, env = "DUEWHEEL_NODE", value_name = "NAME")]
-    pub node: Option<String>,
-    /// Where the other nodes reach this one; without it the node is alone
-    #[arg(long, env = "DUEWHEEL_ADVERTISE", value_name = "ADDR")]
-    pub advertise: Option<String>,
-    /// The certificate that is shown to other nodes, in PEM; without it each node draws a key, which the cluster's
-    /// secret vouches for
-    #[arg(long, env = "DUEWHEEL_PEER_CERT", value_name = "FILE")]
-    pub peer_cert: Option<PathBuf>,
-    /// The private key of --peer-cert, in PEM
-    #[arg(long, env = "DUEWHEEL_PEER_KEY", value_name = "FILE")]
-    pub peer_key: Option<PathBuf>,
-    /// The authority that the certificates of all nodes are from, in PEM
-    #[arg(long, env = "DUEWHEEL_PEER_CA", value_name = "FILE")]
-    pub peer_ca: Option<PathBuf>,
-    /// Where to listen for the other nodes [default: the address of --advertise]
-    #[arg(long, env = "DUEWHEEL_PEER_LISTEN", value_name = "ADDR")]
-    pub peer_listen: Option<String>,
-    /// Into how many shards the messages of a new cluster are split, for ever [default: 1; with --advertise 16]
-    #[arg(long, env = "DUEWHEEL_SHARDS", value_name = "N")]
-    pub shards: Option<u32>,
-    /// How long a shard stays with a node that is not heard of; from 1s to 60s [default: 5s]
-    #[arg(long, env = "DUEWHEEL_SHARD_LEASE", value_name = "TIME")]
-    pub shard_lease: Option<Span>,
-    /// How long a node that comes must stay before others give shards up to it [default: 10s]
-    #[arg(long, env = "DUEWHEEL_SETTLE_DELAY", value_name = "TIME")]
-    pub settle_delay: Option<Span>,
-    /// What an answer means: on the disk, handed to the system, or in memory [default: fsync]
-    #[arg(long, env = "DUEWHEEL_DURABILITY", value_name = "LEVEL")]
-    pub durability: Option<Level>,
-    /// Bytes of recent changes kept in memory and in the journal, which a start reads again; from 1048576 up, and the
-    /// number of records in proportion [default: 268435456]
-    #[arg(long, env = "DUEWHEEL_JOURNAL_BYTES", value_name = "N")]
-    pub journal_bytes: Option<u64>,
-    /// Messages kept in memory because they are due soon or ready; all others lie on the disk alone; from 100 up
-    /// [default: 400000]
-    #[arg(long, env = "DUEWHEEL_MEMORY_MESSAGES", value_name = "N")]
-    pub memory_messages: Option<usize>,
-    /// A TOML file of tokens, made by `duewheel token new`: HTTP asks each request for one; read again when it changes, and on
-    /// SIGHUP
-    #[arg(long, env = "DUEWHEEL_TOKENS", value_name = "FILE")]
-    pub tokens: Option<PathBuf>,
-    /// The certificate for HTTPS, in PEM, with those that lead to its authority; read again as --tokens
-    #[arg(long, env = "DUEWHEEL_TLS_CERT", value_name = "FILE")]
-    pub tls_cert: Option<PathBuf>,
-    /// The private key of --tls-cert, in PEM; read again as --tokens
-    #[arg(long, env = "DUEWHEEL_TLS_KEY", value_name = "FILE")]
-    pub tls_key: Option<PathBuf>,
-    /// Names by which HTTP clients may call a server without tokens, beside addresses, localhost and names without a dot
-    #[arg(long, env = "DUEWHEEL_HOSTS", value_name = "NAME,...")]
-    pub hosts: Option<Hosts>,
-    /// Which listeners, out of http, peer and beanstalk, may be on addresses that other machines reach, although nothing asks
-    /// them who they are or hides what they say [default: none]
-    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "LISTENER,...", num_args = 0..=1, default_missing_value = "true")]
-    pub insecure: Option<Insecure>,
-    /// The folder below which backups go: the server makes them there, and nowhere else. Without it a backup needs a folder
-    /// that its user has made for it
-    #[arg(long, env = "DUEWHEEL_BACKUP_ROOT", value_name = "DIR")]
-    pub backup_root: Option<PathBuf>,
-    /// Between the signal to stop, from which on /readyz says no, and the drain [default: 0s]
-    #[arg(long, env = "DUEWHEEL_DRAIN_DELAY", value_name = "TIME")]
-    pub drain_delay: Option<Span>,
-    /// For running requests when told to stop [default: 10s]
-    #[arg(long, env = "DUEWHEEL_DRAIN_TIMEOUT", value_name = "TIME")]
-    pub drain_timeout: Option<Span>,
-    /// Which log lines to write: error, warn, info, debug, trace [default: info]
-    #[arg(long, env = "DUEWHEEL_LOG", value_name = "FILTER")]
-    pub log: Option<String>,
-    /// How to write log lines [default: text]
-    #[arg(long, env = "DUEWHEEL_LOG_FORMAT", value_name = "FORMAT")]
-    pub log_format: Option<LogFormat>,
-    /// Slots of the ring [default: 3600]
-    #[arg(long, env = "DUEWHEEL_WHEEL_SLOTS", value_name = "N")]
-    pub wheel_slots: Option<usize>,
-    /// One step of the ring's pointer; precision is a millisecond whatever it is [default: 1s]
-    #[arg(long, env = "DUEWHEEL_WHEEL_TICK", value_name = "TIME")]
-    pub wheel_tick: Option<Span>,
-    /// Largest body of a message, in bytes [default: 262144]
-    #[arg(long, env = "DUEWHEEL_MAX_BODY", value_name = "N")]
-    pub max_body: Option<usize>,
-    /// Most messages held at a time [default: 10000000000]
-    #[arg(long, env = "DUEWHEEL_MAX_MESSAGES", value_name = "N")]
-    pub max_messages: Option<usize>,
-    /// Most bytes of messages held at a time [default: 4398046511104]
-    #[arg(long, env = "DUEWHEEL_MAX_MESSAGE_BYTES", value_name = "N")]
-    pub max_message_bytes: Option<usize>,
-    /// Most connections at a time, of each listener [default: 10000]
-    #[arg(long, env = "DUEWHEEL_MAX_CONNECTIONS", value_name = "N")]
-    pub max_connections: Option<usize>,
-    /// For the headers of a request, idle time before it included [default: 30s]
-    #[arg(long, env = "DUEWHEEL_HEADER_TIMEOUT", value_name = "TIME")]
-    pub header_timeout: Option<Span>,
-    /// For the body of a request [default: 30s]
-    #[arg(long, env = "DUEWHEEL_BODY_TIMEOUT", value_name = "TIME")]
-    pub body_timeout: Option<Span>,
-    /// What tenants may have; in the file alone, as `[[quota]]`; read again as `tokens`.
-    #[arg(skip)]
-    pub quota: Option<Vec<QuotaTable>>,
-}
 
 /// Where to listen.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -309,21 +145,7 @@ pub enum ConfigError {
     Value(String),
 }
 
-macro_rules! over {
-    ($upper:ident, $lower:ident: $($field:ident),* $(,)?) => {
-        Options { $($field: $upper.$field.or($lower.$field)),* }
-    };
-}
-
 impl Options {
-    /// These options where given, else those of a lower layer.
-    pub fn over(self, lower: Options) -> Options {
-        over!(self, lower: data, http, beanstalk, beanstalk_queues, beanstalk_client_ca, beanstalk_socket_mode, beanstalk_max_job_size, store, redis_user, redis_password,
-            redis_prefix, redis_wait, redis_wait_for, redis_without_aof, redis_create, redis_start_timeout, redis_ca, redis_cert, redis_key, node, advertise, peer_listen, peer_cert, peer_key, peer_ca, shards, shard_lease, settle_delay, durability, journal_bytes, memory_messages, tokens, tls_cert, tls_key,
-            hosts, insecure, backup_root, drain_delay, drain_timeout, log, log_format, wheel_slots, wheel_tick, max_body, max_messages, max_message_bytes, max_connections,
-            header_timeout, body_timeout, quota)
-    }
-
     /// Reads a TOML file.
     ///
     /// # Errors

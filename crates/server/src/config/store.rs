@@ -169,30 +169,11 @@ impl StoreChoice {
         let bad = |what: String| Err(ConfigError::Value(what));
         let url = options.store.as_ref().map_or("log", Secret::expose);
         if matches!(url, "log" | "log:") {
-            let given = [
-                ("redis-user", options.redis_user.is_some()),
-                ("redis-password", options.redis_password.is_some()),
-                ("redis-prefix", options.redis_prefix.is_some()),
-                ("redis-wait", options.redis_wait.is_some()),
-                ("redis-wait-for", options.redis_wait_for.is_some()),
-                ("redis-without-aof", options.redis_without_aof.is_some()),
-                ("redis-create", options.redis_create.is_some()),
-                ("redis-start-timeout", options.redis_start_timeout.is_some()),
-                ("redis-ca", options.redis_ca.is_some()),
-                ("redis-cert", options.redis_cert.is_some()),
-                ("redis-key", options.redis_key.is_some()),
-                ("node", options.node.is_some()),
-                ("advertise", options.advertise.is_some()),
-                ("peer-cert", options.peer_cert.is_some()),
-                ("peer-key", options.peer_key.is_some()),
-                ("peer-ca", options.peer_ca.is_some()),
-                ("peer-listen", options.peer_listen.is_some()),
-                ("shards", options.shards.is_some()),
-                ("shard-lease", options.shard_lease.is_some()),
-                ("settle-delay", options.settle_delay.is_some()),
-            ];
-            return match given.into_iter().find(|(_, given)| *given) {
-                Some((name, _)) => bad(format!("--{name} is for --store redis://… and redis-cluster://…")),
+            return match options.given().find(|name| is_for_redis(name)) {
+                Some(name) => {
+                    let flag = name.replace('_', "-");
+                    bad(format!("--{flag} is for --store redis://… and redis-cluster://…"))
+                }
                 None => Ok(StoreChoice::Log),
             };
         }
@@ -308,6 +289,12 @@ impl StoreChoice {
             },
         }
     }
+}
+
+/// Whether an option says something of Redis, or of the nodes that share one.
+fn is_for_redis(name: &str) -> bool {
+    let nodes = ["node", "advertise", "shards", "shard_lease", "settle_delay"];
+    name.starts_with("redis_") || name.starts_with("peer_") || nodes.contains(&name)
 }
 
 fn span(d: Duration) -> Span {

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::{Op, Reply};
 use duewheel::{Client, Duewheel};
@@ -39,6 +40,8 @@ pub struct Shared {
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
     pub(super) counters: Counters,
+    /// `openapi.json`, made when it is asked for.
+    pub(super) description: OnceLock<Bytes>,
 }
 
 /// Limits of the listener, beside those of the engine ([`Policy`]).
@@ -114,6 +117,7 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: Counters::default(),
+            description: OnceLock::new(),
         }))
     }
 

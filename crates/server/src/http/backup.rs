@@ -4,17 +4,22 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
-use duewheel::{BackupError, Destination};
-use serde::Deserialize;
+use duewheel::{BackupError, BackupReport, Destination};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::{Answer, object};
+use super::{Answer, reply};
 use crate::error::{ErrorCode, Problem};
 
-#[derive(Debug, Deserialize)]
+/// Where the copy of the data folder goes.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Asked<'a> {
+#[schemars(rename = "Backup")]
+pub(crate) struct BackupRequest<'a> {
+    /// A path on the server's machine: an absolute path of an empty folder of the server's user; or, with `--backup-root`,
+    /// a path below that folder.
     #[serde(borrow)]
     dest: Text<'a>,
 }
@@ -22,7 +27,7 @@ struct Asked<'a> {
 pub(crate) async fn backup(mut call: Call) -> Answer {
     let dest = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        strict::parse::<Asked<'_>>(&bytes)?.dest.0.into_owned()
+        strict::parse::<BackupRequest<'_>>(&bytes)?.dest.0.into_owned()
     };
     let dest = &*dest;
     let destination = destination(dest, call.app.limits.backup_root.as_deref())?;
@@ -36,13 +41,23 @@ pub(crate) async fn backup(mut call: Call) -> Answer {
     let made = call.app.limits.backup_root.as_deref().map_or_else(|| dest.into(), |root| root.join(dest));
     let dest = made.to_string_lossy();
     tracing::info!(%dest, files = copied.files, bytes = copied.bytes, "backup made");
-    Ok(object(StatusCode::OK, |out| {
-        out.text("dest", &dest);
-        out.number("files", copied.files);
-        out.number("bytes", copied.bytes);
-        out.number("linked", copied.linked);
-        out.number("last_lsn", copied.last.0);
-    }))
+    let BackupReport { files, bytes, linked, last } = copied;
+    Ok(reply(StatusCode::OK, &BackedUpAnswer { dest: &dest, files, bytes, linked, last_lsn: last.0 }))
+}
+
+/// A complete copy of the data folder.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BackedUp")]
+pub(crate) struct BackedUpAnswer<'a> {
+    pub(super) dest: &'a str,
+    /// Files of the copy.
+    pub(super) files: u64,
+    /// Bytes in them.
+    pub(super) bytes: u64,
+    /// Files that are hard links of the server's own: they take no room as long as the server has them, too.
+    pub(super) linked: u64,
+    /// The last record in the copy.
+    pub(super) last_lsn: u64,
 }
 
 /// A client says where a copy goes, and the server writes with rights that the client may not have. So it takes a folder that its

@@ -2,19 +2,28 @@
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Op, Reply, Target};
+use duewheel::core::store::Level;
 use duewheel::core::{Key, MessageId};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::message::CancelledWord;
 use super::reach::of_queue;
+use super::settle::RefusedId;
 use super::strict::{self, Id, Text};
-use super::{Answer, Json, check_batch, object};
-use crate::error::Problem;
+use super::{Answer, check_batch, reply};
+use crate::error::{ItemProblem, Problem};
+use crate::json::IdText;
+use crate::schema::{KeySchema, LevelSchema};
 
-#[derive(Debug, Deserialize)]
+/// Messages to take back, by key, by id, or both.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CancelMany<'a> {
+#[schemars(transform = crate::schema::cancel_rules)]
+pub(crate) struct CancelMany<'a> {
     #[serde(borrow)]
+    #[schemars(with = "Option<Vec<KeySchema>>")]
     keys: Option<Vec<Text<'a>>>,
     ids: Option<Vec<Id>>,
 }
@@ -41,33 +50,82 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let key_results = call.app.ask_many(by_key).await?;
     let id_results = of_queue(&call.app, &queue, &ids, |id| Op::Cancel { target: Target::Id(id) }).await?;
 
-    Ok(object(StatusCode::OK, |out| {
-        out.open_list("results");
-        for (key, result) in keys.iter().zip(key_results) {
-            out.open();
-            out.text("key", key.as_str());
-            write(out, result);
-            out.close();
+    let key_results: Vec<_> = key_results.into_iter().map(level_of).collect();
+    let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();
+    let by_key = keys.iter().zip(&key_results).map(|(key, result)| match result {
+        Ok(level) => CancelResult::Key(CancelledKey::of(key.as_str(), *level)),
+        Err(problem) => {
+            CancelResult::KeyRefused(RefusedKey { key: key.as_str(), problem: ItemProblem::of(problem) })
         }
-        for (id, result) in ids.iter().zip(id_results) {
-            out.open();
-            out.id("id", *id);
-            write(out, result);
-            out.close();
-        }
-        out.close_list();
-    }))
+    });
+    let by_id = ids.iter().zip(&id_results).map(|(id, result)| match result {
+        Ok(level) => CancelResult::Id(CancelledId::of(*id, *level)),
+        Err(problem) => CancelResult::IdRefused(RefusedId::of(*id, problem)),
+    });
+    Ok(reply(StatusCode::OK, &CancelResults { results: by_key.chain(by_id).collect() }))
 }
 
-fn write(out: &mut Json, result: Result<Reply, Problem>) {
-    let problem = match result {
-        Ok(Reply::Change(Ok(was))) => {
-            out.plain("result", "cancelled");
-            return out.plain("durability", was.level.as_str());
-        }
-        Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at"),
-        Ok(_) => Problem::internal(),
-        Err(problem) => problem,
-    };
-    problem.write_line(out);
+/// A result for each key, then for each id, in order.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelResults<'a> {
+    pub(super) results: Vec<CancelResult<'a>>,
+}
+
+/// What became of one message.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(crate) enum CancelResult<'a> {
+    Key(CancelledKey<'a>),
+    Id(CancelledId),
+    KeyRefused(RefusedKey<'a>),
+    IdRefused(RefusedId<'a>),
+}
+
+/// The message with this key was taken back.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelledKey<'a> {
+    #[schemars(with = "KeySchema")]
+    pub(super) key: &'a str,
+    pub(super) result: CancelledWord,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl<'a> CancelledKey<'a> {
+    pub(super) fn of(key: &'a str, level: Level) -> Self {
+        CancelledKey { key, result: CancelledWord::Cancelled, durability: level.as_str() }
+    }
+}
+
+/// The message with this id was taken back.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelledId {
+    pub(super) id: IdText,
+    pub(super) result: CancelledWord,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl CancelledId {
+    pub(super) fn of(id: MessageId, level: Level) -> Self {
+        CancelledId { id: IdText(id), result: CancelledWord::Cancelled, durability: level.as_str() }
+    }
+}
+
+/// Why the message with this key is as it was.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RefusedKey<'a> {
+    #[schemars(with = "KeySchema")]
+    pub(super) key: &'a str,
+    #[serde(flatten)]
+    pub(super) problem: ItemProblem<'a>,
+}
+
+/// How safe the change of one of many messages is, or why it was refused.
+pub(super) fn level_of(result: Result<Reply, Problem>) -> Result<Level, Problem> {
+    match result? {
+        Reply::Change(Ok(changed)) => Ok(changed.level),
+        Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
+        _ => Err(Problem::internal()),
+    }
 }

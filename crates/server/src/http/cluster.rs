@@ -1,41 +1,84 @@
 //! `GET /v1/cluster`: the nodes, and who owns what, as this node sees it.
 
 use axum::http::StatusCode;
+use duewheel::ShardView;
+use duewheel::core::store::Node;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::call::Call;
-use super::{Answer, object};
+use super::{Answer, reply};
 use crate::error::{ErrorCode, Problem};
+use crate::json::Elements;
+use crate::schema::StageSchema;
 
 pub(crate) async fn cluster(call: Call) -> Answer {
     let Some(view) = call.app.wheel.cluster() else {
         let why = "this server is no node of a cluster; --store redis://… makes one";
         return Err(Problem::new(ErrorCode::NotFound, why));
     };
-    Ok(object(StatusCode::OK, |out| {
-        out.text("node", &view.me.name);
-        out.number("age_ms", u64::try_from(view.age.as_millis()).unwrap_or(u64::MAX));
-        out.open_list("nodes");
-        for node in &view.nodes {
-            out.open();
-            out.text("name", &node.name);
-            out.text("advertise", &node.advertise);
-            let owned = view.shards.iter().filter(|shard| shard.owner.as_ref() == Some(&node.name));
-            out.number("shards", owned.count() as u64);
-            out.close();
+    let node = |node: &Node| NodeAnswer {
+        name: node.name.to_string(),
+        advertise: node.advertise.to_string(),
+        shards: view.shards.iter().filter(|shard| shard.owner.as_ref() == Some(&node.name)).count() as u64,
+    };
+    let answer = ClusterAnswer {
+        node: &view.me.name,
+        age_ms: u64::try_from(view.age.as_millis()).unwrap_or(u64::MAX),
+        nodes: view.nodes.iter().map(node).collect(),
+        shards_without_owner: view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64,
+        shards: Elements::new(&view.shards, ShardAnswer::of),
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+/// The nodes, and who owns what, as the node that answers sees it.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Cluster")]
+pub(crate) struct ClusterAnswer<'a> {
+    /// The node that answers.
+    pub(super) node: &'a str,
+    /// How long ago this was read from what the nodes agree by.
+    pub(super) age_ms: u64,
+    pub(super) nodes: Vec<NodeAnswer>,
+    pub(super) shards_without_owner: u64,
+    pub(super) shards: Elements<'a, ShardView, ShardAnswer<'a>>,
+}
+
+/// A node of the cluster.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Node")]
+pub(crate) struct NodeAnswer {
+    pub(super) name: String,
+    /// Where the other nodes reach it.
+    pub(super) advertise: String,
+    /// How many shards it owns.
+    pub(super) shards: u64,
+}
+
+/// A shard of the cluster.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Shard")]
+pub(crate) struct ShardAnswer<'a> {
+    pub(super) shard: u32,
+    /// The node that owns it, while its lease runs.
+    pub(super) owner: Option<&'a str>,
+    /// The node that should own it.
+    pub(super) wanted: Option<&'a str>,
+    /// The number of the owner's reign.
+    pub(super) epoch: Option<u32>,
+    #[schemars(with = "StageSchema")]
+    pub(super) here: &'static str,
+}
+
+impl<'a> ShardAnswer<'a> {
+    fn of(shard: &'a ShardView) -> Self {
+        ShardAnswer {
+            shard: shard.shard.0,
+            owner: shard.owner.as_deref(),
+            wanted: shard.wanted.as_deref(),
+            epoch: shard.epoch.map(|epoch| epoch.0),
+            here: shard.here.as_str(),
         }
-        out.close_list();
-        let lost = view.shards.iter().filter(|shard| shard.owner.is_none()).count();
-        out.number("shards_without_owner", lost as u64);
-        out.open_list("shards");
-        for shard in &view.shards {
-            out.open();
-            out.number("shard", u64::from(shard.shard.0));
-            out.text_or_null("owner", shard.owner.as_deref());
-            out.text_or_null("wanted", shard.wanted.as_deref());
-            out.number_or_null("epoch", shard.epoch.map(|epoch| u64::from(epoch.0)));
-            out.plain("here", shard.here.as_str());
-            out.close();
-        }
-        out.close_list();
-    }))
+    }
 }

@@ -5,11 +5,14 @@ use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
 use duewheel::{Health, ThreadIn, testing};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::App;
 use super::call::Call;
-use super::{Answer, object};
+use super::{Answer, reply};
 use crate::auth::Caller;
+use crate::schema::LevelSchema;
 
 /// The driver comes round at least every second; five of them without it are a fault.
 const MAX_TICK_AGE_MS: u64 = 5_000;
@@ -43,28 +46,28 @@ impl Signs {
     }
 
     /// Why only a restart helps, if it is so.
-    fn dead(self) -> Option<&'static str> {
+    fn dead(self) -> Option<StatusWord> {
         match self {
-            Signs { failing: true, .. } => Some("failing"),
-            Signs { quiet_ms, .. } if quiet_ms > MAX_STALL_MS => Some("stalled"),
+            Signs { failing: true, .. } => Some(StatusWord::Failing),
+            Signs { quiet_ms, .. } if quiet_ms > MAX_STALL_MS => Some(StatusWord::Stalled),
             Signs { .. } => None,
         }
     }
 
     /// Why it should be sent no requests, if it is so.
-    fn unready(self) -> Option<&'static str> {
+    fn unready(self) -> Option<StatusWord> {
         self.dead().or(match self {
-            Signs { leaves: true, .. } => Some("draining"),
+            Signs { leaves: true, .. } => Some(StatusWord::Draining),
             Signs { tick_age_ms, thread, .. } => stall(tick_age_ms, thread),
         })
     }
 }
 
 /// The word for a thread that does not come round, by what has it.
-fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<&'static str> {
+fn stall(tick_age_ms: u64, thread: ThreadIn) -> Option<StatusWord> {
     (tick_age_ms > MAX_TICK_AGE_MS).then_some(match thread {
-        ThreadIn::Ours => "stalled",
-        ThreadIn::Store => "store_hangs",
+        ThreadIn::Ours => StatusWord::Stalled,
+        ThreadIn::Store => StatusWord::StoreHangs,
     })
 }
 
@@ -78,9 +81,76 @@ pub(crate) async fn ready(call: Call) -> Answer {
     probe(Signs::of(&call.app).unready())
 }
 
-fn probe(trouble: Option<&'static str>) -> Answer {
+fn probe(trouble: Option<StatusWord>) -> Answer {
     let status = trouble.map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);
-    Ok(object(status, |out| out.plain("status", trouble.unwrap_or("ok"))))
+    Ok(reply(status, &ProbeAnswer { status: trouble.unwrap_or(StatusWord::Ok) }))
+}
+
+/// How the server is. `starting`: the store is not open yet. `stalled`: a thread of the server has not come round for 5 s.
+/// `store_hangs`: neither, and it is in a call of the store that has not returned.
+#[derive(Clone, Copy, Debug, JsonSchema, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "Status")]
+pub(crate) enum StatusWord {
+    Ok,
+    Starting,
+    Draining,
+    Stalled,
+    StoreHangs,
+    Failing,
+}
+
+/// The answer to a probe.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Probe")]
+pub(crate) struct ProbeAnswer {
+    pub(super) status: StatusWord,
+}
+
+/// How the server is, its store and its cluster included.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Health")]
+pub(crate) struct HealthAnswer<'a> {
+    pub(super) status: StatusWord,
+    /// How long ago the driver's loop last came round.
+    pub(super) tick_age_ms: u64,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+    /// Whether new messages are refused: since SIGUSR1, and while the server stops.
+    pub(super) drain_mode: bool,
+    /// Shards of the cluster that no node owns; for longer than a lease and 2 s, `status` is `failing`. Only where there is
+    /// a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shards_without_owner: Option<u64>,
+    /// What is wrong, in words; not for strangers to a server with tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trouble: Option<&'a str>,
+}
+
+/// What `GET /healthz` says when all is not well.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+#[schemars(inline)]
+pub(crate) enum TroubledAnswer<'a> {
+    Running(HealthAnswer<'a>),
+    Starting(StartingAnswer<'a>),
+}
+
+/// The store is not open yet. Every other call but `/livez` is answered with 503 `storage_unavailable` until then.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Starting")]
+pub(crate) struct StartingAnswer<'a> {
+    pub(super) status: StartingWord,
+    /// What the start waits for.
+    pub(super) trouble: &'a str,
+}
+
+/// The word for it.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum StartingWord {
+    Starting,
 }
 
 /// `GET /healthz`.
@@ -89,38 +159,35 @@ pub(crate) async fn health(call: Call) -> Answer {
     let health = call.app.client.health();
     let draining = call.app.draining.load(Ordering::Relaxed);
     let stall = stall(health.tick_age_ms, health.thread);
-    let hangs = (stall == Some("store_hangs")).then(|| {
+    let hangs = (stall == Some(StatusWord::StoreHangs)).then(|| {
         let seconds = health.tick_age_ms / 1_000;
         format!("the store has not returned from a call; the driver has waited for {seconds} s")
     });
     let trouble = call.app.failing.get().or(health.trouble.as_ref());
     let (status, word) = match (trouble, stall) {
-        (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
+        (Some(_), _) => (StatusCode::SERVICE_UNAVAILABLE, StatusWord::Failing),
         (None, Some(word)) => (StatusCode::SERVICE_UNAVAILABLE, word),
-        (None, None) if draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-        (None, None) => (StatusCode::OK, "ok"),
+        (None, None) if draining => (StatusCode::SERVICE_UNAVAILABLE, StatusWord::Draining),
+        (None, None) => (StatusCode::OK, StatusWord::Ok),
     };
     let trouble = trouble.or(hangs.as_ref());
-    Ok(object(status, |out| {
-        out.plain("status", word);
-        out.number("tick_age_ms", health.tick_age_ms);
-        out.plain("durability", call.app.client.level().as_str());
-        out.truth("drain_mode", call.app.refuses_new());
-        if let Some(view) = call.app.wheel.cluster() {
-            let lost = view.shards.iter().filter(|shard| shard.owner.is_none()).count();
-            out.number("shards_without_owner", lost as u64);
-        }
+    let cluster = call.app.wheel.cluster();
+    let answer = HealthAnswer {
+        status: word,
+        tick_age_ms: health.tick_age_ms,
+        durability: call.app.client.level().as_str(),
+        drain_mode: call.app.refuses_new(),
+        shards_without_owner: cluster
+            .map(|view| view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64),
         // It may name files; a stranger learns that there is trouble, and no more.
-        if let Some(trouble) = trouble
-            && !matches!(call.caller, Caller::Stranger(_))
-        {
-            out.text("trouble", trouble);
-        }
-    }))
+        trouble: trouble.filter(|_| !matches!(call.caller, Caller::Stranger(_))).map(String::as_str),
+    };
+    Ok(reply(status, &answer))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::StatusWord::{Draining, Failing, Stalled, StoreHangs};
     use super::*;
 
     #[test]
@@ -131,25 +198,21 @@ mod tests {
         for ((tick_age_ms, quiet_ms, thread), unready, dead) in [
             (ours(0), None, None),
             (ours(5_000), None, None),
-            (ours(5_001), Some("stalled"), None),
-            (ours(120_000), Some("stalled"), None),
-            (ours(120_001), Some("stalled"), Some("stalled")),
-            ((500_000, 3, ThreadIn::Ours), Some("stalled"), None),
+            (ours(5_001), Some(Stalled), None),
+            (ours(120_000), Some(Stalled), None),
+            (ours(120_001), Some(Stalled), Some(Stalled)),
+            ((500_000, 3, ThreadIn::Ours), Some(Stalled), None),
             (store(5_000), None, None),
-            (store(5_001), Some("store_hangs"), None),
-            (store(86_400_000), Some("store_hangs"), None),
+            (store(5_001), Some(StoreHangs), None),
+            (store(86_400_000), Some(StoreHangs), None),
         ] {
             let signs = Signs { failing: false, leaves: false, tick_age_ms, quiet_ms, thread };
             assert_eq!((signs.unready(), signs.dead()), (unready, dead), "{signs:?}");
             // A server that drains is not killed for it.
             let leaves = Signs { leaves: true, ..signs };
-            assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some("draining")), dead), "{leaves:?}");
+            assert_eq!((leaves.unready(), leaves.dead()), (dead.or(Some(Draining)), dead), "{leaves:?}");
             let failing = Signs { failing: true, ..leaves };
-            assert_eq!(
-                (failing.unready(), failing.dead()),
-                (Some("failing"), Some("failing")),
-                "{failing:?}"
-            );
+            assert_eq!((failing.unready(), failing.dead()), (Some(Failing), Some(Failing)), "{failing:?}");
         }
     }
 }

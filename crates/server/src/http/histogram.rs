@@ -3,14 +3,18 @@
 use axum::http::StatusCode;
 use duewheel::core::WallMs;
 use duewheel::core::engine::{Op, Reply};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::call::Call;
-use super::{Answer, object};
+use super::{Answer, reply};
 use crate::error::Problem;
+use crate::json::InstantText;
 use crate::rfc3339;
 
 const DAY_MS: u64 = 86_400_000;
-const COLUMNS: usize = 48;
+/// Buckets when none are asked for.
+pub(crate) const COLUMNS: usize = 48;
 
 pub(crate) async fn histogram(call: Call) -> Answer {
     let queue = call.queue()?;
@@ -21,25 +25,48 @@ pub(crate) async fn histogram(call: Call) -> Answer {
         return Err(Problem::field("to", "must be after from"));
     }
     match call.app.ask(Op::Histogram { queue: Some(queue), from, to, columns }).await? {
-        Reply::Histogram(found) => Ok(object(StatusCode::OK, |out| {
-            out.instant("from", found.from);
-            out.number("width_ms", found.width_ms);
-            out.number("resolution_ms", found.resolution_ms);
-            out.number("before", found.before);
-            out.number("after", found.after);
-            out.open_list("buckets");
-            let mut start = found.from.0;
-            for count in &found.counts {
-                out.open();
-                out.instant("from", WallMs(start));
-                out.number("count", *count);
-                out.close();
-                start = start.saturating_add(found.width_ms);
-            }
-            out.close_list();
-        })),
+        Reply::Histogram(found) => {
+            let starts =
+                std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
+            let bucket =
+                |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
+            let answer = HistogramAnswer {
+                from: InstantText(found.from),
+                width_ms: found.width_ms,
+                resolution_ms: found.resolution_ms,
+                before: found.before,
+                after: found.after,
+                buckets: starts.zip(&found.counts).map(bucket).collect(),
+            };
+            Ok(reply(StatusCode::OK, &answer))
+        }
         _ => Err(Problem::internal()),
     }
+}
+
+/// Scheduled and ready messages by due time.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Histogram")]
+pub(crate) struct HistogramAnswer {
+    /// The start of the first bucket: what was asked for, rounded down to `resolution_ms`.
+    pub(super) from: InstantText,
+    /// The width of a bucket.
+    pub(super) width_ms: u64,
+    /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
+    pub(super) resolution_ms: u64,
+    /// Messages due before the first bucket.
+    pub(super) before: u64,
+    /// Messages due after the last bucket.
+    pub(super) after: u64,
+    pub(super) buckets: Vec<BucketAnswer>,
+}
+
+/// Messages that are due in one stretch of time.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Bucket")]
+pub(crate) struct BucketAnswer {
+    pub(super) from: InstantText,
+    pub(super) count: u64,
 }
 
 fn instant(call: &Call, field: &'static str) -> Result<Option<WallMs>, Problem> {

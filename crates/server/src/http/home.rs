@@ -1,16 +1,12 @@
-//! `GET /` for a person who has found the port, and `GET /openapi.json` for machines.
+//! `GET /`, for a person who has found the port.
 
 use std::fmt::Write as _;
 
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 
-use super::call::Call;
-use super::{Answer, typed};
+use super::typed;
 use crate::auth::Access;
-
-/// The description that the routes are compared with.
-pub(crate) const OPENAPI: &str = include_str!("../../openapi.json");
 
 const BEGINNING: &str = concat!(
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>duewheel</title>\n<h1>duewheel ",
@@ -36,8 +32,4 @@ pub(crate) fn page<'a>(
     }
     page.push_str("</pre>\n");
     typed(StatusCode::OK, "text/html; charset=utf-8", page)
-}
-
-pub(crate) async fn openapi(_: Call) -> Answer {
-    Ok(typed(StatusCode::OK, "application/json", OPENAPI))
 }

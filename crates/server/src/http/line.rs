@@ -5,63 +5,95 @@ use duewheel::core::engine::{Begins, Enqueue, IfExists, Past, When};
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::policy::Backoff;
 use duewheel::core::{Key, QueueName};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::strict::{Object, Positive, Strings, Text, U32_MAX, Whole};
 use crate::error::Problem;
 use crate::rfc3339;
+use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema};
 use crate::span::{BadSpan, Span};
 
-/// The body of an enqueue, or a line of a batch.
-#[derive(Debug, Deserialize)]
+/// A new message. Exactly one of `body` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Enqueue", transform = crate::schema::enqueue_rules)]
 pub(crate) struct Line<'a> {
+    /// The body, when it is UTF-8 text.
     #[serde(borrow)]
     body: Option<Text<'a>>,
+    /// The body, when it is no UTF-8 text.
+    #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
+    /// Due after so many milliseconds; 0 for now.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
+    /// Due after so long.
+    #[schemars(with = "Option<DelaySchema>")]
     delay: Option<Text<'a>>,
+    /// Due at this instant.
+    #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
+    /// What to do when `due_at` has passed: refuse, which is the default, or make it due at once.
     past: Option<PastWord>,
+    #[schemars(with = "Option<KeySchema>")]
     key: Option<Text<'a>>,
+    /// What to do when the key is taken: reject, which is the default, keep the message that has it, or replace it.
     if_exists: Option<IfExistsWord>,
+    /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
+    #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
     dedupe_id: Option<Text<'a>>,
+    /// Lower comes first.
     priority: Option<Whole<0, U32_MAX>>,
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// Dead after so many grants; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
     headers: Option<Strings>,
     backoff: Option<Object<BackoffFields>>,
+    /// The state in which the message begins, if not the one that its due time tells: for those who move messages here
+    /// from elsewhere.
     state: Option<StateWord>,
 }
 
-/// The state in which a message begins, if not the one that its due time tells: for those who move messages here from
-/// elsewhere.
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The state in which a message begins.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum StateWord {
+#[schemars(inline)]
+pub(crate) enum StateWord {
     Dead,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// What to do with a due time that has passed.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "Past")]
 pub(crate) enum PastWord {
     Refuse,
     Fire,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// What to do when the key is taken.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum IfExistsWord {
+#[schemars(rename = "IfExists")]
+pub(crate) enum IfExistsWord {
     Reject,
     Keep,
     Replace,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+/// The delay before the next attempt: it doubles from `min_ms` to `max_ms`, with jitter.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Backoff")]
 pub(crate) struct BackoffFields {
-    min_ms: Whole,
-    max_ms: Whole,
+    /// After the first failed attempt.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    pub(super) min_ms: Whole,
+    /// The longest.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
+    pub(super) max_ms: Whole,
 }
 
 impl BackoffFields {

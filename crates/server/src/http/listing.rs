@@ -1,17 +1,24 @@
 //! Pages: the messages of a queue in due order, and all queues by name.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{ListCursor, Op, QueueView, Reply};
+use duewheel::core::engine::{ListCursor, Op, QueueView, Reply, View};
 use duewheel::core::store::Cursor;
 use duewheel::core::{MessageId, QueueName, State};
 use duewheel::{ListPlace, ListPlaces};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::call::Call;
-use super::{Answer, App, Json, held, object, queue, view, write_large};
+use super::queue_view::QueueAnswer;
+use super::view::MessageAnswer;
+use super::{Answer, App, held, queue, reply, write_large};
 use crate::error::Problem;
+use crate::json::{Elements, written};
 
-const MESSAGES: usize = 100;
-const QUEUES: usize = 1_000;
+/// Messages of a page when none are asked for.
+pub(crate) const MESSAGES: usize = 100;
+/// Queues of a page when none are asked for.
+pub(crate) const QUEUES: usize = 1_000;
 
 pub(crate) async fn messages(call: Call) -> Answer {
     let queue = call.queue()?;
@@ -24,18 +31,11 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let page = call.app.client.list(queue, state, after, limit).await?;
     let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
     let write = move || {
-        let mut out = Json::with_capacity(bytes + 128);
-        out.open();
-        out.open_list("messages");
-        for message in &page.views {
-            out.open();
-            view::write(&mut out, message);
-            out.close();
-        }
-        out.close_list();
-        out.text_or_null("next", page.next.map(|next| write_places(&next)).as_deref());
-        out.close();
-        out
+        let next = page.next.map(|next| write_places(&next));
+        written(
+            bytes + 128,
+            &MessagesAnswer { messages: Elements::new(&page.views, MessageAnswer::of), next },
+        )
     };
     Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
 }
@@ -51,16 +51,30 @@ pub(crate) async fn queues(call: Call) -> Answer {
     // A full page may be the last one; then the next is empty.
     let next = if queues.len() < limit { None } else { queues.last().map(|q| q.name.clone()) };
     queues.retain(|queue| !queue::is_unused_default(queue));
-    Ok(object(StatusCode::OK, |out| {
-        out.open_list("queues");
-        for one in &queues {
-            out.open();
-            queue::write(out, one, call.app.client.now().wall);
-            out.close();
-        }
-        out.close_list();
-        out.text_or_null("next", next.as_ref().map(QueueName::as_str));
-    }))
+    let now = call.app.client.now().wall;
+    let answer = QueuesAnswer {
+        queues: queues.iter().map(|queue| QueueAnswer::of(queue, now)).collect(),
+        next: next.as_ref().map(QueueName::as_str),
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+/// A page of messages.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Messages")]
+pub(crate) struct MessagesAnswer<'a> {
+    pub(super) messages: Elements<'a, View, MessageAnswer<'a>>,
+    /// The `after` of the next page; `null` on the last one. A page may be short although there are more.
+    pub(super) next: Option<String>,
+}
+
+/// A page of queues.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Queues")]
+pub(crate) struct QueuesAnswer<'a> {
+    pub(super) queues: Vec<QueueAnswer<'a>>,
+    /// The `after` of the next page; `null` on the last one.
+    pub(super) next: Option<&'a str>,
 }
 
 async fn page(app: &App, after: Option<QueueName>, limit: usize) -> Result<Vec<QueueView>, Problem> {

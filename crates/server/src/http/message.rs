@@ -4,14 +4,18 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use duewheel::core::engine::{Edit, Op, Reply, Target, View};
 use duewheel::core::message::MaxAttempts;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::line::{PastWord, body, when};
 use super::room::Room;
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
-use super::{Answer, App, Json, held, object, view};
+use super::view::{MessageAnswer, OutlineAnswer};
+use super::{Answer, App, held, reply};
 use crate::error::Problem;
+use crate::json::{IdText, written};
+use crate::schema::{Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema};
 
 pub(crate) async fn get_by_id(call: Call) -> Answer {
     let target = Target::Id(call.id()?);
@@ -64,33 +68,75 @@ async fn get(call: Call, target: Target) -> Answer {
 
 async fn cancel(call: Call, target: Target) -> Answer {
     match call.app.ask(Op::Cancel { target }).await? {
-        Reply::Change(Ok(was)) => Ok(object(StatusCode::OK, |out| {
-            out.plain("result", "cancelled");
-            out.id("id", was.id);
-            out.text("queue", was.queue.as_str());
-            out.text_or_null("key", was.key.as_ref().map(|k| k.as_str()));
-            out.plain("durability", was.level.as_str());
-        })),
+        Reply::Change(Ok(was)) => Ok(reply(
+            StatusCode::OK,
+            &CancelledAnswer {
+                result: CancelledWord::Cancelled,
+                id: IdText(was.id),
+                queue: was.queue.as_str(),
+                key: was.key.as_ref().map(|key| key.as_str()),
+                durability: was.level.as_str(),
+            },
+        )),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
         _ => Err(Problem::internal()),
     }
 }
 
-/// The body of a PATCH.
-#[derive(Debug, Deserialize)]
+/// A message that was taken back.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Cancelled")]
+pub(crate) struct CancelledAnswer<'a> {
+    pub(super) result: CancelledWord,
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+/// The word for it.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum CancelledWord {
+    Cancelled,
+}
+
+/// What is to be changed of a message that waits; at least one of its members besides `past` and `if_generation`. What is
+/// left out stays as it is, the due time included. At most one of `delay_ms`, `delay` and `due_at`, and of `body` and
+/// `body_base64`.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Postpone<'a> {
+#[schemars(rename = "Postpone", transform = crate::schema::postpone_rules)]
+pub(crate) struct Postpone<'a> {
+    /// Due after so many milliseconds from now; 0 for now.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
+    /// Due after so long from now.
     #[serde(borrow)]
+    #[schemars(with = "Option<DelaySchema>")]
     delay: Option<Text<'a>>,
+    /// Due at this instant.
+    #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
+    /// What to do when `due_at` has passed: refuse, which is the default, or make it due at once.
     past: Option<PastWord>,
+    /// The body, when it is UTF-8 text.
     body: Option<Text<'a>>,
+    /// The body, when it is no UTF-8 text.
+    #[schemars(with = "Option<Base64Schema>")]
     body_base64: Option<Text<'a>>,
+    /// These replace all headers; an empty object removes them.
     headers: Option<Strings>,
+    /// Lower comes first.
     priority: Option<Whole<0, U32_MAX>>,
     max_attempts: Option<Whole<1, U32_MAX>>,
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// The change is refused unless the message has this generation.
     if_generation: Option<Whole<0, U32_MAX>>,
 }
 
@@ -118,8 +164,8 @@ async fn fire(mut call: Call, target: Target) -> Answer {
     changed(call.app.ask(Op::Fire { target }).await?, "due_at")
 }
 
-/// A body that may be empty, and says nothing if it is not.
-#[derive(Debug, Deserialize)]
+/// Nothing: the body may be left out.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
@@ -129,19 +175,13 @@ async fn room(app: &App) -> Result<Room, Problem> {
 }
 
 fn shown(room: Room, view: &View) -> Response {
-    let mut out = Json::with_capacity(view.message.weight() + 512);
-    out.open();
-    view::write(&mut out, view);
-    out.close();
-    held(StatusCode::OK, room, out)
+    let json = written(view.message.weight() + 512, &MessageAnswer::of(view));
+    held(StatusCode::OK, room, json)
 }
 
-fn changed(reply: Reply, time: &'static str) -> Answer {
-    match reply {
-        Reply::Change(Ok(now)) => Ok(object(StatusCode::OK, |out| {
-            view::write_outline(out, &now);
-            out.plain("durability", now.level.as_str());
-        })),
+fn changed(done: Reply, time: &'static str) -> Answer {
+    match done {
+        Reply::Change(Ok(now)) => Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now))),
         Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, time)),
         _ => Err(Problem::internal()),
     }

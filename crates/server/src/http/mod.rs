@@ -12,6 +12,7 @@ mod cluster;
 #[cfg(test)]
 mod contract;
 mod enqueue;
+mod enqueued;
 mod figures;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -25,7 +26,9 @@ mod listing;
 mod message;
 mod metrics;
 mod ndjson;
+mod openapi;
 mod queue;
+mod queue_view;
 mod quota;
 mod reach;
 mod reading;
@@ -41,9 +44,8 @@ mod view;
 mod walk;
 mod wheel;
 
-pub(crate) use crate::json::Json;
 pub(crate) use answer::Answer;
-use answer::{held, json, object, typed, write_large};
+use answer::{held, reply, typed, write_large};
 use app::check_batch;
 pub use app::{App, Limits, Shared};
 pub use listener::Listener;

@@ -19,13 +19,17 @@ use duewheel::core::engine::{Op, Reply};
 use duewheel::core::{Key, QueueName};
 use duewheel::{Answers, CallError, Outcome, Patience, Pending};
 use hyper::body::Frame;
+use schemars::JsonSchema;
+use serde::Serialize;
 use tokio::time::Instant;
 
 use super::call::Call;
+use super::enqueued::{self, EnqueuedAnswer};
 use super::line::{Line, TimeField};
 use super::reading::ReadBody;
-use super::{Answer, App, Json, check_batch, enqueue, strict};
-use crate::error::{ErrorCode, Problem};
+use super::{Answer, App, check_batch, strict};
+use crate::error::{ErrorCode, ItemProblem, Problem};
+use crate::json;
 
 /// Lines that are submitted together and answered together.
 const SLICE: usize = 1_000;
@@ -195,29 +199,50 @@ impl Slice {
 
     fn write(self, answers: Answers, queue: &QueueName) -> Bytes {
         let mut answers = answers.into_iter();
-        let mut out = Json::with_capacity(self.outcomes.len() * RESULT_BYTES);
+        let mut out = Vec::with_capacity(self.outcomes.len() * RESULT_BYTES);
+        let refused = |out: &mut Vec<u8>, problem: &Problem| {
+            json::write(out, &LineAnswer::Refused(ItemProblem::of(problem)));
+        };
         for outcome in self.outcomes {
-            out.open();
             match outcome {
-                Outcomes::Refused(problem) => problem.write_line(&mut out),
+                Outcomes::Refused(problem) => refused(&mut out, &problem),
                 Outcomes::Submitted { key, time } => match answers.next() {
                     Some(Ok(Reply::Enqueue(Ok(done)))) => {
-                        enqueue::write(&mut out, &done, queue, key.as_ref());
-                        out.number("status", u64::from(enqueue::status(&done).as_u16()));
+                        let message = EnqueuedAnswer::of(&done, queue, key.as_ref());
+                        let status = enqueued::status(&done).as_u16();
+                        json::write(&mut out, &LineAnswer::Accepted(AcceptedLine { message, status }));
                     }
                     Some(Ok(Reply::Enqueue(Err(refusal)))) => {
-                        Problem::from_enqueue(refusal, time).write_line(&mut out);
+                        refused(&mut out, &Problem::from_enqueue(refusal, time));
                     }
-                    Some(Ok(_)) => Problem::internal().write_line(&mut out),
-                    Some(Err(error)) => failed(error).write_line(&mut out),
-                    None => failed(CallError::Lost("no answer came")).write_line(&mut out),
+                    Some(Ok(_)) => refused(&mut out, &Problem::internal()),
+                    Some(Err(error)) => refused(&mut out, &failed(error)),
+                    None => refused(&mut out, &failed(CallError::Lost("no answer came"))),
                 },
             }
-            out.close();
-            out.newline();
+            out.push(b'\n');
         }
-        out.into_bytes()
+        out.into()
     }
+}
+
+/// The result of one line: a message that was accepted, with its status, or a problem without an id.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+#[schemars(rename = "LineResult")]
+pub(crate) enum LineAnswer<'a> {
+    /// The message was accepted.
+    Accepted(AcceptedLine<'a>),
+    /// It was not.
+    Refused(ItemProblem<'a>),
+}
+
+/// A message that was accepted, and the status that the single call would have had.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct AcceptedLine<'a> {
+    #[serde(flatten)]
+    pub(super) message: EnqueuedAnswer<'a>,
+    pub(super) status: u16,
 }
 
 /// A line that got no answer: whether it was applied may be unknown.

@@ -1,25 +1,30 @@
 //! A queue: look, set, pause, resume, purge, redrive.
 
 use axum::http::StatusCode;
-use axum::response::Response;
-use duewheel::core::WallMs;
-use duewheel::core::engine::{Applied, Attended, Counts, Op, QueueView, Reply};
+use duewheel::core::MessageId;
+use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::cancel::level_of;
 use super::line::BackoffFields;
 use super::message::Nothing;
+use super::queue_view::{OrderWord, QueueAnswer};
 use super::reach::of_queue;
 use super::reserve::at_most;
+use super::settle::RefusedId;
 use super::strict::{self, Id, Object, Positive, Text, U32_MAX, Whole};
-use super::{Answer, App, Json, check_batch, object};
+use super::{Answer, App, check_batch, reply};
 use crate::beanstalk::default_queue;
 use crate::error::Problem;
+use crate::json::IdText;
+use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
 use crate::span::Span;
 
 pub(crate) async fn show(call: Call) -> Answer {
@@ -44,31 +49,33 @@ pub(crate) async fn show(call: Call) -> Answer {
         pause: Pause::Running,
         pause_left_ms: None,
     });
-    Ok(object(StatusCode::OK, |out| write(out, &view, call.app.client.now().wall)))
+    Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))
 }
 
-#[derive(Debug, Deserialize)]
+/// The settings of a queue. What is left out takes the server's default.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Settings {
+#[schemars(rename = "Config")]
+pub(crate) struct ConfigRequest {
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// Dead after so many grants; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
+    /// Lower comes first.
     priority: Option<Whole<0, U32_MAX>>,
     backoff: Option<Object<BackoffFields>>,
+    /// How long a `dedupe_id` is remembered.
+    #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
     dedupe_window_ms: Option<Whole>,
+    /// Dead messages are removed after this time.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     dead_ttl_ms: Option<Whole>,
     order: Option<OrderWord>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum OrderWord {
-    Due,
-    Arrival,
-}
-
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let asked: Settings = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
+    let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
     let settings = QueueSettings {
         lease_ms: asked.lease_ms.map(|n| n.0),
         max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
@@ -84,7 +91,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
     };
     match call.app.ask(Op::Configure { queue, settings }).await? {
         Reply::Queues(views) => match views.first() {
-            Some(view) => Ok(object(StatusCode::OK, |out| write(out, view, call.app.client.now().wall))),
+            Some(view) => Ok(reply(StatusCode::OK, &QueueAnswer::of(view, call.app.client.now().wall))),
             // Settings that set nothing leave nothing behind.
             None => Box::pin(show(call)).await,
         },
@@ -93,12 +100,45 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// How long to pause; until resumed without either.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PauseFor<'a> {
+#[schemars(rename = "Pause", transform = crate::schema::pause_rules)]
+pub(crate) struct PauseFor<'a> {
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     for_ms: Option<Whole>,
     #[serde(borrow)]
+    #[schemars(with = "Option<DelaySchema>")]
     r#for: Option<Text<'a>>,
+}
+
+/// Whether a queue is paused.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Paused")]
+pub(crate) struct PausedAnswer<'a> {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    pub(super) paused: bool,
+    /// How long it is paused; `null` until resumed.
+    pub(super) for_ms: Option<u64>,
+}
+
+/// A queue that runs.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Resumed")]
+pub(crate) struct ResumedAnswer<'a> {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    pub(super) paused: bool,
+}
+
+/// How many messages were removed.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Purged")]
+pub(crate) struct PurgedAnswer {
+    pub(super) purged: u64,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answer {
@@ -121,34 +161,80 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
     if let Reply::Configure(refusal) = call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await? {
         return Err(Problem::from_settings(refusal));
     }
-    Ok(object(StatusCode::OK, |out| {
-        out.text("queue", queue.as_str());
-        out.truth("paused", true);
-        out.number_or_null("for_ms", for_ms);
-    }))
+    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms }))
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
     call.app.ask(Op::Resume { queue: queue.clone() }).await?;
-    Ok(object(StatusCode::OK, |out| {
-        out.text("queue", queue.as_str());
-        out.truth("paused", false);
-    }))
+    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false }))
 }
 
 pub(crate) async fn purge(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    count(&call.app, Op::Purge { queue }, "purged").await
+    match call.app.ask(Op::Purge { queue }).await? {
+        Reply::Count(done) => {
+            let answer = PurgedAnswer { purged: done.what, durability: done.level.as_str() };
+            Ok(reply(StatusCode::OK, &answer))
+        }
+        _ => Err(Problem::internal()),
+    }
 }
 
-#[derive(Debug, Deserialize)]
+/// Which dead messages are made ready: those with these ids, at most so many, or all without either.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Redrive {
+#[schemars(transform = crate::schema::redrive_rules)]
+pub(crate) struct Redrive {
     ids: Option<Vec<Id>>,
     max: Option<Positive>,
+}
+
+/// How many messages were made ready.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Redriven")]
+pub(crate) struct RedrivenAnswer<'a> {
+    pub(super) redriven: u64,
+    /// A result for each of the ids, in order, where ids were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) results: Option<Vec<RedriveResult<'a>>>,
+    /// What all together have reached, where no ids were given. With ids each result has its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<LevelSchema>")]
+    pub(super) durability: Option<&'static str>,
+}
+
+/// What became of one message.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(crate) enum RedriveResult<'a> {
+    Done(RedrivenId),
+    Refused(RefusedId<'a>),
+}
+
+/// The message with this id is ready.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RedrivenId {
+    pub(super) id: IdText,
+    pub(super) result: RedrivenWord,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl RedrivenId {
+    pub(super) fn of(id: MessageId, level: Level) -> Self {
+        RedrivenId { id: IdText(id), result: RedrivenWord::Redriven, durability: level.as_str() }
+    }
+}
+
+/// The word for it.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum RedrivenWord {
+    Redriven,
 }
 
 pub(crate) async fn redrive(mut call: Call) -> Answer {
@@ -165,26 +251,14 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
     check_batch(ids.len(), &call.app.policy)?;
     let ids: Vec<_> = ids.into_iter().map(|id| id.0).collect();
     let results = of_queue(&call.app, &queue, &ids, |id| Op::Redrive { id }).await?;
-    let redriven = results.iter().filter(|r| matches!(r, Ok(Reply::Change(Ok(_))))).count();
-    Ok(object(StatusCode::OK, |out| {
-        out.number("redriven", redriven as u64);
-        out.open_list("results");
-        for (id, result) in ids.iter().zip(results) {
-            out.open();
-            out.id("id", *id);
-            match result {
-                Ok(Reply::Change(Ok(now))) => {
-                    out.plain("result", "redriven");
-                    out.plain("durability", now.level.as_str());
-                }
-                Ok(Reply::Change(Err(refusal))) => Problem::from_change(refusal, "due_at").write_line(out),
-                Ok(_) => Problem::internal().write_line(out),
-                Err(problem) => problem.write_line(out),
-            }
-            out.close();
-        }
-        out.close_list();
-    }))
+    let results: Vec<_> = results.into_iter().map(level_of).collect();
+    let redriven = results.iter().filter(|result| result.is_ok()).count() as u64;
+    let results = ids.iter().zip(&results).map(|(id, result)| match result {
+        Ok(level) => RedriveResult::Done(RedrivenId::of(*id, *level)),
+        Err(problem) => RedriveResult::Refused(RefusedId::of(*id, problem)),
+    });
+    let results = Some(results.collect());
+    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results, durability: None }))
 }
 
 /// The engine redrives a bounded number at a time, so that others have their turn in between.
@@ -201,52 +275,8 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
             break;
         }
     }
-    Ok(counted("redriven", Applied { what: redriven, level: level.unwrap_or_default() }))
-}
-
-async fn count(app: &App, op: Op, name: &'static str) -> Answer {
-    match app.ask(op).await? {
-        Reply::Count(done) => Ok(counted(name, done)),
-        _ => Err(Problem::internal()),
-    }
-}
-
-fn counted(name: &'static str, done: Applied<u64>) -> Response {
-    object(StatusCode::OK, |out| {
-        out.number(name, done.what);
-        out.plain("durability", done.level.as_str());
-    })
-}
-
-/// The members of a queue.
-pub(crate) fn write(out: &mut Json, view: &QueueView, now: WallMs) {
-    out.text("queue", view.name.as_str());
-    out.open_member("counts");
-    out.number("scheduled", view.counts.scheduled);
-    out.number("ready", view.counts.ready);
-    out.number("leased", view.counts.leased);
-    out.number("dead", view.counts.dead);
-    out.truth("estimated", view.counts.estimated);
-    out.close();
-    out.instant_or_null("oldest_overdue", view.oldest_ready);
-    out.number("oldest_overdue_ms", view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)));
-    out.number("waiters", view.waiters as u64);
-    out.truth("attended", view.attended == Attended::Yes);
-    out.open_member("rates");
-    out.thousandths("enqueued", view.rates.enqueued_milli);
-    out.thousandths("granted", view.rates.granted_milli);
-    out.thousandths("acked", view.rates.acked_milli);
-    out.close();
-    out.open_member("totals");
-    for (name, n) in totals(&view.totals) {
-        out.number(name, n);
-    }
-    out.close();
-    out.truth("paused", view.pause != Pause::Running);
-    out.number_or_null("pause_left_ms", view.pause_left_ms);
-    out.open_member("config");
-    write_settings(out, &view.settings);
-    out.close();
+    let durability = Some(level.unwrap_or_default().as_str());
+    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: None, durability }))
 }
 
 /// Whether a queue is there only because beanstalkd's protocol has a tube `default` in any case: nobody has put anything into it, asked
@@ -260,41 +290,4 @@ pub(crate) fn is_unused_default(queue: &QueueView) -> bool {
         && queue.totals == Totals::default()
         && !queue.settings.keep_a_queue()
         && queue.pause == Pause::Running
-}
-
-/// Names and values of all totals.
-pub(crate) fn totals(totals: &duewheel::core::record::Totals) -> [(&'static str, u64); 8] {
-    [
-        ("enqueued", totals.enqueued),
-        ("granted", totals.granted),
-        ("acked", totals.acked),
-        ("cancelled", totals.cancelled),
-        ("replaced", totals.replaced),
-        ("purged", totals.purged),
-        ("died", totals.died),
-        ("expired", totals.expired),
-    ]
-}
-
-/// What was set, so that it can be put again as it is.
-fn write_settings(out: &mut Json, settings: &QueueSettings) {
-    out.number_or_null("lease_ms", settings.lease_ms);
-    out.number_or_null("max_attempts", settings.max_attempts.map(|n| u64::from(n.count())));
-    out.number_or_null("priority", settings.priority.map(u64::from));
-    match settings.backoff {
-        None => out.null("backoff"),
-        Some(backoff) => {
-            out.open_member("backoff");
-            out.number("min_ms", backoff.min_ms);
-            out.number("max_ms", backoff.max_ms);
-            out.close();
-        }
-    }
-    out.number_or_null("dedupe_window_ms", settings.dedupe_window_ms);
-    out.number_or_null("dead_ttl_ms", settings.dead_ttl_ms);
-    match settings.order {
-        None => out.null("order"),
-        Some(ReadyOrder::Due) => out.plain("order", "due"),
-        Some(ReadyOrder::Arrival) => out.plain("order", "arrival"),
-    }
 }

@@ -2,10 +2,13 @@
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Op, QuotaUse, Reply, Resource};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::call::Call;
-use super::{Answer, Json, object};
+use super::{Answer, reply};
 use crate::error::Problem;
+use crate::json::Elements;
 
 /// A token that is limited to queues sees the quotas of these queues alone, and none that it shares with others.
 pub(crate) async fn quotas(call: Call) -> Answer {
@@ -13,27 +16,72 @@ pub(crate) async fn quotas(call: Call) -> Answer {
     if let Some(prefixes) = call.caller.limits() {
         uses.retain(|one| prefixes.iter().any(|prefix| one.quota.prefix.starts_with(prefix.as_str())));
     }
-    Ok(object(StatusCode::OK, |out| {
-        out.open_list("quotas");
-        for one in &uses {
-            out.open();
-            write(out, one);
-            out.close();
-        }
-        out.close_list();
-    }))
+    Ok(reply(StatusCode::OK, &QuotasAnswer { quotas: Elements::new(&uses, QuotaAnswer::of) }))
 }
 
-fn write(out: &mut Json, one: &QuotaUse) {
-    out.text("prefix", &one.quota.prefix);
-    for resource in Resource::ALL {
-        out.open_member(resource.as_str());
-        out.number_or_null("limit", one.quota.limit(resource));
-        if resource == Resource::Enqueues {
-            out.number_or_null("burst", one.quota.burst.or(one.quota.enqueues_per_second));
+/// All quotas.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Quotas")]
+pub(crate) struct QuotasAnswer<'a> {
+    pub(super) quotas: Elements<'a, QuotaUse, QuotaAnswer<'a>>,
+}
+
+/// What a tenant may have, and what it has.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Quota")]
+pub(crate) struct QuotaAnswer<'a> {
+    /// How the names of the tenant's queues begin.
+    pub(super) prefix: &'a str,
+    pub(super) messages: ResourceAnswer,
+    pub(super) bytes: ResourceAnswer,
+    pub(super) leases: ResourceAnswer,
+    pub(super) enqueues_per_second: RateAnswer,
+}
+
+/// A limit, and how much of it is used.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "QuotaResource")]
+pub(crate) struct ResourceAnswer {
+    /// `null` where there is no limit.
+    pub(super) limit: Option<u64>,
+    pub(super) used: u64,
+    /// Refusals since the start; of leases: reserves that were held back.
+    pub(super) refused: u64,
+}
+
+/// A rate, and how much of it is used.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "QuotaRate")]
+pub(crate) struct RateAnswer {
+    /// Enqueues a second; `null` where there is no limit.
+    pub(super) limit: Option<u64>,
+    /// Enqueues at once.
+    pub(super) burst: Option<u64>,
+    /// How many of the burst are used up.
+    pub(super) used: u64,
+    /// Refusals since the start.
+    pub(super) refused: u64,
+}
+
+impl<'a> QuotaAnswer<'a> {
+    fn of(one: &'a QuotaUse) -> Self {
+        let resource = |resource: Resource| ResourceAnswer {
+            limit: one.quota.limit(resource),
+            used: one.used[resource as usize],
+            refused: one.refused[resource as usize],
+        };
+        let rate = resource(Resource::Enqueues);
+        QuotaAnswer {
+            prefix: &one.quota.prefix,
+            messages: resource(Resource::Messages),
+            bytes: resource(Resource::Bytes),
+            leases: resource(Resource::Leases),
+            enqueues_per_second: RateAnswer {
+                limit: rate.limit,
+                burst: one.quota.burst.or(one.quota.enqueues_per_second),
+                used: rate.used,
+                refused: rate.refused,
+            },
         }
-        out.number("used", one.used[resource as usize]);
-        out.number("refused", one.refused[resource as usize]);
-        out.close();
     }
 }

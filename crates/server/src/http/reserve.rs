@@ -4,27 +4,39 @@ use axum::http::StatusCode;
 use duewheel::Demand;
 use duewheel::core::SessionId;
 use duewheel::core::engine::{Grant, Reserved};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{Positive, Whole};
-use super::{Answer, Json, held, object, view, write_large};
+use super::view::ContentAnswer;
+use super::{Answer, held, reply, write_large};
 use crate::error::{Problem, overloaded};
+use crate::json::{Elements, InstantText, TokenText, written};
+use crate::schema::HeldBackSchema;
 
 /// Bytes of a grant beside its body.
 const GRANT_BYTES: usize = 320;
 
-#[derive(Debug, Deserialize)]
+/// How many messages to lease, and how long to wait for the first.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+#[schemars(rename = "Reserve")]
+pub(crate) struct ReserveRequest {
+    /// At most so many messages; 1 by default. An answer has at most 4096, whatever is asked for.
+    #[schemars(extend("x-limit" = "max_reserve"))]
     max: Option<Positive>,
+    /// How long to wait for the first message; 0 by default.
+    #[schemars(extend("x-limit" = "max_wait_ms"))]
     wait_ms: Option<Whole>,
+    /// The length of the leases; by default that of each message.
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
 }
 
 pub(crate) async fn reserve(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let asked: Asked = call.json(call.app.max_single_bytes()).await?;
+    let asked: ReserveRequest = call.json(call.app.max_single_bytes()).await?;
     let policy = &call.app.policy;
     let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
     // While others do not take what they have reserved, each gets one at a time.
@@ -41,29 +53,16 @@ pub(crate) async fn reserve(mut call: Call) -> Answer {
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
             let write = move || {
-                let mut out = Json::with_capacity(bytes + 32);
-                out.open();
-                out.open_list("messages");
-                for grant in &grants {
-                    out.open();
-                    write(&mut out, grant);
-                    out.close();
-                }
-                out.close_list();
-                out.close();
-                out
+                let messages = Elements::new(&grants, GrantAnswer::of);
+                written(bytes + 32, &GrantsAnswer { messages, held_back: None })
             };
             let out = write_large(bytes, write).await?;
             let room = call.app.rooms.take_left(out.len());
             Ok(held(StatusCode::OK, room, out))
         }
         Reserved::HeldBack(why) => {
-            let write = |out: &mut Json| {
-                out.open_list("messages");
-                out.close_list();
-                out.plain("held_back", why.as_str());
-            };
-            Ok(object(StatusCode::OK, write))
+            let messages = Elements::new(&[], GrantAnswer::of);
+            Ok(reply(StatusCode::OK, &GrantsAnswer { messages, held_back: Some(why.as_str()) }))
         }
         Reserved::TooManyQueues => Err(overloaded("as many queues exist as the limits allow")),
         Reserved::Overloaded => Err(overloaded(
@@ -78,14 +77,48 @@ pub(crate) fn at_most(field: &'static str, n: u64, limit: u64) -> Result<u64, Pr
     if n > limit { Err(Problem::field(field, format_args!("must be at most {limit}"))) } else { Ok(n) }
 }
 
-fn write(out: &mut Json, grant: &Grant) {
-    view::write_message(out, &grant.message);
-    out.number("attempt", u64::from(grant.attempt));
-    out.number("priority", u64::from(grant.priority));
-    out.number("generation", u64::from(grant.generation));
-    out.instant("due_at", grant.due_at);
-    out.shown("lease_token", &grant.token);
-    out.instant("lease_until", grant.lease_until);
-    out.number("lease_ms", grant.lease_ms);
-    out.number("lateness_ms", grant.lateness_ms);
+/// Messages under leases. The list is empty when none has come while the call waited.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Grants")]
+pub(crate) struct GrantsAnswer<'a> {
+    pub(super) messages: Elements<'a, Grant, GrantAnswer<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<HeldBackSchema>")]
+    pub(super) held_back: Option<&'static str>,
+}
+
+/// A message under a lease. It has `body`, or `body_base64` where the bytes are no UTF-8 text.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Grant")]
+pub(crate) struct GrantAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) content: ContentAnswer<'a>,
+    /// Grants of this message so far, this one included.
+    pub(super) attempt: u32,
+    /// Lower comes first.
+    pub(super) priority: u32,
+    /// A number that each change by the producer raises.
+    pub(super) generation: u32,
+    pub(super) due_at: InstantText,
+    pub(super) lease_token: TokenText,
+    pub(super) lease_until: InstantText,
+    pub(super) lease_ms: u64,
+    /// How long after its due time it was granted.
+    pub(super) lateness_ms: u64,
+}
+
+impl<'a> GrantAnswer<'a> {
+    fn of(grant: &'a Grant) -> Self {
+        GrantAnswer {
+            content: ContentAnswer::of(&grant.message),
+            attempt: grant.attempt,
+            priority: grant.priority,
+            generation: grant.generation,
+            due_at: InstantText(grant.due_at),
+            lease_token: TokenText(grant.token),
+            lease_until: InstantText(grant.lease_until),
+            lease_ms: grant.lease_ms,
+            lateness_ms: grant.lateness_ms,
+        }
+    }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Json;
 use crate::error::{Problem, overloaded};
 
 /// What is counted, in bytes.
@@ -61,7 +60,7 @@ fn units(bytes: usize) -> u32 {
 
 impl Room {
     /// The answer. It keeps the room that it needs until its last byte has been written, and gives the rest back now.
-    pub(crate) fn hold(mut self, answer: Json) -> Bytes {
+    pub(crate) fn hold(mut self, answer: Vec<u8>) -> Bytes {
         struct Held {
             bytes: Bytes,
             _room: Room,
@@ -71,7 +70,7 @@ impl Room {
                 &self.bytes
             }
         }
-        let bytes = answer.into_bytes();
+        let bytes = Bytes::from(answer);
         if let Some(permit) = &mut self.0 {
             let surplus = permit.num_permits().saturating_sub(units(bytes.len()) as usize);
             drop(permit.split(surplus));
@@ -87,11 +86,7 @@ mod tests {
     #[tokio::test]
     async fn room_is_held_until_the_answer_is_gone() {
         let rooms = Rooms::new(10 * UNIT);
-        let mut answer = Json::default();
-        answer.open();
-        answer.text("a", &"x".repeat(3 * UNIT));
-        answer.close();
-        let bytes = rooms.take(8 * UNIT).await.unwrap().hold(answer);
+        let bytes = rooms.take(8 * UNIT).await.unwrap().hold(vec![b'x'; 3 * UNIT + 1]);
         assert!(rooms.has(6 * UNIT) && !rooms.has(7 * UNIT), "four units are held");
         let half = bytes.slice(..10);
         drop(bytes);

@@ -1,4 +1,5 @@
-//! The table of all paths: method, path, query parameters, who may call it, handler. `openapi.json` is compared with it.
+//! The table of all paths: method, path, query parameters, who may call it, handler, and what is told of it: `openapi.json`
+//! is made of this table.
 //!
 //! A route cannot be written without its access, and access is checked before its handler is called: [`Call::new`].
 
@@ -6,17 +7,22 @@ use std::future::Future;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{Method, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
+use duewheel::Policy;
+use serde_json::Value;
 
 use super::call::Call;
+use super::openapi::operation::Operation;
+use super::openapi::{self, Described, Security, operations as doc};
 use super::{
     Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages,
-    metrics, queue as queues, quota, reserve, settle, wheel,
+    metrics, queue as queues, quota, reserve, settle, typed, wheel,
 };
 use crate::auth::{About, Access, Scope};
 use crate::error::{ErrorCode, Problem};
+use crate::json::written;
 
 /// One line of the table.
 pub(crate) struct Route {
@@ -24,6 +30,8 @@ pub(crate) struct Route {
     pub(crate) path: &'static str,
     pub(crate) query: &'static [&'static str],
     pub(crate) access: Access,
+    /// What is told of it.
+    pub(crate) doc: fn() -> Operation,
     handler: MethodRouter<App>,
 }
 
@@ -49,44 +57,44 @@ pub(crate) fn table() -> Vec<Route> {
     use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
     const NO: &[&str] = &[];
     vec![
-        post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue),
-        get("/v1/queues/{queue}/messages", &["state", "after", "limit"], queue(Admin), listing::messages),
-        post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve),
-        post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many),
+        post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue, doc::enqueue),
+        get("/v1/queues/{queue}/messages", &["state", "after", "limit"], queue(Admin), listing::messages, doc::list_messages),
+        post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve, doc::reserve),
+        post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many, doc::cancel_many),
 
-        get("/v1/messages/{id}", NO, message(Cancel), messages::get_by_id),
-        delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel_by_id),
-        patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone_by_id),
-        post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire_by_id),
-        get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get_by_key),
-        delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel_by_key),
-        patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key),
-        post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire_by_key),
+        get("/v1/messages/{id}", NO, message(Cancel), messages::get_by_id, doc::get),
+        delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel_by_id, doc::cancel),
+        patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone_by_id, doc::postpone),
+        post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire_by_id, doc::fire),
+        get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get_by_key, doc::get_by_key),
+        delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel_by_key, doc::cancel_by_key),
+        patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key, doc::postpone_by_key),
+        post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire_by_key, doc::fire_by_key),
 
-        post("/v1/messages/{id}/ack", NO, Access::Needs(Consume, About::Lease), settle::ack),
-        post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack),
-        post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend),
-        post("/v1/ack", NO, several(Consume), settle::ack_many),
+        post("/v1/messages/{id}/ack", NO, Access::Needs(Consume, About::Lease), settle::ack, doc::ack),
+        post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack, doc::nack),
+        post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend, doc::extend),
+        post("/v1/ack", NO, several(Consume), settle::ack_many, doc::ack_many),
 
-        get("/v1/queues", &["after", "limit"], several(Metrics), listing::queues),
-        get("/v1/queues/{queue}", NO, queue(Metrics), queues::show),
-        get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], queue(Metrics), histogram::histogram),
-        put("/v1/queues/{queue}/config", NO, queue(Admin), queues::configure),
-        post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause),
-        post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume),
-        post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge),
-        post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive),
-        get("/v1/quotas", NO, several(Metrics), quota::quotas),
-        get("/v1/wheel", NO, server(Metrics), wheel::wheel),
-        get("/v1/cluster", NO, server(Metrics), cluster::cluster),
-        post("/v1/backup", NO, server(Admin), backup::backup),
+        get("/v1/queues", &["after", "limit"], several(Metrics), listing::queues, doc::list_queues),
+        get("/v1/queues/{queue}", NO, queue(Metrics), queues::show, doc::get_queue),
+        get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], queue(Metrics), histogram::histogram, doc::histogram),
+        put("/v1/queues/{queue}/config", NO, queue(Admin), queues::configure, doc::configure),
+        post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause, doc::pause),
+        post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume, doc::resume),
+        post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge, doc::purge),
+        post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive, doc::redrive),
+        get("/v1/quotas", NO, several(Metrics), quota::quotas, doc::quotas),
+        get("/v1/wheel", NO, server(Metrics), wheel::wheel, doc::wheel),
+        get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
+        post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
 
-        get("/healthz", NO, Access::Open, health::health),
-        get("/livez", NO, Access::Open, health::live),
-        get("/readyz", NO, Access::Open, health::ready),
-        get("/metrics", NO, server(Metrics), metrics::metrics),
-        get("/openapi.json", NO, Access::Open, home::openapi),
-        get("/", NO, Access::Open, home),
+        get("/healthz", NO, Access::Open, health::health, doc::health),
+        get("/livez", NO, Access::Open, health::live, doc::live),
+        get("/readyz", NO, Access::Open, health::ready, doc::ready),
+        get("/metrics", NO, server(Metrics), metrics::metrics, doc::metrics),
+        get("/openapi.json", NO, Access::Open, openapi, doc::openapi),
+        get("/", NO, Access::Open, home, doc::home),
     ]
 }
 
@@ -94,6 +102,25 @@ pub(crate) fn table() -> Vec<Route> {
 async fn home(_: Call) -> Answer {
     let table = table();
     Ok(home::page(table.iter().map(|route| (&route.method, route.path, route.query, route.access))))
+}
+
+/// `GET /openapi.json`, for machines.
+async fn openapi(call: Call) -> Answer {
+    let security = if call.app.guard.is_open() { Security::Open } else { Security::Tokens };
+    let make = || written(256 * 1024, &document(&call.app.policy, security)).into();
+    let made = call.app.description.get_or_init(make).clone();
+    Ok(typed(StatusCode::OK, "application/json", made))
+}
+
+/// What `openapi.json` says of the whole table.
+pub(crate) fn document(policy: &Policy, security: Security) -> Value {
+    let described = |route: Route| Described {
+        method: route.method,
+        path: route.path,
+        access: route.access,
+        doc: route.doc,
+    };
+    openapi::document(table().into_iter().map(described), policy, security)
 }
 
 /// The router over the table.
@@ -120,6 +147,7 @@ macro_rules! methods {
             query: &'static [&'static str],
             access: Access,
             handler: H,
+            doc: fn() -> Operation,
         ) -> Route
         where
             H: Fn(Call) -> F + Clone + Send + Sync + 'static,
@@ -135,7 +163,7 @@ macro_rules! methods {
                     answer(&app, result)
                 }
             };
-            Route { method: Method::$method, path, query, access, handler: on(MethodFilter::$method, serve) }
+            Route { method: Method::$method, path, query, access, doc, handler: on(MethodFilter::$method, serve) }
         }
     )*};
 }

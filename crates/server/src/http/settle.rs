@@ -5,20 +5,25 @@ use std::borrow::Cow;
 use axum::http::StatusCode;
 use duewheel::core::engine::{Applied, Attempt, Op, Reply, Settled};
 use duewheel::core::{LeaseToken, MessageId, QueueName};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::reach::within;
 use super::reserve::at_most;
 use super::strict::{self, Id, Object, Positive, Text, Whole};
-use super::{Answer, App, Json, check_batch, object};
+use super::{Answer, App, check_batch, reply};
 use crate::auth::Caller;
-use crate::error::Problem;
+use crate::error::{ItemProblem, Problem};
+use crate::json::{IdText, InstantText};
+use crate::schema::{DeadReasonSchema, LevelSchema, TokenSchema};
 
-#[derive(Debug, Deserialize)]
+/// The lease whose message is done.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Ack<'a> {
+pub(crate) struct Ack<'a> {
     #[serde(borrow)]
+    #[schemars(with = "TokenSchema")]
     lease_token: Text<'a>,
 }
 
@@ -78,14 +83,22 @@ enum Found {
     Nothing,
 }
 
-#[derive(Debug, Deserialize)]
+/// The lease whose message is not done, and what becomes of the message.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Nack<'a> {
+#[schemars(transform = crate::schema::nack_rules)]
+pub(crate) struct Nack<'a> {
     #[serde(borrow)]
+    #[schemars(with = "TokenSchema")]
     lease_token: Text<'a>,
+    /// The delay before the next attempt, in place of the backoff. It does not go with `dead`.
+    #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
+    /// Kept in the history of the message, cut to 256 bytes.
     reason: Option<Text<'a>>,
+    /// `true`: the message is dead at once, with this reason.
     dead: Option<bool>,
+    /// `false`: not yet. The grant is forgiven and does not count against `max_attempts`. It does not go with `dead`.
     attempt: Option<bool>,
 }
 
@@ -126,11 +139,15 @@ pub(crate) async fn nack(mut call: Call) -> Answer {
     settled(call.app.ask(op).await?)
 }
 
-#[derive(Debug, Deserialize)]
+/// The lease whose deadline is pushed.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Extend<'a> {
+pub(crate) struct Extend<'a> {
     #[serde(borrow)]
+    #[schemars(with = "TokenSchema")]
     lease_token: Text<'a>,
+    /// The length of the lease from now; without it as message and queue say.
+    #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
 }
 
@@ -143,27 +160,51 @@ pub(crate) async fn extend(mut call: Call) -> Answer {
         Op::Extend { id, proof: token.into(), lease_ms: asked.lease_ms.map(|n| n.0) }
     };
     match call.app.ask(op).await? {
-        Reply::Extend(Ok(done)) => Ok(object(StatusCode::OK, |out| {
-            out.plain("result", "extended");
-            out.instant("lease_until", done.what);
-            out.plain("durability", done.level.as_str());
-        })),
+        Reply::Extend(Ok(done)) => Ok(reply(
+            StatusCode::OK,
+            &ExtendedAnswer {
+                result: ExtendedWord::Extended,
+                lease_until: InstantText(done.what),
+                durability: done.level.as_str(),
+            },
+        )),
         Reply::Extend(Err(refusal)) => Err(Problem::from_settle(refusal)),
         _ => Err(Problem::internal()),
     }
 }
 
-#[derive(Debug, Deserialize)]
+/// A lease that was extended.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Extended")]
+pub(crate) struct ExtendedAnswer {
+    pub(super) result: ExtendedWord,
+    pub(super) lease_until: InstantText,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+/// The word for it.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub(crate) enum ExtendedWord {
+    Extended,
+}
+
+/// Leases whose messages are done.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct AckMany<'a> {
+pub(crate) struct AckMany<'a> {
     #[serde(borrow)]
     messages: Vec<Object<Leased<'a>>>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A message and its lease.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Leased<'a> {
+pub(crate) struct Leased<'a> {
     id: Id,
+    /// The token of its lease. One that is not well formed is the fault of this item alone.
     #[serde(borrow)]
     lease_token: Text<'a>,
 }
@@ -185,47 +226,109 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
         Ok(_) => (id, done.next().unwrap_or(Err(Problem::internal()))),
         Err(problem) => (id, Err(problem)),
     });
-    Ok(object(StatusCode::OK, |out| {
-        out.open_list("results");
-        for (id, result) in results {
-            out.open();
-            out.id("id", id);
-            match result {
-                Ok(Reply::Settle(Ok(settled))) => write(out, &settled),
-                Ok(Reply::Settle(Err(refusal))) => Problem::from_settle(refusal).write_line(out),
-                Ok(_) => Problem::internal().write_line(out),
-                Err(problem) => problem.write_line(out),
-            }
-            out.close();
-        }
-        out.close_list();
-    }))
+    let results: Vec<_> = results
+        .map(|(id, result)| match result {
+            Ok(Reply::Settle(Ok(settled))) => (id, Ok(settled)),
+            Ok(Reply::Settle(Err(refusal))) => (id, Err(Problem::from_settle(refusal))),
+            Ok(_) => (id, Err(Problem::internal())),
+            Err(problem) => (id, Err(problem)),
+        })
+        .collect();
+    let results = results.iter().map(|(id, result)| match result {
+        Ok(settled) => AckResult::Done(AckedItem { id: IdText(*id), settled: SettledAnswer::of(settled) }),
+        Err(problem) => AckResult::Refused(RefusedId::of(*id, problem)),
+    });
+    Ok(reply(StatusCode::OK, &AckResults { results: results.collect() }))
+}
+
+/// A result for each message, in order.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct AckResults<'a> {
+    pub(super) results: Vec<AckResult<'a>>,
+}
+
+/// What became of one message.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(crate) enum AckResult<'a> {
+    Done(AckedItem),
+    Refused(RefusedId<'a>),
+}
+
+/// A message that was acked.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct AckedItem {
+    pub(super) id: IdText,
+    #[serde(flatten)]
+    pub(super) settled: SettledAnswer,
+}
+
+/// Why the message with this id is as it was.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RefusedId<'a> {
+    pub(super) id: IdText,
+    #[serde(flatten)]
+    pub(super) problem: ItemProblem<'a>,
+}
+
+impl<'a> RefusedId<'a> {
+    pub(crate) fn of(id: MessageId, problem: &'a Problem) -> Self {
+        RefusedId { id: IdText(id), problem: ItemProblem::of(problem) }
+    }
 }
 
 fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> Result<LeaseToken, Problem> {
     text.0.parse().map_err(|what| Problem::field(field(), what))
 }
 
-fn settled(reply: Reply) -> Answer {
-    match reply {
-        Reply::Settle(Ok(settled)) => Ok(object(StatusCode::OK, |out| write(out, &settled))),
+fn settled(done: Reply) -> Answer {
+    match done {
+        Reply::Settle(Ok(settled)) => Ok(reply(StatusCode::OK, &SettledAnswer::of(&settled))),
         Reply::Settle(Err(refusal)) => Err(Problem::from_settle(refusal)),
         _ => Err(Problem::internal()),
     }
 }
 
-fn write(out: &mut Json, settled: &Applied<Settled>) {
-    match &settled.what {
-        Settled::Acked => out.plain("result", "acked"),
-        Settled::Already { queue: _ } => out.plain("result", "already"),
-        Settled::Again(due_at) => {
-            out.plain("result", "again");
-            out.instant("due_at", *due_at);
-        }
-        Settled::Dead(reason) => {
-            out.plain("result", "dead");
-            out.plain("dead_reason", reason.as_str());
+/// What became of a message whose lease was settled.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Settled")]
+pub(crate) struct SettledAnswer {
+    pub(super) result: SettledWord,
+    /// With `again`: when the next attempt is due.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) due_at: Option<InstantText>,
+    /// With `dead`: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DeadReasonSchema>")]
+    pub(super) dead_reason: Option<&'static str>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+/// What became of a message. `already`: this token has acked it before, not long ago.
+#[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "SettledResult")]
+pub(crate) enum SettledWord {
+    Acked,
+    Already,
+    Again,
+    Dead,
+}
+
+impl SettledAnswer {
+    fn of(settled: &Applied<Settled>) -> Self {
+        let durability = settled.level.as_str();
+        let plain = |result| SettledAnswer { result, due_at: None, dead_reason: None, durability };
+        match &settled.what {
+            Settled::Acked => plain(SettledWord::Acked),
+            Settled::Already { queue: _ } => plain(SettledWord::Already),
+            Settled::Again(due_at) => {
+                SettledAnswer { due_at: Some(InstantText(*due_at)), ..plain(SettledWord::Again) }
+            }
+            Settled::Dead(reason) => {
+                SettledAnswer { dead_reason: Some(reason.as_str()), ..plain(SettledWord::Dead) }
+            }
         }
     }
-    out.plain("durability", settled.level.as_str());
 }

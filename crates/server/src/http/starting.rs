@@ -18,8 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
+use super::health::{ProbeAnswer, StartingAnswer, StartingWord, StatusWord, TroubledAnswer};
 use super::listener::{shake_hands, talk};
-use super::object;
+use super::reply;
 use crate::claim::Claim;
 use crate::error::{ErrorCode, Extra, Problem};
 use crate::stop::Stop;
@@ -147,18 +148,18 @@ async fn answer(State(keeper): State<Doorkeeper>, request: Request) -> Response 
         Audience::Everybody => format!("starting: {}", *keeper.waits.borrow()),
         Audience::Nobody => "starting: the store is not open yet".to_owned(),
     };
-    let unready = |write: &dyn Fn(&mut super::Json)| {
-        let mut response = object(StatusCode::SERVICE_UNAVAILABLE, write);
+    let unready = |mut response: Response| {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(1));
         response
     };
+    let no = StatusCode::SERVICE_UNAVAILABLE;
     let mut response = match parts.uri.path() {
-        "/livez" => object(StatusCode::OK, |out| out.plain("status", "ok")),
-        "/readyz" => unready(&|out| out.plain("status", "starting")),
-        "/healthz" => unready(&|out| {
-            out.plain("status", "starting");
-            out.text("trouble", &words);
-        }),
+        "/livez" => reply(StatusCode::OK, &ProbeAnswer { status: StatusWord::Ok }),
+        "/readyz" => unready(reply(no, &ProbeAnswer { status: StatusWord::Starting })),
+        "/healthz" => unready(reply(
+            no,
+            &TroubledAnswer::Starting(StartingAnswer { status: StartingWord::Starting, trouble: &words }),
+        )),
         _ => {
             let extra = Extra::Outcome(Outcome::NotApplied);
             Problem { extra, ..Problem::new(ErrorCode::StorageUnavailable, words) }.into_response()

@@ -8,10 +8,12 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use duewheel::core::MessageId;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
 
 use crate::error::{ErrorCode, Problem};
+use crate::schema::{HeadersSchema, IdInSchema, same_schema};
 
 /// Arrays and objects inside each other. Our own types never get near it; it only makes the refusal clear.
 const MAX_DEPTH: usize = 32;
@@ -256,6 +258,36 @@ impl<'de> Deserialize<'de> for Strings {
         }
         d.deserialize_map(V)
     }
+}
+
+impl JsonSchema for Text<'_> {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Text".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> JsonSchema for Whole<MIN, MAX> {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> Cow<'static, str> {
+        "Whole".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "integer", "format": "uint64", "minimum": MIN, "maximum": MAX })
+    }
+}
+
+same_schema! {
+    impl[] Id as IdInSchema;
+    impl[] Strings as HeadersSchema;
+    impl[T: JsonSchema] Object<T> as T;
 }
 
 #[cfg(test)]

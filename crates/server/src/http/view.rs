@@ -1,68 +1,173 @@
 //! A message as it is at this moment, in JSON.
 
 use duewheel::core::Message;
-use duewheel::core::engine::{Outline, View};
+use duewheel::core::engine::{Applied, Outline, View};
+use duewheel::core::message::PastAttempt;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use super::Json;
+use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText};
+use crate::schema::{DeadReasonSchema, EndedSchema, KeySchema, LevelSchema, QueueSchema, StateSchema};
 
 /// The members of a message that only its producer can change.
-pub(crate) fn write_message(out: &mut Json, message: &Message) {
-    out.id("id", message.id);
-    out.text("queue", message.queue.as_str());
-    out.text_or_null("key", message.key.as_ref().map(|k| k.as_str()));
-    out.body(&message.body);
-    out.open_member("headers");
-    for (name, value) in &message.headers {
-        out.text_member(name, value);
-    }
-    out.close();
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct ContentAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    /// The body, where it is UTF-8 text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<&'a str>,
+    /// The body, where it is no UTF-8 text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body_base64: Option<Base64Text<'a>>,
+    pub(super) headers: HeaderPairs<'a>,
 }
 
-/// Where a message stands after a change: all members but its body, headers and history.
-pub(crate) fn write_outline(out: &mut Json, outline: &Outline) {
-    out.id("id", outline.id);
-    out.text("queue", outline.queue.as_str());
-    out.text_or_null("key", outline.key.as_ref().map(|k| k.as_str()));
-    out.plain("state", outline.state.as_str());
-    out.instant("due_at", outline.due_at);
-    out.number("due_in_ms", outline.due_in_ms);
-    out.number("attempt", u64::from(outline.attempt));
-    out.number("max_attempts", u64::from(outline.max_attempts));
-    out.number("generation", u64::from(outline.generation));
-    out.number("priority", u64::from(outline.priority));
-    out.number("lease_ms", outline.lease_ms);
-    out.instant("enqueued_at", outline.enqueued_at);
+impl<'a> ContentAnswer<'a> {
+    pub(crate) fn of(message: &'a Message) -> Self {
+        let (body, body_base64) = match std::str::from_utf8(&message.body) {
+            Ok(text) => (Some(text), None),
+            Err(_) => (None, Some(Base64Text(&message.body))),
+        };
+        ContentAnswer {
+            id: IdText(message.id),
+            queue: message.queue.as_str(),
+            key: message.key.as_ref().map(|key| key.as_str()),
+            body,
+            body_base64,
+            headers: HeaderPairs(&message.headers),
+        }
+    }
 }
 
-/// The members of a message and where it stands.
-pub(crate) fn write(out: &mut Json, view: &View) {
-    write_message(out, &view.message);
-    out.plain("state", view.state.as_str());
-    out.instant("due_at", view.due_at);
-    out.number("due_in_ms", view.due_in_ms);
-    out.number("attempt", u64::from(view.attempt));
-    out.number("forgiven", u64::from(view.forgiven));
-    out.number("max_attempts", u64::from(view.max_attempts));
-    out.number("generation", u64::from(view.generation));
-    out.number("priority", u64::from(view.priority));
-    out.number("lease_ms", view.lease_ms);
-    out.instant("enqueued_at", view.message.enqueued_at);
-    if let Some(until) = view.lease_until {
-        out.instant("lease_until", until);
+/// A message as it is now. It has `body`, or `body_base64` where the bytes are no UTF-8 text.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Message")]
+pub(crate) struct MessageAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) content: ContentAnswer<'a>,
+    #[schemars(with = "StateSchema")]
+    pub(super) state: &'static str,
+    pub(super) due_at: InstantText,
+    /// Milliseconds until it is due; 0 when it is.
+    pub(super) due_in_ms: u64,
+    /// Grants so far.
+    pub(super) attempt: u32,
+    /// Grants of these that do not count against `max_attempts`.
+    pub(super) forgiven: u32,
+    pub(super) max_attempts: u32,
+    /// A number that each change by the producer raises.
+    pub(super) generation: u32,
+    /// Lower comes first.
+    pub(super) priority: u32,
+    pub(super) lease_ms: u64,
+    pub(super) enqueued_at: InstantText,
+    /// The deadline of the lease, while it is leased.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease_until: Option<InstantText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DeadReasonSchema>")]
+    pub(super) dead_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dead_at: Option<InstantText>,
+    /// The last attempts that have ended.
+    pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
+}
+
+impl<'a> MessageAnswer<'a> {
+    pub(crate) fn of(view: &'a View) -> Self {
+        MessageAnswer {
+            content: ContentAnswer::of(&view.message),
+            state: view.state.as_str(),
+            due_at: InstantText(view.due_at),
+            due_in_ms: view.due_in_ms,
+            attempt: view.attempt,
+            forgiven: view.forgiven,
+            max_attempts: view.max_attempts,
+            generation: view.generation,
+            priority: view.priority,
+            lease_ms: view.lease_ms,
+            enqueued_at: InstantText(view.message.enqueued_at),
+            lease_until: view.lease_until.map(InstantText),
+            dead_reason: view.dead.map(|(reason, _)| reason.as_str()),
+            dead_at: view.dead.map(|(_, at)| InstantText(at)),
+            history: Elements::new(&view.history, PastAttemptAnswer::of),
+        }
     }
-    if let Some((reason, at)) = view.dead {
-        out.plain("dead_reason", reason.as_str());
-        out.instant("dead_at", at);
+}
+
+/// An attempt that has ended.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "PastAttempt")]
+pub(crate) struct PastAttemptAnswer<'a> {
+    pub(super) attempt: u32,
+    pub(super) granted_at: InstantText,
+    pub(super) ended_at: InstantText,
+    #[schemars(with = "EndedSchema")]
+    pub(super) how: &'static str,
+    /// The reason that the consumer gave.
+    pub(super) note: &'a str,
+}
+
+impl<'a> PastAttemptAnswer<'a> {
+    fn of(past: &'a PastAttempt) -> Self {
+        PastAttemptAnswer {
+            attempt: past.attempt,
+            granted_at: InstantText(past.granted_at),
+            ended_at: InstantText(past.ended_at),
+            how: past.how.as_str(),
+            note: &past.note,
+        }
     }
-    out.open_list("history");
-    for past in &view.history {
-        out.open();
-        out.number("attempt", u64::from(past.attempt));
-        out.instant("granted_at", past.granted_at);
-        out.instant("ended_at", past.ended_at);
-        out.plain("how", past.how.as_str());
-        out.text("note", &past.note);
-        out.close();
+}
+
+/// A message as it is after a change, without its body, headers and history.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Outline")]
+pub(crate) struct OutlineAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    #[schemars(with = "StateSchema")]
+    pub(super) state: &'static str,
+    pub(super) due_at: InstantText,
+    /// Milliseconds until it is due; 0 when it is.
+    pub(super) due_in_ms: u64,
+    /// Grants so far.
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    /// A number that each change by the producer raises.
+    pub(super) generation: u32,
+    /// Lower comes first.
+    pub(super) priority: u32,
+    pub(super) lease_ms: u64,
+    pub(super) enqueued_at: InstantText,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl<'a> OutlineAnswer<'a> {
+    pub(crate) fn of(changed: &'a Applied<Box<Outline>>) -> Self {
+        let outline = &changed.what;
+        OutlineAnswer {
+            id: IdText(outline.id),
+            queue: outline.queue.as_str(),
+            key: outline.key.as_ref().map(|key| key.as_str()),
+            state: outline.state.as_str(),
+            due_at: InstantText(outline.due_at),
+            due_in_ms: outline.due_in_ms,
+            attempt: outline.attempt,
+            max_attempts: outline.max_attempts,
+            generation: outline.generation,
+            priority: outline.priority,
+            lease_ms: outline.lease_ms,
+            enqueued_at: InstantText(outline.enqueued_at),
+            durability: changed.level.as_str(),
+        }
     }
-    out.close_list();
 }

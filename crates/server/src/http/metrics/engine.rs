@@ -3,7 +3,7 @@
 use duewheel::core::engine::{LATENESS_MS, Stats};
 use duewheel::{Counted, LocalShard};
 
-use super::super::queue::totals;
+use super::super::queue_view::totals;
 use super::{Page, by_state, labels, seconds};
 
 /// A gauge of the shards that this node owns.

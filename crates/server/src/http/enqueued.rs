@@ -1,0 +1,58 @@
+//! What is answered to an enqueue that was accepted.
+
+use axum::http::StatusCode;
+use duewheel::core::engine::Enqueued;
+use duewheel::core::record::Created;
+use duewheel::core::{Key, QueueName};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::json::{IdText, InstantText};
+use crate::schema::{KeySchema, LevelSchema, QueueSchema};
+
+/// 201 for a new message, 200 for one that was there.
+pub(crate) fn status(done: &Enqueued) -> StatusCode {
+    match done.created {
+        Created::New | Created::Replacing(_) => StatusCode::CREATED,
+        Created::Kept => StatusCode::OK,
+    }
+}
+
+/// A message that was accepted, or that was there already.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Enqueued")]
+pub(crate) struct EnqueuedAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    pub(super) due_at: InstantText,
+    /// A number that each change by the producer raises.
+    pub(super) generation: u32,
+    /// Whether the message is new.
+    pub(super) created: bool,
+    /// The message that it has replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) replaced: Option<IdText>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl<'a> EnqueuedAnswer<'a> {
+    pub(crate) fn of(done: &Enqueued, queue: &'a QueueName, key: Option<&'a Key>) -> Self {
+        EnqueuedAnswer {
+            id: IdText(done.id),
+            queue: queue.as_str(),
+            key: key.map(Key::as_str),
+            due_at: InstantText(done.due_at),
+            generation: done.generation,
+            created: done.created != Created::Kept,
+            replaced: match done.created {
+                Created::Replacing(old) => Some(IdText(old)),
+                Created::New | Created::Kept => None,
+            },
+            durability: done.level.as_str(),
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! `openapi.json`: made of the table of routes and of the types that requests are read into and answers are written from.
+//!
+//! [`operations`] tells what no type can: summaries, examples, and which problems an operation may have. The document of a
+//! server that asks for tokens names the scope of each operation; that of an open server announces no security, because
+//! nothing is asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::http::Method;
+use duewheel::Policy;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::auth::Access;
+use crate::error::{ErrorCode, Problem, ProblemAnswer};
+use crate::schema::{IdSchema, KeySchema, QueueSchema};
+use operation::{Link, MediaDoc, Operation, Tag};
+
+pub(crate) mod operation;
+pub(crate) mod operations;
+
+/// Whether a server asks who calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Security {
+    /// Nothing is asked for.
+    Open,
+    /// Each call needs a token with the scope of its route.
+    Tokens,
+}
+
+/// A route, as the document tells of it.
+#[derive(Debug)]
+pub(crate) struct Described {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    pub(crate) access: Access,
+    pub(crate) doc: fn() -> Operation,
+}
+
+/// The whole document about these routes.
+pub(crate) fn document(
+    routes: impl Iterator<Item = Described>,
+    policy: &Policy,
+    security: Security,
+) -> Value {
+    let mut parts = Assembly::new(security);
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for route in routes {
+        let operation = parts.operation(&route);
+        let item = paths.entry(route.path).or_default();
+        item.insert(route.method.as_str().to_lowercase(), operation);
+        let shared = parameters_of(route.path);
+        if !shared.is_empty() {
+            item.insert("parameters".into(), shared.into());
+        }
+    }
+    let tags = Tag::ALL
+        .map(Tag::words)
+        .map(|(name, description)| json!({ "name": name, "description": description }));
+    let mut document = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "duewheel",
+            "version": "1",
+            "description": "Durable delayed messages. Unknown fields and query parameters are refused; `null` is the same \
+                as leaving a field out. Answers may have more fields than are described here.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "tags": tags,
+        "paths": paths,
+        "components": parts.components(),
+    });
+    finish(&mut document, policy);
+    document
+}
+
+/// What the operations share.
+struct Assembly {
+    security: Security,
+    /// Schemas of what is read.
+    requests: SchemaGenerator,
+    /// Schemas of what is written.
+    answers: SchemaGenerator,
+    /// Problems by name: the codes that a status may have.
+    problems: BTreeMap<String, BTreeSet<&'static str>>,
+}
+
+impl Assembly {
+    fn new(security: Security) -> Self {
+        let settings = || {
+            SchemaSettings::draft2020_12().with(|settings| {
+                settings.definitions_path = "/components/schemas".into();
+                settings.meta_schema = None;
+            })
+        };
+        Assembly {
+            security,
+            requests: settings().for_deserialize().into_generator(),
+            answers: settings().for_serialize().into_generator(),
+            problems: BTreeMap::new(),
+        }
+    }
+
+    fn operation(&mut self, route: &Described) -> Value {
+        let doc = (route.doc)();
+        let mut out = json!({
+            "operationId": doc.id,
+            "summary": doc.summary,
+            "tags": [doc.tag.words().0],
+        });
+        if !doc.query.is_empty() {
+            let query = doc.query.iter().map(|parameter| {
+                json!({
+                    "name": parameter.name, "in": "query", "required": false, "description": parameter.description,
+                    "schema": (parameter.schema)(&mut self.requests), "example": parameter.example,
+                })
+            });
+            out["parameters"] = query.collect();
+        }
+        if let Some(request) = &doc.request {
+            let content: Map<String, Value> =
+                request.media.iter().map(|media| form(media, &mut self.requests)).collect();
+            out["requestBody"] = json!({ "required": request.required, "content": content });
+        }
+        if let (Security::Tokens, access) = (self.security, route.access) {
+            out["security"] = match access {
+                Access::Open => json!([]),
+                Access::Needs(scope, _) => json!([{ "bearer": [scope.as_str()] }]),
+            };
+        }
+        out["responses"] = self.responses(route, &doc);
+        out
+    }
+
+    fn responses(&mut self, route: &Described, doc: &Operation) -> Value {
+        let mut responses = Map::new();
+        for answer in &doc.answers {
+            let content: Map<String, Value> =
+                answer.media.iter().map(|media| form(media, &mut self.answers)).collect();
+            let mut response = json!({ "description": answer.description, "content": content });
+            if !answer.links.is_empty() {
+                response["links"] = answer.links.iter().map(link).collect::<Map<_, _>>().into();
+            }
+            responses.insert(answer.status.to_string(), response);
+        }
+        let mut by_status: BTreeMap<u16, Vec<ErrorCode>> = BTreeMap::new();
+        for code in problems_of(route, doc, self.security) {
+            by_status.entry(code.status().as_u16()).or_default().push(code);
+        }
+        for (status, codes) in by_status {
+            let words: BTreeSet<&'static str> = codes.iter().map(|code| code.as_str()).collect();
+            let name = words.iter().copied().collect::<Vec<_>>().join(".");
+            // A probe answers with a status of its own.
+            let own = responses.contains_key(&status.to_string());
+            if !own {
+                let reference = format!("#/components/responses/{name}");
+                responses.insert(status.to_string(), json!({ "$ref": reference }));
+                self.problems.insert(name, words);
+            }
+        }
+        responses.insert("default".into(), json!({ "$ref": "#/components/responses/other" }));
+        responses.into()
+    }
+
+    fn components(mut self) -> Value {
+        let problem = self.answers.subschema_for::<ProblemAnswer<'static>>();
+        let content = |examples: Value| json!({ "application/problem+json": { "schema": problem, "examples": examples } });
+        let mut responses = Map::new();
+        for (name, words) in &self.problems {
+            let codes: Vec<ErrorCode> =
+                ErrorCode::ALL.into_iter().filter(|code| words.contains(code.as_str())).collect();
+            let told = codes.iter().map(|code| format!("`{}`: {}", code.as_str(), code.summary()));
+            let example = |code: &ErrorCode| {
+                let value = serde_json::to_value(ProblemAnswer::of(&Problem::new(*code, code.summary())));
+                (code.as_str().to_owned(), json!({ "value": value.unwrap_or_default() }))
+            };
+            let examples: Map<String, Value> = codes.iter().map(example).collect();
+            let mut response = json!({
+                "description": told.collect::<Vec<_>>().join(" "),
+                "content": content(examples.into()),
+            });
+            let mut headers = Map::new();
+            if codes.iter().all(|code| code.is_passing()) {
+                let seconds = json!({ "type": "integer", "minimum": 0 });
+                let header =
+                    json!({ "description": "Seconds to wait.", "required": true, "schema": seconds });
+                headers.insert("Retry-After".into(), header);
+            }
+            if codes.contains(&ErrorCode::Unauthorized) {
+                let header =
+                    json!({ "description": "Bearer.", "required": true, "schema": { "type": "string" } });
+                headers.insert("WWW-Authenticate".into(), header);
+            }
+            if !headers.is_empty() {
+                response["headers"] = headers.into();
+            }
+            responses.insert(name.clone(), response);
+        }
+        responses.insert(
+            "other".into(),
+            json!({ "description": "Refused or failed: see `code`, and docs/errors.md.", "content": content(json!({})) }),
+        );
+        let parameters = json!({
+            "queue": path_parameter::<QueueSchema>(&mut self.requests, "queue", "Percent-encoded; a / as %2F.", "close-review"),
+            "key": path_parameter::<KeySchema>(&mut self.requests, "key", "Percent-encoded; a / as %2F.", "order-42"),
+            "id": path_parameter::<IdSchema>(&mut self.requests, "id", "The id of a message.", "17"),
+        });
+        let mut schemas = self.answers.take_definitions(true);
+        schemas.values_mut().for_each(without_null);
+        for (name, schema) in self.requests.take_definitions(true) {
+            let other = schemas.insert(name.clone(), schema.clone());
+            debug_assert!(other.is_none_or(|other| other == schema), "{name} is two schemas");
+        }
+        let mut components = json!({ "schemas": schemas, "parameters": parameters, "responses": responses });
+        if self.security == Security::Tokens {
+            components["securitySchemes"] = json!({ "bearer": {
+                "type": "http", "scheme": "bearer",
+                "description": "A token of `duewheel token new`. The words are the scopes that it needs.",
+            } });
+        }
+        components
+    }
+}
+
+fn form(media: &MediaDoc, generator: &mut SchemaGenerator) -> (String, Value) {
+    let schema = (media.schema)(generator);
+    (media.content_type.to_owned(), json!({ "schema": schema, "example": media.example }))
+}
+
+fn link(link: &Link) -> (String, Value) {
+    let parameters: Map<String, Value> =
+        link.parameters.iter().map(|(name, at)| ((*name).to_owned(), (*at).into())).collect();
+    (link.operation.to_owned(), json!({ "operationId": link.operation, "parameters": parameters }))
+}
+
+fn path_parameter<T: JsonSchema>(
+    generator: &mut SchemaGenerator,
+    name: &str,
+    description: &str,
+    example: &str,
+) -> Value {
+    let schema = generator.subschema_for::<T>();
+    json!({
+        "name": name, "in": "path", "required": true, "description": description, "schema": schema, "example": example,
+    })
+}
+
+/// The parameters in a path.
+fn parameters_of(path: &str) -> Vec<Value> {
+    let names = path.split('/').filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'));
+    names.map(|name| json!({ "$ref": format!("#/components/parameters/{name}") })).collect()
+}
+
+/// The codes of all problems that an operation may have.
+fn problems_of(route: &Described, doc: &Operation, security: Security) -> BTreeSet<ErrorCode> {
+    use ErrorCode as Code;
+    let mut codes: BTreeSet<Code> =
+        [Code::BadRequest, Code::CrossOrigin, Code::HeadersTooLarge, Code::Overloaded, Code::Internal].into();
+    codes.extend(&doc.problems);
+    if doc.request.is_some() {
+        codes.extend([Code::RequestTimeout, Code::BodyTooLarge, Code::UnsupportedMediaType]);
+    }
+    if let Access::Needs(..) = route.access {
+        codes.extend([Code::Draining, Code::StorageUnavailable]);
+        if security == Security::Tokens {
+            codes.extend([Code::Unauthorized, Code::Forbidden]);
+        }
+    }
+    codes
+}
+
+/// Where answers leave a member out, it is never `null`.
+fn without_null(schema: &mut Value) {
+    let Some(object) = schema.as_object_mut() else { return };
+    let required: BTreeSet<String> = object
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    let properties = object.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten();
+    for (_, member) in properties.filter(|(name, _)| !required.contains(*name)) {
+        let Some(member) = member.as_object_mut() else { continue };
+        if let Some(Value::Array(types)) = member.get_mut("type") {
+            types.retain(|one| one != "null");
+            if types.len() == 1 {
+                let only = types.remove(0);
+                member.insert("type".into(), only);
+            }
+        }
+        let Some(Value::Array(mut some)) = member.remove("anyOf") else { continue };
+        some.retain(|one| *one != json!({ "type": "null" }));
+        match some.pop() {
+            Some(Value::Object(only)) if some.is_empty() => member.extend(only),
+            last => {
+                some.extend(last);
+                member.insert("anyOf".into(), some.into());
+            }
+        }
+    }
+}
+
+/// Puts the limits of the policy where the schemas name them, and joins the lines of descriptions.
+fn finish(value: &mut Value, policy: &Policy) {
+    match value {
+        Value::Object(members) => {
+            if let Some(Value::String(name)) = members.remove("x-limit") {
+                members.insert("maximum".into(), limit(policy, &name).into());
+            }
+            // The lines of a comment are no lines of the text.
+            if let Some(Value::String(text)) = members.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            members.values_mut().for_each(|member| finish(member, policy));
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(|element| finish(element, policy)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn limit(policy: &Policy, name: &str) -> u64 {
+    match name {
+        "max_delay_ms" => policy.max_delay_ms,
+        "max_lease_ms" => policy.max_lease_ms,
+        "max_dedupe_window_ms" => policy.max_dedupe_window_ms,
+        "max_reserve" => policy.max_reserve as u64,
+        "max_wait_ms" => policy.max_wait_ms,
+        "max_page" => policy.max_page as u64,
+        "max_histogram" => policy.max_histogram as u64,
+        other => unreachable!("{other} is no limit of the policy"),
+    }
+}

@@ -1,0 +1,584 @@
+//! What is told of each operation besides its types.
+
+use duewheel::core::store::Level;
+use duewheel::core::{Epoch, LeaseToken, MessageId, WallMs};
+use schemars::json_schema;
+use serde_json::json;
+
+use super::operation::{Link, Operation, Tag};
+use crate::error::ErrorCode::{
+    self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, KeyExists, LeaseLost, Leased,
+    MessageNotFound, NotFound, OverQuota, Paused,
+};
+use crate::error::{ItemProblem, Problem};
+use crate::http::backup::{BackedUpAnswer, BackupRequest};
+use crate::http::cancel::{CancelMany, CancelResult, CancelResults, CancelledId, CancelledKey, RefusedKey};
+use crate::http::cluster::{ClusterAnswer, NodeAnswer, ShardAnswer};
+use crate::http::enqueued::EnqueuedAnswer;
+use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord, TroubledAnswer};
+use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
+use crate::http::line::Line;
+use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
+use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, Postpone};
+use crate::http::ndjson::{AcceptedLine, LineAnswer};
+use crate::http::queue::{
+    ConfigRequest, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId,
+    ResumedAnswer,
+};
+use crate::http::queue_view::{CountsAnswer, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer};
+use crate::http::quota::{QuotaAnswer, QuotasAnswer, RateAnswer, ResourceAnswer};
+use crate::http::reserve::{GrantAnswer, GrantsAnswer, ReserveRequest};
+use crate::http::settle::{
+    Ack, AckMany, AckResult, AckResults, AckedItem, Extend, ExtendedAnswer, ExtendedWord, Nack, RefusedId,
+    SettledAnswer, SettledWord,
+};
+use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, PastAttemptAnswer};
+use crate::http::wheel::{OccupiedAnswer, PointersAnswer, SlotAnswer, WheelAnswer};
+use crate::json::{Elements, HeaderPairs, IdText, InstantText, Thousandths, TokenText};
+use crate::schema::{InstantSchema, QueueSchema, StateSchema};
+
+const QUEUE: &str = "close-review";
+const KEY: Option<&str> = Some("order-42");
+const ID: IdText = IdText(MessageId(17));
+const DUE_AT: InstantText = InstantText(WallMs(1_767_398_400_000));
+const NOW: InstantText = InstantText(WallMs(1_767_225_600_000));
+const LEASED_UNTIL: InstantText = InstantText(WallMs(1_767_398_430_012));
+const FSYNC: &str = "fsync";
+const TOKEN: LeaseToken = LeaseToken { epoch: Epoch(1), counter: 1 };
+
+/// What a change of a message that waits may be refused for.
+const CHANGE: &[ErrorCode] = &[MessageNotFound, Leased, Dead];
+
+/// What a producer does with a message by its id.
+const OF_A_MESSAGE: &[Link] = &[by_id("get"), by_id("cancel"), by_id("postpone"), by_id("fire")];
+
+const fn by_id(operation: &'static str) -> Link {
+    Link { operation, parameters: &[("id", "$response.body#/id")] }
+}
+
+// ----- produce -----
+
+pub(crate) fn enqueue() -> Operation {
+    let accepted = || EnqueuedAnswer {
+        id: ID,
+        queue: QUEUE,
+        key: KEY,
+        due_at: DUE_AT,
+        generation: 1,
+        created: true,
+        replaced: None,
+        durability: FSYNC,
+    };
+    let refused = Problem::field("delay", "must be whole numbers with units");
+    Operation::new(Tag::Produce, "enqueue", "Schedule a message, or a message a line")
+        .takes::<Line<'_>>(r#"{"body": "order 42", "delay": "48h", "key": "order-42"}"#)
+        .takes_lines::<Line<'_>>("{\"body\": \"order 42\", \"delay\": \"48h\"}\n{\"body\": \"order 43\", \"delay\": \"soon\"}\n")
+        .gives(201, "A new message.", &accepted())
+        .leads_to(OF_A_MESSAGE)
+        .gives(
+            200,
+            "The message that was there (`if_exists: keep`, or a repeated `dedupe_id`); or, for a message a line, a result a line.",
+            &EnqueuedAnswer { created: false, ..accepted() },
+        )
+        .gives_lines(
+            200,
+            "",
+            &[
+                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201 }),
+                LineAnswer::Refused(ItemProblem::of(&refused)),
+            ],
+        )
+        .refuses(&[KeyExists, Leased, DedupeMismatch, InThePast, OverQuota, DiskFull])
+}
+
+pub(crate) fn get() -> Operation {
+    look_at("get")
+}
+
+pub(crate) fn get_by_key() -> Operation {
+    look_at("get_by_key")
+}
+
+fn look_at(id: &'static str) -> Operation {
+    Operation::new(Tag::Look, id, "Look at a message")
+        .gives(200, "The message.", &message())
+        .refuses(&[MessageNotFound])
+}
+
+pub(crate) fn cancel() -> Operation {
+    cancelling("cancel")
+}
+
+pub(crate) fn cancel_by_key() -> Operation {
+    cancelling("cancel_by_key")
+}
+
+fn cancelling(id: &'static str) -> Operation {
+    let example = CancelledAnswer {
+        result: CancelledWord::Cancelled,
+        id: ID,
+        queue: QUEUE,
+        key: KEY,
+        durability: FSYNC,
+    };
+    Operation::new(Tag::Produce, id, "Cancel a message")
+        .gives(200, "The message was taken back.", &example)
+        .refuses(&[MessageNotFound, Leased])
+}
+
+pub(crate) fn postpone() -> Operation {
+    postponing("postpone")
+}
+
+pub(crate) fn postpone_by_key() -> Operation {
+    postponing("postpone_by_key")
+}
+
+fn postponing(id: &'static str) -> Operation {
+    let summary =
+        "Change a message that waits: its due time, body, headers or settings; what is left out stays";
+    Operation::new(Tag::Produce, id, summary)
+        .takes::<Postpone<'_>>(r#"{"delay": "15d", "if_generation": 1}"#)
+        .gives(
+            200,
+            "The message as it is now: the same id, the generation one higher.",
+            &outline("scheduled", 2),
+        )
+        .refuses(CHANGE)
+        .refuses(&[GenerationMismatch, InThePast, OverQuota, DiskFull])
+}
+
+pub(crate) fn fire() -> Operation {
+    firing("fire")
+}
+
+pub(crate) fn fire_by_key() -> Operation {
+    firing("fire_by_key")
+}
+
+fn firing(id: &'static str) -> Operation {
+    Operation::new(Tag::Produce, id, "Make a message due now")
+        .may_take::<Nothing>("{}")
+        .gives(200, "The message as it is now.", &outline("ready", 1))
+        .refuses(CHANGE)
+        .refuses(&[Paused, OverQuota, DiskFull])
+}
+
+pub(crate) fn cancel_many() -> Operation {
+    let gone = Problem::message_not_found();
+    let results = vec![
+        CancelResult::Key(CancelledKey::of("order-42", Level::Fsync)),
+        CancelResult::KeyRefused(RefusedKey { key: "order-43", problem: ItemProblem::of(&gone) }),
+        CancelResult::Id(CancelledId::of(ID.0, Level::Fsync)),
+        CancelResult::IdRefused(RefusedId { id: IdText(MessageId(18)), problem: ItemProblem::of(&gone) }),
+    ];
+    Operation::new(Tag::Produce, "cancel_many", "Cancel many messages, by key and by id")
+        .takes::<CancelMany<'_>>(r#"{"keys": ["order-42", "order-43"], "ids": ["17", "18"]}"#)
+        .gives(200, "A result for each key, then for each id, in order.", &CancelResults { results })
+}
+
+// ----- consume -----
+
+pub(crate) fn reserve() -> Operation {
+    let grant = GrantAnswer {
+        content: content(),
+        attempt: 1,
+        priority: 1024,
+        generation: 1,
+        due_at: DUE_AT,
+        lease_token: TokenText(TOKEN),
+        lease_until: LEASED_UNTIL,
+        lease_ms: 30_000,
+        lateness_ms: 12,
+    };
+    Operation::new(Tag::Consume, "reserve", "Lease messages, waiting for the first if asked to")
+        .may_take::<ReserveRequest>(r#"{"max": 10, "wait_ms": 0}"#)
+        .gives(
+            200,
+            "The messages, in the order in which they are granted; none when none has come.",
+            &GrantsAnswer { messages: Elements::Made(vec![grant]), held_back: None },
+        )
+}
+
+pub(crate) fn ack() -> Operation {
+    let example = settled(SettledWord::Acked, None);
+    Operation::new(Tag::Consume, "ack", "Done")
+        .takes::<Ack<'_>>(r#"{"lease_token": "000000010000000000000001"}"#)
+        .gives(200, "The message is done.", &example)
+        .refuses(&[LeaseLost, MessageNotFound])
+}
+
+pub(crate) fn nack() -> Operation {
+    let example = settled(SettledWord::Again, Some(DUE_AT));
+    Operation::new(Tag::Consume, "nack", "Not done: again after a delay, or dead")
+        .takes::<Nack<'_>>(
+            r#"{"lease_token": "000000010000000000000001", "delay_ms": 60000, "reason": "mail server away"}"#,
+        )
+        .gives(200, "What becomes of the message.", &example)
+        .refuses(&[LeaseLost, MessageNotFound])
+}
+
+pub(crate) fn extend() -> Operation {
+    let example =
+        ExtendedAnswer { result: ExtendedWord::Extended, lease_until: LEASED_UNTIL, durability: FSYNC };
+    Operation::new(Tag::Consume, "extend", "Push a lease's deadline")
+        .takes::<Extend<'_>>(r#"{"lease_token": "000000010000000000000001", "lease_ms": 30000}"#)
+        .gives(200, "The lease lasts until then.", &example)
+        .refuses(&[LeaseLost, MessageNotFound])
+}
+
+pub(crate) fn ack_many() -> Operation {
+    let lost = Problem::new(LeaseLost, LeaseLost.summary());
+    let results = vec![
+        AckResult::Done(AckedItem { id: ID, settled: settled(SettledWord::Acked, None) }),
+        AckResult::Refused(RefusedId::of(MessageId(18), &lost)),
+    ];
+    Operation::new(Tag::Consume, "ack_many", "Ack many messages")
+        .takes::<AckMany<'_>>(r#"{"messages": [{"id": "17", "lease_token": "000000010000000000000001"}]}"#)
+        .gives(200, "A result for each message, in order.", &AckResults { results })
+}
+
+// ----- look -----
+
+pub(crate) fn list_messages() -> Operation {
+    Operation::new(
+        Tag::Look,
+        "list_messages",
+        "A page of messages in due order, dead ones in the order in which they died",
+    )
+    .query("state", "Only messages in this state.", |g| g.subschema_for::<StateSchema>(), json!("scheduled"))
+    .query(
+        "after",
+        "The `next` of an earlier page.",
+        |_| json_schema!({ "type": "string", "format": "duewheel-cursor" }),
+        json!("-_-"),
+    )
+    .query("limit", "At most so many.", |_| limit(listing::MESSAGES, "max_page"), json!(100))
+    .gives(200, "The page.", &MessagesAnswer { messages: Elements::Made(vec![message()]), next: None })
+}
+
+pub(crate) fn list_queues() -> Operation {
+    Operation::new(Tag::Look, "list_queues", "All queues by name")
+        .query(
+            "after",
+            "The `next` of an earlier page.",
+            |g| g.subschema_for::<QueueSchema>(),
+            json!("close-review"),
+        )
+        .query("limit", "At most so many.", |_| limit(listing::QUEUES, "max_page"), json!(1000))
+        .gives(200, "The page.", &QueuesAnswer { queues: vec![queue()], next: None })
+}
+
+pub(crate) fn get_queue() -> Operation {
+    Operation::new(Tag::Look, "get_queue", "A queue; one that nobody uses is empty").gives(
+        200,
+        "The queue.",
+        &queue(),
+    )
+}
+
+pub(crate) fn histogram() -> Operation {
+    let example = HistogramAnswer {
+        from: NOW,
+        width_ms: 1_800_000,
+        resolution_ms: 60_000,
+        before: 0,
+        after: 3,
+        buckets: vec![BucketAnswer { from: NOW, count: 7 }],
+    };
+    let instant: super::operation::SchemaOf = |g| g.subschema_for::<InstantSchema>();
+    Operation::new(Tag::Look, "histogram", "How many messages are due when")
+        .query(
+            "from",
+            "The start of the first bucket; now by default.",
+            instant,
+            json!("2026-01-01T00:00:00Z"),
+        )
+        .query(
+            "to",
+            "The end of the last bucket; a day after `from` by default.",
+            instant,
+            json!("2026-01-02T00:00:00Z"),
+        )
+        .query("buckets", "How many.", |_| limit(histogram::COLUMNS, "max_histogram"), json!(48))
+        .gives(200, "Scheduled and ready messages by due time.", &example)
+}
+
+pub(crate) fn quotas() -> Operation {
+    let resource = |limit| ResourceAnswer { limit, used: 0, refused: 0 };
+    let example = QuotaAnswer {
+        prefix: "acme.",
+        messages: resource(Some(1_000_000)),
+        bytes: resource(None),
+        leases: resource(Some(1_000)),
+        enqueues_per_second: RateAnswer { limit: Some(100), burst: Some(500), used: 0, refused: 0 },
+    };
+    Operation::new(Tag::Look, "quotas", "What tenants may have, and what they have").gives(
+        200,
+        "All quotas within reach.",
+        &QuotasAnswer { quotas: Elements::Made(vec![example]) },
+    )
+}
+
+pub(crate) fn wheel() -> Operation {
+    let example = WheelAnswer {
+        slots: 3600,
+        tick_ms: 1_000,
+        messages: 1,
+        pointer: PointersAnswer { at: 12, after: 12 },
+        occupied: OccupiedAnswer {
+            at: Elements::Made(Vec::new()),
+            after: Elements::Made(vec![SlotAnswer { slot: 22, messages: 1 }]),
+        },
+    };
+    Operation::new(Tag::Look, "wheel", "The rings in memory").gives(200, "The rings.", &example)
+}
+
+pub(crate) fn cluster() -> Operation {
+    let shard =
+        ShardAnswer { shard: 0, owner: Some("a"), wanted: Some("a"), epoch: Some(1), here: "serving" };
+    let example = ClusterAnswer {
+        node: "a",
+        age_ms: 120,
+        nodes: vec![NodeAnswer { name: "a".into(), advertise: "10.0.0.1:7789".into(), shards: 1 }],
+        shards_without_owner: 0,
+        shards: Elements::Made(vec![shard]),
+    };
+    Operation::new(Tag::Look, "cluster", "The nodes, and who owns what")
+        .gives(200, "The cluster as the node that answers sees it.", &example)
+        .refuses(&[NotFound])
+}
+
+pub(crate) fn health() -> Operation {
+    let example = |status, trouble| HealthAnswer {
+        status,
+        tick_age_ms: 3,
+        durability: FSYNC,
+        drain_mode: false,
+        shards_without_owner: None,
+        trouble,
+    };
+    Operation::new(Tag::Look, "health", "Whether all is well, the store and the cluster included")
+        .gives(200, "All is well.", &example(StatusWord::Ok, None))
+        .gives(
+            503,
+            "It starts, it drains, its driver does not come round, or its store or cluster has trouble.",
+            &TroubledAnswer::Running(example(StatusWord::Failing, Some("the store is away"))),
+        )
+}
+
+pub(crate) fn live() -> Operation {
+    let no = "A thread has stalled for two minutes, or there was a bug; never for the store.";
+    probe("live", "Whether the process works: 503 when only a restart helps", no, StatusWord::Stalled)
+}
+
+pub(crate) fn ready() -> Operation {
+    let no = "It starts, it was told to stop, a thread has stalled, the store does not return from a call, or there was a bug.";
+    probe("ready", "Whether to send requests here: 503 when it starts to stop", no, StatusWord::Draining)
+}
+
+fn probe(id: &'static str, summary: &'static str, no: &'static str, status: StatusWord) -> Operation {
+    Operation::new(Tag::Look, id, summary).gives(200, "Yes.", &ProbeAnswer { status: StatusWord::Ok }).gives(
+        503,
+        no,
+        &ProbeAnswer { status },
+    )
+}
+
+pub(crate) fn metrics() -> Operation {
+    Operation::new(Tag::Look, "metrics", "Figures in Prometheus' text format").gives_other(
+        200,
+        "The figures at the moment of the request.",
+        "text/plain",
+        |_| json_schema!({ "type": "string" }),
+        json!("duewheel_messages{state=\"scheduled\"} 1\n"),
+    )
+}
+
+pub(crate) fn openapi() -> Operation {
+    Operation::new(Tag::Look, "openapi", "This description").gives_other(
+        200,
+        "The description.",
+        "application/json",
+        |_| json_schema!({ "type": "object" }),
+        json!({ "openapi": "3.1.0" }),
+    )
+}
+
+pub(crate) fn home() -> Operation {
+    Operation::new(Tag::Look, "home", "A page for people").gives_other(
+        200,
+        "The page.",
+        "text/html",
+        |_| json_schema!({ "type": "string" }),
+        json!("<!doctype html>"),
+    )
+}
+
+// ----- operate -----
+
+pub(crate) fn configure() -> Operation {
+    Operation::new(Tag::Operate, "configure", "Replace the settings of a queue")
+        .takes::<ConfigRequest>(
+            r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
+        )
+        .gives(200, "The queue as it is now.", &queue())
+}
+
+pub(crate) fn pause() -> Operation {
+    Operation::new(Tag::Operate, "pause", "Grant nothing, until resumed or for a time")
+        .may_take::<PauseFor<'_>>(r#"{"for": "10m"}"#)
+        .gives(
+            200,
+            "The queue is paused.",
+            &PausedAnswer { queue: QUEUE, paused: true, for_ms: Some(600_000) },
+        )
+}
+
+pub(crate) fn resume() -> Operation {
+    Operation::new(Tag::Operate, "resume", "Grant again").may_take::<Nothing>("{}").gives(
+        200,
+        "The queue is not paused.",
+        &ResumedAnswer { queue: QUEUE, paused: false },
+    )
+}
+
+pub(crate) fn purge() -> Operation {
+    Operation::new(Tag::Operate, "purge", "Remove all messages that are not leased")
+        .may_take::<Nothing>("{}")
+        .gives(200, "They are removed.", &PurgedAnswer { purged: 3, durability: FSYNC })
+}
+
+pub(crate) fn redrive() -> Operation {
+    let taken = Problem::new(KeyExists, KeyExists.summary());
+    let results = vec![
+        RedriveResult::Done(RedrivenId::of(ID.0, Level::Fsync)),
+        RedriveResult::Refused(RefusedId::of(MessageId(18), &taken)),
+    ];
+    Operation::new(Tag::Operate, "redrive", "Make dead messages ready again, in the order in which they died")
+        .may_take::<Redrive>(r#"{"ids": ["17", "18"]}"#)
+        .gives(
+            200,
+            "They are ready.",
+            &RedrivenAnswer { redriven: 1, results: Some(results), durability: None },
+        )
+        .refuses(&[Paused, OverQuota, DiskFull])
+}
+
+pub(crate) fn backup() -> Operation {
+    let example = BackedUpAnswer {
+        dest: "/var/backups/duewheel/1",
+        files: 5,
+        bytes: 73_400_320,
+        linked: 3,
+        last_lsn: 4_711,
+    };
+    Operation::new(Tag::Operate, "backup", "Copy the data folder, while everything goes on")
+        .takes::<BackupRequest<'_>>(r#"{"dest": "/var/backups/duewheel/1"}"#)
+        .gives(200, "The copy is complete.", &example)
+        .refuses(&[DiskFull])
+}
+
+// ----- examples of larger answers -----
+
+fn content() -> ContentAnswer<'static> {
+    ContentAnswer {
+        id: ID,
+        queue: QUEUE,
+        key: KEY,
+        body: Some("order 42"),
+        body_base64: None,
+        headers: HeaderPairs(&[]),
+    }
+}
+
+fn message() -> MessageAnswer<'static> {
+    let past = PastAttemptAnswer {
+        attempt: 1,
+        granted_at: NOW,
+        ended_at: NOW,
+        how: "nacked",
+        note: "mail server away",
+    };
+    MessageAnswer {
+        content: content(),
+        state: "scheduled",
+        due_at: DUE_AT,
+        due_in_ms: 172_800_000,
+        attempt: 1,
+        forgiven: 0,
+        max_attempts: 20,
+        generation: 1,
+        priority: 1024,
+        lease_ms: 30_000,
+        enqueued_at: NOW,
+        lease_until: None,
+        dead_reason: None,
+        dead_at: None,
+        history: Elements::Made(vec![past]),
+    }
+}
+
+fn outline(state: &'static str, generation: u32) -> OutlineAnswer<'static> {
+    OutlineAnswer {
+        id: ID,
+        queue: QUEUE,
+        key: KEY,
+        state,
+        due_at: DUE_AT,
+        due_in_ms: 172_800_000,
+        attempt: 0,
+        max_attempts: 20,
+        generation,
+        priority: 1024,
+        lease_ms: 30_000,
+        enqueued_at: NOW,
+        durability: FSYNC,
+    }
+}
+
+fn settled(result: SettledWord, due_at: Option<InstantText>) -> SettledAnswer {
+    SettledAnswer { result, due_at, dead_reason: None, durability: FSYNC }
+}
+
+fn queue() -> QueueAnswer<'static> {
+    QueueAnswer {
+        queue: QUEUE,
+        counts: CountsAnswer { scheduled: 1, ready: 0, leased: 0, dead: 0, estimated: false },
+        oldest_overdue: None,
+        oldest_overdue_ms: 0,
+        waiters: 0,
+        attended: true,
+        rates: RatesAnswer {
+            enqueued: Thousandths(12_340),
+            granted: Thousandths(12_000),
+            acked: Thousandths(12_000),
+        },
+        totals: TotalsAnswer {
+            enqueued: 1,
+            granted: 0,
+            acked: 0,
+            cancelled: 0,
+            replaced: 0,
+            purged: 0,
+            died: 0,
+            expired: 0,
+        },
+        paused: false,
+        pause_left_ms: None,
+        config: SettingsAnswer {
+            lease_ms: Some(60_000),
+            max_attempts: None,
+            priority: None,
+            backoff: None,
+            dedupe_window_ms: None,
+            dead_ttl_ms: None,
+            order: None,
+        },
+    }
+}
+
+/// A whole number from 1 to a limit of the policy.
+fn limit(default: usize, name: &str) -> schemars::Schema {
+    json_schema!({ "type": "integer", "minimum": 1, "default": default, "x-limit": name })
+}

@@ -1,0 +1,181 @@
+//! A queue as it is at this moment, in JSON.
+
+use duewheel::core::WallMs;
+use duewheel::core::engine::{Attended, Counts, QueueView, Rates};
+use duewheel::core::policy::{Backoff, QueueSettings, ReadyOrder};
+use duewheel::core::record::{Pause, Totals};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::json::{InstantText, Thousandths};
+use crate::schema::QueueSchema;
+
+/// A queue as it is now.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Queue")]
+pub(crate) struct QueueAnswer<'a> {
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    pub(super) counts: CountsAnswer,
+    /// When the message that has been ready for longest was due.
+    pub(super) oldest_overdue: Option<InstantText>,
+    /// How long ago that was; 0 when none is ready.
+    pub(super) oldest_overdue_ms: u64,
+    /// Reserves that wait.
+    pub(super) waiters: u64,
+    /// Whether anybody has reserved since the start.
+    pub(super) attended: bool,
+    pub(super) rates: RatesAnswer,
+    pub(super) totals: TotalsAnswer,
+    pub(super) paused: bool,
+    pub(super) pause_left_ms: Option<u64>,
+    pub(super) config: SettingsAnswer,
+}
+
+impl<'a> QueueAnswer<'a> {
+    pub(crate) fn of(view: &'a QueueView, now: WallMs) -> Self {
+        QueueAnswer {
+            queue: view.name.as_str(),
+            counts: CountsAnswer::of(view.counts),
+            oldest_overdue: view.oldest_ready.map(InstantText),
+            oldest_overdue_ms: view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)),
+            waiters: view.waiters as u64,
+            attended: view.attended == Attended::Yes,
+            rates: RatesAnswer::of(view.rates),
+            totals: TotalsAnswer::of(&view.totals),
+            paused: view.pause != Pause::Running,
+            pause_left_ms: view.pause_left_ms,
+            config: SettingsAnswer::of(&view.settings),
+        }
+    }
+}
+
+/// Messages by state.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Counts")]
+pub(crate) struct CountsAnswer {
+    pub(super) scheduled: u64,
+    pub(super) ready: u64,
+    pub(super) leased: u64,
+    pub(super) dead: u64,
+    /// Whether not everything that is due is in memory: `scheduled` and `ready` are exact together, and how they are split
+    /// is read off the histogram.
+    pub(super) estimated: bool,
+}
+
+impl CountsAnswer {
+    fn of(counts: Counts) -> Self {
+        let Counts { scheduled, ready, leased, dead, estimated } = counts;
+        CountsAnswer { scheduled, ready, leased, dead, estimated }
+    }
+}
+
+/// Messages per second, over the last seconds.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Rates")]
+pub(crate) struct RatesAnswer {
+    pub(super) enqueued: Thousandths,
+    pub(super) granted: Thousandths,
+    pub(super) acked: Thousandths,
+}
+
+impl RatesAnswer {
+    fn of(rates: Rates) -> Self {
+        RatesAnswer {
+            enqueued: Thousandths(rates.enqueued_milli),
+            granted: Thousandths(rates.granted_milli),
+            acked: Thousandths(rates.acked_milli),
+        }
+    }
+}
+
+macro_rules! totals {
+    ($($(#[$doc:meta])* $name:ident),*) => {
+        /// Messages since the queue is there.
+        #[derive(Debug, JsonSchema, Serialize)]
+        #[schemars(rename = "Totals")]
+        pub(crate) struct TotalsAnswer {
+            $($(#[$doc])* pub(super) $name: u64,)*
+        }
+
+        impl TotalsAnswer {
+            fn of(totals: &Totals) -> Self {
+                TotalsAnswer { $($name: totals.$name,)* }
+            }
+        }
+
+        /// Names and values of all totals.
+        pub(crate) fn totals(totals: &Totals) -> [(&'static str, u64); TOTALS.len()] {
+            [$((stringify!($name), totals.$name),)*]
+        }
+
+        const TOTALS: &[&str] = &[$(stringify!($name),)*];
+    };
+}
+
+totals! {
+    /// Messages accepted.
+    enqueued,
+    /// Grants.
+    granted,
+    /// Messages acked.
+    acked,
+    /// Messages cancelled.
+    cancelled,
+    /// Messages replaced.
+    replaced,
+    /// Messages purged.
+    purged,
+    /// Messages that died, each time.
+    died,
+    /// Dead messages removed by the queue's `dead_ttl_ms`.
+    expired
+}
+
+/// The settings of a queue, so that they can be put again as they are; `null` where the server's default counts.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Settings")]
+pub(crate) struct SettingsAnswer {
+    pub(super) lease_ms: Option<u64>,
+    pub(super) max_attempts: Option<u32>,
+    pub(super) priority: Option<u32>,
+    pub(super) backoff: Option<BackoffAnswer>,
+    pub(super) dedupe_window_ms: Option<u64>,
+    pub(super) dead_ttl_ms: Option<u64>,
+    pub(super) order: Option<OrderWord>,
+}
+
+/// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they were
+/// accepted.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "Order")]
+pub(crate) enum OrderWord {
+    Due,
+    Arrival,
+}
+
+/// The delay before the next attempt, as it was set.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BackoffSettings")]
+pub(crate) struct BackoffAnswer {
+    pub(super) min_ms: u64,
+    pub(super) max_ms: u64,
+}
+
+impl SettingsAnswer {
+    fn of(settings: &QueueSettings) -> Self {
+        SettingsAnswer {
+            lease_ms: settings.lease_ms,
+            max_attempts: settings.max_attempts.map(|n| n.count()),
+            priority: settings.priority,
+            backoff: settings.backoff.map(|Backoff { min_ms, max_ms }| BackoffAnswer { min_ms, max_ms }),
+            dedupe_window_ms: settings.dedupe_window_ms,
+            dead_ttl_ms: settings.dead_ttl_ms,
+            order: settings.order.map(|order| match order {
+                ReadyOrder::Due => OrderWord::Due,
+                ReadyOrder::Arrival => OrderWord::Arrival,
+            }),
+        }
+    }
+}

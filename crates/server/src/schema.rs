@@ -1,0 +1,202 @@
+//! JSON Schemas of the small values that stand in requests and answers alike, and the rules about several members of a request.
+//!
+//! The schemas of requests and answers themselves are derived from the types that read and write them. `x-limit` stands
+//! for a limit of the policy, which `openapi.json` says in its place.
+
+use std::borrow::Cow;
+
+use duewheel::Stage;
+use duewheel::core::engine::{HeldBack, Resource};
+use duewheel::core::message::{DeadReason, Ended};
+use duewheel::core::store::Level;
+use duewheel::core::{Key, QueueName, State};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+/// Gives types the schema of another type.
+macro_rules! same_schema {
+    ($(impl[$($generics:tt)*] $type:ty as $schema:ty;)*) => {$(
+        impl<$($generics)*> schemars::JsonSchema for $type {
+            fn inline_schema() -> bool {
+                <$schema as schemars::JsonSchema>::inline_schema()
+            }
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <$schema as schemars::JsonSchema>::schema_name()
+            }
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$schema as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+    )*};
+}
+pub(crate) use same_schema;
+
+macro_rules! named {
+    ($($(#[$doc:meta])* $type:ident $name:literal $schema:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) enum $type {}
+
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                $name.into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    )*};
+}
+
+named! {
+    /// An id in an answer or a path.
+    IdSchema "Id" json_schema!({
+        "type": "string", "pattern": "^[0-9]+$", "examples": ["17"],
+        "description": "The id of a message: a decimal number, below 2^53.",
+    });
+    /// An id in a request.
+    IdInSchema "IdIn" json_schema!({
+        "description": "The id of a message, as a string or as a number.",
+        "anyOf": [{"type": "string", "pattern": "^[0-9]+$"}, {"type": "integer", "minimum": 0, "maximum": u64::MAX}],
+    });
+    /// An instant.
+    InstantSchema "Instant" json_schema!({
+        "type": "string", "format": "date-time", "examples": ["2026-01-03T00:00:00.000Z"],
+        "description": "An instant by RFC 3339. Answers have it in UTC with milliseconds. Requests may have any offset; \
+            what is finer than a millisecond is rounded up.",
+    });
+    /// A length of time as text.
+    DelaySchema "Delay" json_schema!({
+        "type": "string", "format": "duewheel-span", "examples": ["250ms", "48h", "1h30m"],
+        "minLength": 1, "pattern": "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+        "description": "A length of time: whole numbers with the units d, h, m, s, ms, the larger unit first.",
+    });
+    /// The name of a queue.
+    QueueSchema "QueueName" json_schema!({
+        "type": "string", "minLength": 1, "maxLength": QueueName::MAX, "examples": ["close-review"],
+        "pattern": "^[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]*$",
+        "description": "The name of a queue. A queue needs no creation.",
+    });
+    /// A key.
+    KeySchema "Key" json_schema!({
+        "type": "string", "minLength": 1, "maxLength": Key::MAX, "format": "duewheel-key", "examples": ["order-42"],
+        "description": "The producer's own name for a message: 1 to 512 bytes of UTF-8, unique among the unsettled \
+            messages of its queue.",
+    });
+    /// A lease token.
+    TokenSchema "LeaseToken" json_schema!({
+        "type": "string", "pattern": "^[0-9a-f]{24}$", "examples": ["000000010000000000000001"],
+        "description": "Proof of one lease. Later leases of a message have greater tokens, compared as text.",
+    });
+    /// A state.
+    StateSchema "State" words("The state of a message.", &State::ALL.map(State::as_str));
+    /// A level of durability.
+    LevelSchema "Level" words(
+        "What a change has really reached. memory is less than buffered, and quorum more than all others; fsync survives a \
+            power failure, best_effort_replicated mostly the loss of a machine.",
+        &[Level::Memory, Level::Buffered, Level::Fsync, Level::BestEffortReplicated, Level::Quorum].map(Level::as_str),
+    );
+    /// Why a message is dead.
+    DeadReasonSchema "DeadReason" words(
+        "Why a message is dead: its attempts are used up, or a consumer has parked it.",
+        &[DeadReason::MaxAttempts, DeadReason::Buried].map(DeadReason::as_str),
+    );
+    /// How an attempt ended.
+    EndedSchema "Ended" words(
+        "How an attempt ended.",
+        &[Ended::Nacked, Ended::LeaseExpired, Ended::Released, Ended::Buried].map(Ended::as_str),
+    );
+    /// Why nothing is granted.
+    HeldBackSchema "HeldBack" words(
+        "Why there is no message although some are ready. `leases`: too many messages are leased.",
+        &[HeldBack::Leases.as_str()],
+    );
+    /// What a quota counts.
+    ResourceSchema "Resource" words("What a quota counts.", &Resource::ALL.map(Resource::as_str));
+    /// What a shard is to a node.
+    StageSchema "Stage" words(
+        "What a shard is to the node that answers.",
+        &[Stage::Away, Stage::Opening, Stage::Serving, Stage::Closing].map(Stage::as_str),
+    );
+    /// Names and values.
+    HeadersSchema "Headers" json_schema!({
+        "type": "object", "additionalProperties": {"type": "string"}, "propertyNames": {"minLength": 1},
+        "description": "Names and values that travel with the body.",
+    });
+    /// Bytes in base64.
+    Base64Schema "Base64" json_schema!({
+        "type": "string", "contentEncoding": "base64", "examples": ["/wA="],
+        "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+        "description": "Bytes in base64, by the standard alphabet, with padding.",
+    });
+}
+
+/// One of some words.
+fn words(description: &str, words: &[&str]) -> Schema {
+    json_schema!({ "type": "string", "enum": words, "description": description })
+}
+
+/// Forbids what `rules` describe. All rules about several members are told by `not`: generators of clients make several
+/// classes of a schema that has alternatives beside its members.
+fn forbid(schema: &mut Schema, rules: Vec<Value>) {
+    schema.insert("not".into(), json!({ "anyOf": rules }));
+}
+
+/// The member is there, and is not `null`, which counts as left out.
+fn given(name: &str) -> Value {
+    json!({ "required": [name], "properties": { name: { "not": { "type": "null" } } } })
+}
+
+/// None of the members is given.
+fn none(names: &[&str]) -> Value {
+    let nulls = names.iter().map(|name| ((*name).to_owned(), json!({ "type": "null" })));
+    json!({ "properties": nulls.collect::<Map<_, _>>() })
+}
+
+/// All of the members are given.
+fn all(names: &[&str]) -> Value {
+    json!({ "allOf": names.iter().copied().map(given).collect::<Vec<_>>() })
+}
+
+const TEXT_OR_BYTES: [&str; 2] = ["body", "body_base64"];
+const TIMES: [&str; 3] = ["delay_ms", "delay", "due_at"];
+
+/// What says the same twice.
+fn twice() -> Vec<Value> {
+    let [one, two, three] = TIMES;
+    vec![all(&TEXT_OR_BYTES), all(&[one, two]), all(&[one, three]), all(&[two, three])]
+}
+
+/// The rules of a new message.
+pub(crate) fn enqueue_rules(schema: &mut Schema) {
+    forbid(schema, [twice(), vec![none(&TEXT_OR_BYTES), none(&TIMES)]].concat());
+}
+
+/// The rules of a change.
+pub(crate) fn postpone_rules(schema: &mut Schema) {
+    let changes = [&TEXT_OR_BYTES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
+    let past_of_nothing = json!({ "allOf": [given("past"), none(&TIMES)] });
+    forbid(schema, [twice(), vec![none(&changes), past_of_nothing]].concat());
+}
+
+/// The rules of a nack.
+pub(crate) fn nack_rules(schema: &mut Schema) {
+    let dead = json!({ "required": ["dead"], "properties": { "dead": { "const": true } } });
+    let not_yet = json!({ "required": ["attempt"], "properties": { "attempt": { "const": false } } });
+    forbid(schema, vec![json!({ "allOf": [dead, given("delay_ms")] }), json!({ "allOf": [dead, not_yet] })]);
+}
+
+/// The rules of a cancel of many.
+pub(crate) fn cancel_rules(schema: &mut Schema) {
+    forbid(schema, vec![none(&["keys", "ids"])]);
+}
+
+/// The rules of a pause.
+pub(crate) fn pause_rules(schema: &mut Schema) {
+    forbid(schema, vec![all(&["for_ms", "for"])]);
+}
+
+/// The rules of a redrive.
+pub(crate) fn redrive_rules(schema: &mut Schema) {
+    forbid(schema, vec![all(&["ids", "max"])]);
+}
