@@ -53,7 +53,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The table sends an operation here that this router does not know: a bug of ours.
 pub(super) const NOT_ROUTED: CallError = CallError::Closed("the router does not know this operation");
 
-/// Brings operations to shards. See the [module](self).
+/// Brings operations to shards, and merges their answers.
 pub struct Router {
     pub(super) me: Weak<Router>,
     pub(super) shards: Arc<dyn Shards>,

@@ -39,7 +39,7 @@ pub(super) const FIRST_BYTE: u8 = 0x16;
 /// A certificate and key of a node, and the authority that the certificates of all nodes are from.
 ///
 /// The certificate is shown to other nodes whether this one asks or is asked, so it must be good for servers and for
-/// clients, and name the host of [`NodeOptions::advertise`](crate::NodeOptions::advertise). All clones are one: what
+/// clients, and name the host of [`FleetOptions::advertise`](crate::FleetOptions::advertise). All clones are one: what
 /// takes the place of one, takes that of all.
 #[derive(Clone)]
 pub struct PeerCertificates(Tls);
