@@ -1,20 +1,20 @@
-//! What names a job across interruptions of the import and restarts of the source.
+//! Names jobs across interruptions of the import and restarts of the source.
 //!
 //! An import that is interrupted between duewheel's answer and the delete in the source finds those jobs again. Their
 //! `dedupe_id` tells that the copy is there already, so it must name the same job now as then, and never another one: a
 //! wrong hit would delete a job that was not copied.
 //!
-//! - Ids of jobs alone do not do it: a beanstalkd without a binlog starts at 1 again, and one with a binlog may go back to
-//!   an id whose records are gone.
+//! - Ids of jobs alone do not do it: a beanstalkd without a binlog starts at 1 again, and one with a binlog may go back
+//!   to an id whose records are gone.
 //! - The instance id of `stats` changes when a beanstalkd with a binlog restarts, although its jobs stay.
 //!
 //! So the import puts a job of its own into the source, the *marker*: delayed for 136 years, in a tube of its own, with
-//! a random name in its body. It lives and dies with the other jobs. While it is there ids only grow beyond it, and only
-//! jobs with lower ids are moved: the name and the job's id stand for one job. The marker is taken away when an import
-//! comes to its end, for then nothing is in doubt; the next import has a new name. It also tells the highest id.
+//! a random name in its body. It lives and dies with the other jobs. While it is there ids only grow beyond it, and
+//! only jobs with lower ids are moved: the name and the job's id stand for one job. The marker is taken away when an
+//! import comes to its end, for then nothing is in doubt; the next import has a new name. It also tells the highest id.
 //!
-//! A draining source takes no marker. Then the random name is kept in duewheel, under the instance id. If such an import is
-//! interrupted *and* the source restarted before the next one, the batch in doubt may come twice.
+//! A draining source takes no marker. Then the random name is kept in duewheel, under the instance id. If such an
+//! import is interrupted *and* the source restarted before the next one, the batch in doubt may come twice.
 //!
 //! `--copy` leaves no marker behind: its copies are named by the instance id, in names that a moving import never uses.
 //!
@@ -22,8 +22,8 @@
 //!
 //! A job that a worker of the source takes while it is copied is left to the worker, and the copy is cancelled. If the
 //! worker gives it back, the job must be copied again, although its `dedupe_id` is known: the answer would be the
-//! cancelled copy. So its dedupe id has a number that grows with each cancelled copy. A note in duewheel keeps it across
-//! an interruption, written before the copy is cancelled.
+//! cancelled copy. So its dedupe id has a number that grows with each cancelled copy. A note in duewheel keeps it
+//! across an interruption, written before the copy is cancelled.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What a beanstalkd says, parsed strictly: a source may be broken or hostile.
+//! Replies of a beanstalkd, parsed strictly: a source may be broken or hostile.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What an import did, for people and as JSON.
+//! The result of an import, for people and as JSON.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Which jobs there are. beanstalkd's protocol cannot list them, so each id is asked for, a thousand in flight.
+//! Finds the jobs. beanstalkd's protocol cannot list them, so each id is queried, a thousand in flight.
 
 use std::collections::BTreeMap;
 

@@ -157,7 +157,7 @@ enum Turn {
     Told,
     /// The wheel ended by itself.
     Ended(String),
-    /// A bug of ours.
+    /// A bug in duewheel.
     Bug(String),
 }
 
@@ -187,7 +187,7 @@ async fn turn(
     }
 }
 
-/// Waits for an end that nobody has asked for. Cancel safe.
+/// Waits for an unexpected end. Cancel safe.
 async fn bad_turn(wheel: &Duewheel, bugs: &mut Bugs, listeners: &mut Listeners) -> Turn {
     tokio::select! {
         why = wheel.ended() => Turn::Ended(why),
@@ -218,7 +218,7 @@ impl Lean {
 }
 
 impl Drop for Lean {
-    /// A connection that hangs must not keep the process.
+    /// Ends the threads without waiting, because a connection that hangs must not keep the process alive.
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();

@@ -1,4 +1,4 @@
-//! Opens the wheel on the store that was chosen.
+//! Opens the wheel on the configured store.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -96,10 +96,10 @@ async fn open_redis(
     }
 }
 
-/// Replaces the secret by which nodes know each other; `says` is told what is waited for, and how long.
+/// Replaces the secret by which nodes authenticate each other; `says` receives the rotation that is waited for.
 ///
 /// # Errors
-/// The options cannot be, or Redis refuses or does not answer.
+/// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
 pub(crate) fn rotate_secret(redis: &RedisSettings, says: impl FnOnce(Rotation)) -> Result<(), ServeError> {
     let failed = |error| ServeError::Open {
         what: "the cluster's secret in Redis".to_owned(),
@@ -112,17 +112,17 @@ pub(crate) fn rotate_secret(redis: &RedisSettings, says: impl FnOnce(Rotation)) 
     coordinator.end_rotation().map_err(failed)
 }
 
-/// Gives up what Redis has lost.
+/// Gives up data that Redis has lost.
 ///
 /// # Errors
-/// The options cannot be, or Redis refuses or does not answer.
+/// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
 pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
     let what = "the store in Redis".to_owned();
     let done = RedisCoordinator::new(options_of(redis)?).reset(redis.shards_if_new());
     done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
 }
 
-/// Says how safely Redis keeps what it is told, and refuses one that does not keep it as the options want.
+/// Logs how safely Redis keeps changes, and refuses a Redis that does not meet the options.
 async fn inspect(redis: &Arc<RedisCoordinator>) -> Result<(), OpenError> {
     let redis = Arc::clone(redis);
     let inspected = tokio::task::spawn_blocking(move || redis.inspect()).await;

@@ -25,13 +25,13 @@ pub(super) struct Import {
     /// Only this tube; may be given several times
     #[arg(long = "tube", value_name = "T")]
     tubes: Vec<String>,
-    /// Goes in front of each tube's name to give the queue's
+    /// Prefix of the queues' names, in front of each tube's name
     #[arg(long, value_name = "P", default_value = "")]
     prefix: String,
     /// Leave all jobs in the source, untouched. Move them later only after purging the copies: both would run
     #[arg(long)]
     copy: bool,
-    /// How long to wait for jobs that workers have, such as 30s, 10m
+    /// How long to wait for jobs that workers have reserved, such as 30s, 10m
     #[arg(long, value_name = "TIME", default_value = "0s")]
     wait: String,
     /// Print the result as JSON

@@ -6,14 +6,14 @@ use super::{ConfigError, Listen, Options};
 use crate::auth::Prefixes;
 use crate::beanstalk::SocketMode;
 
-/// Who may do what over beanstalkd's protocol.
+/// Authorization over beanstalkd's protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BeanstalkSettings {
-    /// How the names of the queues begin that its clients may use; `None`: all.
+    /// Prefixes of the queues that its clients may use; `None`: all.
     pub queues: Option<Prefixes>,
-    /// The authority that certificates of clients must be from; with it there is TLS.
+    /// The authority of client certificates; with it the listener uses TLS.
     pub client_ca: Option<PathBuf>,
-    /// The rights of a socket in the file system.
+    /// The permissions of a socket file.
     pub socket_mode: SocketMode,
 }
 

@@ -1,4 +1,4 @@
-//! Which listeners other machines may reach without being asked who they are.
+//! The listeners that other machines may reach without authentication.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,9 +31,10 @@ impl Endpoint {
     }
 }
 
-/// The listeners that may be at any address, because the operator has said so; every other one is on loopback, or has what it needs.
+/// The listeners that may be at any address, because the operator has said so; every other one is on loopback, or has
+/// what it needs.
 ///
-/// Each is named, so that whoever opens one listener does not open another without knowing of it.
+/// Each is named, so that opening one listener never opens another by accident.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Insecure(BTreeSet<Endpoint>);
 

@@ -1,4 +1,4 @@
-//! `[[quota]]` in the configuration file: what a tenant may have.
+//! `[[quota]]` in the configuration file: the limits of a tenant.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::{ConfigError, Options};
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct QuotaTable {
-    /// How the names of the tenant's queues begin.
+    /// The prefix of the tenant's queues.
     pub prefix: String,
     /// Unsettled messages at a time.
     pub messages: Option<u64>,

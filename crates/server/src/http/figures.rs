@@ -1,4 +1,4 @@
-//! What the store's own figures say, for `/metrics`.
+//! Names and descriptions of the store's figures, for `/metrics`.
 
 /// Whether a figure only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -137,7 +137,7 @@ impl Listener {
     }
 }
 
-/// Gives nothing when the client is no good, too slow, or the server stops.
+/// `None` if the handshake fails, times out, or the server stops.
 pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     tls: &Tls,

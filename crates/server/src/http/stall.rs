@@ -1,7 +1,8 @@
-//! A socket whose other end must take bytes, or lose the connection: who asks and never reads must not hold answers for ever.
+//! A socket that disconnects clients that stop reading, so that they cannot hold answers forever.
 //!
-//! And one that is closed so that the last answer arrives: a socket that is closed with unread bytes in it resets the connection, which takes
-//! back what the client has not read yet. So what has come is read and forgotten first, within limits.
+//! And one that is closed so that the last answer arrives: a socket that is closed with unread bytes in it resets the
+//! connection, which takes back what the client has not read yet. So what has come is read and forgotten first, within
+//! limits.
 
 use std::future::Future;
 use std::io::{self, IoSlice};

@@ -1,13 +1,13 @@
-//! Why a server did not start, or ended other than it should.
+//! Why a server did not start, or failed.
 
 use crate::auth::TokensError;
 use crate::config::ConfigError;
 use crate::tls::TlsError;
 
-/// Why a server did not start, or ended other than it should.
+/// Why a server did not start, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The settings cannot be.
+    /// The settings are invalid.
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// Every listener is off.
