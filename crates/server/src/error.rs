@@ -16,22 +16,22 @@ use serde::Serialize;
 use crate::json::{IdText, written};
 use crate::schema::ResourceSchema;
 
-/// What went wrong, in one stable word. Codes are never renamed or reused.
+/// The stable code of an error. Codes are never renamed or reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorCode {
-    /// Something about the request is not as documented.
+    /// The request does not follow the documentation.
     BadRequest,
-    /// Nobody that is known asks.
+    /// Missing or invalid credentials.
     Unauthorized,
     /// The token does not allow this.
     Forbidden,
-    /// A web page of another origin asks.
+    /// A web page of another origin calls.
     CrossOrigin,
     /// No such path.
     NotFound,
     /// Nothing is pending under this id or key.
     MessageNotFound,
-    /// The path is right, the method is not.
+    /// The path does not support the method.
     MethodNotAllowed,
     /// The request's body did not arrive in time.
     RequestTimeout,
@@ -59,17 +59,17 @@ pub enum ErrorCode {
     InThePast,
     /// The request has too many bytes of headers.
     HeadersTooLarge,
-    /// Too much at a time.
+    /// A limit is reached.
     Overloaded,
     /// The tenant has used up its quota.
     OverQuota,
-    /// A bug of ours.
+    /// A bug in duewheel.
     Internal,
     /// The server is shutting down.
     Draining,
-    /// The store does not work.
+    /// The store failed.
     StorageUnavailable,
-    /// A line of a batch of which nobody knows whether it was applied.
+    /// A line of a batch that may have been applied or not.
     Unknown,
     /// No room for new messages.
     DiskFull,

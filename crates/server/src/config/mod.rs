@@ -1,6 +1,6 @@
-//! The settings of `duewheel serve`, in layers: flags win over the environment, it over the file, it over the defaults.
+//! The settings of `duewheel serve`, in order of precedence: flags, environment, file, defaults.
 //!
-//! [`Options`] names every option once; [`Settings`] are what counts after all layers.
+//! [`Options`] names every option once; [`Settings`] are the effective values.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,16 +36,17 @@ pub use quota::{QuotaTable, read_quotas};
 pub use store::{PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Secret, StoreChoice};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
-/// What beanstalkd allows with `-z` is more; a record of ours is written, and read, in one piece.
+/// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
+/// read in one piece.
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
-/// Below, flushes would be as frequent as groups.
+/// Smallest value of `--journal-bytes`: below it flushes would be as frequent as groups.
 const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
 /// Bytes of a segment besides the largest group.
 const OF_SEGMENT: u64 = 2 * 4096;
-/// Fewer messages in memory are a page a time.
+/// Smallest value of `--memory-messages`.
 const MIN_MEMORY_MESSAGES: usize = 100;
 
-/// Where to listen.
+/// The address of a listener.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Listen {
@@ -57,7 +58,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// What an answer means, as flags and files have it.
+/// The durability levels of flags and files.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -79,7 +80,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What counts after all layers.
+/// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Folder for the data.
@@ -88,7 +89,7 @@ pub struct Settings {
     pub http: Listen,
     /// Where to listen for beanstalkd's protocol.
     pub beanstalk: Listen,
-    /// Who may do what over beanstalkd's protocol.
+    /// Authorization over beanstalkd's protocol.
     pub of_beanstalk: BeanstalkSettings,
     /// Largest job over beanstalkd's protocol, in bytes.
     pub beanstalk_max_job_size: usize,
@@ -106,7 +107,7 @@ pub struct Settings {
     pub hosts: Hosts,
     /// Which listeners may be at any address.
     pub insecure: Insecure,
-    /// Between being told to stop and the drain.
+    /// Time between the signal to stop and the drain.
     pub drain_delay: Duration,
     /// For running requests when told to stop.
     pub drain_timeout: Duration,
@@ -118,19 +119,19 @@ pub struct Settings {
     pub policy: Policy,
     /// Limits of the HTTP listener.
     pub limits: Limits,
-    /// What tenants may have.
+    /// Quotas of tenants.
     pub quotas: Vec<Quota>,
-    /// The file that they are read from again.
+    /// The file from which quotas are read again.
     pub file: Option<PathBuf>,
 }
 
-/// Why there are no settings.
+/// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
-    /// The file is not as it should be.
+    /// The content of the file is invalid.
     #[error("{file}, line {line}: {what}")]
     File {
         /// The file.
@@ -140,7 +141,7 @@ pub enum ConfigError {
         /// What is wrong, with the key.
         what: String,
     },
-    /// An option's value cannot be.
+    /// The value of an option is invalid.
     #[error("{0}")]
     Value(String),
 }
@@ -149,7 +150,7 @@ impl Options {
     /// Reads a TOML file.
     ///
     /// # Errors
-    /// When it cannot be read, or holds a key or value that is not known.
+    /// [`ConfigError`] when it cannot be read, or contains an unknown key or an invalid value.
     pub fn from_file(file: &Path) -> Result<Options, ConfigError> {
         let text =
             std::fs::read_to_string(file).map_err(|error| ConfigError::Unreadable(file.to_owned(), error))?;
@@ -161,7 +162,7 @@ impl Options {
         })
     }
 
-    /// What counts: these options, and defaults for the rest.
+    /// The effective settings: these options, and defaults for the rest.
     ///
     /// # Errors
     /// When a value cannot be.
@@ -253,7 +254,8 @@ impl Settings {
     /// The address to listen on for HTTP; `None` when that is off.
     ///
     /// # Errors
-    /// When the name is not known, or other machines reach the address and nobody has said that they may.
+    /// [`ConfigError`] when the name cannot be resolved, or other machines reach the address and the options do not
+    /// permit that.
     pub fn http_address(&self) -> Result<Option<SocketAddr>, ConfigError> {
         match &self.http {
             Listen::Off => Ok(None),

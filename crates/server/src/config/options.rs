@@ -1,5 +1,5 @@
-//! Every option of `duewheel serve`, once: its flag, its variable, its key in the file, its place among the layers, and
-//! `docs/options.md` are made of this list.
+//! Every option of `duewheel serve`, once: its flag, its variable, its key in the file, its precedence, and
+//! `docs/options.md` are made from this list.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -52,163 +52,164 @@ options! {
     #[serde(deny_unknown_fields)]
     #[command(mut_args = with_variable)]
     pub struct Options {
-        /// Folder for the data; made if it is not there [default: ./duewheel-data]
+        /// Folder for the data; created if it is missing [default: ./duewheel-data]
         #[arg(long, value_name = "DIR")]
         pub data: Option<PathBuf>,
-        /// Where to listen for HTTP, or `off` [default: 127.0.0.1:7788]
+        /// Address of the HTTP listener, or `off` [default: 127.0.0.1:7788]
         #[arg(long, value_name = "ADDR")]
         pub http: Option<Listen>,
-        /// Where to listen for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300; with --tokens off]
+        /// Address of the listener for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300; with --tokens off]
         #[arg(long, value_name = "ADDR|unix:PATH")]
         pub beanstalk: Option<Listen>,
-        /// How the names of the queues begin that clients of beanstalkd's protocol may use [default: all queues]
+        /// Prefixes of the queues that clients of beanstalkd's protocol may use [default: all queues]
         #[arg(long, value_name = "PREFIX,...")]
         pub beanstalk_queues: Option<Prefixes>,
-        /// Speak beanstalkd's protocol over TLS, with --tls-cert, to clients with a certificate of this authority, in PEM
+        /// Authority (PEM) of client certificates for beanstalkd's protocol, which then needs TLS (--tls-cert)
         #[arg(long, value_name = "FILE")]
         pub beanstalk_client_ca: Option<PathBuf>,
-        /// The rights of the file of `--beanstalk unix:PATH`, octal [default: 600]
+        /// Permissions of the socket file of `--beanstalk unix:PATH`, octal [default: 600]
         #[arg(long, value_name = "MODE")]
         pub beanstalk_socket_mode: Option<SocketMode>,
-        /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it counts for HTTP, too [default: 65535]
+        /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it applies to HTTP, too [default:
+        /// 65535]
         #[arg(long, value_name = "N")]
         pub beanstalk_max_job_size: Option<usize>,
-        /// Which store keeps the messages: `log`, the one in the data folder; `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`; or
+        /// Store of the messages: `log`, the one in the data folder; `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`; or
         /// `redis-cluster://HOST[:PORT],...`; with TLS `rediss://` and `rediss-cluster://` [default: log]
         #[arg(long, value_name = "URL", hide_env_values = true)]
         pub store: Option<Secret>,
-        /// The user at Redis, if not in the URL
+        /// User of Redis, if not in the URL
         #[arg(long, value_name = "NAME")]
         pub redis_user: Option<String>,
-        /// The password at Redis, if not in the URL; better in the environment or the file than in a flag, which others can see
+        /// Password of Redis, if not in the URL; prefer the environment or the file, because other users can see flags
         #[arg(long, value_name = "PASSWORD", hide_env_values = true)]
         pub redis_password: Option<Secret>,
-        /// What the names of all keys in Redis begin with [default: duewheel]
+        /// Prefix of all keys in Redis [default: duewheel]
         #[arg(long, value_name = "PREFIX")]
         pub redis_prefix: Option<String>,
-        /// How many replicas of Redis must have a change before it is answered [default: 0]
+        /// Number of Redis replicas that must have a change before it is answered [default: 0]
         #[arg(long, value_name = "N")]
         pub redis_wait: Option<u32>,
-        /// What is waited for: that replicas have received a change, or that Redis and they have synced it to their append-only
+        /// Whether replicas must have received a change, or Redis and they must have synced it to their append-only
         /// files, which needs Redis 7.2 or later [default: received]
         #[arg(long, value_name = "WHAT")]
         pub redis_wait_for: Option<RedisWaitFor>,
-        /// Accept a Redis with `appendonly no`: what it was told since its last snapshot is lost when it restarts
+        /// Accept a Redis with `appendonly no`: when it restarts, all changes since its last snapshot are lost
         #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
         pub redis_without_aof: Option<bool>,
-        /// Whether a cluster is made in a Redis where none is: always, or never, so that a Redis that has lost its data is
-        /// not taken for a new one. `duewheel cluster reset` makes one then [default: always]
+        /// Whether a cluster is created in an empty Redis: always, or never, so that a Redis that has lost its data is
+        /// not taken for a new one; then `duewheel cluster reset` creates one [default: always]
         #[arg(long, value_name = "WHEN")]
         pub redis_create: Option<RedisCreate>,
-        /// How long a start waits for a Redis that is not there [default: 60s]
+        /// How long startup waits for Redis [default: 60s]
         #[arg(long, value_name = "TIME")]
         pub redis_start_timeout: Option<Span>,
-        /// The authority that the certificate of Redis is from, in PEM; without it those that the system trusts
+        /// Authority of the certificate of Redis, in PEM; by default those that the system trusts
         #[arg(long, value_name = "FILE")]
         pub redis_ca: Option<PathBuf>,
-        /// The certificate that is shown to Redis, in PEM, where it asks its clients for one (`tls-auth-clients`)
+        /// Client certificate for Redis, in PEM, if it requires one (`tls-auth-clients`)
         #[arg(long, value_name = "FILE")]
         pub redis_cert: Option<PathBuf>,
-        /// The private key of --redis-cert, in PEM
+        /// Private key of --redis-cert, in PEM
         #[arg(long, value_name = "FILE")]
         pub redis_key: Option<PathBuf>,
-        /// The name of this node among those that share a Redis [default: duewheel]
+        /// Name of this node among those that share a Redis [default: duewheel]
         #[arg(long, value_name = "NAME")]
         pub node: Option<String>,
-        /// Where the other nodes reach this one; without it the node is alone
+        /// Address at which other nodes reach this one; without it this is a single node
         #[arg(long, value_name = "ADDR")]
         pub advertise: Option<String>,
-        /// The certificate that is shown to other nodes, in PEM; without it each node draws a key, which the cluster's
-        /// secret vouches for
+        /// Certificate for connections to other nodes, in PEM; without it each node generates a key, which the
+        /// cluster's secret authenticates
         #[arg(long, value_name = "FILE")]
         pub peer_cert: Option<PathBuf>,
-        /// The private key of --peer-cert, in PEM
+        /// Private key of --peer-cert, in PEM
         #[arg(long, value_name = "FILE")]
         pub peer_key: Option<PathBuf>,
-        /// The authority that the certificates of all nodes are from, in PEM
+        /// Authority of the certificates of all nodes, in PEM
         #[arg(long, value_name = "FILE")]
         pub peer_ca: Option<PathBuf>,
-        /// Where to listen for the other nodes [default: the address of --advertise]
+        /// Address of the listener for other nodes [default: the address of --advertise]
         #[arg(long, value_name = "ADDR")]
         pub peer_listen: Option<String>,
-        /// Into how many shards the messages of a new cluster are split, for ever [default: 1; with --advertise 16]
+        /// Number of shards of a new cluster, which never changes [default: 1; with --advertise 16]
         #[arg(long, value_name = "N")]
         pub shards: Option<u32>,
-        /// How long a shard stays with a node that is not heard of; from 1s to 60s [default: 5s]
+        /// How long a shard stays with a node that does not renew its lease; from 1s to 60s [default: 5s]
         #[arg(long, value_name = "TIME")]
         pub shard_lease: Option<Span>,
-        /// How long a node that comes must stay before others give shards up to it [default: 10s]
+        /// How long a new node must stay before others give up shards to it [default: 10s]
         #[arg(long, value_name = "TIME")]
         pub settle_delay: Option<Span>,
-        /// What an answer means: on the disk, handed to the system, or in memory [default: fsync]
+        /// Meaning of an answer: on the disk, handed to the system, or in memory [default: fsync]
         #[arg(long, value_name = "LEVEL")]
         pub durability: Option<Level>,
-        /// Bytes of recent changes kept in memory and in the journal, which a start reads again; from 1048576 up, and the
-        /// number of records in proportion [default: 268435456]
+        /// Bytes of recent changes kept in memory and in the journal, which startup reads again; at least 1048576;
+        /// bounds the number of records in proportion [default: 268435456]
         #[arg(long, value_name = "N")]
         pub journal_bytes: Option<u64>,
-        /// Messages kept in memory because they are due soon or ready; all others lie on the disk alone; from 100 up
+        /// Messages kept in memory because they are due soon or ready; all others are on the disk alone; at least 100
         /// [default: 400000]
         #[arg(long, value_name = "N")]
         pub memory_messages: Option<usize>,
-        /// A TOML file of tokens, made by `duewheel token new`: HTTP asks each request for one; read again when it changes, and on
-        /// SIGHUP
+        /// TOML file of tokens, made by `duewheel token new`: each HTTP request then needs one; read again when it
+        /// changes, and on SIGHUP
         #[arg(long, value_name = "FILE")]
         pub tokens: Option<PathBuf>,
-        /// The certificate for HTTPS, in PEM, with those that lead to its authority; read again as --tokens
+        /// Certificate for HTTPS, in PEM, followed by those that lead to its authority; read again like --tokens
         #[arg(long, value_name = "FILE")]
         pub tls_cert: Option<PathBuf>,
-        /// The private key of --tls-cert, in PEM; read again as --tokens
+        /// Private key of --tls-cert, in PEM; read again like --tokens
         #[arg(long, value_name = "FILE")]
         pub tls_key: Option<PathBuf>,
-        /// Names by which HTTP clients may call a server without tokens, beside addresses, localhost and names without a dot
+        /// Host names that a server without tokens accepts, besides addresses, localhost and names without a dot
         #[arg(long, value_name = "NAME,...")]
         pub hosts: Option<Hosts>,
-        /// Which listeners, out of http, peer and beanstalk, may be on addresses that other machines reach, although nothing asks
-        /// them who they are or hides what they say [default: none]
+        /// Listeners (http, peer, beanstalk) that may be on addresses that other machines reach without authentication
+        /// and encryption [default: none]
         #[arg(long, value_name = "LISTENER,...", num_args = 0..=1, default_missing_value = "true")]
         pub insecure: Option<Insecure>,
-        /// The folder below which backups go: the server makes them there, and nowhere else. Without it a backup needs a folder
-        /// that its user has made for it
+        /// Folder below which the server creates backups, and nowhere else. Without it a backup needs an existing
+        /// folder of the server's user
         #[arg(long, value_name = "DIR")]
         pub backup_root: Option<PathBuf>,
-        /// Between the signal to stop, from which on /readyz says no, and the drain [default: 0s]
+        /// Time between the signal to stop, which makes /readyz red, and the drain [default: 0s]
         #[arg(long, value_name = "TIME")]
         pub drain_delay: Option<Span>,
-        /// For running requests when told to stop [default: 10s]
+        /// Time limit for running requests when the server stops [default: 10s]
         #[arg(long, value_name = "TIME")]
         pub drain_timeout: Option<Span>,
-        /// Which log lines to write: error, warn, info, debug, trace [default: info]
+        /// Log level: error, warn, info, debug, trace [default: info]
         #[arg(long, value_name = "FILTER")]
         pub log: Option<String>,
-        /// How to write log lines [default: text]
+        /// Format of log lines [default: text]
         #[arg(long, value_name = "FORMAT")]
         pub log_format: Option<LogFormat>,
-        /// Slots of the ring [default: 3600]
+        /// Number of slots of the ring [default: 3600]
         #[arg(long, value_name = "N")]
         pub wheel_slots: Option<usize>,
-        /// One step of the ring's pointer; precision is a millisecond whatever it is [default: 1s]
+        /// Length of one step of the ring's pointer; the precision is always a millisecond [default: 1s]
         #[arg(long, value_name = "TIME")]
         pub wheel_tick: Option<Span>,
         /// Largest body of a message, in bytes [default: 262144]
         #[arg(long, value_name = "N")]
         pub max_body: Option<usize>,
-        /// Most messages held at a time [default: 10000000000]
+        /// Largest number of messages [default: 10000000000]
         #[arg(long, value_name = "N")]
         pub max_messages: Option<usize>,
-        /// Most bytes of messages held at a time [default: 4398046511104]
+        /// Largest total size of messages, in bytes [default: 4398046511104]
         #[arg(long, value_name = "N")]
         pub max_message_bytes: Option<usize>,
-        /// Most connections at a time, of each listener [default: 10000]
+        /// Largest number of connections of each listener [default: 10000]
         #[arg(long, value_name = "N")]
         pub max_connections: Option<usize>,
-        /// For the headers of a request, idle time before it included [default: 30s]
+        /// Time limit for the headers of a request, including idle time before it [default: 30s]
         #[arg(long, value_name = "TIME")]
         pub header_timeout: Option<Span>,
-        /// For the body of a request [default: 30s]
+        /// Time limit for the body of a request [default: 30s]
         #[arg(long, value_name = "TIME")]
         pub body_timeout: Option<Span>,
-        /// What tenants may have; in the file alone, as `[[quota]]`; read again as `tokens`.
+        /// Quotas of tenants; in the file alone, as `[[quota]]`; read again like `tokens`.
         #[arg(skip)]
         pub quota: Option<Vec<QuotaTable>>,
     }

@@ -1,4 +1,4 @@
-//! Where the messages are kept: the log in the data folder, or Redis, with one node or several.
+//! The store of the messages: the log in the data folder, or Redis, with one node or several.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Shorter, a busy server would lose its shards; longer, a dead one would keep them.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
-/// Something that is not to be seen in logs.
+/// A text that must not appear in logs.
 #[derive(Clone, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The secret itself, for the one who asks for it.
+    /// The secret itself.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,7 +49,7 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum RedisCreate {
-    /// It is made, unless somebody knows that there was one.
+    /// It is created, unless a node knows that it existed.
     #[default]
     Always,
     /// It is refused.
@@ -94,9 +94,9 @@ pub struct RedisSettings {
     pub user: Option<String>,
     /// The password, if not in the URL.
     pub password: Option<Secret>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
-    /// How many replicas must have a change before it is answered.
+    /// Number of replicas that must have a change before it is answered.
     pub wait: u32,
     /// What is waited for.
     pub wait_for: RedisWaitFor,
@@ -104,7 +104,7 @@ pub struct RedisSettings {
     pub without_aof: bool,
     /// Whether a cluster is made where none is.
     pub create: RedisCreate,
-    /// How long a start waits for a Redis that is not there.
+    /// How long startup waits for Redis.
     pub start_timeout: Duration,
     /// The authority that the server's certificate is from, in PEM.
     pub ca: Option<PathBuf>,
@@ -112,17 +112,17 @@ pub struct RedisSettings {
     pub client: Option<tls::Files>,
     /// This node's name.
     pub node: String,
-    /// Where other nodes reach it; `None`: it is alone.
+    /// The address at which other nodes reach it; `None`: it is a single node.
     pub advertise: Option<String>,
     /// What it shows to other nodes; `None`: a key that it draws.
     pub peer: Option<PeerFiles>,
     /// Where it listens for other nodes, if that is not `advertise`.
     pub peer_listen: Option<String>,
-    /// How many shards a new cluster gets.
+    /// The number of shards of a new cluster.
     pub shards: Option<u32>,
-    /// How long a shard stays with a node that is not heard of.
+    /// How long a shard stays with a node that does not renew its lease.
     pub lease: Duration,
-    /// How long a node that comes must stay before others give shards up to it.
+    /// How long a new node must stay before others give up shards to it.
     pub settle_delay: Duration,
 }
 
@@ -157,7 +157,7 @@ impl StoreChoice {
 }
 
 impl RedisSettings {
-    /// How many shards a new cluster gets.
+    /// The number of shards of a new cluster.
     pub fn shards_if_new(&self) -> u32 {
         self.shards.unwrap_or(DEFAULT_SHARDS[usize::from(self.advertise.is_some())])
     }

@@ -18,12 +18,12 @@ use super::{App, reach, strict};
 use crate::auth::{About, Access, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
-/// How much of a body that is too large is read beside its refusal, and for how long.
+/// How much of a refused body is read and discarded, and for how long.
 const DISCARD_BYTES: usize = 64 * 1024 * 1024;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
-/// So much is read of a body before others have their turn.
+/// Number of bytes of a body that are read before other requests are served.
 const TURN_BYTES: usize = 128 * 1024;
-/// Between the turns of a body that is only read to be forgotten: nobody waits for it.
+/// Pause between the turns of a body that is discarded.
 const DISCARD_REST: Duration = Duration::from_millis(4);
 
 /// One request on its way to its handler.
@@ -36,7 +36,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Refuses what may be refused before any of the body is read; who may not make this call learns nothing else.
+    /// Checks everything that can be checked before the body is read; a caller without permission learns nothing else.
     pub(crate) async fn new(
         app: App,
         request: axum::extract::Request,
@@ -326,8 +326,8 @@ async fn collect(
     }
 }
 
-/// Reads on for a while and forgets it, beside the refusal: closing a connection with unread bytes would take the
-/// refusal back before a client that is still sending has seen it.
+/// Reads and discards the body for a while after the refusal: closing a connection with unread bytes would reset it
+/// before a client that is still sending has seen the refusal.
 fn discard(mut body: Body) {
     let reading = async move {
         let (mut left, mut turn) = (DISCARD_BYTES, 0);

@@ -17,7 +17,7 @@ use crate::error::{ItemProblem, Problem};
 use crate::json::IdText;
 use crate::schema::{KeySchema, LevelSchema};
 
-/// Messages to take back, by key, by id, or both.
+/// Messages to cancel, by key, by id, or both.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(transform = crate::schema::cancel_rules)]
@@ -71,7 +71,7 @@ pub(crate) struct CancelResults<'a> {
     pub(super) results: Vec<CancelResult<'a>>,
 }
 
-/// What became of one message.
+/// The result for one message.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 pub(crate) enum CancelResult<'a> {
@@ -81,7 +81,7 @@ pub(crate) enum CancelResult<'a> {
     IdRefused(RefusedId<'a>),
 }
 
-/// The message with this key was taken back.
+/// The message with this key was cancelled.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct CancelledKey<'a> {
     #[schemars(with = "KeySchema")]
@@ -97,7 +97,7 @@ impl<'a> CancelledKey<'a> {
     }
 }
 
-/// The message with this id was taken back.
+/// The message with this id was cancelled.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct CancelledId {
     pub(super) id: IdText,

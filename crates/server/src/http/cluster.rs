@@ -1,4 +1,4 @@
-//! `GET /v1/cluster`: the nodes, and who owns what, as this node sees it.
+//! `GET /v1/cluster`: the nodes, and the owners of shards, as this node sees them.
 
 use axum::http::StatusCode;
 use duewheel::ShardView;
@@ -32,13 +32,13 @@ pub(crate) async fn cluster(call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &answer))
 }
 
-/// The nodes, and who owns what, as the node that answers sees it.
+/// The nodes, and the owners of shards, as the answering node sees them.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Cluster")]
 pub(crate) struct ClusterAnswer<'a> {
     /// The node that answers.
     pub(super) node: &'a str,
-    /// How long ago this was read from what the nodes agree by.
+    /// The age of this view in ms.
     pub(super) age_ms: u64,
     pub(super) nodes: Vec<NodeAnswer>,
     pub(super) shards_without_owner: u64,
@@ -50,7 +50,7 @@ pub(crate) struct ClusterAnswer<'a> {
 #[schemars(rename = "Node")]
 pub(crate) struct NodeAnswer {
     pub(super) name: String,
-    /// Where the other nodes reach it.
+    /// The address at which the other nodes reach it.
     pub(super) advertise: String,
     /// How many shards it owns.
     pub(super) shards: u64,
@@ -65,7 +65,7 @@ pub(crate) struct ShardAnswer<'a> {
     pub(super) owner: Option<&'a str>,
     /// The node that should own it.
     pub(super) wanted: Option<&'a str>,
-    /// The number of the owner's reign.
+    /// The epoch of the owner.
     pub(super) epoch: Option<u32>,
     #[schemars(with = "StageSchema")]
     pub(super) here: &'static str,

@@ -14,7 +14,7 @@ use super::{Answer, reply};
 use crate::auth::Caller;
 use crate::schema::LevelSchema;
 
-/// The driver comes round at least every second; five of them without it are a fault.
+/// Longest time without a round of the driver, which has one at least every second.
 const MAX_TICK_AGE_MS: u64 = 5_000;
 
 /// A thread that has shown no sign of life for so long never will. Time in a call of the store does not count: a restart gives back no
@@ -107,12 +107,12 @@ pub(crate) struct ProbeAnswer {
     pub(super) status: StatusWord,
 }
 
-/// How the server is, its store and its cluster included.
+/// The state of the server, including its store and its cluster.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Health")]
 pub(crate) struct HealthAnswer<'a> {
     pub(super) status: StatusWord,
-    /// How long ago the driver's loop last came round.
+    /// Time since the last round of the driver, in ms.
     pub(super) tick_age_ms: u64,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
@@ -122,7 +122,7 @@ pub(crate) struct HealthAnswer<'a> {
     /// a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shards_without_owner: Option<u64>,
-    /// What is wrong, in words; not for strangers to a server with tokens.
+    /// The failure, in words; on a server with tokens only for callers with one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trouble: Option<&'a str>,
 }

@@ -1,4 +1,4 @@
-//! What a producer says of a message, checked and turned into the engine's terms.
+//! An enqueue request: validated, and converted to the engine's types.
 
 use bytes::Bytes;
 use duewheel::core::engine::{Begins, Enqueue, IfExists, Past, When};
@@ -43,16 +43,16 @@ pub(crate) struct Line<'a> {
     /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
     #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
     dedupe_id: Option<Text<'a>>,
-    /// Lower comes first.
+    /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
-    /// Dead after so many grants; 4294967295 for never.
+    /// Number of grants after which the message is dead; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
     headers: Option<Strings>,
     backoff: Option<Object<BackoffFields>>,
-    /// The state in which the message begins, if not the one that its due time tells: for those who move messages here
-    /// from elsewhere.
+    /// The initial state of the message, if it differs from the one that the due time determines: for programs that
+    /// move messages here from elsewhere.
     state: Option<StateWord>,
 }
 

@@ -1,4 +1,4 @@
-//! One message by its id or its key: look, cancel, postpone, fire.
+//! One message by its id or its key: get, cancel, postpone, fire.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -83,7 +83,7 @@ async fn cancel(call: Call, target: Target) -> Answer {
     }
 }
 
-/// A message that was taken back.
+/// A cancelled message.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Cancelled")]
 pub(crate) struct CancelledAnswer<'a> {
@@ -131,7 +131,7 @@ pub(crate) struct Postpone<'a> {
     body_base64: Option<Text<'a>>,
     /// These replace all headers; an empty object removes them.
     headers: Option<Strings>,
-    /// Lower comes first.
+    /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     max_attempts: Option<Whole<1, U32_MAX>>,
     #[schemars(extend("x-limit" = "max_lease_ms"))]

@@ -1,7 +1,7 @@
 //! HTTP, version 1. `docs/http.md` is the page for users; `openapi.json` the one for machines.
 //!
 //! Requests are parsed at the border into the engine's operations, which cannot be wrong; answers are written into one
-//! buffer. Every path stands in one table, [`routes`].
+//! buffer. Every path stands in one table, `routes`.
 
 mod answer;
 mod app;

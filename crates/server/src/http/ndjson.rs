@@ -35,7 +35,7 @@ use crate::json;
 const SLICE: usize = 1_000;
 /// How often they are offered meanwhile.
 const LOOK: Duration = Duration::from_millis(5);
-/// About as many bytes has a result.
+/// Typical size of one result, in bytes.
 const RESULT_BYTES: usize = 192;
 
 pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {

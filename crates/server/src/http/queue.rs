@@ -1,4 +1,4 @@
-//! A queue: look, set, pause, resume, purge, redrive.
+//! A queue: get, configure, pause, resume, purge, redrive.
 
 use axum::http::StatusCode;
 use duewheel::core::MessageId;
@@ -59,9 +59,9 @@ pub(crate) async fn show(call: Call) -> Answer {
 pub(crate) struct ConfigRequest {
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
-    /// Dead after so many grants; 4294967295 for never.
+    /// Number of grants after which the message is dead; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
-    /// Lower comes first.
+    /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     backoff: Option<Object<BackoffFields>>,
     /// How long a `dedupe_id` is remembered.
@@ -206,7 +206,7 @@ pub(crate) struct RedrivenAnswer<'a> {
     pub(super) durability: Option<&'static str>,
 }
 
-/// What became of one message.
+/// The result for one message.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 pub(crate) enum RedriveResult<'a> {

@@ -23,7 +23,7 @@ pub(crate) struct QueueAnswer<'a> {
     pub(super) oldest_overdue_ms: u64,
     /// Reserves that wait.
     pub(super) waiters: u64,
-    /// Whether anybody has reserved since the start.
+    /// Whether a consumer has reserved since the start.
     pub(super) attended: bool,
     pub(super) rates: RatesAnswer,
     pub(super) totals: TotalsAnswer,
@@ -91,7 +91,7 @@ impl RatesAnswer {
 
 macro_rules! totals {
     ($($(#[$doc:meta])* $name:ident),*) => {
-        /// Messages since the queue is there.
+        /// Totals since the queue came into existence.
         #[derive(Debug, JsonSchema, Serialize)]
         #[schemars(rename = "Totals")]
         pub(crate) struct TotalsAnswer {

@@ -1,4 +1,4 @@
-//! `GET /v1/quotas`: what tenants may have, and what they have.
+//! `GET /v1/quotas`: limits and use of tenants.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Op, QuotaUse, Reply, Resource};
@@ -10,7 +10,8 @@ use super::{Answer, reply};
 use crate::error::Problem;
 use crate::json::Elements;
 
-/// A token that is limited to queues sees the quotas of these queues alone, and none that it shares with others.
+/// Returns the quotas. A token that is limited to queues sees the quotas of these queues alone, and none that it shares
+/// with others.
 pub(crate) async fn quotas(call: Call) -> Answer {
     let Reply::Quotas(mut uses) = call.app.ask(Op::Quotas).await? else { return Err(Problem::internal()) };
     if let Some(prefixes) = call.caller.limits() {
@@ -26,11 +27,11 @@ pub(crate) struct QuotasAnswer<'a> {
     pub(super) quotas: Elements<'a, QuotaUse, QuotaAnswer<'a>>,
 }
 
-/// What a tenant may have, and what it has.
+/// Limits and use of a tenant.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Quota")]
 pub(crate) struct QuotaAnswer<'a> {
-    /// How the names of the tenant's queues begin.
+    /// The prefix of the tenant's queues.
     pub(super) prefix: &'a str,
     pub(super) messages: ResourceAnswer,
     pub(super) bytes: ResourceAnswer,

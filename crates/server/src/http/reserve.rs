@@ -95,7 +95,7 @@ pub(crate) struct GrantAnswer<'a> {
     pub(super) content: ContentAnswer<'a>,
     /// Grants of this message so far, this one included.
     pub(super) attempt: u32,
-    /// Lower comes first.
+    /// Priority; lower is granted first.
     pub(super) priority: u32,
     /// A number that each change by the producer raises.
     pub(super) generation: u32,

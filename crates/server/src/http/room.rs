@@ -1,4 +1,4 @@
-//! Memory for answers that are on their way: bounded over all connections, because clients may be slow to take them.
+//! Memory for answers that are being written: bounded over all connections, because clients may read slowly.
 
 use std::sync::Arc;
 use std::time::Duration;

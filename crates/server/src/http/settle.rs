@@ -247,7 +247,7 @@ pub(crate) struct AckResults<'a> {
     pub(super) results: Vec<AckResult<'a>>,
 }
 
-/// What became of one message.
+/// The result for one message.
 #[derive(Debug, JsonSchema, Serialize)]
 #[serde(untagged)]
 pub(crate) enum AckResult<'a> {

@@ -1,4 +1,4 @@
-//! JSON in, strictly: what is not documented is refused, and the refusal names the field.
+//! Strict JSON input: undocumented input is refused, and the refusal names the field.
 //!
 //! The types here borrow from the request's bytes. A request that is right is read once; only one that is wrong is read
 //! again, to find out where.

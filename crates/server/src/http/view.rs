@@ -61,7 +61,7 @@ pub(crate) struct MessageAnswer<'a> {
     pub(super) max_attempts: u32,
     /// A number that each change by the producer raises.
     pub(super) generation: u32,
-    /// Lower comes first.
+    /// Priority; lower is granted first.
     pub(super) priority: u32,
     pub(super) lease_ms: u64,
     pub(super) enqueued_at: InstantText,
@@ -143,7 +143,7 @@ pub(crate) struct OutlineAnswer<'a> {
     pub(super) max_attempts: u32,
     /// A number that each change by the producer raises.
     pub(super) generation: u32,
-    /// Lower comes first.
+    /// Priority; lower is granted first.
     pub(super) priority: u32,
     pub(super) lease_ms: u64,
     pub(super) enqueued_at: InstantText,

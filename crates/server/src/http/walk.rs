@@ -1,4 +1,4 @@
-//! Every route of the table, called by everybody who may not, and by one who may.
+//! Calls every route of the table without permission, and with it.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::OpenOptionsExt;
