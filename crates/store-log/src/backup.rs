@@ -69,7 +69,7 @@ impl Drop for Pin<'_> {
 
 impl Backup {
     /// Copies the folder into `dir`, which is created if it is missing; otherwise it must be empty, of our user, and
-    /// closed to others. Everything that was appended before the call is in the copy.
+    /// closed to others. Everything that was answered before the call is in the copy.
     ///
     /// The copy is opened with [`restore`], which ensures that no lease token of the original is issued again.
     ///

@@ -509,10 +509,7 @@ impl Store for LogStore {
     }
 
     fn room(&mut self) -> Room {
-        if self.lock.is_none() {
-            return Room::SettleOnly;
-        }
-        if self.go_on().is_err() {
+        if self.lock.is_none() || self.shared.check().is_err() || self.go_on().is_err() {
             return Room::SettleOnly;
         }
         self.cut_if_due();

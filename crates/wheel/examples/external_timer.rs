@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p duewheel-wheel --example external_timer`
 
+#![allow(clippy::disallowed_methods, reason = "the caller of a wheel has the clock")]
+
 use std::time::Duration;
 
 use duewheel_wheel::{Geometry, GeometryError, Wheel};

@@ -513,7 +513,9 @@ impl<T> Wheel<T> {
         each: &mut impl FnMut(T),
     ) -> bool {
         if tick <= self.reached {
+            // What is left of a list that the pointer has reached since is in parts now.
             let left = cut.left.get_or_insert(self.current.parts());
+            *left = (*left).min(self.current.parts());
             while *looks > 0 && *left > 0 {
                 *left -= 1;
                 let (mut out, liveness) = (Vec::new(), &mut self.liveness);

@@ -386,8 +386,13 @@ impl Ways {
             let _end = ways.end_on_panic();
             let mut all = Answers::new();
             for piece in pieces {
-                let (answer, answers) = oneshot::channel();
                 let ops = piece.len();
+                if ways.0.shared.has_ended() {
+                    // What was asked before is answered; nobody takes the rest any more.
+                    all.extend((0..ops).map(|_| Err(CallError::Draining)));
+                    continue;
+                }
+                let (answer, answers) = oneshot::channel();
                 ways.send(shard, piece, patience, answer);
                 let lost = || (0..ops).map(|_| Err(CallError::Lost("the shard gave no answer"))).collect();
                 all.extend(answers.await.unwrap_or_else(|_| lost()));

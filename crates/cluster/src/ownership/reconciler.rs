@@ -223,7 +223,7 @@ impl Keeper {
         // From the beginning of the call, so that beats keep their distance however long a call takes.
         let uneasy = (lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
         self.next_beat = Instant::now() + jittered(if self.is_uneasy() { uneasy } else { lease / 4 });
-        match self.coordinator.beat(&self.core.me) {
+        match self.core.shared.in_store(|| self.coordinator.beat(&self.core.me)) {
             Ok(nodes) => {
                 if self.heard.elapsed() >= lease / 2 {
                     // Others come back when this one does; until they have, each has only what it had.
@@ -269,7 +269,7 @@ impl Keeper {
         if self.core.me.advertise.is_empty() {
             return; // it speaks with nobody
         }
-        match self.coordinator.secrets() {
+        match self.core.shared.in_store(|| self.coordinator.secrets()) {
             Ok(secrets) => self.terms.know(&secrets),
             Err(error) => {
                 tracing::warn!(%error, "cannot read the cluster's secret; the one that is known stays")
@@ -281,7 +281,7 @@ impl Keeper {
     fn look(&mut self) {
         self.next_look = Instant::now()
             + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
-        let owners = match self.coordinator.owners() {
+        let owners = match self.core.shared.in_store(|| self.coordinator.owners()) {
             Ok(owners) => owners,
             Err(error) => {
                 tracing::debug!(%error, "cannot read who owns what");

@@ -270,7 +270,8 @@ impl Engine {
         if queue.is_paused(now) {
             return false;
         }
-        let behind = !self.is_caught_up(now);
+        // The wheel may need several steps for what is due.
+        let behind = !self.is_caught_up(now) || self.schedule.has_overdue_messages(now);
         let waiting = queue.tally.part(Kind::Waiting).count;
         let is_due = |class: Class| {
             let limit = queue.backlog[class as usize].limit;
@@ -653,7 +654,7 @@ impl Engine {
             // One behind the horizon may be here by chance, before others that are due before it.
             let first = self.schedule.ring(class).next_due();
             let is_first_here = first.is_some_and(|t| self.loading.horizon[c].is_some_and(|h| t <= h.0));
-            self.loading.near[c].is_none() || is_first_here
+            (self.loading.near[c].is_none() && self.loading.cuts[c].is_none()) || is_first_here
         };
         if self.next_due_asked.is_empty() || !CLASSES.into_iter().all(is_known) {
             return;

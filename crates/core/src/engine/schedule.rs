@@ -74,6 +74,12 @@ impl Schedule {
         }
     }
 
+    /// Whether a message may be due that has not had its turn.
+    pub(super) fn has_overdue_messages(&self, now: Now) -> bool {
+        let is_behind = |ring: &Wheel<Slot>, now: u64| ring.next_wakeup().is_some_and(|time| time <= now);
+        is_behind(&self.after, now.engine.0) || is_behind(&self.at, now.wall.0)
+    }
+
     /// Whether a lease may have run out that has not had its turn.
     pub(super) fn has_overdue_leases(&self, now: Now) -> bool {
         self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)

@@ -2,6 +2,7 @@
 
 use crate::model::history;
 
+#[allow(clippy::disallowed_methods, reason = "a test run is chosen by the environment")]
 #[test]
 fn ten_thousand_random_histories_agree_with_the_model() {
     let histories: u64 = std::env::var("DUEWHEEL_HISTORIES").map_or(10_000, |n| n.parse().unwrap());

@@ -93,6 +93,9 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) -> TcpListener {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // Who has connected is answered, whatever opens meanwhile: each of these connections ends soon by itself.
+    let (stays, ends) = watch::channel(false);
+    let stays = Arc::new(stays);
     loop {
         let accepted = async {
             // The semaphore is never closed.
@@ -105,9 +108,10 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
-                let serving = serve(stream, tls.clone(), router.clone(), stopped.clone());
+                let serving = serve(stream, tls.clone(), router.clone(), ends.clone());
+                let stays = Arc::clone(&stays);
                 tokio::spawn(async move {
-                    let _place = place;
+                    let (_place, _stays) = (place, stays);
                     serving.await;
                 });
             }

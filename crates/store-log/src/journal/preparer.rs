@@ -54,7 +54,8 @@ pub(crate) fn step(shared: &Shared) -> Worked {
     if shared.is_stopping() {
         return Worked::Nothing;
     }
-    let missing = shared.journal().prepared.len() < TARGET;
+    let prepared = shared.journal().prepared.len();
+    let missing = prepared < TARGET;
     let made = match missing {
         true if is_affordable(shared) => prepare_one(shared),
         true => Err(StoreError::new(ErrorKind::Full, "a segment would take the room of the next flush")),
@@ -66,8 +67,8 @@ pub(crate) fn step(shared: &Shared) -> Worked {
     let space = if short { Space::Short } else { Space::Enough };
     let before = shared.change_journal(|journal| std::mem::replace(&mut journal.space, space));
     remove_surplus(shared, space);
-    if before != space {
-        // Whoever waits for room hears of it, and may cut, so that a flush makes some.
+    if before != space || (prepared == 0 && made.is_ok()) {
+        // The owner waits for room, or for a segment; without room it may cut, so that a flush makes some.
         (shared.waker)();
     }
     if short {

@@ -243,27 +243,36 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next group will find its place; see [`preparer`] for what is kept back. [`Room::Busy`] while the next segment is not at
-    /// hand: the disk is slower at preparing segments, or at making them durable, than they are filled.
+    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Room::Busy`] while more waits for the
+    /// sync of a full segment than memory may hold. Waits until a segment is at hand, or until it is certain that there is no room for one:
+    /// so no group waits for a segment that does not come.
     pub(crate) fn room(&mut self) -> Room {
         let shared = Arc::clone(&self.shared);
         let fits = self.takes_agreed();
+        let mut waited = Waited::Not;
         loop {
             let journal = shared.journal();
             if journal.space == Space::Short || shared.is_stopping() {
                 return Room::SettleOnly;
             }
             let prepared = journal.prepared.len();
-            drop(journal);
             if fits || (self.turn.is_none() && prepared > preparer::BALLAST) {
                 return Room::Enough;
             }
-            if self.turn.is_some() || shared.options.workers != Workers::ByHand {
-                shared.preparer_bell.ring();
+            if let Some(turn) = &self.turn
+                && (turn.next.is_some() || prepared > 0)
+            {
                 return Room::Busy;
             }
-            if preparer::step(&shared) != Worked::Done {
-                return Room::SettleOnly;
+            if shared.options.workers == Workers::ByHand {
+                drop(journal);
+                if preparer::step(&shared) != Worked::Done {
+                    return Room::SettleOnly;
+                }
+            } else {
+                waited.count(&shared);
+                shared.preparer_bell.ring();
+                drop(shared.wait_for_journal(journal));
             }
         }
     }

@@ -149,7 +149,7 @@ fn a_real_folder_is_verified_and_others_are_told_apart() {
     let empty = dir.path().join("empty");
     std::fs::create_dir(&empty).expect("a folder");
     let report = verify(&empty).expect("it can be read");
-    assert!(report.problems[0].what.contains("no data folder"), "{report:?}");
+    assert!(report.problems[0].what.contains("not a data folder"), "{report:?}");
     assert_eq!(std::fs::read_dir(&empty).expect("a folder").count(), 0, "nothing is written");
     assert_eq!(
         verify(dir.path().join("nowhere")).expect_err("no such folder").kind(),

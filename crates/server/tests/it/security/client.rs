@@ -84,9 +84,9 @@ fn the_token_comes_from_an_option_a_variable_or_a_file() {
     );
 
     for (args, says) in [
-        (vec!["--token", "dw_short"], "--token: this is no token"),
+        (vec!["--token", "dw_short"], "--token: this is not a token"),
         (vec!["--token-file", "none"], "--token-file none: "),
-        (vec!["--token-file", "ca.pem"], "--token-file ca.pem: this is no token"),
+        (vec!["--token-file", "ca.pem"], "--token-file ca.pem: this is not a token"),
         (vec!["--ca-cert", "none"], "--ca-cert none: "),
         (vec!["--ca-cert", "token"], "--ca-cert token: there is no certificate"),
     ] {
