@@ -655,4 +655,4 @@ fn pause(first: u64, longest: u64, doubled: Option<u32>) -> u64 {
 
 #[cfg(test)]
 #[path = "demand_tests.rs"]
-mod tests;
+pub(crate) mod tests;

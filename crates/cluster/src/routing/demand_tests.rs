@@ -110,7 +110,7 @@ impl Rig {
     }
 }
 
-fn grant(id: u64) -> Grant {
+pub(crate) fn grant(id: u64) -> Grant {
     Grant {
         message: Arc::new(Message {
             id: MessageId(id),

@@ -194,35 +194,15 @@ fn end(asked: u64, length_ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use duewheel_core::engine::{Proof, Settled};
-    use duewheel_core::id::LeaseToken;
-    use duewheel_core::message::{Message, Options};
+
     use duewheel_core::time::WallMs;
-    use duewheel_core::{Epoch, QueueName};
 
     use super::*;
 
     const SESSION: SessionId = SessionId(7);
 
     fn grant(id: u64, lease_ms: u64) -> Grant {
-        Grant {
-            message: std::sync::Arc::new(Message {
-                id: MessageId(id),
-                queue: QueueName::new("q").unwrap(),
-                key: None,
-                body: bytes::Bytes::new(),
-                headers: Vec::new(),
-                options: Options::default(),
-                enqueued_at: WallMs(0),
-            }),
-            attempt: 1,
-            priority: 0,
-            due_at: WallMs(0),
-            token: LeaseToken { epoch: Epoch(1), counter: id },
-            lease_until: WallMs(0),
-            lease_ms,
-            lateness_ms: 0,
-            generation: 1,
-        }
+        Grant { lease_ms, ..crate::routing::demand::tests::grant(id) }
     }
 
     #[test]

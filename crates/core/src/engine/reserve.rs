@@ -217,9 +217,9 @@ impl Engine {
         turn
     }
 
-    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out together, that takes more than
-    /// one step. Whoever proves to have had that lease still settles the message itself. For what concerns a queue or all of them, as many
-    /// are ended as in a step.
+    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out
+    /// together, that takes more than one step. Whoever proves to have had that lease still settles the message itself.
+    /// For what concerns a queue or all of them, as many are ended as in a step.
     pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
         match op.operation().lease {
             OnLease::Extends | OnLease::Ends => return,

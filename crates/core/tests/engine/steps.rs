@@ -254,7 +254,8 @@ fn a_lease_that_has_run_out_stands_in_nobodys_way() {
     assert_eq!(stats.lease_expired, 29, "each but the one that was acked");
 }
 
-/// Lets time do its work once, as a driver does between two looks at its inbox; how many rows the engine has looked at for that.
+/// Lets time do its work once, as a driver does between two looks at its inbox; how many rows the engine has looked at
+/// for that.
 fn one_step(rig: &mut Rig) -> u64 {
     let before = rig.engine.work();
     let mut fx = Effects::new();
@@ -379,8 +380,8 @@ fn overdue(policy: Policy, many: usize) -> Rig {
     rig
 }
 
-/// Story: leases end at the next step of time, and what came before that step was told of leases that had run out. A purge left them, and
-/// they came back after it.
+/// Story: leases end at the next step of time, and what came before that step was told of leases that had run out. A
+/// purge left them, and they came back after it.
 #[test]
 fn what_concerns_a_queue_is_told_of_no_lease_that_has_run_out() {
     const STEP: usize = 50;
@@ -435,8 +436,8 @@ fn a_lease_that_ran_out_before_its_connection_was_closed_is_counted_as_that() {
     assert_eq!(stats.lease_expired, 1);
 }
 
-/// Story (random commands beside beanstalkd, seed 217): a connection let a queue go and another took it up in the same step. The queue should
-/// have vanished in between, and its totals with it.
+/// Story (random commands beside beanstalkd, seed 217): a connection let a queue go and another took it up in the same
+/// step. The queue should have vanished in between, and its totals with it.
 #[test]
 fn a_queue_that_vanishes_and_comes_back_within_a_step_is_a_new_one() {
     let hold = |name: &str| Op::Hold { queue: queue(name), how: Hold::Use };

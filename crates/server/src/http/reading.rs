@@ -1,8 +1,8 @@
 //! Memory for bodies that are being read: bounded over all connections.
 //!
-//! A sender that is faster than the rest is made slower: what it sends stays in its socket until there is room, up to ten seconds long.
-//! One request at a time need not wait for the others: however many have sent a part of their bodies, one of them comes
-//! to its end, and makes room.
+//! A sender that is faster than the rest is made slower: what it sends stays in its socket until there is room, up to
+//! ten seconds long. One request at a time need not wait for the others: however many have sent a part of their bodies,
+//! one of them comes to its end, and makes room.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -17,8 +17,8 @@ use crate::error::{Problem, overloaded};
 
 /// How long a request waits altogether, for room to read its body and then for its lines to be taken.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up by a few that
-/// are large and slow.
+/// What a request may hold of its body even if the others hold all that they may: the many small ones are not held up
+/// by a few that are large and slow.
 const SMALL_BYTES: usize = 16 * 1024;
 /// Most bytes that are set aside for a body at a time, and copied while others wait for the thread.
 const PART_BYTES: usize = 256 * 1024;
@@ -129,8 +129,8 @@ impl Share {
 
 /// A body of which a part has come. What is set aside for it counts, and not only what has come.
 ///
-/// It is kept in parts until it is whole: one buffer that grew would be copied again and again, megabytes at a time, while others wait for the
-/// thread.
+/// It is kept in parts until it is whole: one buffer that grew would be copied again and again, megabytes at a time,
+/// while others wait for the thread.
 #[derive(Debug)]
 pub(super) struct Coming {
     share: Share,
@@ -190,8 +190,8 @@ impl Coming {
         }
     }
 
-    /// All of it has come. Others have their turn while the parts of a large body are put together; each part's memory is given back as the
-    /// whole takes its own.
+    /// All of it has come. Others have their turn while the parts of a large body are put together; each part's memory
+    /// is given back as the whole takes its own.
     pub(super) async fn whole(mut self) -> ReadBody {
         if self.rest.is_empty() {
             return ReadBody { bytes: self.first, share: self.share };
@@ -248,8 +248,8 @@ mod tests {
         matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Pending)
     }
 
-    /// Story: when the bodies that were being read had as many bytes as is allowed, the next sender got 429 at once, although room was
-    /// there a moment later.
+    /// Story: when the bodies that were being read had as many bytes as is allowed, the next sender got 429 at once,
+    /// although room was there a moment later.
     #[tokio::test]
     async fn a_sender_waits_until_others_have_been_read() {
         let reading = Reading::new(MAX, MAX / 4, LONG);
@@ -279,8 +279,8 @@ mod tests {
         assert_eq!(reading.lane.available_permits(), 1);
     }
 
-    /// Story: a body that came in pieces took up to twice the memory that was counted for it; later, megabytes of a large one were copied at
-    /// once, and everybody on that thread waited.
+    /// Story: a body that came in pieces took up to twice the memory that was counted for it; later, megabytes of a
+    /// large one were copied at once, and everybody on that thread waited.
     #[tokio::test]
     async fn what_is_set_aside_for_a_body_is_counted_and_little_is_copied_at_once() {
         for (pieces, most) in [(100, 100_000), (100, 1 << 24), (4_000, 1 << 24)] {

@@ -8,10 +8,8 @@ use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserve, Reserv
 use duewheel_core::id::SessionId;
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
-use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Recovered, Room,
-    Store, StoreError,
+    ErrorKind, Found, Level, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Room, Store, StoreError,
 };
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
@@ -405,29 +403,12 @@ struct Unreadable {
 }
 
 impl Store for Unreadable {
+    pass_on!(store: recovered append sync progress room load idle close level figures);
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         if lookups.ids.contains(&MessageId(self.bad.load(Relaxed))) {
             return Err(StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO"));
         }
         self.store.find_many(lookups, found)
-    }
-    fn recovered(&mut self) -> Recovered {
-        self.store.recovered()
-    }
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        self.store.append(group)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.store.sync()
-    }
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        self.store.progress()
-    }
-    fn room(&mut self) -> Room {
-        self.store.room()
-    }
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.store.load(load)
     }
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
         if self.bad_pages.load(Relaxed) > 0 {
@@ -438,18 +419,6 @@ impl Store for Unreadable {
             });
         }
         self.store.loaded()
-    }
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.store.idle(clock)
-    }
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.store.close(clock)
-    }
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.store.figures()
     }
 }
 
@@ -646,15 +615,7 @@ struct Falling {
 }
 
 impl Store for Falling {
-    fn recovered(&mut self) -> Recovered {
-        self.store.recovered()
-    }
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        self.store.append(group)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.store.sync()
-    }
+    pass_on!(store: recovered append sync room load loaded idle close level figures);
     fn progress(&mut self) -> Result<Progress, StoreError> {
         let progress = self.store.progress()?;
         if self.falls.load(Relaxed) == 2 {
@@ -663,31 +624,10 @@ impl Store for Falling {
         }
         Ok(progress)
     }
-    fn room(&mut self) -> Room {
-        self.store.room()
-    }
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         if self.falls.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
             return Err(StoreError::new(ErrorKind::Unavailable, "for a moment"));
         }
         self.store.find_many(lookups, found)
-    }
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.store.load(load)
-    }
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        self.store.loaded()
-    }
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.store.idle(clock)
-    }
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.store.close(clock)
-    }
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.store.figures()
     }
 }

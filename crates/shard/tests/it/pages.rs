@@ -6,11 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use duewheel_core::engine::{Attempt, Config, Op, Reply};
 use duewheel_core::message::State;
 use duewheel_core::policy::Policy;
-use duewheel_core::record::{ClockPair, Group};
-use duewheel_core::store::{
-    ErrorKind, Found, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Recovered, Room,
-    Sequence, Store, StoreError,
-};
+use duewheel_core::store::{ErrorKind, Loaded, MemoryDisk, MemoryStore, Sequence, Store, StoreError};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
@@ -28,6 +24,7 @@ struct Torn {
 }
 
 impl Store for Torn {
+    pass_on!(store: recovered append sync progress room find_many load idle close level figures);
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
         if !self.is_torn.load(Relaxed)
             && let Some(page) = self.unread.pop()
@@ -46,39 +43,6 @@ impl Store for Torn {
     }
     fn forget(&mut self, ticket: u64) {
         self.unread.retain(|page| page.load.ticket != ticket);
-    }
-    fn recovered(&mut self) -> Recovered {
-        self.store.recovered()
-    }
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        self.store.append(group)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.store.sync()
-    }
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        self.store.progress()
-    }
-    fn room(&mut self) -> Room {
-        self.store.room()
-    }
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        self.store.find_many(lookups, found)
-    }
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.store.load(load)
-    }
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.store.idle(clock)
-    }
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.store.close(clock)
-    }
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.store.figures()
     }
 }
 

@@ -7,11 +7,7 @@ use duewheel_core::engine::{Config, Enqueue, Op, Reply, Target, When};
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
-use duewheel_core::record::{ClockPair, Group};
-use duewheel_core::store::{
-    Found, Level, Load, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Recovered, Room, Store,
-    StoreError,
-};
+use duewheel_core::store::{Found, Lookups, MemoryDisk, MemoryStore, Store, StoreError};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::inbox::{Answers, Patience, Submission};
@@ -25,44 +21,12 @@ const FOUND: usize = 40 * BODY;
 struct Weighed(MemoryStore, Arc<AtomicUsize>);
 
 impl Store for Weighed {
-    fn recovered(&mut self) -> Recovered {
-        self.0.recovered()
-    }
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        self.0.append(group)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.0.sync()
-    }
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        self.0.progress()
-    }
-    fn room(&mut self) -> Room {
-        self.0.room()
-    }
+    pass_on!(0: recovered append sync progress room load loaded idle close level figures);
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.0.find_many(lookups, found)?;
         let weight = found.rows.iter().map(|row| row.message.weight()).sum();
         self.1.fetch_max(weight, Relaxed);
         Ok(())
-    }
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.0.load(load)
-    }
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        self.0.loaded()
-    }
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.0.idle(clock)
-    }
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.0.close(clock)
-    }
-    fn level(&self) -> Level {
-        self.0.level()
-    }
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.0.figures()
     }
 }
 

@@ -243,9 +243,9 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Room::Busy`] while more waits for the
-    /// sync of a full segment than memory may hold. Waits until a segment is at hand, or until it is certain that there is no room for one:
-    /// so no group waits for a segment that does not come.
+    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Room::Busy`]
+    /// while more waits for the sync of a full segment than memory may hold. Waits until a segment is at hand, or until
+    /// it is certain that there is no room for one: so no group waits for a segment that does not come.
     pub(crate) fn room(&mut self) -> Room {
         let shared = Arc::clone(&self.shared);
         let fits = self.takes_agreed();
@@ -291,8 +291,8 @@ impl JournalWriter {
         !self.takes_agreed() && self.shared.journal().prepared.is_empty()
     }
 
-    /// A frame without records. Left out when it does not fit and the next segment is not at hand; while groups wait for that one its
-    /// header says the same.
+    /// A frame without records. Left out when it does not fit and the next segment is not at hand; while groups wait
+    /// for that one its header says the same.
     fn mark(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         if self.turn.is_some() {
             return Ok(());
@@ -355,8 +355,8 @@ impl JournalWriter {
         }
     }
 
-    /// Goes on in the next segment, if groups wait for that and nothing else has to be waited for. The segment before is durable then: a
-    /// crash may cut frames off the end of the journal, and nowhere else.
+    /// Goes on in the next segment, if groups wait for that and nothing else has to be waited for. The segment before
+    /// is durable then: a crash may cut frames off the end of the journal, and nowhere else.
     pub(crate) fn go_on(&mut self) -> Result<(), StoreError> {
         let Some(turn) = &mut self.turn else { return Ok(()) };
         let shared = &*self.shared;
