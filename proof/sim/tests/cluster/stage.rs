@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use duewheel_judge::checker::{Fact, Report};
+use duewheel_judge::checker::{Fact, Report, check};
 use duewheel_judge::history::{Blow, Fault};
 use duewheel_judge::rng::Rng;
 use duewheel_redis_rig::free_port;
@@ -29,6 +29,12 @@ const DRAIN: Duration = Duration::from_secs(120);
 
 /// What a machine with too much to do may add to the time in which a shard is with somebody again.
 const SLACK: Duration = Duration::from_secs(4);
+
+/// So often a run does what it is about, at most, until it has proved something.
+const ACTS: usize = 4;
+
+/// For so long it waits for what shows late, leases that run out above all.
+const EVIDENCE: Duration = Duration::from_secs(6);
 
 /// What a run is.
 pub(crate) struct Play {
@@ -74,8 +80,9 @@ pub(crate) fn in_runs(variable: &str, usual: u64, most: u64, mut run: impl FnMut
     }
 }
 
-/// Performs a run and judges it. `act` finds all nodes at work, and leaves them so.
-pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>) -> Result<(), String>) {
+/// Performs a run and judges it. `act` finds all nodes at work, and leaves them so; it is done again while too little has
+/// happened for the run to prove anything.
+pub(crate) fn perform(play: Play, act: impl FnMut(&mut Stage<'_>) -> Result<(), String>) {
     let seed = verdict::seed();
     let (name, (variable, count)) = (play.name, play.count);
     let folder = tempfile::Builder::new().prefix("duewheel-cluster-").tempdir().expect("a temporary folder");
@@ -96,7 +103,7 @@ pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>) -> Result<(),
         starts: 0,
         said: Vec::new(),
     };
-    let result = stage.play(play.nodes, seed, act);
+    let result = stage.play(&play, seed, act);
     let said = std::mem::take(&mut stage.said);
     drop(stage);
     let title = format!("{name}, {variable}={count}, seed {seed}");
@@ -133,16 +140,21 @@ impl Node {
 impl Stage<'_> {
     fn play(
         &mut self,
-        nodes: usize,
+        play: &Play,
         seed: u64,
-        act: impl FnOnce(&mut Self) -> Result<(), String>,
+        mut act: impl FnMut(&mut Self) -> Result<(), String>,
     ) -> Result<(), String> {
         let (run, gossip) = (self.run, Gossip::default());
         std::thread::scope(|scope| {
             let crew = Crew::hire(scope, run, &gossip, seed);
-            let result = self.begin(nodes).and_then(|()| {
+            let result = self.begin(play.nodes).and_then(|()| {
                 run.phase("load");
-                act(self)?;
+                for _ in 0..ACTS {
+                    act(self)?;
+                    if self.until_proved(&play.facts) {
+                        break;
+                    }
+                }
                 crew.drain(run, &gossip, DRAIN)
             });
             // Whatever happened, let the clients go.
@@ -153,6 +165,23 @@ impl Stage<'_> {
             self.probe = None;
             result
         })
+    }
+
+    /// Whether what must provably happen has happened. Whether a request is under way at the moment of a fault, and a lease
+    /// runs out after it, is a matter of chance, and the last of it shows a little later.
+    fn until_proved(&mut self, facts: &[(Fact, u64)]) -> bool {
+        let deadline = Instant::now() + EVIDENCE;
+        loop {
+            let history = self.run.recorder.history("so far", self.run.system.rules());
+            match check(&history).evidence.require(facts) {
+                Ok(()) => return true,
+                Err(missing) if Instant::now() > deadline => {
+                    self.say(format!("once more, for {missing}"));
+                    return false;
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(250)),
+            }
+        }
     }
 
     fn begin(&mut self, nodes: usize) -> Result<(), String> {
