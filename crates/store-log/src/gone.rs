@@ -30,8 +30,10 @@ pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, T
 /// Removes ids from the parts, and the rows that the table's purges took.
 pub(crate) fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
     for part in parts {
-        if !part.live.ids.is_disjoint(&ids) {
-            Arc::make_mut(&mut part.live).ids -= &ids;
+        let removed = &part.live.ids & &ids;
+        if !removed.is_empty() {
+            let weight = removed.iter().map(|id| mem.weight_before(MessageId(id))).sum();
+            Arc::make_mut(&mut part.live).take(&removed, weight);
         }
         for (queue, purge) in mem.purges() {
             if let Some(no) = part.run.queue_no(queue) {

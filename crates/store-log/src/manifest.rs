@@ -12,7 +12,7 @@ use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
 /// The version of the format that this program writes, to the manifest, each segment, each run and the state.
-pub(crate) const FORMAT: u32 = 4;
+pub(crate) const FORMAT: u32 = 5;
 /// The oldest version that this program reads. Each file contains its own: a folder that is continued has files of
 /// several.
 const OLDEST_FORMAT: u32 = 3;
@@ -343,7 +343,7 @@ mod tests {
             assert!(Manifest::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         let mut newer = bytes.clone();
-        newer[8] = 5;
-        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 5 is unknown"));
+        newer[8] = 6;
+        assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 6 is unknown"));
     }
 }

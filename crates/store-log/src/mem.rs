@@ -261,6 +261,21 @@ impl Mem {
         self.node(id).is_some_and(|node| node.stands == Stands::Gone)
     }
 
+    /// The weight of a message before its newest record here, in bytes; 0 if it is not known, or was put here first.
+    pub(crate) fn weight_before(&self, id: MessageId) -> u64 {
+        let place = self.ids.get(id.0);
+        if place == 0 {
+            return 0;
+        }
+        match decode(self.record(place)) {
+            Record::Changed { was, .. } | Record::Granted { was, .. } | Record::Removed { was, .. } => {
+                was.weight
+            }
+            Record::Put { was, .. } => was.map_or(0, |was| was.weight),
+            Record::Purged { .. } | Record::Deduped(_) | Record::Queue { .. } => 0,
+        }
+    }
+
     /// A table with the records of this one, followed by those of the next one.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use crate::gone::without_gone;
 use crate::manifest::{RunEntry, StateEntry};
 use crate::merge::policy::{self, Limits, Plan, Size};
 use crate::merge::{self, Merge};
-use crate::run::{Live, Run};
+use crate::run::{Live, Run, share};
 use crate::shared::{Shared, Space, Worked, lock};
 use crate::state;
 use crate::view::{Part, View};
@@ -167,11 +167,14 @@ pub(crate) fn sizes(parts: &[Part], now: EngineMs) -> Vec<Size> {
     let mut hides = false;
     let mut size = |part: &Part| {
         hides |= part.run.answers_until() > now.0;
-        let answers = if hides { part.run.answers() } else { 0 };
+        let (answers, answer_bytes) =
+            if hides { (part.run.answers(), part.run.answer_bytes()) } else { (0, 0) };
+        let bytes = part.run.entry().bytes;
+        let content = part.run.message_bytes() + part.run.answer_bytes();
         Size {
-            rows: part.run.rows() + part.run.answers(),
             live: part.messages() + answers,
-            bytes: part.run.entry().bytes,
+            bytes,
+            live_bytes: share(bytes, part.message_bytes() + answer_bytes, content),
         }
     };
     parts.iter().map(&mut size).collect()

@@ -44,8 +44,8 @@ pub(crate) mod tests;
 
 pub(crate) use answers::AnswerScan;
 pub(crate) use find::{Allowance, Behind, KeyLookup, Newer};
-pub(crate) use live::{Live, Mask};
-pub(crate) use opened::Run;
+pub(crate) use live::{Live, Mask, share};
+pub(crate) use opened::{Queue, Run};
 pub(crate) use row::RawRow;
 pub(crate) use scan::{RunScan, before};
 pub(crate) use verify::verify;

@@ -65,6 +65,8 @@ enum Kind {
 pub(crate) struct Lost {
     pub(crate) no: FileNo,
     pub(crate) removed: RoaringTreemap,
+    /// Sum of the weights of the removed rows; `None` in format 4 and older.
+    pub(crate) gone: Option<u64>,
     /// Masks, by the run's number of the queue.
     pub(crate) masks: Vec<(u32, Mask)>,
 }
@@ -129,6 +131,7 @@ pub(crate) fn write(
             let mut bytes = Vec::with_capacity(removed.serialized_size());
             removed.serialize_into(&mut bytes).expect("memory takes everything");
             w.blob(&bytes);
+            w.varint(live.gone());
         })?;
     }
     out.entry(Kind::End, |w| {
@@ -371,7 +374,8 @@ fn take_entry(
             let mut rest = &bytes[..];
             let removed = RoaringTreemap::deserialize_from(&mut rest).ok().filter(|_| rest.is_empty());
             let removed = removed.ok_or(DecodeError::Unknown("set of ids"))?;
-            state.lost.push(Lost { no, removed, masks });
+            let gone = if r.is_empty() { None } else { Some(r.varint()?) };
+            state.lost.push(Lost { no, removed, gone, masks });
         }
         4 => {
             seen[3] += 1;

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use duewheel_core::QueueName;
 
 use crate::mem::Mem;
-use crate::run::{Live, Mask, Run};
+use crate::run::{Live, Mask, Queue, Run, share};
+
+/// Bytes of a row in a run besides the weight of its message, about.
+const ROW: u64 = 64;
 
 /// A snapshot; replaced as a whole. Its holder can read all of it, whatever happens to the files.
 #[derive(Clone, Debug, Default)]
@@ -45,10 +48,25 @@ impl Part {
         if self.is_gone() {
             return 0;
         }
+        let purged = self.purged().map(|queue| queue.rows).sum();
+        self.live.ids.len().saturating_sub(purged).max(1)
+    }
+
+    /// Approximate number of bytes that its live messages take in its file, indexes apart. Rows differ in size: what
+    /// their number says of it is little.
+    pub(crate) fn message_bytes(&self) -> u64 {
+        let (run, messages) = (&self.run, self.messages());
+        let all = run.weight() + run.rows() * ROW;
+        let gone = self.live.gone() + self.purged().map(|queue| queue.weight).sum::<u64>();
+        let live = run.weight().saturating_sub(gone) + messages * ROW;
+        share(run.message_bytes(), live, all)
+    }
+
+    /// Queues of which purges were not applied to the ids yet.
+    fn purged(&self) -> impl Iterator<Item = &Queue> {
         let mut masked: Vec<u32> = self.live.masks().map(|(queue, _)| queue).collect();
         masked.dedup();
-        let rows = |no: &u32| self.run.queues().get(*no as usize).map_or(0, |queue| queue.rows);
-        self.live.ids.len().saturating_sub(masked.iter().map(rows).sum()).max(1)
+        masked.into_iter().filter_map(|no| self.run.queues().get(no as usize))
     }
 
     /// Whether a row of this run is live, as far as the run knows.

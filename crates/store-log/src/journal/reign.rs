@@ -156,13 +156,12 @@ pub(crate) fn keep(disk: &dyn Disk, manifest: &Manifest, names: &mut Interner) -
     let mut parts = Vec::new();
     for run in &manifest.runs {
         let of_run = lost.iter().position(|lost| lost.no == run.no).map(|i| lost.swap_remove(i));
-        let Some(Lost { removed, masks, .. }) = of_run else {
+        let Some(Lost { removed, gone, masks, .. }) = of_run else {
             let what = format!("the state says nothing of {}", run.no.run());
             return Err(Problem::new(entry.no.state(), 0, what).into());
         };
         let run = Run::open(disk, run, names)?;
-        let mut live = Live::all(&run);
-        live.ids -= removed;
+        let mut live = Live::without(&run, &removed, gone);
         for (queue, mask) in masks {
             live.mask(queue, mask);
         }

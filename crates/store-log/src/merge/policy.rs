@@ -12,12 +12,12 @@ use std::ops::Range;
 /// The size of a run. Runs are listed from the oldest to the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Rows and answers in its file.
-    pub(crate) rows: u64,
-    /// The number of live ones.
+    /// The number of its live rows and answers.
     pub(crate) live: u64,
     /// Bytes of its file.
     pub(crate) bytes: u64,
+    /// Of these about so many are those of what is live.
+    pub(crate) live_bytes: u64,
 }
 
 /// The next step.
@@ -49,21 +49,15 @@ impl Default for Limits {
 }
 
 impl Size {
-    /// Approximate bytes of its live rows.
-    fn live_bytes(&self) -> u64 {
-        let share =
-            u128::from(self.bytes) * u128::from(self.live.min(self.rows)) / u128::from(self.rows.max(1));
-        u64::try_from(share).unwrap_or(self.bytes)
-    }
-
-    /// Whether less than half of it is live.
+    /// Whether less than half of it is live. Bytes are counted: a few large messages that are gone weigh more than many
+    /// small ones that are not.
     fn is_mostly_gone(&self) -> bool {
-        self.live < self.rows.div_ceil(2)
+        self.live_bytes < self.bytes.div_ceil(2)
     }
 
     /// Whether it is small: two small neighbours can always be merged.
     fn is_small(&self, limits: &Limits) -> bool {
-        self.live <= limits.rows / 2 && self.live_bytes() <= limits.bytes / 2
+        self.live <= limits.rows / 2 && self.live_bytes <= limits.bytes / 2
     }
 }
 
@@ -76,7 +70,7 @@ struct Sum {
 
 impl Sum {
     fn with(self, run: &Size) -> Self {
-        Sum { live: self.live + run.live, bytes: self.bytes + run.live_bytes() }
+        Sum { live: self.live + run.live, bytes: self.bytes + run.live_bytes }
     }
 
     fn fits(&self, limits: &Limits) -> bool {
@@ -89,7 +83,7 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
     if let Some(i) = runs.iter().position(|run| run.live == 0) {
         return Plan::Drop(i);
     }
-    let garbage = |run: &Size| run.bytes - run.live_bytes();
+    let garbage = |run: &Size| run.bytes.saturating_sub(run.live_bytes);
     let worst = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).max_by_key(|i| garbage(&runs[*i]));
     if let Some(i) = worst {
         return Plan::Merge(with_neighbours(runs, i, limits));
@@ -107,7 +101,7 @@ pub(crate) fn plan(runs: &[Size], limits: &Limits) -> Plan {
 /// left first. That is an estimate (rows differ in size), so after `tries` failures others have their turn.
 pub(crate) fn squeeze(runs: &[Size], tries: u64) -> Plan {
     let mut all: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].is_mostly_gone()).collect();
-    all.sort_by_key(|i| runs[*i].live_bytes());
+    all.sort_by_key(|i| runs[*i].live_bytes);
     let turn = tries.checked_rem(all.len() as u64).and_then(|turn| usize::try_from(turn).ok());
     turn.map_or(Plan::Nothing, |turn| Plan::Merge(all[turn]..all[turn] + 1))
 }
@@ -120,7 +114,7 @@ fn with_neighbours(runs: &[Size], i: usize, limits: &Limits) -> Range<usize> {
         let before = window.start.checked_sub(1).map(|j| (j, j..window.end));
         let behind = (window.end < runs.len()).then(|| (window.end, window.start..window.end + 1));
         let wider = [before, behind].into_iter().flatten().find(|(j, wider)| {
-            runs[*j].live_bytes() <= sum.bytes
+            runs[*j].live_bytes <= sum.bytes
                 && sum.with(&runs[*j]).fits(limits)
                 && wider.len() <= limits.small
         });
@@ -138,7 +132,7 @@ fn cheapest(runs: &[Size], limits: &Limits, growth: u64) -> Option<Range<usize>>
         let mut largest = 0;
         for (end, run) in (start + 1..).zip(&runs[start..]).take(limits.small) {
             sum = sum.with(run);
-            largest = largest.max(run.live_bytes());
+            largest = largest.max(run.live_bytes);
             if !sum.fits(limits) {
                 break;
             }
@@ -163,7 +157,7 @@ mod tests {
     const LIMITS: Limits = Limits { rows: 16_000, bytes: 1 << 40, small: 16 };
 
     fn full(rows: u64) -> Size {
-        Size { rows, live: rows, bytes: rows * 200 }
+        Size { live: rows, bytes: rows * 200, live_bytes: rows * 200 }
     }
 
     #[test]
@@ -175,13 +169,13 @@ mod tests {
 
     #[test]
     fn what_counts_no_more_goes_without_being_read() {
-        let gone = Size { live: 0, ..full(100) };
+        let gone = Size { live: 0, live_bytes: 0, ..full(100) };
         assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), Plan::Drop(1));
     }
 
     #[test]
     fn on_a_full_disk_the_run_goes_first_of_which_the_least_is_left() {
-        let run = |live: u64| Size { rows: 1_000, live, bytes: 1_000_000 };
+        let run = |live: u64| Size { live, bytes: 1_000_000, live_bytes: live * 1_000 };
         let runs = [run(1_000), run(20), run(300), run(10)];
         assert_eq!(squeeze(&runs, 0), Plan::Merge(3..4));
         assert_eq!(squeeze(&runs, 1), Plan::Merge(1..2), "the other one failed");
@@ -192,10 +186,13 @@ mod tests {
 
     #[test]
     fn half_empty_runs_are_written_anew_with_small_neighbours() {
-        let half = Size { live: 499, ..full(1_000) };
+        let half = Size { live: 499, live_bytes: 499 * 200, ..full(1_000) };
         assert_eq!(plan(&[full(5_000), half, full(4_000)], &LIMITS), Plan::Merge(1..2));
         assert_eq!(plan(&[full(5_000), full(400), half, full(90), full(4_000)], &LIMITS), Plan::Merge(1..4));
-        assert_eq!(plan(&[full(5_000), Size { live: 500, ..half }], &LIMITS), Plan::Nothing);
+        assert_eq!(
+            plan(&[full(5_000), Size { live: 500, live_bytes: 500 * 200, ..half }], &LIMITS),
+            Plan::Nothing
+        );
     }
 
     #[test]
@@ -225,14 +222,17 @@ mod tests {
                         let sum = window.clone().fold(Sum::default(), |sum, i| sum.with(&self.runs[i]));
                         assert!(sum.fits(&LIMITS), "no run becomes too large");
                         self.written += sum.bytes;
-                        self.runs.splice(window, [Size { rows: sum.live, live: sum.live, bytes: sum.bytes }]);
+                        self.runs.splice(
+                            window,
+                            [Size { live: sum.live, bytes: sum.bytes, live_bytes: sum.bytes }],
+                        );
                     }
                 }
             }
             let (bytes, live) = self
                 .runs
                 .iter()
-                .fold((0, 0), |(bytes, live), run| (bytes + run.bytes, live + run.live_bytes()));
+                .fold((0, 0), |(bytes, live), run| (bytes + run.bytes, live + run.live_bytes));
             assert!(bytes <= 2 * live + 400, "{bytes} bytes for {live}");
             let rows: u64 = self.runs.iter().map(|run| run.live).sum();
             assert!(self.runs.len() as u64 <= 24 + rows.div_ceil(LIMITS.rows / 2), "{:?}", self.runs);
@@ -251,6 +251,7 @@ mod tests {
             for i in 0..count {
                 let gone = remove(count - i, life.runs[i].live).min(life.runs[i].live);
                 life.runs[i].live -= gone;
+                life.runs[i].live_bytes = life.runs[i].live * 200;
             }
             if step % 3 != 0 {
                 life.settle();

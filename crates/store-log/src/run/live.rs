@@ -14,6 +14,8 @@ pub(crate) struct Live {
     pub(crate) ids: RoaringTreemap,
     /// Purges that were not applied to `ids` yet, by the run's number of the queue.
     masks: BTreeMap<u32, Vec<Mask>>,
+    /// Sum of the weights of the rows that were removed from `ids`, in bytes. An estimate, for the choice of merges.
+    gone: u64,
 }
 
 /// One purge of a queue: rows with an id below `before` are removed, except for those kept.
@@ -27,7 +29,24 @@ pub(crate) struct Mask {
 impl Live {
     /// All rows of a run.
     pub(crate) fn all(run: &Run) -> Self {
-        Live { ids: run.ids().clone(), masks: BTreeMap::new() }
+        Live { ids: run.ids().clone(), masks: BTreeMap::new(), gone: 0 }
+    }
+
+    /// The rows of a run without the removed ones, whose weights sum up to `gone`; `None`: an average is taken for each.
+    pub(crate) fn without(run: &Run, removed: &RoaringTreemap, gone: Option<u64>) -> Self {
+        let gone = gone.unwrap_or_else(|| share(run.weight(), removed.len(), run.rows()));
+        Live { ids: run.ids() - removed, masks: BTreeMap::new(), gone }
+    }
+
+    /// Removes rows whose weights sum up to `weight`.
+    pub(crate) fn take(&mut self, ids: &RoaringTreemap, weight: u64) {
+        self.ids -= ids;
+        self.gone = self.gone.saturating_add(weight);
+    }
+
+    /// Sum of the weights of the rows that were removed, apart from masks.
+    pub(crate) fn gone(&self) -> u64 {
+        self.gone
     }
 
     /// Whether a row is live.
@@ -77,7 +96,8 @@ impl Live {
             ids |= &live.ids;
         }
         ids &= output.ids();
-        let mut merged = Live { ids, masks: BTreeMap::new() };
+        let gone = inputs.iter().map(|(_, then, now)| now.gone.saturating_sub(then.gone)).sum();
+        let mut merged = Live { ids, masks: BTreeMap::new(), gone };
         for (run, then, now) in inputs {
             for (queue, mask) in now.masks() {
                 if then.masks().any(|applied| applied == (queue, mask)) {
@@ -93,4 +113,10 @@ impl Live {
         }
         merged
     }
+}
+
+/// `of` times `part` divided by `whole`, rounded down; `of` at most.
+pub(crate) fn share(of: u64, part: u64, whole: u64) -> u64 {
+    let share = u128::from(of) * u128::from(part.min(whole)) / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(of)
 }

@@ -149,6 +149,21 @@ impl Run {
         self.footer.rows
     }
 
+    /// Sum of the weights of its messages, live or not.
+    pub(crate) fn weight(&self) -> u64 {
+        self.footer.weight
+    }
+
+    /// Bytes of its messages in the file, indexes apart.
+    pub(crate) fn message_bytes(&self) -> u64 {
+        self.footer.messages_end.saturating_sub(block::FILE_HEAD as u64)
+    }
+
+    /// Bytes of its remembered answers in the file, indexes apart.
+    pub(crate) fn answer_bytes(&self) -> u64 {
+        self.footer.answers_end.saturating_sub(self.footer.messages_end)
+    }
+
     /// Number of its remembered answers.
     pub(crate) fn answers(&self) -> u64 {
         self.footer.answers

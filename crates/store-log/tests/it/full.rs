@@ -152,6 +152,63 @@ fn cancels_of_everything_make_room() {
     }
 }
 
+/// Story: each run had some large messages, which were purged or cancelled, and as many small ones, which stayed. By the
+/// number of its rows most of a run counted, so it was never rewritten; after some rounds the disk was full of large
+/// messages that were gone.
+#[test]
+fn large_messages_that_are_gone_make_room_beside_small_ones_that_stay() {
+    for by_purge in [true, false] {
+        for (seed, free) in [(1, 200_000), (2, 260_001), (3, 400_000)] {
+            let what = format!("seed {seed}, {free} bytes free, purge {by_purge}");
+            let disk = SimDisk::new(seed);
+            disk.set_free(free);
+            let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
+            let mut filled = Vec::new();
+            for _ in 0..4 {
+                let large = fill_with_large_and_small(&mut rig);
+                filled.push(large.len());
+                if by_purge {
+                    purge(&mut rig, queue(1));
+                } else {
+                    cancel(&mut rig, &large);
+                }
+                room_comes_back(&mut rig, &what);
+                while rig.store.hands().merge() == Worked::Done {}
+            }
+            let least = filled.iter().min().expect("rounds");
+            assert!(least * 2 >= filled[0], "{what}: {filled:?}: {:?}", rig.store.figures());
+            rig.assert_reopens(&disk, by_hand());
+        }
+    }
+}
+
+/// A large message and two small ones with each group, until there is no room; the ids of the large ones.
+fn fill_with_large_and_small(rig: &mut Rig) -> Vec<MessageId> {
+    let (mut large, mut refused) = (Vec::new(), 0);
+    while refused < 20 {
+        if rig.store.room() == Room::Enough {
+            let records =
+                vec![put(rig, 0, queue(1), 2_200), put(rig, 1, queue(2), 1), put(rig, 2, queue(2), 1)];
+            large.push(MessageId(rig.history.model().next_id()));
+            append(rig, records);
+        } else {
+            refused += 1;
+            while rig.store.hands().merge() == Worked::Done {}
+        }
+        turn(rig);
+    }
+    large
+}
+
+/// Cancels these messages, each with a group of its own: what was removed some time ago is told by a flush.
+fn cancel(rig: &mut Rig, ids: &[MessageId]) {
+    let rows = rig.history.model().rows();
+    for row in rows.iter().filter(|row| ids.contains(&row.message.id)) {
+        append(rig, vec![Record::Removed { id: row.message.id, why: Gone::Cancelled, was: was(row) }]);
+        turn(rig);
+    }
+}
+
 /// Story: groups were bounded by a count of records. With large bodies they were many times what the store had agreed
 /// to, and the append failed on a disk that was nearly full, which ended the store.
 #[test]
