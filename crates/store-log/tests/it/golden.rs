@@ -248,7 +248,7 @@ fn journal_and_manifest_bytes() {
     let number = |at: usize| hex(&segment[at..at + 8]);
     assert_eq!(
         hex(&segment[..16]),
-        "64772d7365676d74 04000000 46a1d74a".replace(' ', ""),
+        "64772d7365676d74 05000000 e5451ec5".replace(' ', ""),
         "magic, version, checksum"
     );
     assert_eq!(number(16), "0100000000000000", "file number");
@@ -277,7 +277,7 @@ fn journal_and_manifest_bytes() {
     assert_eq!(
         hex(&disk.read("MANIFEST")),
         // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "64772d6d616e6966 04000000 36c1eccf 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+        "64772d6d616e6966 05000000 6d6557ba 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
          0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
@@ -342,7 +342,7 @@ fn state_bytes() {
     let incarnation = hex(&state[24..32]);
     let parts = [
         // The file: magic, version, sum, file number, incarnation, last LSN, zeros.
-        "64772d7374617465 04000000 9ce126f7 0500000000000000 INC 0600000000000000",
+        "64772d7374617465 05000000 36154853 0500000000000000 INC 0600000000000000",
         "000000000000000000000000000000000000000000000000",
         // A block: sum, length, kind 1, entries, incarnation, its place. The books: next id, the clock pair, when what
         // waits is due (doublings, columns of either class).
@@ -352,10 +352,10 @@ fn state_bytes() {
         "a7676213 3e000000 02000000 02000000 INC 7000000000000000",
         "1f 0170 01e80700000000000000 00 000000000000000000 0000 0000 0000 000000",
         "1d 0171 0000000000000000 00 020101000000000000 0000 0105 0000 000000 0000",
-        // Two runs: number, masks (queue, before, ids kept), removed ids as the Roaring format has them.
-        "0dbdaf11 35000000 03000000 02000000 INC d000000000000000",
-        "28 02 01 00ac020101 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200",
-        "0b 04 00 08 0000000000000000 000000",
+        // Two runs: number, masks (queue, before, ids kept), removed ids as the Roaring format has them, their weight.
+        "64cb1f9b 37000000 03000000 02000000 INC d000000000000000",
+        "29 02 01 00ac020101 20 0100000000000000 00000000 3a300000010000000000010010000000 01000200 05",
+        "0c 04 00 08 0000000000000000 00 00",
         // The end: how many queues and runs there were.
         "05d715fd 03000000 04000000 01000000 INC 2801000000000000",
         "02 02 02 0000000000",
