@@ -148,7 +148,7 @@ impl Engine {
                 let queue = self.queues.get_mut(idx);
                 let born = &mut self.rows.get_mut(slot).born;
                 *born = (*born).max(queue.purged);
-                queue.leased.remove(&id);
+                queue.leased.remove(id);
                 queue.leased_weight -= weight;
                 queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
                 self.end_starving(idx);

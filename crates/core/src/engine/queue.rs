@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use slab::Slab;
 
+use crate::id_set::IdSet;
 use crate::id::{Lsn, MessageId};
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
@@ -41,7 +42,7 @@ pub(super) struct Queue {
     pub(super) urgent: u64,
     /// Weight of all that is ready.
     pub(super) ready_weight: u64,
-    pub(super) leased: BTreeSet<MessageId>,
+    pub(super) leased: IdSet,
     /// Weight of all leased messages.
     pub(super) leased_weight: u64,
     /// Its position among the queues that wait because of leases.
@@ -127,7 +128,7 @@ impl Queue {
             ready: BTreeMap::new(),
             urgent: 0,
             ready_weight: 0,
-            leased: BTreeSet::new(),
+            leased: IdSet::default(),
             leased_weight: 0,
             starved: None,
             share: Share::default(),
