@@ -264,6 +264,31 @@ fn one_step(rig: &mut Rig) -> u64 {
     rig.engine.work() - before
 }
 
+/// Story: before each keyed enqueue was decided, its key was looked up for the case that the holder's lease had run
+/// out, and then again.
+#[test]
+fn an_enqueue_looks_its_key_up_once() {
+    let mut rig = Rig::new(Policy::default());
+    let put = |name| {
+        let e = Enqueue { key: Some(key(name)), if_exists: IfExists::Reject, ..message("q", 0) };
+        Op::Enqueue(Box::new(e))
+    };
+    rig.call(put("held"));
+    let lease_ms = rig.reserve("q", 1)[0].lease_ms;
+    for (name, is_new) in [("new", true), ("held", false)] {
+        rig.settle();
+        let before = rig.engine.work();
+        let (to, _) = rig.raw(put(name));
+        assert_eq!(rig.engine.work() - before, 1, "{name}");
+        assert!(matches!(rig.reply(to), Some(Reply::Enqueue(answer)) if answer.is_ok() == is_new));
+    }
+    // The lease runs out, and its turn has not come: the look-up ends it.
+    rig.pass(lease_ms);
+    let replace = Enqueue { key: Some(key("held")), if_exists: IfExists::Replace, ..message("q", 0) };
+    let (to, _) = rig.raw(Op::Enqueue(Box::new(replace)));
+    assert!(matches!(rig.reply(to), Some(Reply::Enqueue(Ok(_)))));
+}
+
 fn resident(rig: &mut Rig) -> u64 {
     let (to, _) = rig.raw(Op::Stats);
     match rig.reply(to) {
