@@ -83,7 +83,7 @@ pub(crate) struct Mem {
     clock: Option<ClockPair>,
     /// The size of its messages in a run, in total and by queue.
     extent: Extent,
-    extents: Vec<OfQueue>,
+    extents: Vec<QueueExtent>,
     /// Number of records that remove a message or purge a queue.
     removals: u64,
     purged: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Mem {
 
 /// The size of a queue's messages in a run: of the leased ones, which a purge keeps, and of the others.
 #[derive(Clone, Copy, Default)]
-struct OfQueue {
+struct QueueExtent {
     leased: Extent,
     others: Extent,
 }
@@ -110,7 +110,7 @@ pub(crate) struct Purge {
     pub(crate) keep: IdSet,
 }
 
-impl OfQueue {
+impl QueueExtent {
     fn of(&mut self, stands: Stands) -> &mut Extent {
         match stands {
             Stands::Is(Kind::Leased) => &mut self.leased,
@@ -513,7 +513,7 @@ impl Mem {
         }
         let no = u32::try_from(self.names.len()).ok().filter(|no| *no < 1 << QUEUE_BITS).ok_or_else(full)?;
         self.names.push(queue.clone());
-        self.extents.push(OfQueue::default());
+        self.extents.push(QueueExtent::default());
         self.numbers.insert(queue.clone(), no);
         Ok(no)
     }

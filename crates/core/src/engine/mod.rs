@@ -32,6 +32,7 @@ mod effect;
 mod enqueue;
 mod fresh;
 mod gather;
+mod growing;
 mod ids;
 mod index;
 mod input;
