@@ -7,6 +7,7 @@
 mod attempts;
 pub mod engine;
 pub mod id;
+mod id_set;
 pub mod message;
 #[doc(hidden)]
 pub mod mutant;
@@ -20,6 +21,7 @@ pub mod time;
 mod wire;
 
 pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
+pub use id_set::IdSet;
 pub use message::{Message, State};
 pub use name::{Key, QueueName};
 pub use policy::Policy;

@@ -324,8 +324,9 @@ impl Policy {
         largest.saturating_mul(2).max(AGREED_GROUP_BYTES)
     }
 
-    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes, and no more leases than the record
-    /// of a purge can name. The operation that is decided last comes on top of what a driver has gathered before it cuts a group.
+    /// The same, with bodies and headers no larger than a store takes whose groups have so many bytes, and no more leases
+    /// than the record of a purge can name, however far apart their ids are. The operation that is decided last comes on
+    /// top of what a driver has gathered before it cuts a group.
     #[must_use]
     pub fn fitting(mut self, group_bytes: usize) -> Policy {
         let gathered = self.max_group_bytes.min(group_bytes / 4);
@@ -376,7 +377,8 @@ mod tests {
     fn a_purge_names_no_more_leases_than_a_group_takes() {
         for group in [64 * KIB, MIB, AGREED_GROUP_BYTES, 64 * MIB] {
             let policy = Policy { max_leased: 100_000_000, ..Policy::default() }.fitting(group);
-            let keep = vec![MessageId(u64::MAX); policy.max_leased];
+            let far_apart = u64::MAX / policy.max_leased as u64;
+            let keep = (1..=policy.max_leased as u64).map(|n| MessageId(n * far_apart)).collect();
             let queue = crate::QueueName::new(&"q".repeat(200)).unwrap();
             let record = Record::Purged { queue, keep, before: MessageId(u64::MAX), purged: u64::MAX };
             let gathered = policy.max_group_bytes.min(group / 4);

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
+use crate::id_set::IdSet;
 use crate::message::{Kind, Lease, Life, Message, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::{OF_A_NUMBER, QueueSettings};
@@ -15,6 +16,8 @@ use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 mod codec;
 mod head;
 mod layout;
+
+use layout::LISTED;
 
 pub use codec::{Reader, Writer};
 pub use head::{RowHead, Stands, put_of, varint};
@@ -74,8 +77,8 @@ pub enum Record {
     Purged {
         /// The queue.
         queue: QueueName,
-        /// The leased messages, which stay. Ascending.
-        keep: Vec<MessageId>,
+        /// The leased messages, which stay.
+        keep: IdSet,
         /// The id that is given next: messages with smaller ids are removed.
         before: MessageId,
         /// The number of removed messages.
@@ -120,7 +123,7 @@ impl Record {
                 }
                 Record::Changed { life, .. } => of_history(life),
                 Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } => 0,
-                Record::Purged { keep, .. } => OF_A_NUMBER * keep.len(),
+                Record::Purged { keep, .. } => of_ids(keep),
                 Record::Deduped(row) => {
                     row.dedupe_id.len() + row.key.as_ref().map_or(0, |key| key.as_str().len())
                 }
@@ -143,6 +146,18 @@ impl Record {
 
 /// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
 const OF_A_RECORD: usize = 192;
+
+/// An upper bound of the size of a set of ids, each as its difference from the one before. For a given number and span
+/// of ids it is largest when all differences are equal; a difference of `b` bits takes at most 1 + `b` / 7 bytes.
+fn of_ids(ids: &IdSet) -> usize {
+    let between = ids.span() / (ids.len() as u64).max(1);
+    let bits = (u64::BITS - between.leading_zeros()) as usize;
+    if ids.len() <= LISTED {
+        OF_A_NUMBER * ids.len()
+    } else {
+        ids.len() + ids.len() * bits / 7 + 2 * OF_A_NUMBER
+    }
+}
 
 fn of_history(life: &Life) -> usize {
     life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()
@@ -407,8 +422,12 @@ mod tests {
     #[test]
     fn totals_stay_as_high_as_they_can_be() {
         let queue = QueueName::new("q").unwrap();
-        let purged =
-            |purged| Record::Purged { queue: queue.clone(), keep: vec![], before: MessageId(1), purged };
+        let purged = |purged| Record::Purged {
+            queue: queue.clone(),
+            keep: IdSet::default(),
+            before: MessageId(1),
+            purged,
+        };
         let mut totals = Totals { paused: u64::MAX, ..Totals::default() };
         totals.count(&purged(u64::MAX - 1));
         totals.count(&purged(7));

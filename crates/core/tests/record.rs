@@ -10,13 +10,13 @@ use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, Ended, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt, Row, Stage,
 };
-use duewheel_core::policy::{Backoff, Lasting, QueueSettings, ReadyOrder};
+use duewheel_core::policy::{Backoff, Lasting, Policy, QueueSettings, ReadyOrder};
 use duewheel_core::record::{
     ClockPair, Created, DecodeError, DedupeRow, Gone, Pause, Reader, Record, RowHead, Stands, Totals, Was,
     Writer, put_of,
 };
 use duewheel_core::time::Class;
-use duewheel_core::{Due, EngineMs, Key, MessageId, QueueName, WallMs};
+use duewheel_core::{Due, EngineMs, IdSet, Key, MessageId, QueueName, WallMs};
 
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(127), Just(128), Just(u64::MAX), any::<u64>(), 0u64..1000]
@@ -53,6 +53,21 @@ fn lease() -> impl Strategy<Value = Lease> {
         session: SessionId(session),
         granted_at: WallMs(granted_at),
     })
+}
+
+/// A few ids, or many with any distances between them.
+fn kept() -> impl Strategy<Value = IdSet> {
+    let few = proptest::collection::vec(number().prop_map(MessageId), 0..9).prop_map(IdSet::from);
+    let many = (1u64..1 << 50, 0u32..50, any::<u64>(), 4_000u64..6_000).prop_map(|(first, bits, seed, n)| {
+        let mut seed = seed;
+        let far = (1..=n).scan(first, |last, n| {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(n);
+            *last += 1 + (seed >> 14) % (1 << bits);
+            Some(MessageId(*last))
+        });
+        far.collect()
+    });
+    prop_oneof![20 => few, 1 => many]
 }
 
 fn stage() -> BoxedStrategy<Stage> {
@@ -216,8 +231,12 @@ fn record() -> impl Strategy<Value = Record> {
             settings,
             pause
         }),
-        (queue(), proptest::collection::vec(id(), 0..9), id(), number())
-            .prop_map(|(queue, keep, before, purged)| Record::Purged { queue, keep, before, purged }),
+        (queue(), kept(), id(), number()).prop_map(|(queue, keep, before, purged)| Record::Purged {
+            queue,
+            keep,
+            before,
+            purged
+        }),
         dedupe().prop_map(Record::Deduped),
     ]
 }
@@ -362,4 +381,37 @@ fn a_number_has_at_most_64_bits() {
     assert_eq!(read(&largest), Err(DecodeError::Unknown("varint")));
     assert_eq!(read(&[0x80; 11]), Err(DecodeError::Unknown("varint")));
     assert_eq!(read(&[0x80]), Err(DecodeError::Short));
+}
+
+/// Story: the record of a purge named each lease that stayed with up to ten bytes. With half a million leases the step
+/// wrote 5 MB, and every caller of the shard waited for it.
+#[test]
+fn a_purge_with_all_leases_that_a_policy_allows_fits_a_step() {
+    let policy = Policy::default();
+    for between in [1, 7, 100, 1_000, 10_000] {
+        let keep: IdSet = (1..=policy.max_leased as u64)
+            .map(|n| MessageId(n * between + (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % between))
+            .collect();
+        assert_eq!(keep.len(), policy.max_leased);
+        let queue = QueueName::new("q").unwrap();
+        let record = Record::Purged { queue, keep, before: MessageId(1 << 40), purged: 1 };
+        let mut writer = Writer::default();
+        writer.record(&record);
+        let (length, weight) = (writer.bytes.len(), record.weight());
+        assert!(length <= policy.max_step_bytes, "{length} bytes, one lease of {between}");
+        assert!((length..=2 * length).contains(&weight), "{weight} for {length} bytes");
+        assert_eq!(Reader::new(writer.bytes.into()).record(), Ok(record));
+    }
+}
+
+/// Differences that add up to more than an id can be are refused.
+#[test]
+fn kept_ids_beyond_all_ids_are_refused() {
+    let mut writer = Writer::default();
+    writer.byte(8);
+    writer.blob(b"q");
+    for n in [9, 1, 2, u64::MAX, 1] {
+        writer.varint(n);
+    }
+    assert_eq!(Reader::new(writer.bytes.into()).record(), Err(DecodeError::Unknown("kept id")));
 }

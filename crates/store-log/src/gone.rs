@@ -37,7 +37,7 @@ pub(crate) fn take_away(parts: &mut [Part], mem: &Mem, ids: RoaringTreemap) {
         }
         for (queue, purge) in mem.purges() {
             if let Some(no) = part.run.queue_no(queue) {
-                let mask = Mask { before: purge.before, keep: purge.keep.to_vec() };
+                let mask = Mask { before: purge.before, keep: purge.keep.iter().collect() };
                 Arc::make_mut(&mut part.live).mask(no, mask);
             }
         }

@@ -24,14 +24,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use duewheel_core::message::{Kind, Lease, Life, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
-use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
+use duewheel_core::{Due, IdSet, Key, Lsn, MessageId, QueueName};
 use hashbrown::HashTable;
 
 use crate::le::{u32_at, u64_at};
@@ -84,7 +83,7 @@ pub(crate) struct Mem {
     clock: Option<ClockPair>,
     /// The size of its messages in a run, in total and by queue.
     extent: Extent,
-    extents: Vec<Extent>,
+    extents: Vec<QueueExtent>,
     /// Number of records that remove a message or purge a queue.
     removals: u64,
     purged: bool,
@@ -94,20 +93,36 @@ pub(crate) struct Mem {
     revived: u64,
 }
 
+/// The size of a queue's messages in a run: of the leased ones, which a purge keeps, and of the others.
+#[derive(Clone, Copy, Default)]
+struct QueueExtent {
+    leased: Extent,
+    others: Extent,
+}
+
 /// A purge of a queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Purge {
     place: Place,
     /// The first id that the purge does not concern.
     pub(crate) before: MessageId,
-    /// The ids that it kept, ascending.
-    pub(crate) keep: Arc<[MessageId]>,
+    /// The ids that it kept: those of the leased messages.
+    pub(crate) keep: IdSet,
+}
+
+impl QueueExtent {
+    fn of(&mut self, stands: Stands) -> &mut Extent {
+        match stands {
+            Stands::Is(Kind::Leased) => &mut self.leased,
+            Stands::Is(Kind::Waiting | Kind::Dead) | Stands::Gone => &mut self.others,
+        }
+    }
 }
 
 impl Purge {
     /// Whether it removed this message, if the message is older.
     pub(crate) fn takes(&self, id: MessageId) -> bool {
-        id < self.before && self.keep.binary_search(&id).is_err()
+        id < self.before && !self.keep.contains(id)
     }
 }
 
@@ -356,8 +371,9 @@ impl Mem {
             }
             Record::Purged { queue, keep, before, .. } => {
                 let node = self.add_other(queue, bytes)?;
-                self.keep_extents(node.queue, keep);
-                let purge = Purge { place: node.place, before: *before, keep: keep.as_slice().into() };
+                let others = std::mem::take(&mut self.extents[node.queue as usize].others);
+                self.extent.sub(others);
+                let purge = Purge { place: node.place, before: *before, keep: keep.clone() };
                 self.crowds.purge(node.queue, &purge);
                 self.purges.insert(node.queue, purge);
                 self.removals += 1;
@@ -512,7 +528,7 @@ impl Mem {
         }
         let no = u32::try_from(self.names.len()).ok().filter(|no| *no < 1 << QUEUE_BITS).ok_or_else(full)?;
         self.names.push(queue.clone());
-        self.extents.push(Extent::default());
+        self.extents.push(QueueExtent::default());
         self.numbers.insert(queue.clone(), no);
         Ok(no)
     }
@@ -559,7 +575,7 @@ impl Mem {
         if let Some(old) = &old {
             let extent = self.extent_at(old);
             self.extent.sub(extent);
-            self.extents[old.queue as usize].sub(extent);
+            self.extents[old.queue as usize].of(old.stands).sub(extent);
         }
         self.ids.set(id.0, node.place);
         let put = if node.put == 0 { old.map_or(0, |old| old.put) } else { node.put };
@@ -579,7 +595,7 @@ impl Mem {
         }
         let extent = self.extent_at(&node);
         self.extent.add(extent);
-        self.extents[node.queue as usize].add(extent);
+        self.extents[node.queue as usize].of(node.stands).add(extent);
         if old.is_none_or(|old| old.due != node.due) {
             self.due[node.due.class() as usize].push((node.due.raw(), id.0));
         }
@@ -602,17 +618,6 @@ impl Mem {
         let put = if node.put == 0 || node.put == node.place { 0 } else { self.at(node.put).length };
         let Stands::Is(kind) = node.stands else { return Extent::default() };
         Extent::of_row((node.length + put) as u64, u64::from(node.elsewhere), kind)
-    }
-
-    /// Keeps only these messages in the extent of a purged queue.
-    fn keep_extents(&mut self, queue: u32, keep: &[MessageId]) {
-        let mut kept = Extent::default();
-        for node in keep.iter().filter_map(|id| self.known(*id)).filter(|node| node.queue == queue) {
-            kept.add(self.extent_at(&node));
-        }
-        let before = std::mem::replace(&mut self.extents[queue as usize], kept);
-        self.extent.sub(before);
-        self.extent.add(kept);
     }
 
     fn note_key(&mut self, hash: u64, key: &Key, Node { place, queue, .. }: Node) {

@@ -11,7 +11,7 @@ use duewheel_core::record::{ClockPair, DecodeError, Gone, Group, Reader, Record,
 use duewheel_core::store::{Ledger, QueueRow};
 use duewheel_core::tally::Tally;
 use duewheel_core::time::{Class, Due, EngineMs, WallMs};
-use duewheel_core::{Lsn, MessageId, QueueName};
+use duewheel_core::{IdSet, Lsn, MessageId, QueueName};
 
 const PUT: u8 = 0;
 const PUT_AGAIN: u8 = 1;
@@ -50,7 +50,7 @@ fn head(w: &mut Writer, record: &Record) {
             w.record(&Record::Changed { id: *id, life, was: was.clone() });
         }
         Record::Purged { queue, before, purged, .. } => {
-            let (queue, keep) = (queue.clone(), Vec::new());
+            let (queue, keep) = (queue.clone(), IdSet::default());
             w.byte(RECORD);
             w.record(&Record::Purged { queue, keep, before: *before, purged: *purged });
         }

@@ -55,7 +55,7 @@ pub(crate) fn fold(group: &Group) -> Folded<'_> {
             | Record::Removed { id, was, .. } => (*id, &was.queue, Some(was)),
             Record::Purged { queue, keep, .. } => {
                 for net in folded.nets.iter_mut().filter(|net| net.queue == queue) {
-                    if keep.binary_search(&net.id).is_err() {
+                    if !keep.contains(net.id) {
                         net.is = None;
                     }
                 }

@@ -202,7 +202,7 @@ impl<'a> Plan<'a> {
                 Record::Deduped(row) => self.answer(row),
                 Record::Purged { queue, keep, before, .. } => {
                     self.purges.push(queue.as_str().as_bytes());
-                    self.purges.push(&Mark { before: *before, keep: keep.clone() }.text());
+                    self.purges.push(&Mark { before: *before, keep: keep.iter().collect() }.text());
                 }
                 // Kept by the ledger.
                 Record::Queue { .. }

@@ -238,7 +238,8 @@ impl RedisStore {
             self.ledger.apply(Lsn(lsn), record);
             match record {
                 Record::Purged { queue, keep, before, .. } => {
-                    self.shared.set_mark(queue.clone(), Mark { before: *before, keep: keep.clone() });
+                    self.shared
+                        .set_mark(queue.clone(), Mark { before: *before, keep: keep.iter().collect() });
                 }
                 Record::Deduped(_) => {
                     self.shared.answers.store(true, SeqCst);

@@ -13,7 +13,7 @@
 //! The room is written (as `None`) when it is allocated: one sequential pass that brings it into the caches. Being
 //! filled together with sixty other chunks, each line would otherwise be missed on its own.
 
-use crate::liveness::Index;
+use crate::liveness::{Index, Liveness};
 
 /// One timer, or with `T = &V` a view of it.
 #[derive(Clone, Debug)]
@@ -49,6 +49,8 @@ pub(crate) struct Chunk<T> {
     highs: Vec<u32>,
     high: u32,
     len: u32,
+    /// No live entry is due before it.
+    least: u64,
 }
 
 impl<T> Chunk<T> {
@@ -60,7 +62,7 @@ impl<T> Chunk<T> {
     };
 
     pub(crate) const fn new() -> Self {
-        Self { packed: Vec::new(), highs: Vec::new(), high: 0, len: 0 }
+        Self { packed: Vec::new(), highs: Vec::new(), high: 0, len: 0, least: u64::MAX }
     }
 
     pub(crate) fn extend(&mut self, more: usize) {
@@ -93,6 +95,7 @@ impl<T> Chunk<T> {
         }
         self.packed[self.len as usize] = Some(Packed { tie, value, low, index });
         self.len += 1;
+        self.least = self.least.min(due);
     }
 
     #[cold]
@@ -119,6 +122,7 @@ impl<T> Chunk<T> {
     pub(crate) fn reset(&mut self) {
         self.highs = Vec::new();
         self.len = 0;
+        self.least = u64::MAX;
     }
 
     #[inline]
@@ -131,6 +135,19 @@ impl<T> Chunk<T> {
     pub(crate) fn peek(&self, at: usize) -> Option<Entry<&T>> {
         let Packed { tie, value, low, index } = self.packed[at].as_ref()?;
         Some(Entry { due: self.whole(at, *low), tie: *tie, value, index: *index })
+    }
+
+    /// A time before which no live entry is due; [`Chunk::first_due`] makes it exact.
+    pub(crate) fn least(&self) -> u64 {
+        self.least
+    }
+
+    /// The due time of the live entry that is due first. Reads all entries.
+    pub(crate) fn first_due(&mut self, liveness: &Liveness) -> Option<u64> {
+        let live = self.iter().filter(|entry| liveness.is_live(entry.index));
+        let first = live.map(|entry| entry.due).min();
+        self.least = first.unwrap_or(u64::MAX);
+        first
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<&T>> {
@@ -178,7 +195,6 @@ const fn halves(due: u64) -> (u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::liveness::Liveness;
 
     #[test]
     fn an_absent_high_half_saves_eight_bytes() {

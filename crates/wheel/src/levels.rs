@@ -139,6 +139,10 @@ impl<T> Levels<T> {
         &self.levels[at.level].lists[at.list]
     }
 
+    pub(crate) fn list_mut(&mut self, at: Occupied) -> &mut List<T> {
+        &mut self.levels[at.level].lists[at.list]
+    }
+
     pub(crate) fn take(&mut self, at: Occupied) -> List<T> {
         self.unset(at.level, at.list);
         std::mem::replace(&mut self.levels[at.level].lists[at.list], List::new())

@@ -109,6 +109,7 @@ mod sort;
 mod wheel;
 
 pub use geometry::{Geometry, GeometryError, MAX_SLOTS, Place};
+pub use list::FirstDue;
 pub use wheel::{Cut, Expired, Handle, Popped, Waiting, Wheel};
 
 #[cfg(test)]

@@ -18,6 +18,23 @@ use std::collections::VecDeque;
 use crate::chunk::{Chunk, Entry, Pool};
 use crate::liveness::Liveness;
 
+/// What [`Wheel::next_due_within`](crate::Wheel::next_due_within) has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FirstDue {
+    /// The exact due time of the next entry.
+    At(u64),
+    /// The wheel is empty.
+    Nothing,
+    /// As many entries were looked at as was allowed. Ask again.
+    NotYet,
+}
+
+impl From<Option<u64>> for FirstDue {
+    fn from(due: Option<u64>) -> Self {
+        due.map_or(FirstDue::Nothing, FirstDue::At)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct List<T> {
     full: VecDeque<Chunk<T>>,
@@ -46,6 +63,30 @@ impl<T> List<T> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<&T>> {
         self.full.iter().chain([&self.tail]).flat_map(Chunk::iter)
+    }
+
+    /// The due time of the live entry that is due first. Reads a chunk at a time, beginning with the one that may have
+    /// it, and takes its entries off `looks`; what a chunk was found to have is known the next time.
+    pub(crate) fn first_due(&mut self, liveness: &Liveness, looks: &mut usize) -> FirstDue {
+        loop {
+            let chunks = self.full.iter_mut().chain([&mut self.tail]);
+            let Some(chunk) = chunks.min_by_key(|chunk| chunk.least()) else { return FirstDue::Nothing };
+            let least = chunk.least();
+            if *looks == 0 {
+                return FirstDue::NotYet;
+            }
+            *looks = looks.saturating_sub(chunk.len());
+            match chunk.first_due(liveness) {
+                Some(first) if first <= least => return FirstDue::At(first),
+                // Nothing is left that is due before the end of time.
+                None if least == u64::MAX => {
+                    *looks = looks.saturating_sub(self.len());
+                    let live = self.iter().filter(|entry| liveness.is_live(entry.index));
+                    return live.map(|entry| entry.due).min().into();
+                }
+                Some(_) | None => {}
+            }
+        }
     }
 
     /// Every so many entries one, from this one on.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use crate::current::RUN;
-use crate::{Cut, Geometry, Handle, Popped, Wheel};
+use crate::{Cut, FirstDue, Geometry, Handle, Popped, Wheel};
 
 /// A wheel with entries in the present slot, in the ring and in later turns, and their handles.
 fn spread() -> (Wheel<u64>, Vec<Handle>) {
@@ -223,6 +223,15 @@ proptest! {
             }
             prop_assert_eq!(wheel.len(), model.len());
             prop_assert_eq!(wheel.next_due(), model.first().map(|(due, ..)| *due));
+            let mut asked = 0;
+            let first = loop {
+                match wheel.next_due_within(&mut 1) {
+                    FirstDue::NotYet => asked += 1,
+                    first => break first,
+                }
+                prop_assert!(asked < 10_000, "it comes to an end");
+            };
+            prop_assert_eq!(first, FirstDue::from(model.first().map(|(due, ..)| *due)));
             prop_assert!(wheel.next_wakeup() <= wheel.next_due());
         }
         while let Some(entry) = wheel.pop_due(u64::MAX) {
@@ -231,4 +240,35 @@ proptest! {
         prop_assert!(model.is_empty());
         prop_assert_eq!(wheel.liveness().stored(), 0);
     }
+}
+
+/// Story: whoever asked for the next due time had all entries of a crowded slot read in one call.
+#[test]
+fn the_next_due_time_of_a_crowded_slot_takes_few_looks_a_call() {
+    const MANY: u64 = 50_000;
+    let mut wheel = Wheel::new(Geometry::default());
+    let handles: Vec<_> = (0..MANY).map(|id| wheel.insert(60_000_000 + id * 7_919 % MANY, id, id)).collect();
+    let ask = |wheel: &mut Wheel<u64>, most: usize| {
+        for calls in 1.. {
+            let mut looks = most;
+            let first = wheel.next_due_within(&mut looks);
+            if first != FirstDue::NotYet {
+                return (first, calls, most - looks);
+            }
+        }
+        unreachable!()
+    };
+    let (first, calls, looked) = ask(&mut wheel, 4_096);
+    assert_eq!((first, calls), (FirstDue::At(60_000_000), 1));
+    assert!(looked <= 256, "{looked} entries looked at");
+    // The first ones are cancelled, and nearly each piece of the list has lost the one that it had first.
+    for handle in handles.iter().filter(|handle| handle.due() < 60_000_000 + MANY / 10) {
+        assert!(wheel.cancel(*handle));
+    }
+    let (first, calls, _) = ask(&mut wheel, 512);
+    assert_eq!(first, FirstDue::At(60_000_000 + MANY / 10));
+    assert!(calls > 10, "it is spread over {calls} calls");
+    let (again, calls, looked) = ask(&mut wheel, 4_096);
+    assert_eq!((again, calls), (first, 1));
+    assert!(looked <= 256, "what was found out is known: {looked} entries looked at");
 }

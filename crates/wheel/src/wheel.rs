@@ -22,7 +22,7 @@ use crate::chunk::{Chunk, Entry, Pool};
 use crate::current::{Current, Rank};
 use crate::geometry::{Geometry, Place};
 use crate::levels::{Levels, Occupied};
-use crate::list::List;
+use crate::list::{FirstDue, List};
 use crate::liveness::{Index, Liveness};
 
 /// A timing wheel over values of type `T`: see the [crate's introduction](crate).
@@ -354,6 +354,47 @@ impl<T> Wheel<T> {
             Next::Turns(at) => first_of(self.turns.list(at)),
         });
         [reached, first_of(&self.arriving), first_of(&self.arrived), ahead].into_iter().flatten().min()
+    }
+
+    /// As [`next_due`](Self::next_due), but for a caller that must not be kept long by a crowded slot: looks at about so
+    /// many entries in each of three lists at most, and takes them off `looks`. What it has found out is kept, so that asking again comes to an end.
+    ///
+    /// ```
+    /// use duewheel_wheel::{FirstDue, Geometry, Wheel};
+    ///
+    /// let mut wheel = Wheel::new(Geometry::default());
+    /// for id in 0..100_000 {
+    ///     wheel.insert(60_000 + id % 1_000, id, id);
+    /// }
+    /// let mut looks = 1_000;
+    /// assert_eq!(wheel.next_due_within(&mut looks), FirstDue::At(60_000));
+    /// assert!(looks > 500, "what lies far behind is not looked at");
+    /// ```
+    #[must_use]
+    pub fn next_due_within(&mut self, looks: &mut usize) -> FirstDue {
+        let reached = self.current.first_due();
+        if reached.is_some() && !self.is_arriving() {
+            return reached.into();
+        }
+        let next = self.next().map(|(next, _)| next);
+        let liveness = &self.liveness;
+        let ahead = next.map(|next| match next {
+            Next::Slots(at) => self.ring.list_mut(at),
+            Next::Turns(at) => self.turns.list_mut(at),
+        });
+        let (mut first, most) = (reached, (*looks).max(1));
+        for list in [&mut self.arriving, &mut self.arrived].into_iter().chain(ahead) {
+            // Each comes further by itself, whatever the others take.
+            let mut left = most;
+            let found = list.first_due(liveness, &mut left);
+            *looks = looks.saturating_sub(most - left);
+            match found {
+                FirstDue::At(due) => first = Some(first.map_or(due, |first| first.min(due))),
+                FirstDue::Nothing => {}
+                FirstDue::NotYet => return FirstDue::NotYet,
+            }
+        }
+        first.into()
     }
 
     /// How many entries are in the wheel; cancelled ones do not count.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use duewheel_wheel::{Geometry, Handle, Wheel};
+use duewheel_wheel::{FirstDue, Geometry, Handle, Wheel};
 
 /// There are eleven operations, so each step more takes eleven times as long.
 const DEPTH: u32 = if cfg!(debug_assertions) { 4 } else { 6 };
@@ -37,10 +37,11 @@ impl State {
         expected.is_some_and(|first| self.model.remove(&first))
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         assert_eq!(self.wheel.len(), self.model.len());
         let next = self.model.first().map(|(due, _)| *due);
         assert_eq!(self.wheel.next_due(), next);
+        assert_eq!(self.wheel.next_due_within(&mut 1_000), FirstDue::from(next));
         assert_eq!(self.wheel.next_wakeup().is_some(), next.is_some());
         assert!(self.wheel.next_wakeup() <= next);
         for slot in 0..self.wheel.geometry().slots() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use duewheel_wheel::{Cut, Geometry, Handle, Popped, Wheel};
+use duewheel_wheel::{Cut, FirstDue, Geometry, Handle, Popped, Wheel};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -196,11 +196,12 @@ impl Pair {
         }
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         let next = self.model.first().map(|(due, ..)| *due);
         assert_eq!(self.wheel.len(), self.model.len());
         assert_eq!(self.wheel.is_empty(), self.model.is_empty());
         assert_eq!(self.wheel.next_due(), next);
+        assert_eq!(self.wheel.next_due_within(&mut 1_000_000), FirstDue::from(next));
         match (self.wheel.next_wakeup(), next) {
             (Some(wakeup), Some(next)) => assert!(wakeup <= next),
             (wakeup, next) => assert_eq!(wakeup, next),

@@ -104,7 +104,7 @@ impl Engine {
         let first = match state {
             State::Ready => self.queues.get(idx).ready.first_key_value().map(|(&(_, id), _)| id),
             State::Leased => {
-                let some = self.queues.get(idx).leased.iter().copied().take(self.policy.max_step);
+                let some = self.queues.get(idx).leased.iter().take(self.policy.max_step);
                 some.into_iter().find(|&id| !self.is_overdue(now, id))
             }
             State::Scheduled | State::Dead => None,

@@ -23,7 +23,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use duewheel_wheel::Cut;
+use duewheel_wheel::{Cut, FirstDue};
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
@@ -33,7 +33,7 @@ use crate::name::QueueName;
 use crate::policy::{PAGES_UNDER_WAY, ReadyOrder};
 use crate::record::Record;
 use crate::store::{Cursor, Load, Loaded, More, Sequence, Which};
-use crate::time::{Class, Due, Now};
+use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
 use super::Engine;
 use super::effect::{Effect, Effects};
@@ -649,17 +649,36 @@ impl Engine {
     /// Answers the question for the next due time, once it is known: everything behind the horizon is due later than
     /// everything before it.
     pub(super) fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
-        let is_known = |class: Class| {
-            let c = class as usize;
-            // One behind the horizon may be here by chance, before others that are due before it.
-            let first = self.schedule.ring(class).next_due();
-            let is_first_here = first.is_some_and(|t| self.loading.horizon[c].is_some_and(|h| t <= h.0));
-            (self.loading.near[c].is_none() && self.loading.cuts[c].is_none()) || is_first_here
-        };
-        if self.next_due_asked.is_empty() || !CLASSES.into_iter().all(is_known) {
+        if self.next_due_asked.is_empty() {
             return;
         }
-        let next = self.schedule.next_due(now);
+        let mut next = None;
+        for class in CLASSES {
+            let c = class as usize;
+            let mut looks = (self.policy.max_step / 4).max(1);
+            let most = looks;
+            let first = self.schedule.next_due(class, &mut looks);
+            self.worked(most - looks);
+            let first = match first {
+                FirstDue::At(first) => Some(first),
+                FirstDue::Nothing => None,
+                FirstDue::NotYet => {
+                    self.unfinished = true;
+                    return;
+                }
+            };
+            // One behind the horizon may be here by chance, before others that are due before it.
+            let is_first_here = first.is_some_and(|t| self.loading.horizon[c].is_some_and(|h| t <= h.0));
+            let is_all_here = self.loading.near[c].is_none() && self.loading.cuts[c].is_none();
+            if !is_all_here && !is_first_here {
+                return;
+            }
+            let wall = first.map(|time| match class {
+                Class::At => WallMs(time),
+                Class::After => now.wall_of_engine(EngineMs(time)),
+            });
+            next = [next, wall].into_iter().flatten().min();
+        }
         for to in std::mem::take(&mut self.next_due_asked) {
             self.respond(to, Reply::NextDue(next), fx);
         }
@@ -667,10 +686,10 @@ impl Engine {
 
     /// When loads must be planned again although the wheel has no room: before time reaches the horizon, and when it
     /// does.
-    pub(super) fn next_load(&self) -> Option<crate::EngineMs> {
+    pub(super) fn next_load(&self) -> Option<EngineMs> {
         let engine_time = |class: Class, time: u64| match class {
-            Class::At => self.now.engine_of_wall(crate::WallMs(time)),
-            Class::After => crate::EngineMs(time),
+            Class::At => self.now.engine_of_wall(WallMs(time)),
+            Class::After => EngineMs(time),
         };
         let rested = CLASSES.into_iter().filter_map(|class| {
             self.resting[class as usize].first().map(|&(time, _)| engine_time(class, time))

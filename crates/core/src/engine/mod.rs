@@ -32,6 +32,7 @@ mod effect;
 mod enqueue;
 mod fresh;
 mod gather;
+mod growing;
 mod ids;
 mod index;
 mod input;
@@ -486,8 +487,8 @@ impl Engine {
         .min()
     }
 
-    /// Number of rows and queues that the engine has examined one by one since it was made: for tests of the work of a
-    /// step.
+    /// Number of rows and queues that the engine has examined one by one, and of keys that it has looked up, since it
+    /// was made: for tests of the work of a step.
     pub fn work(&self) -> u64 {
         self.work.get()
     }

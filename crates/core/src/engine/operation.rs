@@ -32,6 +32,9 @@ pub struct Operation {
     pub grows: bool,
     /// The operation may bring a dead message back: the message's key must be free, and is looked up, too.
     pub revives: bool,
+    /// The operation shows or changes the messages of a queue or of all queues: leases that have run out end first, as
+    /// many as in a step.
+    pub surveys: bool,
 }
 
 /// The shards that an operation concerns in a cluster.
@@ -98,6 +101,7 @@ const fn row(name: &'static str, routing: Routing) -> Operation {
         repeatable: false,
         grows: false,
         revives: false,
+        surveys: false,
     }
 }
 
@@ -116,6 +120,10 @@ impl Operation {
 
     const fn revives(self) -> Self {
         Operation { revives: true, ..self }
+    }
+
+    const fn surveys(self) -> Self {
+        Operation { surveys: true, ..self }
     }
 
     const fn lease(self, lease: OnLease) -> Self {
@@ -146,22 +154,22 @@ impl Op {
             Op::Cancel { target } => (const { &row("cancel", Message).settles() }, target.into()),
             Op::Postpone { target, .. } => (const { &row("postpone", Message).grows() }, target.into()),
             Op::Fire { target } => (const { &row("fire", Message).grows() }, target.into()),
-            Op::FireMany { .. } => (const { &row("fire_many", All).grows() }, Nothing),
-            Op::Redrive { id } => (const { &row("redrive", Message).grows().revives() }, Id(*id)),
-            Op::RedriveMany { .. } => (const { &row("redrive_many", All).grows() }, Nothing),
+            Op::FireMany { .. } => (const { &row("fire_many", All).grows().surveys() }, Nothing),
+            Op::Redrive { id } => (const { &row("redrive", Message).grows().revives().surveys() }, Id(*id)),
+            Op::RedriveMany { .. } => (const { &row("redrive_many", All).grows().surveys() }, Nothing),
             Op::Get { target } => (const { &row("get", Message).repeatable() }, target.into()),
             Op::Outline { id } => (const { &row("outline", Message).repeatable() }, Id(*id)),
-            Op::Peek { .. } => (const { &row("peek", All).repeatable() }, Nothing),
-            Op::List { .. } => (const { &row("list", All).repeatable() }, Nothing),
-            Op::Queue { .. } => (const { &row("queue", All).repeatable() }, Nothing),
-            Op::Queues { .. } => (const { &row("queues", All).repeatable() }, Nothing),
+            Op::Peek { .. } => (const { &row("peek", All).repeatable().surveys() }, Nothing),
+            Op::List { .. } => (const { &row("list", All).repeatable().surveys() }, Nothing),
+            Op::Queue { .. } => (const { &row("queue", All).repeatable().surveys() }, Nothing),
+            Op::Queues { .. } => (const { &row("queues", All).repeatable().surveys() }, Nothing),
             Op::Histogram { .. } => (const { &row("histogram", All).repeatable() }, Nothing),
             Op::Wheel => (const { &row("wheel", All).repeatable() }, Nothing),
-            Op::Stats => (const { &row("stats", All).settles().repeatable() }, Nothing),
+            Op::Stats => (const { &row("stats", All).settles().repeatable().surveys() }, Nothing),
             Op::Configure { .. } => (const { &row("configure", All).grows() }, Nothing),
             Op::Pause { .. } => (const { &row("pause", All).grows() }, Nothing),
             Op::Resume { .. } => (const { &row("resume", All).grows() }, Nothing),
-            Op::Purge { .. } => (const { &row("purge", All) }, Nothing),
+            Op::Purge { .. } => (const { &row("purge", All).surveys() }, Nothing),
             Op::Hold { .. } => (const { &row("hold", Node).settles() }, Nothing),
             Op::LetGo { .. } => (const { &row("let_go", Node).settles() }, Nothing),
             Op::SessionClosed { .. } => (const { &row("session_closed", All).settles().repeatable() }, Nothing),

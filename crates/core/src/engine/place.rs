@@ -148,7 +148,7 @@ impl Engine {
                 let queue = self.queues.get_mut(idx);
                 let born = &mut self.rows.get_mut(slot).born;
                 *born = (*born).max(queue.purged);
-                queue.leased.remove(&id);
+                queue.leased.remove(id);
                 queue.leased_weight -= weight;
                 queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
                 self.end_starving(idx);
@@ -350,6 +350,7 @@ impl Engine {
 
     /// The message that holds a key: the unsettled one that is not dead. It must be in memory, or have been looked up.
     pub(super) fn holder(&self, queue: QueueIdx, key: &crate::Key) -> Option<Slot> {
+        self.worked(1);
         let alive = |slot: &Slot| {
             self.is_live(*slot) && !matches!(self.rows.get(*slot).life.stage, Stage::Dead { .. })
         };

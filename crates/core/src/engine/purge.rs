@@ -28,7 +28,7 @@ impl Engine {
         if purged == 0 {
             return 0;
         }
-        let (kept, keep) = (queue.leased.len() as u64, queue.leased.iter().copied().collect());
+        let (kept, keep) = (queue.leased.len() as u64, queue.leased.clone());
         let before = MessageId(self.next_id);
         let record = Record::Purged { queue: name.clone(), keep, before, purged };
         queue.totals.count(&record);

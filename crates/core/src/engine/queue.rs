@@ -1,12 +1,12 @@
 //! Queues: their messages, the order of these, and waiting consumers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-use slab::Slab;
 
 use crate::id::{Lsn, MessageId};
+use crate::id_set::IdSet;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Pause, Totals};
@@ -15,6 +15,7 @@ use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
 use super::backlog::Backlog;
+use super::growing::{SplitTable, StableSlab};
 pub(super) use super::index::QueueIdx;
 use super::index::TenantIdx;
 use super::index::{Rank, Slot};
@@ -41,7 +42,7 @@ pub(super) struct Queue {
     pub(super) urgent: u64,
     /// Weight of all that is ready.
     pub(super) ready_weight: u64,
-    pub(super) leased: BTreeSet<MessageId>,
+    pub(super) leased: IdSet,
     /// Weight of all leased messages.
     pub(super) leased_weight: u64,
     /// Its position among the queues that wait because of leases.
@@ -127,7 +128,7 @@ impl Queue {
             ready: BTreeMap::new(),
             urgent: 0,
             ready_weight: 0,
-            leased: BTreeSet::new(),
+            leased: IdSet::default(),
             leased_weight: 0,
             starved: None,
             share: Share::default(),
@@ -182,12 +183,16 @@ impl Queue {
     }
 }
 
+/// An index is passed around only while its queue exists.
+const KNOWN: &str = "a queue that exists";
+
 /// All queues.
 #[derive(Debug)]
 pub(super) struct Queues {
-    slab: Slab<Queue>,
+    all: StableSlab<Queue>,
     /// The index of each name.
-    by_name: HashMap<QueueName, QueueIdx, FixedState>,
+    by_name: SplitTable<(QueueName, QueueIdx)>,
+    hasher: FixedState,
     /// Queues in order of names.
     in_order: BTreeMap<QueueName, QueueIdx>,
     quotas: Quotas,
@@ -199,8 +204,9 @@ pub(super) struct Queues {
 impl Queues {
     pub(super) fn new(seed: u64) -> Self {
         Queues {
-            slab: Slab::new(),
-            by_name: HashMap::with_hasher(FixedState::with_seed(seed.rotate_left(17))),
+            all: StableSlab::new(),
+            by_name: SplitTable::new(),
+            hasher: FixedState::with_seed(seed.rotate_left(17)),
             in_order: BTreeMap::new(),
             quotas: Quotas::default(),
             #[cfg(test)]
@@ -211,7 +217,7 @@ impl Queues {
     /// Replaces the quotas. Every queue is looked up again.
     pub(super) fn renew_quotas(&mut self, quotas: Quotas) {
         self.quotas = quotas;
-        for (_, queue) in &mut self.slab {
+        for queue in self.all.iter_mut() {
             queue.tenant = self.quotas.of(&queue.name);
         }
     }
@@ -233,11 +239,12 @@ impl Queues {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slab.len()
+        self.all.len()
     }
 
     pub(super) fn find(&self, name: &QueueName) -> Option<QueueIdx> {
-        self.by_name.get(name).copied()
+        let found = self.by_name.find(self.hasher.hash_one(name), |(known, _)| known == name);
+        found.map(|(_, idx)| *idx)
     }
 
     pub(super) fn find_or_make(&mut self, name: &QueueName) -> QueueIdx {
@@ -245,22 +252,23 @@ impl Queues {
             return idx;
         }
         let queue = Queue::new(name.clone(), self.look_up_tenant(name));
-        let idx = QueueIdx::try_from(self.slab.insert(queue)).expect("fewer than 2^32 queues");
-        self.by_name.insert(name.clone(), idx);
+        let idx = self.all.insert(queue).expect("fewer than 2^32 queues");
+        let hasher = &self.hasher;
+        self.by_name.insert(hasher.hash_one(name), (name.clone(), idx), |(name, _)| hasher.hash_one(name));
         self.in_order.insert(name.clone(), idx);
         idx
     }
 
     pub(super) fn get(&self, idx: QueueIdx) -> &Queue {
-        &self.slab[idx as usize]
+        self.all.get(idx).expect(KNOWN)
     }
 
     pub(super) fn get_mut(&mut self, idx: QueueIdx) -> &mut Queue {
-        &mut self.slab[idx as usize]
+        self.all.get_mut(idx).expect(KNOWN)
     }
 
     pub(super) fn contains(&self, idx: QueueIdx) -> bool {
-        self.slab.contains(idx as usize)
+        self.all.get(idx).is_some()
     }
 
     /// Whether nothing refers to the queue: no message, waiter, setting or purged row in memory.
@@ -273,14 +281,14 @@ impl Queues {
 
     /// Whether nothing holds the queue but rows that are still in memory, and its store knows that.
     pub(super) fn has_ended(&self, idx: QueueIdx) -> bool {
-        let Some(queue) = self.slab.get(idx as usize) else { return false };
+        let Some(queue) = self.all.get(idx) else { return false };
         !queue.is_there() && queue.settings == QueueSettings::default()
     }
 
     /// Drops a queue to which nothing refers.
     pub(super) fn drop(&mut self, idx: QueueIdx) {
-        if let Some(queue) = self.slab.try_remove(idx as usize) {
-            self.by_name.remove(&queue.name);
+        if let Some(queue) = self.all.remove(idx) {
+            self.by_name.remove(self.hasher.hash_one(&queue.name), |(_, known)| *known == idx);
             self.in_order.remove(&queue.name);
         }
     }

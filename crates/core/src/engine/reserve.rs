@@ -225,19 +225,10 @@ impl Engine {
             OnLease::Extends | OnLease::Ends => return,
             OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
         }
-        let concerns_many = matches!(
-            op,
-            Op::Purge { .. }
-                | Op::Peek { .. }
-                | Op::List { .. }
-                | Op::FireMany { .. }
-                | Op::RedriveMany { .. }
-                | Op::Redrive { .. }
-                | Op::Queue { .. }
-                | Op::Queues { .. }
-                | Op::Stats
-        );
-        if concerns_many && self.schedule.has_overdue_leases(now) {
+        if !self.schedule.has_overdue_leases(now) {
+            return;
+        }
+        if op.operation().surveys {
             let mut looks = (self.policy.max_step / 2).max(1);
             self.expire_leases(now, &mut looks, fx);
         }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use duewheel_wheel::Handle;
 use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashTable};
-use slab::Slab;
 
 use crate::id::{Lsn, MessageId};
 use crate::message::{Life, Message, Stage, State};
 use crate::name::Key;
 use crate::time::Now;
 
+use super::growing::{SplitTable, StableSlab};
 use super::index::QueueIdx;
 pub(super) use super::index::{Rank, Slot};
 
@@ -63,12 +62,17 @@ pub(super) fn state_of(now: Now, life: &Life) -> State {
     }
 }
 
+/// A slot is passed around only while its row is in memory.
+const KNOWN: &str = "a row that is in memory";
+
 /// All messages in memory.
 #[derive(Debug)]
 pub(super) struct Rows {
-    entries: Slab<Entry>,
-    by_id: HashMap<MessageId, Slot, FixedState>,
-    by_key: HashTable<Slot>,
+    entries: StableSlab<Entry>,
+    by_id: SplitTable<(MessageId, Slot)>,
+    by_key: SplitTable<Slot>,
+    /// Of ids, and of keys.
+    id_hasher: FixedState,
     hasher: FixedState,
     bytes: u64,
 }
@@ -78,9 +82,10 @@ impl Rows {
     /// that order.
     pub(super) fn new(seed: u64) -> Self {
         Rows {
-            entries: Slab::new(),
-            by_id: HashMap::with_hasher(FixedState::with_seed(seed)),
-            by_key: HashTable::new(),
+            entries: StableSlab::new(),
+            by_id: SplitTable::new(),
+            by_key: SplitTable::new(),
+            id_hasher: FixedState::with_seed(seed),
             hasher: FixedState::with_seed(!seed),
             bytes: 0,
         }
@@ -96,27 +101,28 @@ impl Rows {
     }
 
     pub(super) fn slot(&self, id: MessageId) -> Option<Slot> {
-        self.by_id.get(&id).copied()
+        let found = self.by_id.find(self.id_hasher.hash_one(id), |(known, _)| *known == id);
+        found.map(|(_, slot)| *slot)
     }
 
     pub(super) fn get(&self, slot: Slot) -> &Entry {
-        &self.entries[slot as usize]
+        self.entries.get(slot).expect(KNOWN)
     }
 
     /// The row of an id, if it is still in this slot.
     pub(super) fn is_at(&self, slot: Slot, id: MessageId) -> bool {
-        self.entries.get(slot as usize).is_some_and(|e| e.message.id == id)
+        self.entries.get(slot).is_some_and(|e| e.message.id == id)
     }
 
     pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Entry {
-        &mut self.entries[slot as usize]
+        self.entries.get_mut(slot).expect(KNOWN)
     }
 
     /// Every slot whose message has this key in this queue, dead ones and purged ones included.
     pub(super) fn with_key<'a>(&'a self, queue: QueueIdx, key: &'a Key) -> impl Iterator<Item = Slot> + 'a {
-        let entries = &self.entries;
-        self.by_key.iter_hash(self.hash(queue, key)).copied().filter(move |&s| {
-            entries[s as usize].queue == queue && entries[s as usize].message.key.as_ref() == Some(key)
+        self.by_key.iter_hash(self.hash(queue, key)).copied().filter(move |&slot| {
+            let entry = self.get(slot);
+            entry.queue == queue && entry.message.key.as_ref() == Some(key)
         })
     }
 
@@ -125,33 +131,33 @@ impl Rows {
         let keyed = entry.message.key.as_ref().map(|key| self.hash(entry.queue, key));
         self.bytes += entry.message.weight() as u64;
         // More than 2^32 rows cannot be: `Policy::max_messages` and memory end before.
-        let slot = Slot::try_from(self.entries.insert(entry)).expect("fewer than 2^32 messages in memory");
+        let slot = self.entries.insert(entry).expect("fewer than 2^32 messages in memory");
         if let Some(hash) = keyed {
             let (entries, hasher) = (&self.entries, &self.hasher);
-            self.by_key.insert_unique(hash, slot, |&s| {
-                let e = &entries[s as usize];
-                e.message.key.as_ref().map_or(0, |k| hasher.hash_one((e.queue, k.as_str())))
+            self.by_key.insert(hash, slot, |&slot| {
+                let keyed = entries.get(slot).and_then(|e| Some((e.queue, e.message.key.as_ref()?.as_str())));
+                keyed.map_or(0, |keyed| hasher.hash_one(keyed))
             });
         }
-        self.by_id.insert(id, slot);
+        let hasher = &self.id_hasher;
+        self.by_id.insert(hasher.hash_one(id), (id, slot), |(id, _)| hasher.hash_one(id));
         slot
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Entry {
-        let entry = self.entries.remove(slot as usize);
-        self.by_id.remove(&entry.message.id);
+        let entry = self.entries.remove(slot).expect(KNOWN);
+        let id = entry.message.id;
+        self.by_id.remove(self.id_hasher.hash_one(id), |(known, _)| *known == id);
         self.bytes -= entry.message.weight() as u64;
-        if let Some(key) = &entry.message.key
-            && let Ok(held) = self.by_key.find_entry(self.hash(entry.queue, key), |&s| s == slot)
-        {
-            held.remove();
+        if let Some(key) = &entry.message.key {
+            self.by_key.remove(self.hash(entry.queue, key), |&s| s == slot);
         }
         entry
     }
 
     /// Replaces the content: same id, same key.
     pub(super) fn set_message(&mut self, slot: Slot, message: Arc<Message>) {
-        let entry = &mut self.entries[slot as usize];
+        let entry = self.entries.get_mut(slot).expect(KNOWN);
         self.bytes -= entry.message.weight() as u64;
         self.bytes += message.weight() as u64;
         entry.message = message;

@@ -1,6 +1,6 @@
 //! Everything that waits for time: one wheel for each clock class, one for leases.
 
-use duewheel_wheel::{Cut, Geometry, GeometryError, Handle, Popped, Wheel};
+use duewheel_wheel::{Cut, FirstDue, Geometry, GeometryError, Handle, Popped, Wheel};
 
 use crate::id::MessageId;
 use crate::policy::Policy;
@@ -93,11 +93,10 @@ impl Schedule {
         [at, after, lease].into_iter().flatten().min()
     }
 
-    /// The exact due time of the first scheduled message.
-    pub(super) fn next_due(&self, now: Now) -> Option<WallMs> {
-        let at = self.at.next_due().map(WallMs);
-        let after = self.after.next_due().map(|t| now.wall_of_engine(EngineMs(t)));
-        [at, after].into_iter().flatten().min()
+    /// The exact due time of the first scheduled message of a class, on its clock. `looks` is at how many entries of a
+    /// crowded slot it may look.
+    pub(super) fn next_due(&mut self, class: Class, looks: &mut usize) -> FirstDue {
+        self.ring_mut(class).next_due_within(looks)
     }
 
     /// Number of messages in both rings.

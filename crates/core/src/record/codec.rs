@@ -7,9 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::head::stands;
-use super::layout::{DecodeError, Decoded, MARKED, PUT};
+use super::layout::{DecodeError, Decoded, LISTED, MARKED, PUT};
 use super::{ClockPair, Created, DedupeRow, Gone, Pause, Record, Totals, Was};
 use crate::id::{Epoch, LeaseToken, MessageId, SessionId};
+use crate::id_set::IdSet;
 use crate::message::{
     DeadReason, Died, Ended, Headers, Kind, Lease, Life, Marks, MaxAttempts, Message, Options, PastAttempt,
     Row, Stage,
@@ -24,6 +25,8 @@ const REMOVED: u8 = 4;
 const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
+/// A purge with more kept ids than are listed one by one: each as its difference from the one before.
+const PURGED_KEEPING: u8 = 8;
 
 /// Added to a reason of death: engine time follows.
 const TIMED: u8 = 2;
@@ -123,13 +126,16 @@ impl Writer {
                 self.pause(*pause);
             }
             Record::Purged { queue, keep, before, purged } => {
-                self.byte(PURGED);
+                let is_listed = keep.len() <= LISTED;
+                self.byte(if is_listed { PURGED } else { PURGED_KEEPING });
                 self.blob(queue.as_str().as_bytes());
                 self.varint(before.0);
                 self.varint(*purged);
                 self.varint(keep.len() as u64);
-                for id in keep {
-                    self.varint(id.0);
+                let mut last = 0;
+                for id in keep.iter() {
+                    self.varint(id.0 - last);
+                    last = if is_listed { 0 } else { id.0 };
                 }
             }
             Record::Deduped(row) => {
@@ -502,17 +508,28 @@ impl Reader {
             QUEUE => {
                 Record::Queue { name: self.queue_name()?, settings: self.settings()?, pause: self.pause()? }
             }
-            PURGED => {
+            kind @ (PURGED | PURGED_KEEPING) => {
                 let queue = self.queue_name()?;
                 let before = MessageId(self.varint()?);
                 let purged = self.varint()?;
-                let n = self.count(1)?;
-                let keep = (0..n).map(|_| self.varint().map(MessageId)).collect::<Decoded<Vec<_>>>()?;
+                let keep = self.ids(kind == PURGED)?;
                 Record::Purged { queue, keep, before, purged }
             }
             DEDUPED => Record::Deduped(self.dedupe()?),
             _ => return Err(DecodeError::Unknown("record kind")),
         })
+    }
+
+    /// The ids that a purge keeps: each whole, or as its difference from the one before.
+    fn ids(&mut self, are_whole: bool) -> Decoded<IdSet> {
+        let n = self.count(1)?;
+        let mut last = 0u64;
+        let ids = (0..n).map(|_| {
+            let id = last.checked_add(self.varint()?).ok_or(DecodeError::Unknown("kept id"))?;
+            last = if are_whole { 0 } else { id };
+            Ok(MessageId(id))
+        });
+        ids.collect()
     }
 
     /// A message and its life.

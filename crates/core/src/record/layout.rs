@@ -7,6 +7,9 @@ pub(super) const PUT: u8 = 1;
 /// Added to a stage: the message's marks follow.
 pub(super) const MARKED: u8 = 4;
 
+/// Largest number of kept ids that a purge's record lists one by one, as every version of the format reads them.
+pub(super) const LISTED: usize = 4_096;
+
 /// What was read, or why it cannot be.
 pub(super) type Decoded<T> = Result<T, DecodeError>;
 

@@ -105,7 +105,7 @@ impl Table {
                 let gone: BTreeSet<MessageId> = places
                     .iter()
                     .map(|(_, _, id)| *id)
-                    .filter(|id| keep.binary_search(id).is_err())
+                    .filter(|id| !keep.contains(*id))
                     .filter(|id| self.rows.get(id).is_some_and(|s| s.born < lsn))
                     .collect();
                 for id in gone {

@@ -287,6 +287,27 @@ fn leases_survive_a_purge_however_they_end() {
     assert!(matches!(rig.call(Op::Peek { queue: queue("q"), state: State::Ready }), Reply::View(None)));
 }
 
+/// The record of a purge takes little for each lease that it names.
+#[test]
+fn a_purge_with_many_leases_is_a_small_record() {
+    let mut rig = Rig::new(Policy { max_page: 10, ..Policy::default() });
+    const LEASES: usize = 5_000;
+    for _ in 0..LEASES + 3 {
+        rig.step(Op::Enqueue(Box::new(message("q", 0))));
+    }
+    bound(&mut rig, "q", LEASES, 3);
+    let before = rig.engine.work();
+    let (largest, to) = steps_of(&mut rig, Op::Purge { queue: queue("q") });
+    assert_eq!(rig.reply(to), Some(Reply::Count(3.into())));
+    assert!(largest.bytes <= LEASES + 100, "{} bytes for {LEASES} leases", largest.bytes);
+    assert!(rig.engine.work() - before <= 100, "{} looks", rig.engine.work() - before);
+    let counts = state_counts(&mut rig);
+    assert_eq!((counts.ready, counts.leased), (0, LEASES as u64));
+    rig.call(Op::SessionClosed { session: SessionId(3) });
+    rig.restart();
+    assert_eq!(state_counts(&mut rig).ready, LEASES as u64, "the store has kept them, too");
+}
+
 /// A reserve asks for more than a step grants.
 #[test]
 fn one_reserve_is_granted_no_more_than_a_step() {

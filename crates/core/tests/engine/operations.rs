@@ -114,6 +114,7 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
     assert_eq!(those(|o| o.revives), "reserve_one redrive");
+    assert_eq!(those(|o| o.surveys), "fire_many redrive redrive_many peek list queue queues stats purge");
     assert_eq!(those(|o| o.lease == OnLease::Begins), "reserve reserve_one");
     assert_eq!(those(|o| o.lease == OnLease::Extends), "extend");
     assert_eq!(those(|o| o.lease == OnLease::Ends), "ack nack bury");

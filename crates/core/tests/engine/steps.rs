@@ -264,6 +264,66 @@ fn one_step(rig: &mut Rig) -> u64 {
     rig.engine.work() - before
 }
 
+/// Story: before each keyed enqueue was decided, its key was looked up for the case that the holder's lease had run
+/// out, and then again.
+#[test]
+fn an_enqueue_looks_its_key_up_once() {
+    let mut rig = Rig::new(Policy::default());
+    let put = |name| {
+        let e = Enqueue { key: Some(key(name)), if_exists: IfExists::Reject, ..message("q", 0) };
+        Op::Enqueue(Box::new(e))
+    };
+    rig.call(put("held"));
+    let lease_ms = rig.reserve("q", 1)[0].lease_ms;
+    for (name, is_new) in [("new", true), ("held", false)] {
+        rig.settle();
+        let before = rig.engine.work();
+        let (to, _) = rig.raw(put(name));
+        assert_eq!(rig.engine.work() - before, 1, "{name}");
+        assert!(matches!(rig.reply(to), Some(Reply::Enqueue(answer)) if answer.is_ok() == is_new));
+    }
+    // The lease runs out, and its turn has not come: the look-up ends it.
+    rig.pass(lease_ms);
+    let replace = Enqueue { key: Some(key("held")), if_exists: IfExists::Replace, ..message("q", 0) };
+    let (to, _) = rig.raw(Op::Enqueue(Box::new(replace)));
+    assert!(matches!(rig.reply(to), Some(Reply::Enqueue(Ok(_)))));
+}
+
+/// Story: the question for the next due time read a crowded slot of the wheel whole, in one step.
+#[test]
+fn the_next_due_time_takes_few_looks_a_step() {
+    const MANY: u64 = 5_000;
+    let policy = Policy { max_step: 200, ..Policy::default() };
+    let most = policy.max_step as u64;
+    let mut rig = Rig::new(policy);
+    rig.settle();
+    let due = |n: u64| 7_200_000 + n * 7_919 % MANY;
+    for n in 0..MANY {
+        let mut e = message("q", due(n));
+        e.key = Some(key(&n.to_string()));
+        rig.raw(Op::Enqueue(Box::new(e)));
+    }
+    rig.settle();
+    for n in (0..MANY).filter(|n| due(*n) < 7_200_000 + MANY / 10) {
+        rig.raw(Op::Cancel { target: Target::Key(queue("q"), key(&n.to_string())) });
+    }
+    rig.settle();
+    let (to, _) = rig.raw(Op::NextDue);
+    let mut steps = 0;
+    let reply = loop {
+        let looked = one_step(&mut rig);
+        assert!(looked <= 2 * most, "{looked} looks in a step");
+        steps += 1;
+        if let Some(reply) = rig.reply(to) {
+            break reply;
+        }
+        assert!(rig.engine.next_wakeup().is_some_and(|t| t <= rig.now.engine), "it is gone on with at once");
+        assert!(steps < 1_000, "it comes to an end");
+    };
+    assert_eq!(reply, Reply::NextDue(Some(WallMs(WALL + 7_200_000 + MANY / 10))));
+    assert!(steps > 10, "{steps} steps");
+}
+
 fn resident(rig: &mut Rig) -> u64 {
     let (to, _) = rig.raw(Op::Stats);
     match rig.reply(to) {

@@ -55,10 +55,12 @@ impl Extent {
         self.again += other.again;
     }
 
+    /// Subtracts what was added before. A journal whose purges keep other messages than the leased ones was written by
+    /// no engine; its sizes are wrong, and nothing else.
     pub(super) fn sub(&mut self, other: Extent) {
-        self.rows -= other.rows;
-        self.least -= other.least;
-        self.most -= other.most;
-        self.again -= other.again;
+        self.rows = self.rows.saturating_sub(other.rows);
+        self.least = self.least.saturating_sub(other.least);
+        self.most = self.most.saturating_sub(other.most);
+        self.again = self.again.saturating_sub(other.again);
     }
 }

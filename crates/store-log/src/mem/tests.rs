@@ -1,5 +1,7 @@
 //! A memtable over nothing, and one over another, against the model.
 
+use std::sync::Arc;
+
 use duewheel_core::record::Writer;
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{Table, Which, place_in};
@@ -245,7 +247,7 @@ fn a_look_up_of_a_crowded_key_takes_few_steps() {
     }
     assert_eq!(one.find().0, [&[3][..], &(92..100).collect::<Vec<_>>()].concat());
     let (keep, before) = (vec![MessageId(3), MessageId(95)], MessageId(MANY + 1));
-    one.push(Record::Purged { queue: one.queue.clone(), keep, before, purged: 97 });
+    one.push(Record::Purged { queue: one.queue.clone(), keep: keep.into(), before, purged: 97 });
     assert_eq!(one.find().0, [3, 95]);
     one.put(MANY + 1, dead(1));
     assert_eq!(one.find().0, [3, 95, MANY + 1]);

@@ -90,7 +90,7 @@ impl Overlay {
                 self.fates.insert(id, Fate { end: End::Gone, ..fate(&was.queue, was.due) });
             }
             Record::Purged { queue, keep, before, .. } => {
-                let mask = Mask { before, keep };
+                let mask = Mask { before, keep: keep.iter().collect() };
                 let of_queue = self.fates.range_mut(..before).filter(|(_, fate)| fate.queue == queue);
                 for (_, fate) in of_queue.filter(|(id, _)| mask.keep.binary_search(id).is_err()) {
                     (fate.end, fate.life, fate.put) = (End::Gone, None, None);

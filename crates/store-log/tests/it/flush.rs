@@ -448,7 +448,7 @@ fn a_purge_takes_what_is_in_runs_without_reading_it() {
     append(&mut store, vec![grant(5), grant(290)]);
     let purged = Record::Purged {
         queue: QueueName::new("orders").expect("a good name"),
-        keep: vec![MessageId(5), MessageId(290)],
+        keep: vec![MessageId(5), MessageId(290)].into(),
         before: MessageId(301),
         purged: 298,
     };

@@ -76,7 +76,7 @@ fn fill(rig: &mut Rig, dice: &mut Dice, body: usize) -> usize {
 fn purge(rig: &mut Rig, name: QueueName) {
     let purged = rig.history.model().rows().iter().filter(|row| row.message.queue == name).count();
     let before = MessageId(rig.history.model().next_id());
-    append(rig, vec![Record::Purged { queue: name, keep: Vec::new(), before, purged: purged as u64 }]);
+    append(rig, vec![Record::Purged { queue: name, keep: Vec::new().into(), before, purged: purged as u64 }]);
 }
 
 fn was(row: &duewheel_core::message::Row) -> Was {

@@ -199,10 +199,20 @@ fn queue_bytes() {
 
 #[test]
 fn purged_bytes() {
-    let keep = vec![MessageId(3), MessageId(300)];
+    let keep = vec![MessageId(3), MessageId(300)].into();
     let before = MessageId(301);
     //                                                                    kind queue before purged count ids
     is(Record::Purged { queue: queue(), keep, before, purged: 1_000 }, "06 0171 ad02 e807 02 03 ac02");
+}
+
+/// With more kept ids than 4,096, each is the difference from the one before.
+#[test]
+fn purged_keeping_many_bytes() {
+    let keep = [3, 300].into_iter().chain(301..301 + 4_095).map(MessageId).collect();
+    let before = MessageId(5_000);
+    //                                    kind queue before purged count ids
+    let bytes = format!("08 0171 8827 e807 8120 03 a902 {}", "01".repeat(4_095));
+    is(Record::Purged { queue: queue(), keep, before, purged: 1_000 }, &bytes);
 }
 
 #[test]
@@ -326,7 +336,7 @@ fn state_bytes() {
         .expect("append");
     assert_eq!(store.hands().flush(), Worked::Done);
     let purged =
-        Record::Purged { queue: queue(), keep: vec![MessageId(1)], before: MessageId(300), purged: 0 };
+        Record::Purged { queue: queue(), keep: vec![MessageId(1)].into(), before: MessageId(300), purged: 0 };
     let granted = Record::Granted { id: MessageId(1), attempt: 1, lease: lease(), was: was() };
     let removed = Record::Removed { id: MessageId(2), why: Gone::Acked, was: Was { weight: 0, ..was() } };
     let settings = QueueSettings { lease_ms: Some(1_000), ..QueueSettings::default() };

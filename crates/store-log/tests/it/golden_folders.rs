@@ -509,7 +509,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         ],
         vec![Record::Purged {
             queue: name("empty"),
-            keep: vec![MessageId(15)],
+            keep: vec![MessageId(15)].into(),
             before: MessageId(16),
             purged: 1,
         }],

@@ -46,7 +46,7 @@ fn a_purge_of_many_hides_at_once_and_is_swept_in_slices() {
     ask(&redis, &["SLOWLOG", "RESET"]);
     let purged = Record::Purged {
         queue: mine.clone(),
-        keep: vec![MessageId(17)],
+        keep: vec![MessageId(17)].into(),
         before: MessageId(MANY + 2),
         purged: MANY - 1,
     };
@@ -419,7 +419,7 @@ fn a_purge_that_was_refused_is_not_swept() {
     ask(&redis, &["CONFIG", "SET", "maxmemory", "1"]);
     shard.append(vec![put(&q, MANY + 1, None, Bytes::new())]);
     let before = MessageId(MANY + 2);
-    let purged = Record::Purged { queue: q.clone(), keep: vec![], before, purged: MANY + 1 };
+    let purged = Record::Purged { queue: q.clone(), keep: vec![].into(), before, purged: MANY + 1 };
     let group = Group { first: shard.next, clock: shard.clock, records: vec![purged] };
     // Redis may have refused the one before already.
     let sent = kind(shard.store.append(&group));

@@ -261,7 +261,7 @@ fn a_sweep_counts_what_is_there() {
     });
     shard.append(back.collect());
     shard.append(vec![leased(&puts[1_999], 9_000_000)]);
-    let keep = vec![MessageId(2_000)];
+    let keep = vec![MessageId(2_000)].into();
     let purged = Record::Purged { queue: q.clone(), keep, before: MessageId(2_001), purged: 1_499 };
     shard.append(vec![purged]);
     shard.settle();

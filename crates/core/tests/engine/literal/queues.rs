@@ -25,7 +25,7 @@ fn purge_is_one_record_and_spares_what_is_leased() {
         [
             Effect::Append(Record::Purged {
                 queue: queue("q"),
-                keep: vec![MessageId(1)],
+                keep: vec![MessageId(1)].into(),
                 before: MessageId(7),
                 purged: 5
             }),
