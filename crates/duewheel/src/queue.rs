@@ -128,22 +128,24 @@ impl Queue {
         Ok(self.wheel.client().ask(Op::queue(queue)).await?)
     }
 
-    /// Sets what counts for the queue's messages when they do not say otherwise.
-    pub async fn configure(&self, settings: QueueSettings) -> Result<(), QueueError> {
+    /// Sets what counts for the queue's messages when they do not say otherwise; returns the durability reached.
+    pub async fn configure(&self, settings: QueueSettings) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().ask(Op::configure(queue, settings)).await?.map(drop).map_err(settings_refused)
+        let done = self.wheel.client().ask(Op::configure(queue, settings)).await?;
+        done.map(|done| done.level).map_err(settings_refused)
     }
 
-    /// Stops deliveries from this queue, until [`Queue::resume`].
-    pub async fn pause(&self) -> Result<(), QueueError> {
+    /// Stops deliveries from this queue, until [`Queue::resume`]; returns the durability reached.
+    pub async fn pause(&self) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().ask(Op::pause(queue, None)).await?.map_err(settings_refused)
+        let done = self.wheel.client().ask(Op::pause(queue, None)).await?;
+        done.map(|done| done.level).map_err(settings_refused)
     }
 
-    /// Resumes deliveries.
-    pub async fn resume(&self) -> Result<(), QueueError> {
+    /// Resumes deliveries; returns the durability reached.
+    pub async fn resume(&self) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
-        Ok(self.wheel.client().ask(Op::resume(queue)).await?)
+        Ok(self.wheel.client().ask(Op::resume(queue)).await?.level)
     }
 
     /// Removes scheduled, ready and dead messages; leased ones stay. Returns how many were removed, with the durability

@@ -73,6 +73,16 @@ pub(crate) struct ConfigRequest {
     order: Option<OrderWord>,
 }
 
+/// A queue with its new settings.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Configured")]
+pub(crate) struct ConfiguredAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) queue: QueueAnswer<'a>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
@@ -89,15 +99,10 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         }),
         lasting: Lasting::Always,
     };
-    match call.app.ask(Op::Configure { queue, settings }).await? {
-        Reply::Queues(views) => match views.first() {
-            Some(view) => Ok(reply(StatusCode::OK, &QueueAnswer::of(view, call.app.client.now().wall))),
-            // Settings that set nothing leave nothing behind.
-            None => Box::pin(show(call)).await,
-        },
-        Reply::Configure(refusal) => Err(Problem::from_settings(refusal)),
-        _ => Err(Problem::internal()),
-    }
+    let done = call.app.client.ask(Op::configure(queue, settings)).await?.map_err(Problem::from_settings)?;
+    let now = call.app.client.now().wall;
+    let answer = ConfiguredAnswer { queue: QueueAnswer::of(&done, now), durability: done.level.as_str() };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// How long to pause; until resumed without either.
@@ -121,6 +126,8 @@ pub(crate) struct PausedAnswer<'a> {
     pub(super) paused: bool,
     /// How long it is paused; `null` until resumed.
     pub(super) for_ms: Option<u64>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
 }
 
 /// A queue that runs.
@@ -130,6 +137,8 @@ pub(crate) struct ResumedAnswer<'a> {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: &'a str,
     pub(super) paused: bool,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
 }
 
 /// How many messages were removed.
@@ -158,17 +167,17 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
             PauseFor { for_ms: None, r#for: None } => None,
         }
     };
-    if let Reply::Configure(refusal) = call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await? {
-        return Err(Problem::from_settings(refusal));
-    }
-    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms }))
+    let done =
+        call.app.client.ask(Op::pause(queue.clone(), for_ms)).await?.map_err(Problem::from_settings)?;
+    let durability = done.level.as_str();
+    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms, durability }))
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    call.app.ask(Op::Resume { queue: queue.clone() }).await?;
-    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false }))
+    let durability = call.app.client.ask(Op::resume(queue.clone())).await?.level.as_str();
+    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false, durability }))
 }
 
 pub(crate) async fn purge(mut call: Call) -> Answer {
