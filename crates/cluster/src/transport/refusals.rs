@@ -78,10 +78,10 @@ impl From<io::Error> for RefusedPeer {
 
 /// The quotas of all kinds of refusals.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<Quotas>);
+pub(super) struct Refusals(Mutex<LogQuotas>);
 
 #[derive(Debug, Default)]
-struct Quotas {
+struct LogQuotas {
     /// Of those that name no node, and of those for whose node there is no place.
     unnamed: BTreeMap<RefusalReason, LogQuota>,
     named: BTreeMap<RefusalReason, BTreeMap<Box<str>, LogQuota>>,
@@ -110,7 +110,7 @@ impl LogQuota {
     }
 }
 
-impl Quotas {
+impl LogQuotas {
     /// One more was refused: how many a line is to speak of, if there is to be one.
     fn one_more(&mut self, refused: &RefusedPeer, now: Instant) -> Option<u64> {
         self.quota(refused, now).one_more(now)
@@ -164,7 +164,7 @@ mod tests {
     /// Story: a scanner that connected a thousand times a second wrote a thousand lines a second into the log.
     #[test]
     fn a_flood_of_strangers_is_a_line_a_minute() {
-        let (mut lines, begin) = (Quotas::default(), Instant::now());
+        let (mut lines, begin) = (LogQuotas::default(), Instant::now());
         let scanner = refused(RefusalReason::WithoutTls, None);
         // Ten a second, for five minutes.
         let at = |n: u64| begin + Duration::from_millis(n * 100);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_flood_hides_no_refusal_of_another_kind_or_node() {
         use RefusalReason::{Handshake, OtherNode, OtherVersions, Secret, WithoutTls};
-        let (mut lines, now) = (Quotas::default(), Instant::now());
+        let (mut lines, now) = (LogQuotas::default(), Instant::now());
         let mut said = |reason, node| lines.one_more(&refused(reason, node), now);
         for n in 0..1_000 {
             assert_eq!(said(WithoutTls, None), (n == 0).then_some(1));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn names_take_a_bounded_number_of_places_and_none_is_left_out() {
-        let (mut lines, begin) = (Quotas::default(), Instant::now());
+        let (mut lines, begin) = (LogQuotas::default(), Instant::now());
         let of = |n: usize| refused(RefusalReason::Secret, Some(&format!("n{n}")));
         let said: u64 = (0..1_000).filter_map(|n| lines.one_more(&of(n), begin)).sum();
         assert_eq!(said, MAX_NAMED as u64 + 1, "a line for each place, and one for all others");
