@@ -15,6 +15,7 @@ use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderP
 
 /// Why no copy was made.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BackupError {
     /// The messages are held in memory only ([`Durability::Memory`](crate::Durability::Memory)), or in a store that has
     /// its own way of making backups.

@@ -92,6 +92,7 @@ impl fmt::Debug for OwnStore {
 
 /// Why the wheel could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The store could not be opened: another process has the folder open, the data is damaged, its format is unknown,
     /// or permission is missing.

@@ -45,6 +45,7 @@ pub struct Receipt {
 
 /// Why nothing was scheduled.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EnqueueError {
     /// The queue's name is not valid.
     #[error("queue name {0}")]

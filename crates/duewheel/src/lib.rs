@@ -56,6 +56,9 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
 
+// Callers of the library have no other place to learn what may fail.
+#![warn(clippy::missing_errors_doc)]
+
 mod backup;
 mod builder;
 mod edit;

@@ -30,6 +30,7 @@ pub struct Queue {
 
 /// Why a call on a queue failed.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum QueueError {
     /// The queue's name is not valid.
     #[error("queue name {0}")]
@@ -87,21 +88,40 @@ impl Queue {
     }
 
     /// Cancels the message with this key.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue or the key has no valid name;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    /// That nothing is pending under the key is no error: see [`Cancel`].
     pub async fn cancel_key(&self, key: &str) -> Result<Cancel, QueueError> {
         self.cancel(self.target(key)?).await
     }
 
     /// Cancels the message with this id.
+    ///
+    /// # Errors
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    /// That nothing is pending under the id is no error: see [`Cancel`].
     pub async fn cancel_id(&self, id: MessageId) -> Result<Cancel, QueueError> {
         self.cancel(Target::Id(id)).await
     }
 
     /// Makes the message with this key due after another delay, from now.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue or the key has no valid name;
+    /// [`QueueError::Refused`] if nothing is pending under the key, or the message is leased or dead;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Applied<Outline>, QueueError> {
         self.postpone(key, When::After(ceil_ms(delay))).await
     }
 
     /// Makes the message with this key due at another time.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue or the key has no valid name;
+    /// [`QueueError::Refused`] if nothing is pending under the key, or the message is leased or dead;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn postpone_key_to(
         &self,
         key: &str,
@@ -112,42 +132,73 @@ impl Queue {
     }
 
     /// Makes the message with this key due now.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue or the key has no valid name;
+    /// [`QueueError::Refused`] if nothing is pending under the key, or the message is leased or dead;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn fire_key(&self, key: &str) -> Result<Applied<Outline>, QueueError> {
         self.change(Op::fire(self.target(key)?)).await
     }
 
     /// The message with this key, if there is one.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue or the key has no valid name;
+    /// [`QueueError::Call`] without an answer.
     pub async fn get_key(&self, key: &str) -> Result<Option<View>, QueueError> {
         let target = self.target(key)?;
         Ok(self.wheel.client().ask(Op::get(target)).await?.map(|view| *view))
     }
 
     /// The state of the queue; `None` when it has no messages, consumers or settings.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue has no valid name; [`QueueError::Call`] without an answer.
     pub async fn info(&self) -> Result<Option<QueueView>, QueueError> {
         let queue = self.name.clone()?;
         Ok(self.wheel.client().ask(Op::queue(queue)).await?)
     }
 
-    /// Sets what counts for the queue's messages when they do not say otherwise.
-    pub async fn configure(&self, settings: QueueSettings) -> Result<(), QueueError> {
+    /// Sets what counts for the queue's messages when they do not say otherwise; returns the durability reached.
+    ///
+    /// # Errors
+    /// [`QueueError::Setting`] names the field that is above its limit; nothing was changed.
+    /// [`QueueError::Name`] if the queue has no valid name;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    pub async fn configure(&self, settings: QueueSettings) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().ask(Op::configure(queue, settings)).await?.map(drop).map_err(settings_refused)
+        let done = self.wheel.client().ask(Op::configure(queue, settings)).await?;
+        done.map(|done| done.level).map_err(settings_refused)
     }
 
-    /// Stops deliveries from this queue, until [`Queue::resume`].
-    pub async fn pause(&self) -> Result<(), QueueError> {
+    /// Stops deliveries from this queue, until [`Queue::resume`]; returns the durability reached.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue has no valid name;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
+    pub async fn pause(&self) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
-        self.wheel.client().ask(Op::pause(queue, None)).await?.map_err(settings_refused)
+        let done = self.wheel.client().ask(Op::pause(queue, None)).await?;
+        done.map(|done| done.level).map_err(settings_refused)
     }
 
-    /// Resumes deliveries.
-    pub async fn resume(&self) -> Result<(), QueueError> {
+    /// Resumes deliveries; returns the durability reached.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue has no valid name;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
+    pub async fn resume(&self) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
-        Ok(self.wheel.client().ask(Op::resume(queue)).await?)
+        Ok(self.wheel.client().ask(Op::resume(queue)).await?.level)
     }
 
     /// Removes scheduled, ready and dead messages; leased ones stay. Returns how many were removed, with the durability
     /// reached.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue has no valid name;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
     pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
         Ok(self.wheel.client().ask(Op::purge(queue)).await?)
@@ -156,6 +207,10 @@ impl Queue {
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
     /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many messages are leased
     /// ([`crate::Policy::max_leased`]); [`crate::Client::reserve`] tells the two apart.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue has no valid name;
+    /// [`QueueError::Call`] without an answer, or when too many reserves wait or too many queues exist.
     ///
     /// # Cancel safety
     /// Cancel safe: messages granted to a dropped future go back at once.
@@ -170,11 +225,19 @@ impl Queue {
 
     /// Acks the message, which removes it; returns the durability reached. An ack repeated within five minutes also
     /// succeeds, unless the process was restarted.
+    ///
+    /// # Errors
+    /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn ack(&self, message: &Message) -> Result<Level, QueueError> {
         self.settle(Op::ack(message.id(), message.lease_token())).await.map(|done| done.level)
     }
 
     /// Reports a failed attempt: the message is delivered again after `delay`, or after its backoff.
+    ///
+    /// # Errors
+    /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn nack(
         &self,
         message: &Message,
@@ -186,6 +249,10 @@ impl Queue {
 
     /// Puts the message off: it is delivered again after `delay`, and the attempt does not count against
     /// `max_attempts`.
+    ///
+    /// # Errors
+    /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn not_yet(
         &self,
         message: &Message,
@@ -197,6 +264,10 @@ impl Queue {
 
     /// Makes the message dead at once, with the reason in its history, until it is redriven or cancelled. Returns the
     /// durability reached.
+    ///
+    /// # Errors
+    /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
+    /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<Level, QueueError> {
         self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(|done| done.level)
     }

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 
 /// Why a handler was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandlerError {
     /// The queue's name is not valid.
     #[error("queue name {0}")]

@@ -61,6 +61,7 @@ struct Handlers {
 
 /// Why a shutdown was not complete.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ShutdownError {
     /// Handlers were still running at the deadline. Their messages are delivered again after the next open.
     #[error("handlers were still running when the time was over; their messages will be delivered again")]

@@ -343,12 +343,9 @@ impl Problem {
         )
     }
 
-    /// An answer that does not fit its question: a bug of ours.
+    /// A bug of ours.
     pub fn internal() -> Self {
-        Problem::new(
-            ErrorCode::Internal,
-            "the engine gave an answer to another question; this is a bug in duewheel",
-        )
+        Problem::new(ErrorCode::Internal, "this is a bug in duewheel; the server's log may say more")
     }
 
     /// From a refused enqueue. `time` is the field that said when.
@@ -455,6 +452,8 @@ impl Problem {
             BackupError::Store(_) | BackupError::Closed => {
                 Problem::new(ErrorCode::StorageUnavailable, detail).with(Extra::Outcome(Outcome::NotApplied))
             }
+            // The library may get more kinds; each is to have an arm above.
+            _ => Problem::new(ErrorCode::Internal, detail),
         }
     }
 

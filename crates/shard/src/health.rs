@@ -1,7 +1,7 @@
 //! The state of a driver, for monitoring.
 
 /// The state of a driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Time since the driver's loop last completed a round, in ms. It completes one at least every second.
     pub tick_age_ms: u64,
@@ -12,12 +12,15 @@ pub struct Health {
     pub thread: ThreadIn,
     /// Why it does not work, if it does not.
     pub trouble: Option<String>,
+    /// Of a node: which of its shards have waited for long for a call of their store, in words; `None` if none has.
+    pub hanging: Option<String>,
 }
 
 /// Where the driver's thread is, or the threads of a node's shards that do not complete their rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadIn {
     /// In Duewheel's own code.
+    #[default]
     Ours,
     /// In a call to the store: a disk or a server that does not answer.
     Store,

@@ -24,6 +24,7 @@ pub struct Shared {
     keeper: Mutex<Option<Timekeeper>>,
     pulse: Mutex<Pulse>,
     trouble: Mutex<Option<String>>,
+    hanging: Mutex<Option<String>>,
     /// The figures of the current run, and the counts of earlier ones.
     figures: Mutex<(Figures, Counted)>,
     /// Someone requested figures as of now or later.
@@ -42,6 +43,7 @@ impl Shared {
             keeper: Mutex::new(None),
             pulse: Mutex::new(Pulse::new(clock.running())),
             trouble: Mutex::new(None),
+            hanging: Mutex::new(None),
             figures: Mutex::default(),
             figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(Wish::Run as u64),
@@ -91,6 +93,11 @@ impl Shared {
     /// Sets [`Health::trouble`] while the driver lives; `None`: no trouble.
     pub fn set_trouble(&self, trouble: Option<String>) {
         *lock(&self.trouble) = trouble;
+    }
+
+    /// Sets [`Health::hanging`].
+    pub fn set_hanging(&self, hanging: Option<String>) {
+        *lock(&self.hanging) = hanging;
     }
 
     pub(crate) fn set_figures(&self, figures: Figures) {
@@ -195,7 +202,8 @@ impl Shared {
             Some(End::Fenced(why) | End::Failed(why)) => Some(why.clone()),
             None => self.bug.get().cloned().or_else(|| lock(&self.trouble).clone()),
         };
-        Health { tick_age_ms: age(pulse.tick), quiet_ms, thread, trouble }
+        let hanging = lock(&self.hanging).clone();
+        Health { tick_age_ms: age(pulse.tick), quiet_ms, thread, trouble, hanging }
     }
 
     pub(crate) fn figures(&self) -> Figures {
@@ -305,7 +313,7 @@ mod tests {
             clock.0.fetch_add(seconds, Ordering::SeqCst);
         };
         let health = || {
-            let Health { tick_age_ms, quiet_ms, thread, trouble: _ } = shared.health();
+            let Health { tick_age_ms, quiet_ms, thread, .. } = shared.health();
             (tick_age_ms / 1_000, quiet_ms / 1_000, thread)
         };
         pass(7);

@@ -3,6 +3,7 @@
 mod assignment;
 mod core;
 pub(crate) mod error;
+mod hanging;
 mod locals;
 pub(crate) mod member;
 mod owned;

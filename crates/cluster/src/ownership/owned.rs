@@ -12,7 +12,6 @@ use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
 use duewheel_shard::backoff::Pause;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::health::{Health, ThreadIn};
 use duewheel_shard::inbox::{Door, Inbox};
 use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::runner::{Opener, StartError, WhenFenced};
@@ -20,6 +19,7 @@ use duewheel_shard::shared::{End, Shared, Wish, bug};
 use duewheel_shard::thread::{Shard, panic_text};
 
 use crate::forwarding::routes::{Way, Ways};
+use crate::ownership::hanging::HangingShards;
 use crate::ownership::locals::Locals;
 use crate::ownership::view::Stage;
 
@@ -28,9 +28,6 @@ const MAX_OPENING: usize = 4;
 
 /// A shard may be without its store for so long before its node says so: an owner that opens it again takes less.
 const BRIEFLY: Duration = Duration::from_secs(1);
-
-/// A driver that was not heard of for so long hangs, and this node with it.
-const HANGS_MS: u64 = 10_000;
 
 /// How to open a shard.
 pub(crate) struct Recipe {
@@ -239,9 +236,13 @@ impl Owned {
         self.states.iter().any(|s| matches!(s, State::Opening { .. } | State::Closing(_)))
     }
 
-    /// Whether the driver of a shard hangs, and what has its thread: a store only if it has all of those that hang.
-    pub(crate) fn hangs(&self) -> Option<ThreadIn> {
-        held_up(self.here().map(|here| here.shared.health()))
+    /// The shards whose drivers hang.
+    pub(crate) fn hanging(&self) -> Option<HangingShards> {
+        let all = (0..).map(ShardId).zip(&self.states);
+        HangingShards::among(all.filter_map(|(shard, state)| match state {
+            State::Serving(here) => Some((shard, here.shared.health())),
+            State::Away { .. } | State::Opening { .. } | State::Closing(_) => None,
+        }))
     }
 
     /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
@@ -408,15 +409,6 @@ pub(crate) fn share_of(policy: &Policy, shards: u32) -> Policy {
     }
 }
 
-/// What has the threads of those shards that hang; `None` if none does.
-fn held_up(shards: impl Iterator<Item = Health>) -> Option<ThreadIn> {
-    let hanging = shards.filter(|health| health.tick_age_ms >= HANGS_MS);
-    // One that has just come back from its store is on its way to the next call, or to its next round.
-    let of_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
-    let what = |health: Health| if of_store(&health) { ThreadIn::Store } else { ThreadIn::Ours };
-    hanging.map(what).reduce(|one, other| if one == other { one } else { ThreadIn::Ours })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -438,26 +430,5 @@ mod tests {
         assert_eq!(share_of(&whole, 1), whole);
         let tiny = Policy { near_messages: 10, ..Policy::default() };
         assert_eq!(share_of(&tiny, 16).near_messages, 10, "no part is larger than the whole");
-    }
-
-    /// Story: a node whose shards hung in their store was killed for it, and the next one stood before the same store.
-    #[test]
-    fn a_node_is_held_up_by_its_store_only_if_no_shard_hangs_for_another_reason() {
-        let of = |all: &[(u64, u64, ThreadIn)]| {
-            let health = all.iter().map(|&(tick_age_ms, quiet_ms, thread)| Health {
-                tick_age_ms,
-                quiet_ms,
-                thread,
-                trouble: None,
-            });
-            held_up(health)
-        };
-        let (well, late) = (9_999, 60_000);
-        let in_store = (late, 0, ThreadIn::Store);
-        assert_eq!(of(&[]), None);
-        assert_eq!(of(&[(well, well, ThreadIn::Ours), (well, 0, ThreadIn::Store)]), None);
-        assert_eq!(of(&[(well, well, ThreadIn::Ours), in_store, in_store]), Some(ThreadIn::Store));
-        assert_eq!(of(&[(late, 20, ThreadIn::Ours)]), Some(ThreadIn::Store), "back from it a moment ago");
-        assert_eq!(of(&[in_store, (late, late, ThreadIn::Ours)]), Some(ThreadIn::Ours));
     }
 }

@@ -437,11 +437,15 @@ impl Keeper {
 
     /// For those who look at the node.
     fn tell(&mut self) {
-        match self.owned.hangs() {
-            None => self.core.shared.tick(),
-            Some(ThreadIn::Store) => self.core.shared.waits_for_store(),
-            Some(ThreadIn::Ours) => {}
+        let hanging = self.owned.hanging();
+        match hanging.as_ref().map(|hanging| (hanging.thread, hanging.others)) {
+            // Only a restart helps.
+            Some((ThreadIn::Ours, _)) => {}
+            Some((ThreadIn::Store, 0)) => self.core.shared.waits_for_store(),
+            // Shards that are served keep the node ready for requests.
+            Some((ThreadIn::Store, _)) | None => self.core.shared.tick(),
         }
+        self.core.shared.set_hanging(hanging.and_then(|hanging| hanging.waiting_for_store()));
         let trouble = self.trouble.clone().or_else(|| self.owned.trouble());
         let trouble = trouble.or_else(|| self.without_owner());
         self.core.shared.set_trouble(trouble);

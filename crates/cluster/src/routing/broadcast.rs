@@ -99,10 +99,10 @@ impl Router {
             Op::Configure { queue, settings } => self.configure(queue, settings, patience).await,
             Op::Pause { queue, for_ms } => {
                 let told = self.all(Op::pause(queue, for_ms), patience).await?;
-                let refused = told.into_iter().find_map(Result::err);
-                Ok(refused.map_or(Reply::Done, Reply::Configure))
+                let told = told.into_iter().collect::<Result<Vec<_>, _>>();
+                Ok(told.map_or_else(Reply::Configure, |told| switched(&told)))
             }
-            Op::Resume { queue } => self.all(Op::resume(queue), patience).await.map(|_| Reply::Done),
+            Op::Resume { queue } => Ok(switched(&self.all(Op::resume(queue), patience).await?)),
             Op::Purge { queue } => Ok(Reply::Count(merge::sum(self.all(Op::purge(queue), patience).await?))),
             Op::SessionClosed { session } => {
                 self.close(session).await;
@@ -210,16 +210,15 @@ impl Router {
         patience: Patience,
     ) -> Result<Reply, CallError> {
         let answers = self.all(Op::configure(queue.clone(), settings), patience).await?;
-        let views = match answers.into_iter().collect() {
-            Ok(views) => views,
+        let answers: Vec<Applied<Box<QueueView>>> = match answers.into_iter().collect() {
+            Ok(answers) => answers,
             Err(refusal) => return Ok(Reply::Configure(refusal)),
         };
-        let mut merged = self.merged(queue.clone(), views);
-        if merged.is_empty() {
-            // It is answered although nothing of it stays, as one engine does.
-            merged.push(merge::empty_queue(queue));
-        }
-        Ok(Reply::Queues(merged))
+        let level = merge::reached(answers.iter().map(|answer| answer.level));
+        let views = answers.into_iter().map(|answer| Some(*answer.what)).collect();
+        // It is answered although nothing of it stays, as one engine does.
+        let view = self.merged(queue.clone(), views).pop().unwrap_or_else(|| merge::empty_queue(queue));
+        Ok(Reply::Configured(Applied { what: Some(Box::new(view)), level }))
     }
 
     /// Queues by name. A shard's page is complete up to its last name, so the merged one is up to the first of those.
@@ -333,4 +332,10 @@ impl Router {
         }
         Ok(merge.end())
     }
+}
+
+/// The answer to a pause or a resume that all shards have applied.
+fn switched(told: &[Applied<()>]) -> Reply {
+    let level = merge::reached(told.iter().map(|told| told.level));
+    Reply::Configured(Applied { what: None, level })
 }

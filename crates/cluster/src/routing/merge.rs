@@ -9,6 +9,7 @@ use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::{Lasting, QueueSettings};
 use duewheel_core::record::{Pause, Totals};
+use duewheel_core::store::Level;
 use duewheel_core::time::WallMs;
 
 /// What this node knows of a queue.
@@ -98,6 +99,11 @@ pub(crate) fn queues(
             || view.pause != Pause::Running
     });
     all.into_values().collect()
+}
+
+/// What all shards have reached that applied a change.
+pub(crate) fn reached(levels: impl Iterator<Item = Level>) -> Level {
+    levels.reduce(Level::and).unwrap_or_default()
 }
 
 /// How many a change of several shards has changed, and what all of them have reached.
@@ -380,6 +386,7 @@ mod tests {
         };
         assert_eq!(of(&[(2, Fsync), (3, Quorum), (0, Buffered)]), (5, Buffered));
         assert_eq!((of(&[(7, Quorum)]), of(&[])), ((7, Quorum), (0, Memory)));
+        assert_eq!(reached([Fsync, Quorum, Buffered].into_iter()), Buffered, "a change of settings");
     }
 
     #[test]

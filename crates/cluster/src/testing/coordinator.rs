@@ -26,6 +26,7 @@ struct World {
     lease: Duration,
     state: Mutex<State>,
     let_open: Condvar,
+    let_append: Condvar,
 }
 
 #[derive(Debug)]
@@ -40,6 +41,9 @@ struct State {
     cut_off: BTreeSet<u32>,
     panic_at: Option<ShardId>,
     opens: Opens,
+    /// The shard whose appends hang, and how many do.
+    held_append: Option<ShardId>,
+    hanging: usize,
 }
 
 impl Default for State {
@@ -54,6 +58,8 @@ impl Default for State {
             cut_off: BTreeSet::new(),
             panic_at: None,
             opens: Opens::default(),
+            held_append: None,
+            hanging: 0,
         }
     }
 }
@@ -89,7 +95,12 @@ struct Lease {
 impl MemoryCoordinator {
     /// Nobody takes part yet. Leases are renewed by a thread of its own, as long as it lives.
     pub fn new(lease: Duration) -> Self {
-        let world = Arc::new(World { lease, state: Mutex::default(), let_open: Condvar::new() });
+        let world = Arc::new(World {
+            lease,
+            state: Mutex::default(),
+            let_open: Condvar::new(),
+            let_append: Condvar::new(),
+        });
         let weak = Arc::downgrade(&world);
         std::thread::spawn(move || {
             while let Some(world) = weak.upgrade() {
@@ -148,6 +159,22 @@ impl MemoryCoordinator {
     pub fn let_open(&self) {
         self.world.state().opens = Opens::Open;
         self.world.let_open.notify_all();
+    }
+
+    /// Appends of this shard hang until [`MemoryCoordinator::let_append`], while its lease is renewed.
+    pub fn hold_append(&self, shard: ShardId) {
+        self.world.state().held_append = Some(shard);
+    }
+
+    /// Whether an append hangs now.
+    pub fn hangs(&self) -> bool {
+        self.world.state().hanging > 0
+    }
+
+    /// Ends [`MemoryCoordinator::hold_append`].
+    pub fn let_append(&self) {
+        self.world.state().held_append = None;
+        self.world.let_append.notify_all();
     }
 
     /// Replaces the secret; the one before is known until [`MemoryCoordinator::end_rotation`].
@@ -351,7 +378,14 @@ impl Store for LeasedStore {
 
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         self.check()?;
-        let panics = self.world.state().panic_at == Some(self.shard);
+        let mut state = self.world.state();
+        let panics = state.panic_at == Some(self.shard);
+        while state.held_append == Some(self.shard) {
+            state.hanging += 1;
+            state = self.world.let_append.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.hanging -= 1;
+        }
+        drop(state);
         assert!(!panics, "the test wants it");
         self.store.append(group)
     }

@@ -17,6 +17,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::handshake::{Hello, MAGIC, Role, Welcome, Who};
 use super::{Agreed, Frames, Heard, Terms};
+use crate::transport::wire::version_3::EarlierAnswers;
 use crate::transport::wire::{self, Frame, Head, LENGTH, Limits, MAX_GREETING, WireError};
 
 /// Bytes that are handed to the socket at a time: of so much it is not known whether it went out when the connection breaks.
@@ -63,6 +64,7 @@ enum Phase {
 struct Flying {
     to: oneshot::Sender<Outcome>,
     sent: Sent,
+    earlier: EarlierAnswers,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +157,7 @@ impl Peer {
             }
         };
         let (to, outcome) = oneshot::channel();
+        let earlier = EarlierAnswers::to(ops, agreed.dialect);
         let mut state = self.state();
         self.up(&state)?;
         if state.lives != life {
@@ -163,7 +166,7 @@ impl Peer {
         }
         state.queued += frame.len();
         state.queue.push_back((Some(id), frame));
-        state.flying.insert(id, Flying { to, sent: Sent::No });
+        state.flying.insert(id, Flying { to, sent: Sent::No, earlier });
         drop(state);
         self.wake.notify_one();
         Ok(outcome)
@@ -334,22 +337,28 @@ impl Peer {
     ) -> io::Result<()> {
         let limits = self.terms.limits;
         while let Some(bytes) = frames.next(limits.bytes, heard).await? {
-            let (id, outcome) = match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
-                Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
-                Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
-                Frame::Pong => continue,
-                Frame::Bye => {
-                    self.nothing_applied();
-                    return Ok(());
-                }
-                Frame::Request { .. } | Frame::Ping | Frame::Nudge => {
-                    return Err(io::Error::other("it says what only an asker says"));
-                }
-            };
+            let (id, mut outcome) =
+                match wire::read(&bytes, limits, agreed.dialect).map_err(io::Error::other)? {
+                    Frame::Answers { id, answers } => (id, Outcome::Answered(answers)),
+                    Frame::NotMine { id, why } => (id, Outcome::NotMine(why)),
+                    Frame::Pong => continue,
+                    Frame::Bye => {
+                        self.nothing_applied();
+                        return Ok(());
+                    }
+                    Frame::Request { .. } | Frame::Ping | Frame::Nudge => {
+                        return Err(io::Error::other("it says what only an asker says"));
+                    }
+                };
             let flying = self.state().flying.remove(&id);
             match flying {
                 // Whoever asked sees to it that grants go back if nobody wants them.
-                Some(flying) => drop(flying.to.send(outcome)),
+                Some(flying) => {
+                    if let Outcome::Answered(answers) = &mut outcome {
+                        flying.earlier.restore(answers);
+                    }
+                    drop(flying.to.send(outcome));
+                }
                 None => return Err(io::Error::other("it answers what nobody asked")),
             }
             if self.is_done() {

@@ -7,6 +7,7 @@ mod client;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
 mod handshake;
+mod refusals;
 mod server;
 mod strangers;
 mod tls;

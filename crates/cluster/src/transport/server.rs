@@ -20,7 +20,8 @@ use tokio_rustls::server::TlsStream;
 
 use super::client::hear_greeting;
 use super::handshake::{Hello, MAGIC, Proofs, Role, Welcome, Who};
-use super::strangers::{Refusals, Strangers};
+use super::refusals::{RefusalReason, Refusals, RefusedPeer};
+use super::strangers::Strangers;
 use super::{Agreed, Ends, Frames, Heard, Open, Terms, tls};
 use crate::forwarding::attempt::{moved, undo, waiters};
 use crate::transport::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL};
@@ -77,11 +78,15 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             drop(place);
             let (stream, who, agreed) = match greeted {
                 Ok(Ok(greeted)) => greeted,
-                Ok(Err(error)) => return refusals.say(from, &error),
-                Err(_) => return refusals.say(from, &"it said nothing in time"),
+                Ok(Err(refused)) => return refusals.say(from, &refused),
+                Err(_) => {
+                    let why = "it said nothing in time";
+                    return refusals.say(from, &RefusedPeer::unnamed(RefusalReason::Silent, why));
+                }
             };
             let Ok(_one) = nodes.try_acquire_owned() else {
-                return tracing::warn!(node = %who.name, "there are too many connections of nodes");
+                let why = "there are too many connections of nodes";
+                return refusals.say(from, &RefusedPeer::named(RefusalReason::TooMany, &who.name, why));
             };
             let _open = Open::new(&terms);
             let ended = serve(stream, &terms, agreed, &host).await;
@@ -91,44 +96,50 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
 }
 
 /// Who is there, proved.
-async fn greet(stream: TcpStream, terms: &Terms) -> io::Result<(TlsStream<TcpStream>, Who, Agreed)> {
+async fn greet(stream: TcpStream, terms: &Terms) -> Result<(TlsStream<TcpStream>, Who, Agreed), RefusedPeer> {
     stream.set_nodelay(true)?;
     let mut first = [0];
     stream.peek(&mut first).await?;
     if first != [tls::FIRST_BYTE] {
         return Err(refuse_without_tls(stream).await);
     }
-    let (mut stream, binding) = terms.tls.accept(stream).await?;
+    let accepted = terms.tls.accept(stream).await;
+    let (mut stream, binding) =
+        accepted.map_err(|error| RefusedPeer::unnamed(RefusalReason::Handshake, error))?;
     let heard = Heard::now();
     // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
     let mut frames = Frames::new(&mut stream);
-    let said = frames.next(MAX_GREETING, &heard).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let said = frames.next(MAX_GREETING, &heard).await?;
+    let said = said.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
     let hello: Hello = wire::read_greeting(&said).map_err(io::Error::other)?;
     if hello.magic != MAGIC {
-        return Err(io::Error::other("it does not speak the nodes' protocol"));
+        return Err(io::Error::other("it does not speak the nodes' protocol").into());
     }
     let Proofs(proofs) = hear_greeting(&mut frames, &heard).await?;
     drop(frames);
     let keyring = terms.secrets.borrow().clone();
     let Some(by) = keyring.check(&proofs, Role::Asker, &binding, &said) else {
         send_greeting(&mut stream, &Welcome::Stranger).await?;
-        return Err(io::Error::other("it does not know the cluster's secret"));
+        let why = "it does not know the cluster's secret";
+        return Err(RefusedPeer::named(RefusalReason::Secret, &hello.from.name, why));
     };
     let me = Who::from(&terms.me);
     if hello.to != me {
         send_greeting(&mut stream, &Welcome::OtherNode(me)).await?;
         let text = format!("node {} looks for {} ({})", hello.from.name, hello.to.name, hello.to.number);
-        return Err(io::Error::other(text));
+        return Err(RefusedPeer::named(RefusalReason::OtherNode, &hello.from.name, text));
     }
     let Some(dialect) = terms.speaks.common(hello.versions) else {
         let (mine, theirs) = (terms.speaks.range(), hello.versions);
         send_greeting(&mut stream, &Welcome::OtherVersions(mine.0, mine.1)).await?;
-        return Err(io::Error::other(format!(
+        let why = format!(
             "node {} speaks the versions {} to {} of the nodes' protocol, this one {} to {}",
             hello.from.name, theirs.0, theirs.1, mine.0, mine.1
-        )));
+        );
+        return Err(RefusedPeer::named(RefusalReason::OtherVersions, &hello.from.name, why));
     };
-    let proof = keyring.prove(by, &binding, &said).ok_or(io::ErrorKind::NotFound)?;
+    let proof = keyring.prove(by, &binding, &said);
+    let proof = proof.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let come = Welcome::Come { version: dialect.number, takes: terms.limits.into(), proof };
     send_greeting(&mut stream, &come).await?;
     let limits = terms.limits.and(hello.takes.into());
@@ -136,7 +147,7 @@ async fn greet(stream: TcpStream, terms: &Terms) -> io::Result<(TlsStream<TcpStr
 }
 
 /// Tells a node of a version before TLS which one this is, in the words of that version; others nothing.
-async fn refuse_without_tls(mut stream: TcpStream) -> io::Error {
+async fn refuse_without_tls(mut stream: TcpStream) -> RefusedPeer {
     let heard = Heard::now();
     let hello = Frames::new(&mut stream).next(MAX_GREETING, &heard).await;
     match hello {
@@ -144,11 +155,10 @@ async fn refuse_without_tls(mut stream: TcpStream) -> io::Error {
             const OTHER_PROTOCOL: u32 = 1;
             // It is refused in any case.
             let _ = send_greeting(&mut stream, &(OTHER_PROTOCOL, PROTOCOL)).await;
-            io::Error::other(
-                "it is a node of an earlier version, which does not speak TLS: stop all nodes of that version",
-            )
+            let why = "it is a node of an earlier version, which does not speak TLS: stop all nodes of that version";
+            RefusedPeer::unnamed(RefusalReason::EarlierVersion, why)
         }
-        _ => io::Error::other("it does not speak TLS"),
+        _ => RefusedPeer::unnamed(RefusalReason::WithoutTls, "it does not speak TLS"),
     }
 }
 

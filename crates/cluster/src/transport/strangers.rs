@@ -6,9 +6,8 @@
 //! of their own.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -83,45 +82,6 @@ impl Drop for Place {
     }
 }
 
-/// Between two lines of the log about connections that were refused.
-const BETWEEN_LINES: Duration = Duration::from_secs(60);
-
-/// Connections at the nodes' port that were refused. Whoever reaches the port can make as many as he likes, so there is a
-/// line for the first one, and then one a minute at most, which says how many there were.
-#[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<LogQuota>);
-
-/// How many were refused since the last line, and when that was.
-#[derive(Debug, Default)]
-struct LogQuota {
-    unsaid: u64,
-    said: Option<Instant>,
-}
-
-impl LogQuota {
-    /// One more was refused: how many a line is to speak of, if there is to be one.
-    fn one_more(&mut self, now: Instant) -> Option<u64> {
-        self.unsaid += 1;
-        if self.said.is_some_and(|said| now.saturating_duration_since(said) < BETWEEN_LINES) {
-            return None;
-        }
-        self.said = Some(now);
-        Some(std::mem::take(&mut self.unsaid))
-    }
-}
-
-impl Refusals {
-    pub(super) fn say(&self, from: SocketAddr, why: &dyn std::fmt::Display) {
-        let refused = self.0.lock().unwrap_or_else(PoisonError::into_inner).one_more(Instant::now());
-        match refused {
-            Some(refused) => {
-                tracing::warn!(%from, %why, refused, "refused a connection at the nodes' port; there is one line a minute at most");
-            }
-            None => tracing::debug!(%from, %why, "refused a connection at the nodes' port"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,16 +100,5 @@ mod tests {
         drop(floods);
         drop(real);
         assert!(strangers.places().taken.is_empty());
-    }
-
-    /// Story: a scanner that connected a thousand times a second wrote a thousand lines a second into the log.
-    #[test]
-    fn a_flood_of_strangers_is_a_line_a_minute() {
-        let (mut lines, begin) = (LogQuota::default(), Instant::now());
-        // Ten a second, for five minutes.
-        let said: Vec<u64> =
-            (0..3_000).filter_map(|n| lines.one_more(begin + Duration::from_millis(n * 100))).collect();
-        assert_eq!(said, [1, 600, 600, 600, 600], "the first at once, then how many there were");
-        assert_eq!(lines.one_more(begin + Duration::from_secs(360)), Some(600), "none is left out");
     }
 }

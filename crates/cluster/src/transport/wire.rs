@@ -8,6 +8,7 @@
 //!
 //! From version 4 on the level of an applied change follows each answer that has one ([`Reply::level`]), but that of
 //! an enqueue, which has always had it. An answer of version 3 without it counts as [`Level::Memory`]: nothing more is known.
+//! The answer to a change of a queue's settings is new in version 4; [`version_3`] converts it.
 //!
 //! Nothing of this is ever stored. What differs between two versions is in [`dialect`]. The parts of a greeting, which
 //! come first, are the same in all versions from 3 on; a later one may append to them.
@@ -252,7 +253,7 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&Head::Answers { id, answers: parts })?;
     for answer in answers {
-        let part: Result<&Reply, Failure> = answer.as_ref().map_err(Failure::from);
+        let part = answer.as_ref().map(|reply| version_3::sent(reply, dialect)).map_err(Failure::from);
         frame = push(frame, &part)?;
         if dialect.levels == LevelsOnWire::Beside
             && let Ok(reply) = answer
@@ -392,3 +393,4 @@ pub(crate) mod fuzzing;
 pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
+pub(crate) mod version_3;

@@ -35,7 +35,8 @@ impl Engine {
             self.dead_checks.remove(&(planned, idx));
         }
         self.plan_dead_check(now, idx, Died::default());
-        let answer = Reply::Queues(vec![self.view_of_queue(now, self.queues.get(idx))]);
+        let view = self.view_of_queue(now, self.queues.get(idx));
+        let answer = Reply::Configured(Some(Box::new(view)).into());
         if reordered {
             return self.rank_again(now, idx, to, answer, fx);
         }
@@ -184,14 +185,15 @@ impl Engine {
             Some(ms) => Pause::Until { end: now.after(ms).unwrap_or(EngineMs(u64::MAX)), length_ms: ms },
         };
         self.set_pause(idx, pause, fx);
-        Reply::Done
+        Reply::Configured(None.into())
     }
 
-    pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) {
+    pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) -> Reply {
         if let Some(idx) = self.queues.find(name) {
             self.set_pause(idx, Pause::Running, fx);
             self.release(idx);
         }
+        Reply::Configured(None.into())
     }
 
     fn set_pause(&mut self, idx: QueueIdx, pause: Pause, fx: &mut Effects) {

@@ -233,21 +233,21 @@ impl Op {
         Typed::new(Op::Stats)
     }
 
-    /// [`Op::Configure`]: the queue as it is now, if anything of it is left.
+    /// [`Op::Configure`]: the queue as it is now.
     pub fn configure(
         queue: QueueName,
         settings: QueueSettings,
-    ) -> Typed<Result<Option<QueueView>, SettingsRefusal>> {
+    ) -> Typed<Result<Applied<Box<QueueView>>, SettingsRefusal>> {
         Typed::new(Op::Configure { queue, settings })
     }
 
     /// [`Op::Pause`]
-    pub fn pause(queue: QueueName, for_ms: Option<u64>) -> Typed<Result<(), SettingsRefusal>> {
+    pub fn pause(queue: QueueName, for_ms: Option<u64>) -> Typed<Result<Applied<()>, SettingsRefusal>> {
         Typed::new(Op::Pause { queue, for_ms })
     }
 
     /// [`Op::Resume`]
-    pub fn resume(queue: QueueName) -> Typed<()> {
+    pub fn resume(queue: QueueName) -> Typed<Applied<()>> {
         Typed::new(Op::Resume { queue })
     }
 
@@ -337,12 +337,29 @@ impl FromReply for Option<QueueView> {
     }
 }
 
-impl FromReply for Result<Option<QueueView>, SettingsRefusal> {
+impl FromReply for Result<Applied<Box<QueueView>>, SettingsRefusal> {
     fn from_reply(reply: Reply) -> Option<Self> {
         match reply {
             Reply::Configure(refusal) => Some(Err(refusal)),
-            other => Option::<QueueView>::from_reply(other).map(Ok),
+            Reply::Configured(Applied { what: Some(view), level }) => Some(Ok(Applied { what: view, level })),
+            _ => None,
         }
+    }
+}
+
+impl FromReply for Result<Applied<()>, SettingsRefusal> {
+    fn from_reply(reply: Reply) -> Option<Self> {
+        match reply {
+            Reply::Configure(refusal) => Some(Err(refusal)),
+            other => Applied::<()>::from_reply(other).map(Ok),
+        }
+    }
+}
+
+impl FromReply for Applied<()> {
+    fn from_reply(reply: Reply) -> Option<Self> {
+        let Reply::Configured(Applied { what: None, level }) = reply else { return None };
+        Some(Applied { what: (), level })
     }
 }
 

@@ -182,22 +182,23 @@ pub enum Op {
     Wheel,
     /// Returns figures of the whole engine. Answer: [`super::Reply::Stats`].
     Stats,
-    /// Replaces all settings of a queue. Answer: [`super::Reply::Queues`] with one.
+    /// Replaces all settings of a queue. Answer: [`super::Reply::Configured`] with the queue;
+    /// [`super::Reply::Configure`] if refused.
     Configure {
         /// The queue.
         queue: QueueName,
         /// The new settings.
         settings: QueueSettings,
     },
-    /// Pauses a queue: it grants nothing. Answer: [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue
-    /// would be one too many.
+    /// Pauses a queue: it grants nothing. Answer: [`super::Reply::Configured`] without a queue;
+    /// [`super::Reply::Configure`] if the queue would be one too many.
     Pause {
         /// The queue.
         queue: QueueName,
         /// Length of the pause; `None`: until resumed.
         for_ms: Option<u64>,
     },
-    /// Ends a pause. Answer: [`super::Reply::Done`].
+    /// Ends a pause. Answer: [`super::Reply::Configured`] without a queue.
     Resume {
         /// The queue.
         queue: QueueName,

@@ -420,10 +420,7 @@ impl Engine {
             Op::Stats => Reply::Stats(Box::new(self.stats(now))),
             Op::Configure { queue, settings } => return self.configure(now, to, &queue, settings, fx),
             Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
-            Op::Resume { queue } => {
-                self.resume(&queue, fx);
-                Reply::Done
-            }
+            Op::Resume { queue } => self.resume(&queue, fx),
             Op::Purge { queue } => Reply::Count(self.purge(&queue, fx).into()),
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {

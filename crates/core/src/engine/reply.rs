@@ -35,7 +35,7 @@ pub enum Reply {
     View(Option<Box<View>>),
     /// To [`super::Op::List`].
     Page(Page),
-    /// To [`super::Op::Queue`], [`super::Op::Queues`] and [`super::Op::Configure`].
+    /// To [`super::Op::Queue`] and [`super::Op::Queues`].
     Queues(Vec<QueueView>),
     /// To [`super::Op::Configure`], [`super::Op::Pause`] and [`super::Op::Hold`], when refused.
     Configure(SettingsRefusal),
@@ -55,6 +55,9 @@ pub enum Reply {
     Quotas(Vec<QuotaUse>),
     /// To operations that cannot be refused.
     Done,
+    /// To [`super::Op::Configure`], [`super::Op::Pause`] and [`super::Op::Resume`], when applied; the queue as it is
+    /// now for [`super::Op::Configure`].
+    Configured(Applied<Option<Box<QueueView>>>),
 }
 
 impl Reply {
@@ -64,7 +67,8 @@ impl Reply {
         | Reply::Settle(Ok(Applied { level, .. }))
         | Reply::Extend(Ok(Applied { level, .. }))
         | Reply::Change(Ok(Applied { level, .. }))
-        | Reply::Count(Applied { level, .. }) = self
+        | Reply::Count(Applied { level, .. })
+        | Reply::Configured(Applied { level, .. }) = self
         {
             *level = reached;
         }
@@ -86,7 +90,8 @@ impl Reply {
         | Reply::Settle(Ok(Applied { level, .. }))
         | Reply::Extend(Ok(Applied { level, .. }))
         | Reply::Change(Ok(Applied { level, .. }))
-        | Reply::Count(Applied { level, .. }) = self
+        | Reply::Count(Applied { level, .. })
+        | Reply::Configured(Applied { level, .. }) = self
         {
             return Some(*level);
         }
@@ -121,7 +126,8 @@ impl Reply {
             | Reply::Count(_)
             | Reply::Deadline(_)
             | Reply::NextDue(_)
-            | Reply::Done => 0,
+            | Reply::Done
+            | Reply::Configured(_) => 0,
         }
     }
 }

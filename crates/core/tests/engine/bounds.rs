@@ -232,7 +232,7 @@ fn a_queue_is_put_into_another_order_in_several_steps() {
         steps += 1;
         assert!(steps < 1_000);
     }
-    assert!(matches!(rig.reply(to), Some(Reply::Queues(_))));
+    assert!(matches!(rig.reply(to), Some(Reply::Configured(_))));
     let mut given = Vec::new();
     loop {
         let some = rig.reserve("q", 50);

@@ -222,7 +222,7 @@ fn typed_operations_get_the_answer_that_their_type_says() {
     assert_eq!(ask(&mut rig, Op::quotas()), []);
     ask(&mut rig, Op::cancel(keyed())).unwrap();
     let settings = QueueSettings { priority: Some(5), ..QueueSettings::default() };
-    assert_eq!(ask(&mut rig, Op::configure(q(), settings.clone())).unwrap().unwrap().settings, settings);
+    assert_eq!(ask(&mut rig, Op::configure(q(), settings.clone())).unwrap().settings, settings);
     ask(&mut rig, Op::pause(q(), None)).unwrap();
     ask(&mut rig, Op::resume(q()));
     ask(&mut rig, Op::hold(queue("second"), Hold::Keep)).unwrap();

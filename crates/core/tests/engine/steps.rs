@@ -195,7 +195,10 @@ fn nothing_makes_a_queue_beyond_the_limit() {
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
     assert_eq!((stats.queues, stats.waiters), (3, 0));
 
-    assert_eq!(rig.call(Op::Pause { queue: queue("queue-0001"), for_ms: None }), Reply::Done);
+    assert_eq!(
+        rig.call(Op::Pause { queue: queue("queue-0001"), for_ms: None }),
+        Reply::Configured(None.into())
+    );
     assert_eq!(rig.call(Op::Hold { queue: queue("queue-0001"), how: Hold::Use }), Reply::Done);
     let demand = rig.demand(&["queue-0002"], 1, 60_000);
     assert!(matches!(rig.call(Op::Reserve(demand)), Reply::Reserve(Reserved::Grants(g)) if g.len() == 1));

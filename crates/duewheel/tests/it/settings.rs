@@ -1,6 +1,7 @@
 //! The settings of a queue, through the library.
 
 use duewheel::core::policy::QueueSettings;
+use duewheel::core::store::Level;
 use duewheel::{Duewheel, Policy, SECOND};
 
 /// Story: settings that were refused were told as "no answer: the driver gave another answer", of unknown outcome.
@@ -13,7 +14,10 @@ async fn settings_that_are_refused_name_the_field_and_the_limit() {
 
     let refused = wheel.queue("q").configure(with_lease(max + 1)).await.unwrap_err();
     assert_eq!(refused.to_string(), format!("lease_ms is out of range: at most {max}"));
-    wheel.queue("q").configure(with_lease(max)).await.unwrap();
+    let level = wheel.queue("q").configure(with_lease(max)).await.unwrap();
+    assert_eq!(level, Level::Memory);
+    assert_eq!(wheel.queue("q").pause().await.unwrap(), Level::Memory);
+    assert_eq!(wheel.queue("q").resume().await.unwrap(), Level::Memory);
 
     let too_many = wheel.queue("another").configure(with_lease(1)).await.unwrap_err();
     assert_eq!(too_many.to_string(), wheel.queue("another").pause().await.unwrap_err().to_string());

@@ -538,7 +538,7 @@ impl Session {
                     self.task = Task::Pause { queue, seconds, step: PauseStep::Pause };
                     return self.ask(shared, out);
                 }
-                (PauseStep::Pause, Some(Ok(Reply::Done))) => out.extend_from_slice(b"PAUSED\r\n"),
+                (PauseStep::Pause, Some(Ok(Reply::Configured(_)))) => out.extend_from_slice(b"PAUSED\r\n"),
                 (PauseStep::Pause, Some(Ok(Reply::Configure(_)))) => {
                     out.extend_from_slice(ErrorCode::Overloaded.beanstalk().as_bytes());
                 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use bytes::Bytes;
 use duewheel::core::Policy;
-use duewheel::core::engine::{Op, Reply};
+use duewheel::core::engine::Ask;
 use duewheel::{Client, Duewheel};
 
 use super::reading::{PATIENCE, Reading};
@@ -135,17 +135,20 @@ impl App {
         self.drain.is_on() || self.draining.load(Ordering::Relaxed)
     }
 
-    /// Asks the engine one thing.
-    pub(crate) async fn ask(&self, op: Op) -> Result<Reply, Problem> {
-        self.client.call(op).await.map_err(Problem::from)
+    /// Asks the engine one thing. A refusal is an answer.
+    pub(crate) async fn ask<A: Ask>(&self, asked: A) -> Result<A::Reply, Problem> {
+        self.client.ask(asked).await.map_err(Problem::from)
     }
 
-    /// Asks the engine many things, which are decided next to each other; one result each.
-    pub(crate) async fn ask_many(&self, ops: Vec<Op>) -> Result<Vec<Result<Reply, Problem>>, Problem> {
-        if ops.is_empty() {
+    /// Asks the engine many things, which are decided next to each other; one result each, in order.
+    pub(crate) async fn ask_many<A: Ask>(
+        &self,
+        asked: Vec<A>,
+    ) -> Result<Vec<Result<A::Reply, Problem>>, Problem> {
+        if asked.is_empty() {
             return Ok(Vec::new());
         }
-        let answers = self.client.submit(ops)?.await;
+        let answers = self.client.ask_many(asked).await?;
         Ok(answers.into_iter().map(|answer| answer.map_err(Problem::from)).collect())
     }
 

@@ -1,7 +1,7 @@
 //! `POST /v1/queues/{queue}/cancel`: many at once, by key and by id.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Op, Reply, Target};
+use duewheel::core::engine::{Applied, ChangeRefusal, Op, Outline, Target};
 use duewheel::core::store::Level;
 use duewheel::core::{Key, MessageId};
 use schemars::JsonSchema;
@@ -45,10 +45,9 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
         (keys.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?, ids)
     };
     let ids: Vec<MessageId> = ids.into_iter().map(|id| id.0).collect();
-    let by_key =
-        keys.iter().map(|key| Op::Cancel { target: Target::Key(queue.clone(), key.clone()) }).collect();
+    let by_key = keys.iter().map(|key| Op::cancel(Target::Key(queue.clone(), key.clone()))).collect();
     let key_results = call.app.ask_many(by_key).await?;
-    let id_results = of_queue(&call.app, &queue, &ids, |id| Op::Cancel { target: Target::Id(id) }).await?;
+    let id_results = of_queue(&call.app, &queue, &ids, |id| Op::cancel(Target::Id(id))).await?;
 
     let key_results: Vec<_> = key_results.into_iter().map(level_of).collect();
     let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();
@@ -122,10 +121,8 @@ pub(crate) struct RefusedKey<'a> {
 }
 
 /// How safe the change of one of many messages is, or why it was refused.
-pub(super) fn level_of(result: Result<Reply, Problem>) -> Result<Level, Problem> {
-    match result? {
-        Reply::Change(Ok(changed)) => Ok(changed.level),
-        Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
-        _ => Err(Problem::internal()),
-    }
+pub(super) fn level_of(
+    result: Result<Result<Applied<Box<Outline>>, ChangeRefusal>, Problem>,
+) -> Result<Level, Problem> {
+    result?.map(|changed| changed.level).map_err(|refusal| Problem::from_change(refusal, "due_at"))
 }

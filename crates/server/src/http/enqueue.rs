@@ -1,7 +1,5 @@
 //! `POST /v1/queues/{queue}/messages`: one message, or a message a line.
 
-use duewheel::core::engine::{Op, Reply};
-
 use super::call::{Call, Content};
 use super::enqueued::{EnqueuedAnswer, status};
 use super::line::Line;
@@ -18,11 +16,6 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
     let (message, time) = strict::parse::<Line<'_>>(&bytes)?.into_enqueue(&queue)?;
     drop(bytes);
     let key = message.key.clone();
-    match call.app.ask(Op::Enqueue(Box::new(message))).await? {
-        Reply::Enqueue(Ok(done)) => {
-            Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
-        }
-        Reply::Enqueue(Err(refusal)) => Err(Problem::from_enqueue(refusal, time)),
-        _ => Err(Problem::internal()),
-    }
+    let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, time))?;
+    Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
 }

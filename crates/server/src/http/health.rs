@@ -35,7 +35,7 @@ struct Signs {
 
 impl Signs {
     fn of(app: &App) -> Signs {
-        let Health { tick_age_ms, quiet_ms, thread, trouble: _ } = app.client.health();
+        let Health { tick_age_ms, quiet_ms, thread, .. } = app.client.health();
         Signs {
             failing: app.failing.get().is_some(),
             leaves: app.leaving.load(Ordering::Relaxed) || app.draining.load(Ordering::Relaxed),
@@ -159,9 +159,13 @@ pub(crate) async fn health(call: Call) -> Answer {
     let health = call.app.client.health();
     let draining = call.app.draining.load(Ordering::Relaxed);
     let stall = stall(health.tick_age_ms, health.thread);
-    let hangs = (stall == Some(StatusWord::StoreHangs)).then(|| {
-        let seconds = health.tick_age_ms / 1_000;
-        format!("the store has not returned from a call; the driver has waited for {seconds} s")
+    // A node whose other shards are served completes its rounds.
+    let stall = stall.or(health.hanging.is_some().then_some(StatusWord::StoreHangs));
+    let hangs = health.hanging.or_else(|| {
+        (stall == Some(StatusWord::StoreHangs)).then(|| {
+            let seconds = health.tick_age_ms / 1_000;
+            format!("the store has not returned from a call; the driver has waited for {seconds} s")
+        })
     });
     let trouble = call.app.failing.get().or(health.trouble.as_ref());
     let (status, word) = match (trouble, stall) {

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use duewheel::core::WallMs;
-use duewheel::core::engine::{Op, Reply};
+use duewheel::core::engine::Op;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -24,24 +24,18 @@ pub(crate) async fn histogram(call: Call) -> Answer {
     if to <= from {
         return Err(Problem::field("to", "must be after from"));
     }
-    match call.app.ask(Op::Histogram { queue: Some(queue), from, to, columns }).await? {
-        Reply::Histogram(found) => {
-            let starts =
-                std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
-            let bucket =
-                |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
-            let answer = HistogramAnswer {
-                from: InstantText(found.from),
-                width_ms: found.width_ms,
-                resolution_ms: found.resolution_ms,
-                before: found.before,
-                after: found.after,
-                buckets: starts.zip(&found.counts).map(bucket).collect(),
-            };
-            Ok(reply(StatusCode::OK, &answer))
-        }
-        _ => Err(Problem::internal()),
-    }
+    let found = call.app.ask(Op::histogram(Some(queue), from, to, columns)).await?;
+    let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
+    let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
+    let answer = HistogramAnswer {
+        from: InstantText(found.from),
+        width_ms: found.width_ms,
+        resolution_ms: found.resolution_ms,
+        before: found.before,
+        after: found.after,
+        buckets: starts.zip(&found.counts).map(bucket).collect(),
+    };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// Scheduled and ready messages by due time.

@@ -125,10 +125,11 @@ impl Listener {
             let stream = Stall::new(stream, app.limits.body_timeout);
             let header_timeout = app.limits.header_timeout;
             match tls {
-                None => talk(stream, router, header_timeout, stop).await,
+                None => talk(stream, router, header_timeout, stopped(stop)).await,
                 Some(tls) => {
-                    if let Some(stream) = shake_hands(stream, &tls, header_timeout, stop.clone()).await {
-                        talk(stream, router, header_timeout, stop).await;
+                    let ends = stopped(stop.clone());
+                    if let Some(stream) = shake_hands(stream, &tls, header_timeout, ends).await {
+                        talk(stream, router, header_timeout, stopped(stop)).await;
                     }
                 }
             }
@@ -137,12 +138,18 @@ impl Listener {
     }
 }
 
-/// `None` if the handshake fails, times out, or the server stops.
+/// Ends when the server stops.
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // The sender lives as long as the listener: an error means that it is gone.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// `None` if the handshake fails, times out, or `stopped` ends before it is over.
 pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     tls: &Tls,
     header_timeout: Duration,
-    mut stop: watch::Receiver<bool>,
+    stopped: impl Future<Output = ()>,
 ) -> Option<TlsStream<S>> {
     let shaking = tokio::time::timeout(header_timeout, tls.acceptor().accept(stream));
     tokio::select! {
@@ -151,17 +158,17 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
             Ok(Err(error)) => tracing::debug!(%error, "no TLS connection"),
             Err(_) => tracing::debug!("no TLS connection: the handshake took too long"),
         },
-        _ = stop.wait_for(|stop| *stop) => {}
+        () = stopped => {}
     }
     None
 }
 
-/// Serves one connection from its first request to its last.
+/// Serves one connection from its first request to its last; once `stopped` has ended, to the one in progress.
 pub(super) async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     header_timeout: Duration,
-    mut stop: watch::Receiver<bool>,
+    stopped: impl Future<Output = ()>,
 ) {
     let mut server = http1::Builder::new();
     server
@@ -171,9 +178,6 @@ pub(super) async fn talk(
         .max_buf_size(READ_BUFFER);
     let service = TowerToHyperService::new(router);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
-    let stopped = async move {
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped => {

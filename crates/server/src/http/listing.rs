@@ -1,7 +1,7 @@
 //! Pages: the messages of a queue in due order, and all queues by name.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{ListCursor, Op, QueueView, Reply, View};
+use duewheel::core::engine::{ListCursor, Op, QueueView, View};
 use duewheel::core::store::Cursor;
 use duewheel::core::{MessageId, QueueName, State};
 use duewheel::{ListPlace, ListPlaces};
@@ -78,10 +78,7 @@ pub(crate) struct QueuesAnswer<'a> {
 }
 
 async fn page(app: &App, after: Option<QueueName>, limit: usize) -> Result<Vec<QueueView>, Problem> {
-    match app.ask(Op::Queues { after, limit }).await? {
-        Reply::Queues(queues) => Ok(queues),
-        _ => Err(Problem::internal()),
-    }
+    app.ask(Op::queues(after, limit)).await
 }
 
 /// A page of those queues whose names begin as a token says. They are looked for where they are, so the others cost nothing.
@@ -103,10 +100,7 @@ async fn page_within(
             Some(after) if begins(after) => after.clone(),
             Some(_) | None => {
                 // Names behind the prefix leave out the queue that is named like it.
-                match app.ask(Op::Queue { queue: prefix.clone() }).await? {
-                    Reply::Queues(same) => found.extend(same),
-                    _ => return Err(Problem::internal()),
-                }
+                found.extend(app.ask(Op::queue(prefix.clone())).await?);
                 prefix.clone()
             }
         };

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use duewheel::core::engine::{Edit, Op, Reply, Target, View};
+use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, View};
 use duewheel::core::message::MaxAttempts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,28 +59,21 @@ pub(crate) async fn fire_by_key(call: Call) -> Answer {
 
 async fn get(call: Call, target: Target) -> Answer {
     let room = room(&call.app).await?;
-    match call.app.ask(Op::Get { target }).await? {
-        Reply::View(Some(found)) => Ok(shown(room, &found)),
-        Reply::View(None) => Err(Problem::message_not_found()),
-        _ => Err(Problem::internal()),
-    }
+    let found = call.app.ask(Op::get(target)).await?.ok_or_else(Problem::message_not_found)?;
+    Ok(shown(room, &found))
 }
 
 async fn cancel(call: Call, target: Target) -> Answer {
-    match call.app.ask(Op::Cancel { target }).await? {
-        Reply::Change(Ok(was)) => Ok(reply(
-            StatusCode::OK,
-            &CancelledAnswer {
-                result: CancelledWord::Cancelled,
-                id: IdText(was.id),
-                queue: was.queue.as_str(),
-                key: was.key.as_ref().map(|key| key.as_str()),
-                durability: was.level.as_str(),
-            },
-        )),
-        Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, "due_at")),
-        _ => Err(Problem::internal()),
-    }
+    let was = call.app.ask(Op::cancel(target)).await?;
+    let was = was.map_err(|refusal| Problem::from_change(refusal, "due_at"))?;
+    let answer = CancelledAnswer {
+        result: CancelledWord::Cancelled,
+        id: IdText(was.id),
+        queue: was.queue.as_str(),
+        key: was.key.as_ref().map(|key| key.as_str()),
+        durability: was.level.as_str(),
+    };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// A cancelled message.
@@ -141,7 +134,7 @@ pub(crate) struct Postpone<'a> {
 }
 
 async fn postpone(mut call: Call, target: Target) -> Answer {
-    let (op, time) = {
+    let (asked, time) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         let asked: Postpone<'_> = strict::parse(&bytes)?;
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
@@ -154,14 +147,14 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
             lease_ms: asked.lease_ms.map(|n| n.0),
         });
         let if_generation = asked.if_generation.map(Whole::get);
-        (Op::Postpone { target, edit, if_generation }, time.unwrap_or("due_at"))
+        (Op::postpone(target, edit, if_generation), time.unwrap_or("due_at"))
     };
-    changed(call.app.ask(op).await?, time)
+    changed(call.app.ask(asked).await?, time)
 }
 
 async fn fire(mut call: Call, target: Target) -> Answer {
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    changed(call.app.ask(Op::Fire { target }).await?, "due_at")
+    changed(call.app.ask(Op::fire(target)).await?, "due_at")
 }
 
 /// Nothing: the body may be left out.
@@ -179,10 +172,7 @@ fn shown(room: Room, view: &View) -> Response {
     held(StatusCode::OK, room, json)
 }
 
-fn changed(done: Reply, time: &'static str) -> Answer {
-    match done {
-        Reply::Change(Ok(now)) => Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now))),
-        Reply::Change(Err(refusal)) => Err(Problem::from_change(refusal, time)),
-        _ => Err(Problem::internal()),
-    }
+fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {
+    let now = done.map_err(|refusal| Problem::from_change(refusal, time))?;
+    Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now)))
 }

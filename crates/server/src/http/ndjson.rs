@@ -15,9 +15,9 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use duewheel::core::engine::{Op, Reply};
+use duewheel::core::engine::{Enqueue, Op};
 use duewheel::core::{Key, QueueName};
-use duewheel::{Answers, CallError, Outcome, Patience, Pending};
+use duewheel::{Answers, CallError, Client, Outcome, Patience, Pending};
 use hyper::body::Frame;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -206,18 +206,14 @@ impl Slice {
         for outcome in self.outcomes {
             match outcome {
                 Outcomes::Refused(problem) => refused(&mut out, &problem),
-                Outcomes::Submitted { key, time } => match answers.next() {
-                    Some(Ok(Reply::Enqueue(Ok(done)))) => {
+                Outcomes::Submitted { key, time } => match Client::answer_to::<Enqueue>(answers.next()) {
+                    Ok(Ok(done)) => {
                         let message = EnqueuedAnswer::of(&done, queue, key.as_ref());
                         let status = enqueued::status(&done).as_u16();
                         json::write(&mut out, &LineAnswer::Accepted(AcceptedLine { message, status }));
                     }
-                    Some(Ok(Reply::Enqueue(Err(refusal)))) => {
-                        refused(&mut out, &Problem::from_enqueue(refusal, time));
-                    }
-                    Some(Ok(_)) => refused(&mut out, &Problem::internal()),
-                    Some(Err(error)) => refused(&mut out, &failed(error)),
-                    None => refused(&mut out, &failed(CallError::Lost("no answer came"))),
+                    Ok(Err(refusal)) => refused(&mut out, &Problem::from_enqueue(refusal, time)),
+                    Err(error) => refused(&mut out, &failed(error)),
                 },
             }
             out.push(b'\n');
@@ -360,9 +356,11 @@ mod tests {
             level: duewheel::core::store::Level::Buffered,
         };
         let answers = vec![
-            Ok(Reply::Enqueue(Ok(done))),
+            Ok(duewheel::core::engine::Reply::Enqueue(Ok(done))),
             Err(CallError::Lost("gone")),
-            Ok(Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::TooFar(5)))),
+            Ok(duewheel::core::engine::Reply::Enqueue(Err(duewheel::core::engine::EnqueueRefusal::TooFar(
+                5,
+            )))),
         ];
         let out = slice.write(answers, &queue);
         let results: Vec<serde_json::Value> =

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use duewheel::core::MessageId;
-use duewheel::core::engine::{Attended, Counts, Op, QueueView, Reply};
+use duewheel::core::engine::{Attended, Counts, Op, QueueView};
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::{Lasting, QueueSettings, ReadyOrder};
@@ -29,10 +29,7 @@ use crate::span::Span;
 
 pub(crate) async fn show(call: Call) -> Answer {
     let queue = call.queue()?;
-    let view = match call.app.ask(Op::Queue { queue: queue.clone() }).await? {
-        Reply::Queues(mut found) => found.pop(),
-        _ => return Err(Problem::internal()),
-    };
+    let view = call.app.ask(Op::queue(queue.clone())).await?;
     // Queues need no creation, so one that nobody uses is no error: it is empty.
     let view = view.unwrap_or_else(|| QueueView {
         name: queue,
@@ -73,6 +70,16 @@ pub(crate) struct ConfigRequest {
     order: Option<OrderWord>,
 }
 
+/// A queue with its new settings.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Configured")]
+pub(crate) struct ConfiguredAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) queue: QueueAnswer<'a>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: ConfigRequest = strict::parse(&call.json_bytes(call.app.policy.max_batch_bytes).await?)?;
@@ -89,15 +96,10 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         }),
         lasting: Lasting::Always,
     };
-    match call.app.ask(Op::Configure { queue, settings }).await? {
-        Reply::Queues(views) => match views.first() {
-            Some(view) => Ok(reply(StatusCode::OK, &QueueAnswer::of(view, call.app.client.now().wall))),
-            // Settings that set nothing leave nothing behind.
-            None => Box::pin(show(call)).await,
-        },
-        Reply::Configure(refusal) => Err(Problem::from_settings(refusal)),
-        _ => Err(Problem::internal()),
-    }
+    let done = call.app.ask(Op::configure(queue, settings)).await?.map_err(Problem::from_settings)?;
+    let now = call.app.client.now().wall;
+    let answer = ConfiguredAnswer { queue: QueueAnswer::of(&done, now), durability: done.level.as_str() };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// How long to pause; until resumed without either.
@@ -121,6 +123,8 @@ pub(crate) struct PausedAnswer<'a> {
     pub(super) paused: bool,
     /// How long it is paused; `null` until resumed.
     pub(super) for_ms: Option<u64>,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
 }
 
 /// A queue that runs.
@@ -130,6 +134,8 @@ pub(crate) struct ResumedAnswer<'a> {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: &'a str,
     pub(super) paused: bool,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
 }
 
 /// How many messages were removed.
@@ -158,29 +164,24 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
             PauseFor { for_ms: None, r#for: None } => None,
         }
     };
-    if let Reply::Configure(refusal) = call.app.ask(Op::Pause { queue: queue.clone(), for_ms }).await? {
-        return Err(Problem::from_settings(refusal));
-    }
-    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms }))
+    let done = call.app.ask(Op::pause(queue.clone(), for_ms)).await?.map_err(Problem::from_settings)?;
+    let durability = done.level.as_str();
+    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms, durability }))
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    call.app.ask(Op::Resume { queue: queue.clone() }).await?;
-    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false }))
+    let durability = call.app.ask(Op::resume(queue.clone())).await?.level.as_str();
+    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false, durability }))
 }
 
 pub(crate) async fn purge(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    match call.app.ask(Op::Purge { queue }).await? {
-        Reply::Count(done) => {
-            let answer = PurgedAnswer { purged: done.what, durability: done.level.as_str() };
-            Ok(reply(StatusCode::OK, &answer))
-        }
-        _ => Err(Problem::internal()),
-    }
+    let done = call.app.ask(Op::purge(queue)).await?;
+    let answer = PurgedAnswer { purged: done.what, durability: done.level.as_str() };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// Which dead messages are made ready: those with these ids, at most so many, or all without either.
@@ -250,7 +251,7 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
     };
     check_batch(ids.len(), &call.app.policy)?;
     let ids: Vec<_> = ids.into_iter().map(|id| id.0).collect();
-    let results = of_queue(&call.app, &queue, &ids, |id| Op::Redrive { id }).await?;
+    let results = of_queue(&call.app, &queue, &ids, Op::redrive).await?;
     let results: Vec<_> = results.into_iter().map(level_of).collect();
     let redriven = results.iter().filter(|result| result.is_ok()).count() as u64;
     let results = ids.iter().zip(&results).map(|(id, result)| match result {
@@ -266,9 +267,7 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
     let (mut redriven, mut level) = (0, None::<Level>);
     loop {
         let left = max.saturating_sub(usize::try_from(redriven).unwrap_or(usize::MAX));
-        let Reply::Count(done) = app.ask(Op::RedriveMany { queue: queue.clone(), max: left }).await? else {
-            return Err(Problem::internal());
-        };
+        let done = app.ask(Op::redrive_many(queue.clone(), left)).await?;
         redriven += done.what;
         level = Some(level.map_or(done.level, |level| level.and(done.level)));
         if done.what == 0 || redriven >= max as u64 {

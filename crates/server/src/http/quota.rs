@@ -1,19 +1,18 @@
 //! `GET /v1/quotas`: limits and use of tenants.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Op, QuotaUse, Reply, Resource};
+use duewheel::core::engine::{Op, QuotaUse, Resource};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
 use super::{Answer, reply};
-use crate::error::Problem;
 use crate::json::Elements;
 
 /// Returns the quotas. A token that is limited to queues sees the quotas of these queues alone, and none that it shares
 /// with others.
 pub(crate) async fn quotas(call: Call) -> Answer {
-    let Reply::Quotas(mut uses) = call.app.ask(Op::Quotas).await? else { return Err(Problem::internal()) };
+    let mut uses = call.app.ask(Op::quotas()).await?;
     if let Some(prefixes) = call.caller.limits() {
         uses.retain(|one| prefixes.iter().any(|prefix| one.quota.prefix.starts_with(prefix.as_str())));
     }

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Applied, Attempt, Op, Reply, Settled};
+use duewheel::CallError;
+use duewheel::core::engine::{Applied, Attempt, Op, SettleRefusal, Settled, Typed};
 use duewheel::core::{LeaseToken, MessageId, QueueName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,13 +28,17 @@ pub(crate) struct Ack<'a> {
     lease_token: Text<'a>,
 }
 
+/// What a settlement is answered with.
+type Settlement = Result<Applied<Settled>, SettleRefusal>;
+
 pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
     let token = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token, || "lease_token".into())?
     };
-    settled(acks(&call.app, &call.caller, &[(id, token)]).await?.pop().unwrap_or(Err(Problem::internal()))?)
+    let done = acks(&call.app, &call.caller, &[(id, token)]).await?.pop();
+    settled(done.unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))?)
 }
 
 /// Acks those whose messages are within the caller's reach, or were when they were acked before.
@@ -41,10 +46,10 @@ async fn acks(
     app: &App,
     caller: &Caller,
     leases: &[(MessageId, LeaseToken)],
-) -> Result<Vec<Result<Reply, Problem>>, Problem> {
-    let op = |&(id, token): &(MessageId, LeaseToken)| Op::Ack { id, proof: token.into() };
+) -> Result<Vec<Result<Settlement, Problem>>, Problem> {
+    let ask = |&(id, token): &(MessageId, LeaseToken)| Op::ack(id, token);
     if caller.limits().is_none() {
-        return app.ask_many(leases.iter().map(op).collect()).await;
+        return app.ask_many(leases.iter().map(ask).collect()).await;
     }
     let ids: Vec<MessageId> = leases.iter().map(|(id, _)| *id).collect();
     let reaches = |queue: &QueueName| caller.reaches(queue);
@@ -57,18 +62,16 @@ async fn acks(
     // What is no more stays no more: to ack it changes nothing, and tells whether it was acked, and in which queue.
     let is_asked = |found: &Result<Found, Problem>| matches!(found, Ok(Found::Within | Found::Nothing));
     let asked = leases.iter().zip(&found).filter(|(_, found)| is_asked(found));
-    let mut done = app.ask_many(asked.map(|(lease, _)| op(lease)).collect()).await?.into_iter();
+    let mut done = app.ask_many(asked.map(|(lease, _)| ask(lease)).collect()).await?.into_iter();
     let result = |found| {
         let found = found?;
         if found == Found::Beyond {
             return Err(Problem::message_not_found());
         }
-        let reply = done.next().unwrap_or(Err(Problem::internal()))?;
-        match (&reply, found) {
-            (Reply::Settle(Ok(Applied { what: Settled::Already { queue }, .. })), _) if reaches(queue) => {
-                Ok(reply)
-            }
-            (_, Found::Within) => Ok(reply),
+        let done = done.next().unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))?;
+        match (&done, found) {
+            (Ok(Applied { what: Settled::Already { queue }, .. }), _) if reaches(queue) => Ok(done),
+            (_, Found::Within) => Ok(done),
             (_, Found::Nothing | Found::Beyond) => Err(Problem::message_not_found()),
         }
     };
@@ -103,16 +106,16 @@ pub(crate) struct Nack<'a> {
 }
 
 impl Nack<'_> {
-    fn into_op(self, id: MessageId, longest_ms: u64) -> Result<Op, Problem> {
-        let proof = token(&self.lease_token, || "lease_token".into())?.into();
-        let note = self.reason.map(|text| text.0.into()).unwrap_or_default();
+    fn into_ask(self, id: MessageId, longest_ms: u64) -> Result<Typed<Settlement>, Problem> {
+        let proof = token(&self.lease_token, || "lease_token".into())?;
+        let note = self.reason.map(|text| text.0).unwrap_or_default();
         let attempt = match self.attempt {
             None | Some(true) => Attempt::Failed,
             Some(false) => Attempt::NotYet,
         };
         if self.dead != Some(true) {
             let delay_ms = self.delay_ms.map(|n| at_most("delay_ms", n.0, longest_ms)).transpose()?;
-            return Ok(Op::Nack { id, proof, attempt, delay_ms, priority: None, note });
+            return Ok(Op::nack(id, proof, attempt, delay_ms, &note));
         }
         if self.delay_ms.is_some() {
             return Err(Problem::field(
@@ -126,17 +129,17 @@ impl Nack<'_> {
                 "false does not go with dead: a dead message is not tried again",
             ));
         }
-        Ok(Op::Bury { id, proof, priority: None, note })
+        Ok(Op::bury(id, proof, &note))
     }
 }
 
 pub(crate) async fn nack(mut call: Call) -> Answer {
     let id = call.id()?;
-    let op = {
+    let asked = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        strict::parse::<Nack<'_>>(&bytes)?.into_op(id, call.app.policy.max_delay_ms)?
+        strict::parse::<Nack<'_>>(&bytes)?.into_ask(id, call.app.policy.max_delay_ms)?
     };
-    settled(call.app.ask(op).await?)
+    settled(call.app.ask(asked).await?)
 }
 
 /// The lease whose deadline is pushed.
@@ -153,24 +156,19 @@ pub(crate) struct Extend<'a> {
 
 pub(crate) async fn extend(mut call: Call) -> Answer {
     let id = call.id()?;
-    let op = {
+    let asked = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let asked: Extend<'_> = strict::parse(&bytes)?;
         let token = token(&asked.lease_token, || "lease_token".into())?;
-        Op::Extend { id, proof: token.into(), lease_ms: asked.lease_ms.map(|n| n.0) }
+        Op::extend(id, token, asked.lease_ms.map(|n| n.0))
     };
-    match call.app.ask(op).await? {
-        Reply::Extend(Ok(done)) => Ok(reply(
-            StatusCode::OK,
-            &ExtendedAnswer {
-                result: ExtendedWord::Extended,
-                lease_until: InstantText(done.what),
-                durability: done.level.as_str(),
-            },
-        )),
-        Reply::Extend(Err(refusal)) => Err(Problem::from_settle(refusal)),
-        _ => Err(Problem::internal()),
-    }
+    let done = call.app.ask(asked).await?.map_err(Problem::from_settle)?;
+    let answer = ExtendedAnswer {
+        result: ExtendedWord::Extended,
+        lease_until: InstantText(done.what),
+        durability: done.level.as_str(),
+    };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// A lease that was extended.
@@ -223,16 +221,11 @@ pub(crate) async fn ack_many(mut call: Call) -> Answer {
         items.iter().filter_map(|(id, token)| Some((*id, *token.as_ref().ok()?))).collect();
     let mut done = acks(&call.app, &call.caller, &leases).await?.into_iter();
     let results = items.into_iter().map(|(id, token)| match token {
-        Ok(_) => (id, done.next().unwrap_or(Err(Problem::internal()))),
+        Ok(_) => (id, done.next().unwrap_or_else(|| Err(CallError::NO_ANSWER.into()))),
         Err(problem) => (id, Err(problem)),
     });
     let results: Vec<_> = results
-        .map(|(id, result)| match result {
-            Ok(Reply::Settle(Ok(settled))) => (id, Ok(settled)),
-            Ok(Reply::Settle(Err(refusal))) => (id, Err(Problem::from_settle(refusal))),
-            Ok(_) => (id, Err(Problem::internal())),
-            Err(problem) => (id, Err(problem)),
-        })
+        .map(|(id, result)| (id, result.and_then(|settled| settled.map_err(Problem::from_settle))))
         .collect();
     let results = results.iter().map(|(id, result)| match result {
         Ok(settled) => AckResult::Done(AckedItem { id: IdText(*id), settled: SettledAnswer::of(settled) }),
@@ -281,12 +274,8 @@ fn token(text: &Text<'_>, field: impl Fn() -> Cow<'static, str>) -> Result<Lease
     text.0.parse().map_err(|what| Problem::field(field(), what))
 }
 
-fn settled(done: Reply) -> Answer {
-    match done {
-        Reply::Settle(Ok(settled)) => Ok(reply(StatusCode::OK, &SettledAnswer::of(&settled))),
-        Reply::Settle(Err(refusal)) => Err(Problem::from_settle(refusal)),
-        _ => Err(Problem::internal()),
-    }
+fn settled(done: Settlement) -> Answer {
+    Ok(reply(StatusCode::OK, &SettledAnswer::of(&done.map_err(Problem::from_settle)?)))
 }
 
 /// What became of a message whose lease was settled.

@@ -4,6 +4,7 @@
 //! connections. Each answer ends its connection: the next request comes on one that the server itself accepts. The
 //! socket is handed on as it is, so no connection is refused in between.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,9 +94,6 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) -> TcpListener {
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    // Who has connected is answered, whatever opens meanwhile: each of these connections ends soon by itself.
-    let (stays, ends) = watch::channel(false);
-    let stays = Arc::new(stays);
     loop {
         let accepted = async {
             // The semaphore is never closed.
@@ -108,10 +106,9 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
-                let serving = serve(stream, tls.clone(), router.clone(), ends.clone());
-                let stays = Arc::clone(&stays);
+                let serving = serve(stream, tls.clone(), router.clone());
                 tokio::spawn(async move {
-                    let (_place, _stays) = (place, stays);
+                    let _place = place;
                     serving.await;
                 });
             }
@@ -123,12 +120,13 @@ async fn accept(
     }
 }
 
-async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router, stopped: watch::Receiver<bool>) {
+/// Clients that have connected are answered, whatever opens meanwhile: each of these connections ends soon by itself.
+async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     match tls {
-        None => talk(stream, router, HEADER_TIMEOUT, stopped).await,
+        None => talk(stream, router, HEADER_TIMEOUT, pending()).await,
         Some(tls) => {
-            if let Some(stream) = shake_hands(stream, &tls, HEADER_TIMEOUT, stopped.clone()).await {
-                talk(stream, router, HEADER_TIMEOUT, stopped).await;
+            if let Some(stream) = shake_hands(stream, &tls, HEADER_TIMEOUT, pending()).await {
+                talk(stream, router, HEADER_TIMEOUT, pending()).await;
             }
         }
     }

@@ -1,34 +1,29 @@
 //! `GET /v1/wheel`: the ring in memory.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Op, Reply};
+use duewheel::core::engine::Op;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
 use super::{Answer, reply};
-use crate::error::Problem;
 use crate::json::Elements;
 
 pub(crate) async fn wheel(call: Call) -> Answer {
-    match call.app.ask(Op::Wheel).await? {
-        Reply::Wheel(wheel) => {
-            let [at, after] = wheel.pointers.map(|pointer| pointer as u64);
-            let [slots_at, slots_after] = &wheel.occupied;
-            let answer = WheelAnswer {
-                slots: wheel.slots as u64,
-                tick_ms: wheel.tick_ms,
-                messages: wheel.messages,
-                pointer: PointersAnswer { at, after },
-                occupied: OccupiedAnswer {
-                    at: Elements::new(slots_at, SlotAnswer::of),
-                    after: Elements::new(slots_after, SlotAnswer::of),
-                },
-            };
-            Ok(reply(StatusCode::OK, &answer))
-        }
-        _ => Err(Problem::internal()),
-    }
+    let wheel = call.app.ask(Op::wheel()).await?;
+    let [at, after] = wheel.pointers.map(|pointer| pointer as u64);
+    let [slots_at, slots_after] = &wheel.occupied;
+    let answer = WheelAnswer {
+        slots: wheel.slots as u64,
+        tick_ms: wheel.tick_ms,
+        messages: wheel.messages,
+        pointer: PointersAnswer { at, after },
+        occupied: OccupiedAnswer {
+            at: Elements::new(slots_at, SlotAnswer::of),
+            after: Elements::new(slots_after, SlotAnswer::of),
+        },
+    };
+    Ok(reply(StatusCode::OK, &answer))
 }
 
 /// The rings in memory: one for messages due at an instant (`at`), one for messages due after a delay (`after`).

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use duewheel::core::id::ShardId;
 use duewheel::store_log::disk::{Access, Disk, DiskFile, Held, Hold, RealDisk};
-use duewheel::{Clock, Duewheel, Policy, Reading, SystemClock, VirtualClock};
+use duewheel::testing::MemoryCoordinator;
+use duewheel::{Clock, Duewheel, NodeOptions, Policy, Reading, SystemClock, VirtualClock};
 use duewheel_server::http::Limits;
 use serde_json::Value;
 
@@ -74,6 +76,49 @@ async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
         "{said}"
     );
     assert_eq!(stuck.status, 201, "{stuck:?}");
+    until(&server, 200, "ok").await;
+}
+
+/// Story: one shard whose store hung took its whole node out of service, and no answer said which shard it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_shard_whose_store_hangs_is_named_and_its_node_stays_ready() {
+    let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
+    let clock = Hurried::default();
+    let options = NodeOptions::new("a").shards_if_new(4);
+    let open = Duewheel::builder().cluster(Arc::new(coordinator.for_a_node()), options).clock(clock.clone());
+    let wheel = open.open().await.expect("wheel");
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    until(&server, 200, "ok").await;
+    coordinator.hold_append(ShardId(2));
+    let request = r#"{"body": "a", "delay": "1h"}"#;
+    // Messages without a key go to the shards in turn, so one of these is stuck.
+    let [a, b, c, d] = [(); 4].map(|()| server.call("POST", "/v1/queues/q/messages", request));
+    let (a, b, c, d, said) = tokio::join!(a, b, c, d, async {
+        let begun = Instant::now();
+        while !coordinator.hangs() {
+            assert!(begun.elapsed() < PATIENCE, "never in the store");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        clock.pass(Duration::from_secs(600));
+        // The others are late until their next round.
+        let said = loop {
+            let said = until(&server, 503, "store_hangs").await;
+            if said["trouble"]
+                .as_str()
+                .is_some_and(|why| why.starts_with("shard 2: the store has not returned"))
+            {
+                break said;
+            }
+            assert!(begun.elapsed() < PATIENCE, "never named alone: {said}");
+        };
+        for path in ["/livez", "/readyz"] {
+            assert_eq!(server.call("GET", path, "").await.status, 200, "{path}");
+        }
+        coordinator.let_append();
+        said
+    });
+    assert!(said["trouble"].as_str().is_some_and(|why| why.ends_with("are served: 3")), "{said}");
+    assert_eq!([a, b, c, d].map(|answer| answer.status), [201; 4]);
     until(&server, 200, "ok").await;
 }
 

@@ -134,6 +134,65 @@ fn a_start_that_waits_for_redis_lives_is_not_ready_and_says_what_it_waits_for() 
     assert_eq!(crate::process::wait(&mut child).code(), Some(0));
 }
 
+/// A process that is killed when it is dropped.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Story: a worker ended with an error when its server was restarted and had to wait for its store: it tried again while
+/// nothing listened, and took the 503 of a server that starts for a final answer.
+#[test]
+fn a_worker_goes_on_when_its_server_has_been_restarted_and_waited_for_its_store() {
+    let dir = TempDir::new().expect("dir");
+    let mut redis = Redis::start(Settings::default()).expect("a redis-server");
+    let address = format!("127.0.0.1:{}", free_port().expect("a port"));
+    let start = |store: &str| {
+        let mut command = serve();
+        command.args(["--http", &address, "--beanstalk", "off", "--store", store, "--shard-lease", "1s"]);
+        command.args(["--redis-start-timeout", "1h"]).stdout(Stdio::null()).stderr(Stdio::null());
+        Killed(command.spawn().expect("spawn"))
+    };
+    let put = || {
+        let asked = || ask(&address, "POST", "/v1/queues/q/messages", NOW);
+        until("a message is accepted", || asked().is_some_and(|(status, _, _)| status == 201));
+    };
+    let server = start(&redis.url(0));
+    put();
+    let (log_path, done) = (dir.path().join("log"), dir.path().join("done"));
+    let url = format!("http://{address}");
+    let script = format!("echo one >> {}", done.display());
+    let mut worker = Command::new(env!("CARGO_BIN_EXE_duewheel"));
+    worker.args(["work", "q", "--count", "2", "--server", &url, "--", "sh", "-c", &script]);
+    worker.stderr(std::fs::File::create(&log_path).expect("log"));
+    let mut worker = Killed(worker.spawn().expect("spawn"));
+    let handled = || std::fs::read_to_string(&done).map_or(0, |text| text.lines().count());
+    until("the first message is handled", || handled() == 1);
+    // Only then is the worker idle for certain, and no ack of its is lost.
+    until("it is acked", || {
+        let counts = ask(&address, "GET", "/v1/queues/q", "").map(|(_, _, said)| said["counts"].clone());
+        counts.is_some_and(|counts| counts["leased"] == 0 && counts["ready"] == 0)
+    });
+    redis.stop().expect("stop");
+    drop(server);
+    let _server = start(&redis.url(0));
+    until("the worker is told that the server starts", || {
+        let told = std::fs::read_to_string(&log_path).expect("log");
+        told.contains("starting: waiting for Redis") && told.contains("trying again")
+            || worker.0.try_wait().expect("wait").is_some()
+    });
+    assert_eq!(worker.0.try_wait().expect("wait"), None, "{:?}", std::fs::read_to_string(&log_path));
+    redis.restart().expect("restart");
+    put();
+    assert_eq!(crate::process::wait(&mut worker.0).code(), Some(0));
+    assert_eq!(handled(), 2);
+}
+
 #[test]
 fn a_start_waits_for_redis_as_long_as_it_is_told_and_no_longer() {
     let mut command = serve();

@@ -76,7 +76,9 @@ async fn put_replaces_all_settings() {
     let set = server.ok("PUT", "/v1/queues/q/config", r#"{"lease_ms": 7}"#).await;
     assert_eq!((&set["config"]["lease_ms"], &set["config"]["order"]), (&json!(7), &Value::Null));
     let set = server.ok("PUT", "/v1/queues/empty/config", "{}").await;
-    assert_eq!(set["config"]["lease_ms"], Value::Null);
+    assert_eq!((&set["config"]["lease_ms"], &set["durability"]), (&Value::Null, &json!("memory")));
+    let shown = server.ok("GET", "/v1/queues/empty", "").await;
+    assert_eq!(shown.get("durability"), None, "what is only read has reached nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,9 +89,14 @@ async fn pause_resume_purge_redrive() {
     assert!(server.reserve("q", "{}").await.is_empty());
     let q = server.ok("GET", "/v1/queues/q", "").await;
     assert_eq!((&q["paused"], &q["counts"]["ready"]), (&json!(true), &json!(1)), "it still becomes ready");
-    server.ok("POST", "/v1/queues/q/resume", "{}").await;
-    let paused = server.ok("POST", "/v1/queues/q/pause", r#"{"for": "2s"}"#).await;
-    assert_eq!(paused["for_ms"], 2_000);
+    assert_eq!(
+        server.ok("POST", "/v1/queues/q/resume", "{}").await,
+        json!({"queue": "q", "paused": false, "durability": "memory"})
+    );
+    assert_eq!(
+        server.ok("POST", "/v1/queues/q/pause", r#"{"for": "2s"}"#).await,
+        json!({"queue": "q", "paused": true, "for_ms": 2_000, "durability": "memory"})
+    );
     server.advance(1_999);
     assert!(server.reserve("q", "{}").await.is_empty());
     server.advance(1);

@@ -8,7 +8,9 @@ use duewheel_core::engine::Reply;
 pub(super) fn is_of_one_group(reply: &Reply, recorded: bool) -> bool {
     match reply {
         Reply::Enqueue(Ok(_)) | Reply::Settle(Ok(_)) => recorded,
-        Reply::Count(_) | Reply::Done | Reply::Queues(_) | Reply::Configure(_) => false,
+        Reply::Count(_) | Reply::Done | Reply::Queues(_) | Reply::Configure(_) | Reply::Configured(_) => {
+            false
+        }
         Reply::Enqueue(Err(_))
         | Reply::Reserve(_)
         | Reply::ReserveOne(_)

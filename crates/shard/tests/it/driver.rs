@@ -7,7 +7,7 @@ use duewheel_core::MessageId;
 use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::{Key, QueueName};
-use duewheel_core::policy::Policy;
+use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::store::{
     ErrorKind, Found, Level, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Room, Store, StoreError,
 };
@@ -563,7 +563,7 @@ fn a_question_that_waits_for_a_page_is_waited_for() {
 fn an_answer_says_the_level_that_was_reached() {
     let levels = |answers: Answers| -> Vec<Level> {
         let level = |answer: Result<Reply, CallError>| match answer {
-            Ok(Reply::Enqueue(Ok(done))) => done.level,
+            Ok(reply) => reply.level().unwrap_or_else(|| panic!("{reply:?}")),
             other => panic!("{other:?}"),
         };
         answers.into_iter().map(level).collect()
@@ -573,6 +573,10 @@ fn an_answer_says_the_level_that_was_reached() {
         rig.disk.claim(level);
         let mut answers = rig.submit(vec![put(1), put(2)]);
         assert_eq!(levels(answers.try_recv().unwrap()), [level; 2]);
+        let pause = Op::Pause { queue: queue(), for_ms: None };
+        let configure = Op::Configure { queue: queue(), settings: QueueSettings::default() };
+        let mut answers = rig.submit(vec![configure, pause, Op::Resume { queue: queue() }]);
+        assert_eq!(levels(answers.try_recv().unwrap()), [level; 3], "settings of a queue");
         assert_eq!(rig.driver.reached(), level);
     }
     // So far away that the next driver does not load it.

@@ -107,7 +107,7 @@ impl Sim {
             }
             Configured::Asked(pending) => {
                 if let Poll::Ready(answers) = std::pin::Pin::new(pending).poll(&mut context) {
-                    let done = answers.iter().all(|answer| matches!(answer, Ok(Reply::Queues(_))));
+                    let done = answers.iter().all(|answer| matches!(answer, Ok(Reply::Configured(_))));
                     self.manager.configured = if done { Configured::Yes } else { Configured::No };
                 }
             }

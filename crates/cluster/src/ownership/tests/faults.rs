@@ -1,11 +1,68 @@
 //! Nodes that die, hang, are cut off; a coordinator that is away.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use duewheel_core::engine::Settled;
 use duewheel_core::store::{Candidate, Node};
+use duewheel_shard::clock::{Clock, Reading};
 use duewheel_shard::error::Outcome;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+
+/// The machine's clock, on which the time by which hanging threads are found out can be made to pass.
+#[derive(Clone, Debug, Default)]
+struct HurriedClock(Arc<AtomicU64>);
+
+impl Clock for HurriedClock {
+    fn read(&self) -> Reading {
+        SystemClock.read()
+    }
+
+    fn running(&self) -> Duration {
+        SystemClock.running() + Duration::from_secs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Story: a store that hung for one shard of a node made the whole node `store_hangs`, without the name of the shard, and
+/// took it out of service with all its other shards. Where several nodes have a shard at one master of Redis, that was all
+/// of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_hangs_for_one_shard_is_reported_by_its_owner_with_the_name_of_the_shard() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let clock = HurriedClock::default();
+    let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
+    let start = |name: &'static str| {
+        let (way, clock) = (Arc::new(coordinator.for_a_node()), Arc::new(clock.clone()));
+        Fleet::start(way, options(name), policy.clone(), clock)
+    };
+    let (a, b) = (start("a").await.unwrap(), start("b").await.unwrap());
+    settled(&[&a, &b]).await;
+    let shards = a.fleet.here();
+    coordinator.hold_append(shards[1]);
+    let (core, hung) = (a.fleet.clone(), shards[1]);
+    let stuck =
+        tokio::spawn(async move { core.submit(hung, vec![enqueue_op("stuck")], Patience::None).await });
+    until("the shard is in its store", || coordinator.hangs()).await;
+    clock.0.store(600, Ordering::SeqCst);
+    // The others are late until their next round.
+    let named = format!("shard {hung}: the store has not returned from a call for ");
+    let hanging = |node: &Started| node.shared.health().hanging;
+    until("the shard is named, alone", || hanging(&a).is_some_and(|why| why.starts_with(&named))).await;
+    assert!(hanging(&a).unwrap().ends_with(&format!("that are served: {}", shards.len() - 1)));
+    until("the node comes round", || a.shared.health().tick_age_ms < 5_000).await;
+    until("the other node is well", || hanging(&b).is_none() && b.shared.health().tick_age_ms < 5_000).await;
+    for (n, shard) in (0..8).map(ShardId).filter(|shard| *shard != hung).enumerate() {
+        for (node, name) in [(&a, "a"), (&b, "b")] {
+            enqueue(node, shard, &format!("{name} {n}")).await.unwrap();
+        }
+    }
+    assert!(hanging(&b).is_none());
+    coordinator.let_append();
+    until("all is well", || hanging(&a).is_none()).await;
+    let answers = stuck.await.unwrap();
+    assert!(matches!(answers.as_slice(), [Ok(Reply::Enqueue(Ok(_)))]), "{answers:?}");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_shards_of_a_killed_node_serve_again_with_all_that_was_accepted() {

@@ -130,6 +130,9 @@ impl Side {
                 totals.paused = 0; // each shard counts the pauses of queues that it knows
                 format!("{counted:?} {totals:?} {} {}", stats.lease_expired, stats.lease_lost)
             }
+            Reply::Configured(applied) => {
+                format!("{:?} {:?}", applied.what.as_deref().map(queue_view), applied.level)
+            }
             Reply::Page(_) => "listed elsewhere".into(),
             other @ (Reply::Configure(_)
             | Reply::Count(_)

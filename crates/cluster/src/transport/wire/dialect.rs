@@ -25,7 +25,7 @@ pub(crate) struct Dialect {
 /// Which answers say the level that a change has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LevelsOnWire {
-    /// That to an enqueue.
+    /// That to an enqueue. A change of a queue's settings has no answer of its own: see [`super::version_3`].
     OfEnqueues,
     /// Those to all changes; but that of an enqueue, the level is beside the answer.
     Beside,

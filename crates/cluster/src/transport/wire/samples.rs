@@ -359,7 +359,7 @@ fn totals() -> impl Strategy<Value = Totals> {
     })
 }
 
-fn queue_view() -> impl Strategy<Value = QueueView> {
+pub(super) fn queue_view() -> impl Strategy<Value = QueueView> {
     let pause = prop_oneof![
         Just(Pause::Running),
         Just(Pause::Paused),
@@ -568,8 +568,9 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         of(wall()).prop_map(Reply::NextDue),
         vec(quota_use(), 0..3).prop_map(Reply::Quotas),
         Just(Reply::Done),
+        applied(of(queue_view().prop_map(Box::new))).prop_map(Reply::Configured),
     ];
-    prop_oneof![6 => hand, 12 => look]
+    prop_oneof![6 => hand, 13 => look]
 }
 
 /// Any error of a call.
@@ -625,5 +626,6 @@ pub(super) fn kind_of_reply(reply: &Reply) -> u32 {
         Reply::NextDue(_) => 15,
         Reply::Done => 16,
         Reply::Quotas(_) => 17,
+        Reply::Configured(_) => 18,
     }
 }

@@ -12,7 +12,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::dialect::{DIALECTS, NEXT};
-use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
+use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, queue_view, reply};
+use super::version_3::EarlierAnswers;
 use super::*;
 
 const LIMITS: Limits = Limits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
@@ -117,7 +118,7 @@ fn the_samples_are_of_every_kind() {
         ops.insert(kind_of_op(&op().new_tree(&mut runner).unwrap().current()));
         replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
     }
-    assert_eq!((ops.len(), replies.len()), (35, 18));
+    assert_eq!((ops.len(), replies.len()), (35, 19));
 }
 
 /// A new operation is behind all others, counted in its version, and among the samples.
@@ -246,6 +247,48 @@ fn an_answer_of_version_3_says_the_level_of_enqueues_only() {
     assert_eq!(long - short, 2, "one byte for each that says none itself");
 }
 
+/// A node of version 3 answers a configure with [`Reply::Queues`], a pause and a resume with [`Reply::Done`].
+#[test]
+fn a_change_of_settings_is_answered_as_version_3_has_it_and_restored() {
+    let queue = || QueueName::new("q").unwrap();
+    let view = Box::new(queue_view().new_tree(&mut TestRunner::deterministic()).unwrap().current());
+    let ops = [
+        Op::Queue { queue: queue() },
+        Op::Configure { queue: queue(), settings: Default::default() },
+        Op::Pause { queue: queue(), for_ms: None },
+        Op::Pause { queue: queue(), for_ms: None },
+        Op::Resume { queue: queue() },
+        Op::SessionClosed { session: duewheel_core::id::SessionId(1) },
+    ];
+    let refused = Reply::Configure(duewheel_core::engine::SettingsRefusal::Overloaded);
+    let of = |level| {
+        let applied = |what| Ok(Reply::Configured(duewheel_core::engine::Applied { what, level }));
+        let looked = Ok(Reply::Queues(vec![(*view).clone()]));
+        vec![
+            looked,
+            applied(Some(view.clone())),
+            applied(None),
+            Ok(refused.clone()),
+            applied(None),
+            Ok(Reply::Done),
+        ]
+    };
+    let came = |dialect: &Dialect| {
+        let frame = answers(7, &of(Level::Fsync), LIMITS, dialect).unwrap();
+        let Ok(Frame::Answers { answers, .. }) = read(&frame[LENGTH..], LIMITS, dialect) else { panic!() };
+        answers
+    };
+    let text = |answers: &Answers| format!("{answers:?}");
+    let mut before = came(BEFORE);
+    let kinds: Vec<u32> = before.iter().flatten().map(kind_of_reply).collect();
+    assert_eq!(kinds, [8, 8, 16, 9, 16, 16], "no kind that version 3 does not have");
+    EarlierAnswers::to(&ops, BEFORE).restore(&mut before);
+    assert_eq!(text(&before), text(&of(Level::Memory)), "nothing more is known");
+    let mut now = came(NOW);
+    EarlierAnswers::to(&ops, NOW).restore(&mut now);
+    assert_eq!(text(&now), text(&of(Level::Fsync)));
+}
+
 #[test]
 fn what_an_earlier_version_does_not_know_is_not_sent_to_it() {
     let earlier = Dialect { ops: 33, ..*BEFORE };
@@ -330,5 +373,5 @@ fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
             Frame::NotMine { .. } | Frame::Ping | Frame::Pong | Frame::Nudge | Frame::Bye => {}
         }
     }
-    assert_eq!((ops.len(), replies.len()), (35, 18));
+    assert_eq!((ops.len(), replies.len()), (35, 19));
 }

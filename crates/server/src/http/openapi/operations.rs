@@ -22,8 +22,8 @@ use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, Postpone};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
-    ConfigRequest, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId,
-    ResumedAnswer,
+    ConfigRequest, ConfiguredAnswer, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult,
+    RedrivenAnswer, RedrivenId, ResumedAnswer,
 };
 use crate::http::queue_view::{CountsAnswer, QueueAnswer, RatesAnswer, SettingsAnswer, TotalsAnswer};
 use crate::http::quota::{QuotaAnswer, QuotasAnswer, RateAnswer, ResourceAnswer};
@@ -422,7 +422,7 @@ pub(crate) fn configure() -> Operation {
         .takes::<ConfigRequest>(
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
-        .gives(200, "The queue as it is now.", &queue())
+        .gives(200, "The queue as it is now.", &ConfiguredAnswer { queue: queue(), durability: FSYNC })
 }
 
 pub(crate) fn pause() -> Operation {
@@ -431,7 +431,7 @@ pub(crate) fn pause() -> Operation {
         .gives(
             200,
             "The queue is paused.",
-            &PausedAnswer { queue: QUEUE, paused: true, for_ms: Some(600_000) },
+            &PausedAnswer { queue: QUEUE, paused: true, for_ms: Some(600_000), durability: FSYNC },
         )
 }
 
@@ -439,7 +439,7 @@ pub(crate) fn resume() -> Operation {
     Operation::new(Tag::Operate, "resume", "Grant again").may_take::<Nothing>("{}").gives(
         200,
         "The queue is not paused.",
-        &ResumedAnswer { queue: QUEUE, paused: false },
+        &ResumedAnswer { queue: QUEUE, paused: false, durability: FSYNC },
     )
 }
 

@@ -1,0 +1,106 @@
+//! Shards of a node whose drivers do not complete their rounds.
+
+use duewheel_core::id::ShardId;
+use duewheel_shard::health::{Health, ThreadIn};
+
+/// A driver that has completed no round for so long hangs.
+const HANGS_MS: u64 = 10_000;
+
+/// Shards that are named; of others there is a number.
+const MAX_NAMED: usize = 8;
+
+/// Shards that hang, and what has their threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HangingShards {
+    /// A store only if it has the threads of all of them.
+    pub(crate) thread: ThreadIn,
+    /// Shards of the node that do not hang.
+    pub(crate) others: usize,
+    shards: Vec<ShardId>,
+    longest_ms: u64,
+}
+
+impl HangingShards {
+    /// Of all shards that a node serves; `None` if none of them hangs.
+    pub(crate) fn among(shards: impl Iterator<Item = (ShardId, Health)>) -> Option<Self> {
+        let (hanging, others): (Vec<_>, Vec<_>) =
+            shards.partition(|(_, health)| health.tick_age_ms >= HANGS_MS);
+        // One that has just come back from its store is on its way to the next call, or to its next round.
+        let in_store = |health: &Health| health.thread == ThreadIn::Store || health.quiet_ms < HANGS_MS;
+        let all_in_store = hanging.iter().all(|(_, health)| in_store(health));
+        Some(HangingShards {
+            thread: if all_in_store { ThreadIn::Store } else { ThreadIn::Ours },
+            others: others.len(),
+            longest_ms: hanging.iter().map(|(_, health)| health.tick_age_ms).max()?,
+            shards: hanging.into_iter().map(|(shard, _)| shard).collect(),
+        })
+    }
+
+    /// Which shards wait for their store, and for how long, in words; `None` if something else has a thread of theirs.
+    pub(crate) fn waiting_for_store(&self) -> Option<String> {
+        if self.thread != ThreadIn::Store {
+            return None;
+        }
+        let (named, more) = self.shards.split_at(self.shards.len().min(MAX_NAMED));
+        let named: Vec<String> = named.iter().map(ToString::to_string).collect();
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        let (word, up_to) = if self.shards.len() == 1 { ("shard", "") } else { ("shards", "up to ") };
+        let others = match self.others {
+            0 => "this node serves no other shard".to_owned(),
+            others => format!("shards of this node that are served: {others}"),
+        };
+        Some(format!(
+            "{word} {}{more}: the store has not returned from a call for {up_to}{} s; {others}",
+            named.join(", "),
+            self.longest_ms / 1_000
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WELL: u64 = HANGS_MS - 1;
+    const LATE: u64 = 60_000;
+
+    fn among(all: &[(u64, u64, ThreadIn)]) -> Option<HangingShards> {
+        let health =
+            |&(tick_age_ms, quiet_ms, thread)| Health { tick_age_ms, quiet_ms, thread, ..Health::default() };
+        HangingShards::among((0..).map(ShardId).zip(all.iter().map(health)))
+    }
+
+    /// Story: a node whose shards hung in their store was killed for it, and the next one stood before the same store.
+    #[test]
+    fn a_node_is_held_up_by_its_store_only_if_no_shard_hangs_for_another_reason() {
+        let of = |all: &[(u64, u64, ThreadIn)]| among(all).map(|hanging| (hanging.thread, hanging.others));
+        let in_store = (LATE, 0, ThreadIn::Store);
+        let well = (WELL, WELL, ThreadIn::Ours);
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[well, (WELL, 0, ThreadIn::Store)]), None);
+        assert_eq!(of(&[well, in_store, in_store]), Some((ThreadIn::Store, 1)));
+        assert_eq!(
+            of(&[(LATE, 20, ThreadIn::Ours)]),
+            Some((ThreadIn::Store, 0)),
+            "back from it a moment ago"
+        );
+        assert_eq!(of(&[in_store, (LATE, LATE, ThreadIn::Ours)]), Some((ThreadIn::Ours, 0)));
+    }
+
+    #[test]
+    fn shards_that_wait_for_their_store_are_named() {
+        let well = (0, 0, ThreadIn::Ours);
+        let words =
+            |all: &[_]| among(all).and_then(|hanging| hanging.waiting_for_store()).unwrap_or_default();
+        assert_eq!(
+            words(&[well, (12_345, 0, ThreadIn::Store), well]),
+            "shard 1: the store has not returned from a call for 12 s; shards of this node that are served: 2"
+        );
+        assert_eq!(
+            words(&[(LATE, 0, ThreadIn::Store); 11]),
+            "shards 0, 1, 2, 3, 4, 5, 6, 7 and 3 more: the store has not returned from a call for up to 60 s; \
+             this node serves no other shard"
+        );
+        assert_eq!(words(&[(LATE, LATE, ThreadIn::Ours)]), "", "the node itself is stalled");
+    }
+}

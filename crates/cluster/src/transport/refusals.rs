@@ -1,0 +1,216 @@
+//! Connections at the nodes' port that were refused, and how often the log tells of them.
+//!
+//! Whoever reaches the port can be refused as often as he likes, so the log has a line for the first refusal, and then
+//! one a minute at most, which says how many there were. Each reason has a quota of its own, and where a node is named
+//! each node has one for each reason: a flood of one kind hides no refusal of another kind, and no node hides another.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Between two lines of the log about refusals of one kind.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
+
+/// Nodes with a quota of their own for a reason. A name that nobody has proved counts, too: a stranger may take all of
+/// these places, and then shares what is left of its reason with others.
+const MAX_NAMED: usize = 16;
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RefusalReason {
+    /// It did not say in time who it is.
+    Silent,
+    /// It does not speak TLS.
+    WithoutTls,
+    /// It is a node of a version before TLS.
+    EarlierVersion,
+    /// The handshake of TLS failed, on a certificate for example.
+    Handshake,
+    /// The connection broke, or what it said is no greeting.
+    Greeting,
+    /// It does not know the cluster's secret.
+    Secret,
+    /// It looks for another node than this one.
+    OtherNode,
+    /// The two nodes have no version of the protocol in common.
+    OtherVersions,
+    /// There are as many connections of nodes as may be.
+    TooMany,
+}
+
+/// A connection that was refused.
+#[derive(Debug)]
+pub(super) struct RefusedPeer {
+    pub(super) reason: RefusalReason,
+    /// The node that it says it is. With [`RefusalReason::Secret`] nothing proves that.
+    pub(super) node: Option<Box<str>>,
+    /// In words.
+    pub(super) why: io::Error,
+}
+
+impl RefusedPeer {
+    /// Of a connection that has not named its node.
+    pub(super) fn unnamed(
+        reason: RefusalReason,
+        why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        RefusedPeer { reason, node: None, why: io::Error::other(why) }
+    }
+
+    /// Of a connection that says that it is this node.
+    pub(super) fn named(
+        reason: RefusalReason,
+        node: &str,
+        why: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        RefusedPeer { node: Some(node.into()), ..RefusedPeer::unnamed(reason, why) }
+    }
+}
+
+/// What went wrong before it was known who is there.
+impl From<io::Error> for RefusedPeer {
+    fn from(why: io::Error) -> Self {
+        RefusedPeer { reason: RefusalReason::Greeting, node: None, why }
+    }
+}
+
+/// The quotas of all kinds of refusals.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<LogQuotas>);
+
+#[derive(Debug, Default)]
+struct LogQuotas {
+    /// Of those that name no node, and of those for whose node there is no place.
+    unnamed: BTreeMap<RefusalReason, LogQuota>,
+    named: BTreeMap<RefusalReason, BTreeMap<Box<str>, LogQuota>>,
+}
+
+/// How many were refused since the last line, and when that was.
+#[derive(Clone, Copy, Debug, Default)]
+struct LogQuota {
+    unsaid: u64,
+    said: Option<Instant>,
+}
+
+impl LogQuota {
+    /// One more was refused: how many a line is to speak of, if there is to be one.
+    fn one_more(&mut self, now: Instant) -> Option<u64> {
+        self.unsaid += 1;
+        if self.is_recent(now) {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
+    }
+
+    fn is_recent(&self, now: Instant) -> bool {
+        self.said.is_some_and(|said| now.saturating_duration_since(said) < BETWEEN_LINES)
+    }
+}
+
+impl LogQuotas {
+    /// One more was refused: how many a line is to speak of, if there is to be one.
+    fn one_more(&mut self, refused: &RefusedPeer, now: Instant) -> Option<u64> {
+        self.quota(refused, now).one_more(now)
+    }
+
+    fn quota(&mut self, refused: &RefusedPeer, now: Instant) -> &mut LogQuota {
+        let unnamed = self.unnamed.entry(refused.reason).or_default();
+        let Some(node) = &refused.node else { return unnamed };
+        let named = self.named.entry(refused.reason).or_default();
+        if !named.contains_key(node) && named.len() >= MAX_NAMED {
+            named.retain(|_, quota| {
+                let stays = quota.is_recent(now);
+                if !stays {
+                    // A later line of this reason counts them.
+                    unnamed.unsaid += quota.unsaid;
+                }
+                stays
+            });
+            if named.len() >= MAX_NAMED {
+                return unnamed;
+            }
+        }
+        named.entry(node.clone()).or_default()
+    }
+}
+
+impl Refusals {
+    /// Logs a refusal, or counts it for a later line.
+    pub(super) fn say(&self, from: SocketAddr, refused: &RefusedPeer) {
+        let count = self.0.lock().unwrap_or_else(PoisonError::into_inner).one_more(refused, Instant::now());
+        let RefusedPeer { reason: _, node, why } = refused;
+        let node = node.as_deref();
+        match count {
+            Some(refused) => tracing::warn!(
+                %from, node, %why, refused,
+                "refused a connection at the nodes' port; for each reason and node there is one line a minute at most"
+            ),
+            None => tracing::debug!(%from, node, %why, "refused a connection at the nodes' port"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(reason: RefusalReason, node: Option<&str>) -> RefusedPeer {
+        RefusedPeer { reason, node: node.map(Into::into), why: io::Error::other("why") }
+    }
+
+    /// Story: a scanner that connected a thousand times a second wrote a thousand lines a second into the log.
+    #[test]
+    fn a_flood_of_strangers_is_a_line_a_minute() {
+        let (mut lines, begin) = (LogQuotas::default(), Instant::now());
+        let scanner = refused(RefusalReason::WithoutTls, None);
+        // Ten a second, for five minutes.
+        let at = |n: u64| begin + Duration::from_millis(n * 100);
+        let said: Vec<u64> = (0..3_000).filter_map(|n| lines.one_more(&scanner, at(n))).collect();
+        assert_eq!(said, [1, 600, 600, 600, 600], "the first at once, then how many there were");
+        assert_eq!(lines.one_more(&scanner, at(3_600)), Some(600), "none is left out");
+    }
+
+    /// Story: strangers and nodes shared one line a minute, so a scanner hid that a node was refused for its version.
+    #[test]
+    fn a_flood_hides_no_refusal_of_another_kind_or_node() {
+        use RefusalReason::{Handshake, OtherNode, OtherVersions, Secret, WithoutTls};
+        let (mut lines, now) = (LogQuotas::default(), Instant::now());
+        let mut said = |reason, node| lines.one_more(&refused(reason, node), now);
+        for n in 0..1_000 {
+            assert_eq!(said(WithoutTls, None), (n == 0).then_some(1));
+        }
+        let kinds = [
+            (Handshake, None),
+            (Secret, Some("a")),
+            (OtherVersions, Some("a")),
+            (OtherVersions, Some("b")),
+            (OtherNode, Some("a")),
+        ];
+        for (reason, node) in kinds {
+            assert_eq!(said(reason, node), Some(1), "{reason:?} {node:?}");
+            assert_eq!(said(reason, node), None, "{reason:?} {node:?} again");
+        }
+    }
+
+    #[test]
+    fn names_take_a_bounded_number_of_places_and_none_is_left_out() {
+        let (mut lines, begin) = (LogQuotas::default(), Instant::now());
+        let of = |n: usize| refused(RefusalReason::Secret, Some(&format!("n{n}")));
+        let said: u64 = (0..1_000).filter_map(|n| lines.one_more(&of(n), begin)).sum();
+        assert_eq!(said, MAX_NAMED as u64 + 1, "a line for each place, and one for all others");
+        let other = refused(RefusalReason::OtherVersions, Some("n0"));
+        assert_eq!(lines.one_more(&other, begin), Some(1), "another reason has places of its own");
+        // Places that were not used for a minute go to others, and what they have not told is told.
+        for n in 0..MAX_NAMED {
+            assert_eq!(lines.one_more(&of(n), begin), None);
+        }
+        let later = begin + BETWEEN_LINES;
+        assert_eq!(lines.one_more(&of(1_000), later), Some(1));
+        let all = refused(RefusalReason::Secret, None);
+        let unsaid = 1_000 - said + MAX_NAMED as u64 + 1;
+        assert_eq!(lines.one_more(&all, later), Some(unsaid));
+    }
+}
