@@ -1,9 +1,10 @@
 //! A client of beanstalkd's protocol: bytes through the codec, and through a session over an engine.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
-use duewheel::Duewheel;
+use duewheel::testing::Stepped;
+use duewheel::{Duewheel, VirtualClock};
 use duewheel_core::engine::{Op, Reply, Reserve, Reserved};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::conformance::Dice;
@@ -44,6 +45,12 @@ pub fn beanstalk(data: &[u8]) {
     assert_eq!(comparable(&told), comparable(&again), "the cuts decide what is answered");
 }
 
+/// What is answered to these bytes, but for figures of the process.
+pub fn beanstalk_answers(data: &[u8]) -> Vec<u8> {
+    let stream = data.get(1..).unwrap_or_default();
+    comparable(&talk(std::iter::once(stream))).join("\n").into_bytes()
+}
+
 /// A stream in pieces of random lengths.
 fn pieces(mut stream: &[u8], seed: u8) -> Vec<&[u8]> {
     let mut dice = Dice::new(u64::from(seed));
@@ -58,14 +65,13 @@ fn pieces(mut stream: &[u8], seed: u8) -> Vec<&[u8]> {
     pieces
 }
 
-/// Where sessions take the time and the numbers of waiters from; their operations never get there.
+/// Where sessions take the numbers of waiters from; their operations never get there.
 fn wheel() -> &'static Duewheel {
-    static WHEEL: OnceLock<(tokio::runtime::Runtime, Duewheel)> = OnceLock::new();
-    let (_, wheel) = WHEEL.get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let clock = duewheel::VirtualClock::at_2026();
-        let opened = runtime.block_on(Duewheel::builder().in_memory().clock(clock).seed(1).open());
-        (runtime, opened.expect("memory opens"))
+    static WHEEL: OnceLock<(Duewheel, Mutex<Stepped>)> = OnceLock::new();
+    let (wheel, _) = WHEEL.get_or_init(|| {
+        let opened = Stepped::open(Policy::default(), VirtualClock::at_2026(), 1);
+        let (wheel, shard) = opened.expect("memory opens");
+        (wheel, Mutex::new(shard))
     });
     wheel
 }
@@ -151,7 +157,7 @@ fn wait(rig: &mut Rig, op: Op) -> Option<Reply> {
 /// Every reply is one that the protocol has for what was said, in order, and brings the body that was put.
 fn check(heard: &[Heard], told: &Told) {
     let mut rest = &told.bytes[..];
-    let mut bodies: BTreeMap<String, String> = BTreeMap::new();
+    let mut bodies: BTreeMap<&str, &[u8]> = BTreeMap::new();
     for heard in heard {
         let words = match heard.answer {
             Answer::Nothing => continue,
@@ -159,7 +165,7 @@ fn check(heard: &[Heard], told: &Told) {
             Answer::Words(words) => words,
         };
         if rest.is_empty() {
-            assert!(told.ended, "{} has no answer", heard.what);
+            assert!(told.ended, "{heard:?} has no answer");
             return;
         }
         let end = rest.windows(2).position(|two| two == b"\r\n").expect("a reply ends with CRLF");
@@ -168,36 +174,34 @@ fn check(heard: &[Heard], told: &Told) {
         let mut parts = line.split(' ');
         let word = parts.next().unwrap_or_default();
         let numbers: Vec<&str> = parts.collect();
-        assert!(words.contains(&word) || ERRORS.contains(&word), "{} is answered with {line}", heard.what);
-        assert!(word != "INTERNAL_ERROR", "{} is answered with {line}", heard.what);
+        assert!(words.contains(&word) || ERRORS.contains(&word), "{heard:?} is answered with {line}");
+        assert!(word != "INTERNAL_ERROR", "{heard:?} is answered with {line}");
         let data = |size: &str| {
             let size: usize = size.parse().expect("a size");
             assert!(rest.len() >= size + 2 && rest[size..size + 2] == *b"\r\n", "{line}: another size");
-            rest[..size].to_vec()
+            &rest[..size]
         };
         match (word, numbers.as_slice()) {
             ("INSERTED", [id]) => {
-                // The put in words has the body in it: so has every reply that brings it.
-                bodies.insert((*id).to_owned(), heard.what.clone());
+                bodies.insert(id, heard.body().expect("only a put is answered so"));
             }
             ("RESERVED" | "FOUND", [id, size]) => {
                 let data = data(size);
                 rest = &rest[data.len() + 2..];
-                let body = format!("body: {:?}", bytes::Bytes::from(data));
-                let put = bodies.get(*id).unwrap_or_else(|| panic!("{line}: nobody has put it"));
-                assert!(put.contains(&body), "{line}: {body}, and not that of {put}");
+                let put = bodies.get(id).unwrap_or_else(|| panic!("{line}: nobody has put it"));
+                assert!(*put == data, "{line}: {data:?}, and not {put:?}");
             }
             ("OK", [size]) => {
                 let data = data(size);
                 rest = &rest[data.len() + 2..];
-                let text = std::str::from_utf8(&data).expect("YAML is text");
+                let text = std::str::from_utf8(data).expect("YAML is text");
                 assert!(text.starts_with("---\n") && text.ends_with('\n'), "{text}");
             }
             ("KICKED", [] | [_])
             | ("KEY_EXISTS" | "KEY_RESERVED", [] | [_])
             | ("USING" | "WATCHING", [_])
             | (_, []) => {}
-            _ => panic!("{} is answered with {line}", heard.what),
+            _ => panic!("{heard:?} is answered with {line}"),
         }
     }
     assert!(rest.is_empty(), "more is answered than was asked: {:?}", String::from_utf8_lossy(rest));
