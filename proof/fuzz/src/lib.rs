@@ -54,8 +54,8 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "state", run: state, max_len: 1_024 },
     Target { name: "record", run: record, max_len: 1_024 },
     Target { name: "engine", run: engine, max_len: 768 },
-    Target { name: "beanstalk", run: beanstalk, max_len: 2_048 },
-    Target { name: "http", run: http, max_len: 2_048 },
+    Target { name: "beanstalk", run: beanstalk, max_len: 1_024 },
+    Target { name: "http", run: http, max_len: 1_024 },
     Target { name: "text", run: text, max_len: 1_024 },
     Target { name: "wire", run: wire, max_len: 1_024 },
 ];
