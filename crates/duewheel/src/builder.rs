@@ -270,12 +270,7 @@ impl Builder {
         let Common { policy, quotas, clock, .. } = common;
         let (opener, copier): (Opener, Copier) = match (self.own, self.durability) {
             (Some(OwnStore(opener)), _) => (opener, Copier::None),
-            (None, Durability::Memory) => {
-                let bytes = policy.least_group();
-                let open =
-                    move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>);
-                (Box::new(open), Copier::None)
-            }
+            (None, Durability::Memory) => (memory(&policy), Copier::None),
             (None, Durability::Fsync | Durability::Buffered) => {
                 let (data, disk, mut log) = (self.data, self.disk, self.log);
                 log.sync = match self.durability {
@@ -308,4 +303,10 @@ impl Builder {
         let client = Client::new(inbox, shared);
         Ok(Duewheel::new(WheelParts { client, life, copier, policy, quotas, node: None }))
     }
+}
+
+/// Opens a store whose data ends with the process.
+pub(crate) fn memory(policy: &Policy) -> Opener {
+    let bytes = policy.least_group();
+    Box::new(move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>))
 }

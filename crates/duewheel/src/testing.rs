@@ -4,7 +4,11 @@
 
 #[cfg(feature = "testing")]
 mod shards;
+#[cfg(feature = "testing")]
+mod stepped;
 
 #[cfg(feature = "testing")]
 pub use duewheel_cluster::testing::{MemoryCoordinator, wire};
 pub use duewheel_shard::testing::place;
+#[cfg(feature = "testing")]
+pub use stepped::Stepped;

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::driver::Driver;
 use crate::error::{CallError, Outcome};
 use crate::inbox::{Door, Inbox, Submission};
+use crate::lifecycle::Lifecycle;
 use crate::marked::Marked;
 use crate::quotas::QuotaSource;
 use crate::shared::{End, Shared, Wish};
@@ -213,6 +214,11 @@ impl Runner {
     /// A client for callers.
     pub fn client(&self) -> Client {
         Client::new(self.inbox.clone(), self.shared.clone())
+    }
+
+    /// Its owner's control over it.
+    pub fn lifecycle(&self) -> Lifecycle {
+        Lifecycle::new(self.inbox.clone(), self.shared.clone())
     }
 
     /// Whether it serves: everything is loaded, and the store works.

@@ -2,8 +2,10 @@
 //! same each time; everything else in the corpora was found.
 //!
 //! ```text
+//! scripts/fuzz --unpack
 //! cargo run -p duewheel-fuzz --example seeds
 //! DUEWHEEL_SEEDS=write cargo test -p duewheel-cluster --lib seeds     # those of `wire`, out of the samples of its tests
+//! scripts/fuzz --pack
 //! ```
 
 use std::fs;

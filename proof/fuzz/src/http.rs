@@ -1,13 +1,15 @@
 //! Requests through the real routes over an engine in memory, and bodies through the real parsers.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use bytes::Bytes;
-use duewheel::Duewheel;
+use duewheel::testing::Stepped;
+use duewheel::{BootId, Clock, Reading, VirtualClock};
 use duewheel_core::engine::{Begins, Enqueue, IfExists, Past, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::{QueueName, WallMs};
@@ -17,6 +19,7 @@ use duewheel_server::fuzzing::http as parsers;
 use duewheel_server::http::{App, Limits};
 use duewheel_server::rfc3339;
 use serde_json::{Map, Value, json};
+use tokio::runtime::{Builder, Runtime};
 
 /// Requests of one script at most.
 const MOST: usize = 12;
@@ -28,9 +31,18 @@ pub fn http(data: &[u8]) {
     for asked in &requests {
         body(asked.body);
     }
-    if requests.iter().any(|asked| asked.method.is_some()) {
-        routes(&requests);
-    }
+    routes(&requests);
+}
+
+/// What the routes answer to these bytes, but for figures of the process.
+pub fn http_answers(data: &[u8]) -> Vec<u8> {
+    let requests: Vec<Asked<'_>> = data.split(|b| *b == 0).take(MOST).map(Asked::read).collect();
+    let answers = routes(&requests);
+    let of_the_process = |asked: &Asked<'_>| asked.path.starts_with("/metrics");
+    let kept = requests.iter().filter(|asked| asked.method.is_some()).zip(answers);
+    let kept = kept.filter(|(asked, _)| !of_the_process(asked));
+    kept.flat_map(|(_, (status, answer))| [status.as_str().as_bytes(), b" ", &answer, b"\n"].concat())
+        .collect()
 }
 
 struct Asked<'a> {
@@ -179,55 +191,110 @@ fn depth(bytes: &[u8]) -> usize {
     bytes.iter().filter(|b| matches!(b, b'[' | b'{')).count()
 }
 
-/// The same requests to a server, one after the other.
-fn routes(requests: &[Asked<'_>]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    runtime
-        .block_on(async {
-            let clock = duewheel::VirtualClock::at_2026();
-            let policy = Policy {
-                wheel_slots: 16,
-                max_body: 200,
-                max_batch_messages: 20,
-                max_batch_bytes: 4_096,
-                ..Policy::default()
-            };
-            let open =
-                Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone()).seed(1).open();
-            let wheel = open.await.expect("memory opens");
-            let app = App::new(wheel.clone(), policy, Limits::default(), Drain::default());
-            for asked in requests {
-                let Some(method) = &asked.method else { continue };
-                let (status, answer) = call(&app, method, asked.path, asked.lines, asked.body).await;
-                check(status, &answer, asked);
-                if status == StatusCode::CREATED && !asked.lines && *method == Method::POST {
-                    is_there(&app, &answer, asked.body).await;
-                }
-                // What came due meanwhile, and leases that ran out, are a matter of the next request.
-                clock.advance(std::time::Duration::from_millis(asked.body.len() as u64 * 100));
-            }
-            wheel.shutdown(std::time::Duration::ZERO).await
-        })
-        .expect("memory closes");
+/// The answers of a server to the same requests, one after the other. The server has no thread of its own, so that each
+/// input finds it in the same state and is answered in the same order.
+fn routes(requests: &[Asked<'_>]) -> Vec<(StatusCode, Bytes)> {
+    if requests.iter().all(|asked| asked.method.is_none()) {
+        return Vec::new();
+    }
+    RUNTIME.with(|runtime| runtime.block_on(talk(requests)))
 }
 
-async fn call(app: &App, method: &Method, path: &str, lines: bool, body: &[u8]) -> (StatusCode, Bytes) {
-    // A wait is not what is tested, and the clock stands still meanwhile.
-    let body = if path.ends_with("/reserve") && String::from_utf8_lossy(body).contains("wait") {
-        b"{}"
-    } else {
-        body
+thread_local! {
+    static RUNTIME: Runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+}
+
+async fn talk(requests: &[Asked<'_>]) -> Vec<(StatusCode, Bytes)> {
+    let clock = Still(VirtualClock::at_2026());
+    let policy = Policy {
+        wheel_slots: 16,
+        max_body: 200,
+        max_batch_messages: 20,
+        max_batch_bytes: 4_096,
+        ..Policy::default()
     };
-    let kind = if lines { "application/x-ndjson" } else { "application/json" };
-    let request = Request::builder().method(method).uri(path).header("content-type", kind);
-    let Ok(request) = request.body(Body::from(body.to_vec())) else {
-        return (
-            StatusCode::BAD_REQUEST,
-            Bytes::from_static(br#"{"code":"bad_request","status":400,"detail":"-","field":"-"}"#),
-        );
-    };
-    let (response, body) = parsers::call(app, request).await;
-    (response.status(), body)
+    let (wheel, shard) = Stepped::open(policy.clone(), clock.clone(), 1).expect("memory opens");
+    let app = App::new(wheel.clone(), policy, Limits::default(), Drain::default());
+    let mut server = Server { routes: parsers::Routes::new(app), shard };
+    let mut answers = Vec::new();
+    for asked in requests {
+        let Some(method) = &asked.method else { continue };
+        let (status, answer) = server.call(method, asked.path, asked.lines, asked.body).await;
+        check(status, &answer, asked);
+        if status == StatusCode::CREATED && !asked.lines && *method == Method::POST {
+            server.has(&answer, asked.body).await;
+        }
+        // What came due meanwhile, and leases that ran out, are a matter of the next request.
+        clock.0.advance(Duration::from_millis(asked.body.len() as u64 * 100));
+        server.shard.rest();
+        answers.push((status, answer));
+    }
+    server.shard.drive(wheel.shutdown(Duration::ZERO)).await.expect("memory closes");
+    answers
+}
+
+/// A clock that stands still for pauses, too.
+#[derive(Clone, Debug)]
+struct Still(VirtualClock);
+
+impl Clock for Still {
+    fn read(&self) -> Reading {
+        self.0.read()
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        self.0.boot()
+    }
+
+    fn running(&self) -> Duration {
+        Duration::from_nanos(self.0.read().elapsed_ns)
+    }
+}
+
+/// The routes, and the shard behind them.
+struct Server {
+    routes: parsers::Routes,
+    shard: Stepped,
+}
+
+impl Server {
+    async fn call(&mut self, method: &Method, path: &str, lines: bool, body: &[u8]) -> (StatusCode, Bytes) {
+        // A wait is not what is tested, and the clock stands still meanwhile.
+        let waits = path.ends_with("/reserve") && String::from_utf8_lossy(body).contains("wait");
+        let body = if waits { b"{}" } else { body };
+        let kind = if lines { "application/x-ndjson" } else { "application/json" };
+        let request = Request::builder().method(method).uri(path).header("content-type", kind);
+        let Ok(request) = request.body(Body::from(body.to_vec())) else {
+            return (
+                StatusCode::BAD_REQUEST,
+                Bytes::from_static(br#"{"code":"bad_request","status":400,"detail":"-","field":"-"}"#),
+            );
+        };
+        let (response, body) = self.shard.drive(self.routes.call(request)).await;
+        (response.status(), body)
+    }
+
+    /// What was accepted is there, byte for byte.
+    async fn has(&mut self, answer: &Bytes, sent: &[u8]) {
+        let answer: Value = serde_json::from_slice(answer).expect("checked before");
+        let (Some(id), Ok(sent)) = (answer["id"].as_str(), serde_json::from_slice::<Value>(sent)) else {
+            return;
+        };
+        let (status, shown) = self.call(&Method::GET, &format!("/v1/messages/{id}"), false, b"").await;
+        if sent.get("dedupe_id").is_some() && status == StatusCode::NOT_FOUND {
+            return; // the first answer, whose message may be gone
+        }
+        assert_eq!(status, StatusCode::OK, "accepted, and not there: {answer}");
+        let shown: Value = serde_json::from_slice(&shown).expect("an answer is JSON");
+        let bytes = |of: &Value| match (of["body"].as_str(), of["body_base64"].as_str()) {
+            (Some(text), _) => text.as_bytes().to_vec(),
+            (None, Some(text)) => decoded(text),
+            (None, None) => panic!("no body: {of}"),
+        };
+        assert_eq!(bytes(&shown), bytes(&sent), "another body");
+        assert_eq!(shown["key"], sent.get("key").cloned().unwrap_or_default(), "another key");
+        assert_eq!(shown["id"], answer["id"]);
+    }
 }
 
 /// Every answer is JSON; a refusal has a known code and its status, and is never our own fault.
@@ -267,24 +334,4 @@ fn is_known(problem: &Value, status: u64, what: &str) {
     assert_eq!(problem["status"].as_u64(), Some(status), "{what}: {problem}");
     assert!(problem["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{what}: {problem}");
     assert!(*known != ErrorCode::Internal, "{what}: {problem}");
-}
-
-/// What was accepted is there, byte for byte.
-async fn is_there(app: &App, answer: &Bytes, sent: &[u8]) {
-    let answer: Value = serde_json::from_slice(answer).expect("checked before");
-    let (Some(id), Ok(sent)) = (answer["id"].as_str(), serde_json::from_slice::<Value>(sent)) else { return };
-    let (status, shown) = call(app, &Method::GET, &format!("/v1/messages/{id}"), false, b"").await;
-    if sent.get("dedupe_id").is_some() && status == StatusCode::NOT_FOUND {
-        return; // the first answer, whose message may be gone
-    }
-    assert_eq!(status, StatusCode::OK, "accepted, and not there: {answer}");
-    let shown: Value = serde_json::from_slice(&shown).expect("an answer is JSON");
-    let bytes = |of: &Value| match (of["body"].as_str(), of["body_base64"].as_str()) {
-        (Some(text), _) => text.as_bytes().to_vec(),
-        (None, Some(text)) => decoded(text),
-        (None, None) => panic!("no body: {of}"),
-    };
-    assert_eq!(bytes(&shown), bytes(&sent), "another body");
-    assert_eq!(shown["key"], sent.get("key").cloned().unwrap_or_default(), "another key");
-    assert_eq!(shown["id"], answer["id"]);
 }

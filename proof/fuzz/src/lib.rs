@@ -6,6 +6,7 @@
 mod base;
 mod beanstalk;
 mod choices;
+mod cuts;
 mod disk;
 mod edits;
 mod engine;
@@ -26,10 +27,10 @@ mod harness;
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::cast_possible_truncation)]
 mod model;
 
-pub use beanstalk::beanstalk;
+pub use beanstalk::{beanstalk, beanstalk_answers};
 pub use engine::engine;
 pub use folder::{journal, manifest, run_file, state};
-pub use http::http;
+pub use http::{http, http_answers};
 pub use record::record;
 pub use text::text;
 pub use wire::wire;
@@ -53,8 +54,8 @@ pub const TARGETS: [Target; 10] = [
     Target { name: "state", run: state, max_len: 1_024 },
     Target { name: "record", run: record, max_len: 1_024 },
     Target { name: "engine", run: engine, max_len: 768 },
-    Target { name: "beanstalk", run: beanstalk, max_len: 2_048 },
-    Target { name: "http", run: http, max_len: 2_048 },
+    Target { name: "beanstalk", run: beanstalk, max_len: 1_024 },
+    Target { name: "http", run: http, max_len: 1_024 },
     Target { name: "text", run: text, max_len: 1_024 },
     Target { name: "wire", run: wire, max_len: 1_024 },
 ];

@@ -10,6 +10,7 @@ use duewheel_core::{Lsn, QueueName};
 use duewheel_core::store::Ledger;
 
 use crate::choices::Choices;
+use crate::cuts::cuts;
 use crate::wild;
 
 /// The first byte says as what the others are read: a record, a row of a run, a queue's books, or decisions of which a record is
@@ -26,35 +27,36 @@ pub fn record(data: &[u8]) {
 
 /// What is read comes back when it is written and read again, and what is read of its first bytes alone is the same.
 fn any_record(bytes: &[u8]) {
+    let all = Bytes::copy_from_slice(bytes);
     let mut short = bytes;
     let by_slice = varint(&mut short);
-    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+    let mut reader = Reader::new(all.clone());
     assert_eq!(by_slice, reader.varint(), "two readers of one number");
     assert!(by_slice.is_err() || reader.position() == bytes.len() - short.len());
 
-    let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
+    let mut reader = Reader::new(all);
     let Ok(record) = reader.record() else { return };
     assert!(reader.position() <= bytes.len());
-    comes_back(&record);
-    says_the_same(&record, &bytes[..reader.position()]);
+    let written = comes_back(&record);
+    says_the_same(&record, &bytes[..reader.position()], &written);
 }
 
 fn made_up(bytes: &[u8]) {
     let record = wild::record(&mut Choices::new(bytes));
     let written = comes_back(&record);
-    says_the_same(&record, &written);
+    says_the_same(&record, &written, &written);
 }
 
-fn comes_back(record: &Record) -> Vec<u8> {
+fn comes_back(record: &Record) -> Bytes {
     let mut writer = Writer::default();
     writer.record(record);
-    let mut reader = Reader::new(Bytes::copy_from_slice(&writer.bytes));
+    let written = Bytes::from(writer.bytes);
+    let mut reader = Reader::new(written.clone());
     assert_eq!(reader.record().as_ref(), Ok(record), "a record does not come back");
     assert!(reader.is_empty(), "a record is longer than it is");
     // No cut of it is a record.
-    for cut in 0..writer.bytes.len().min(300) {
-        let cut = Bytes::copy_from_slice(&writer.bytes[..cut]);
-        assert!(Reader::new(cut).record().is_err(), "half a record is one");
+    for cut in cuts(&written) {
+        assert!(Reader::new(written.slice(..cut)).record().is_err(), "half a record is one");
     }
     if let Record::Put { message, life, .. } = record {
         let row = Row { message: message.clone(), life: life.clone() };
@@ -64,20 +66,19 @@ fn comes_back(record: &Record) -> Vec<u8> {
         assert_eq!(Reader::new(stored.clone()).stored(message.queue.clone()).as_ref(), Ok(&row));
         has_a_head(&row, &stored, Weight::Right);
     }
-    writer.bytes
+    written
 }
 
-/// The two ways in which a ledger takes a record in are one.
-fn says_the_same(record: &Record, bytes: &[u8]) {
+/// The two ways in which a ledger takes a record in are one. `bytes` are the record as it was read, `written` as it is
+/// written.
+fn says_the_same(record: &Record, bytes: &[u8], written: &[u8]) {
     let (mut by_record, mut by_bytes) = (Ledger::default(), Ledger::default());
     by_record.apply(Lsn(1), record);
     by_bytes.apply_bytes(Lsn(1), bytes).expect("it was read before");
     by_record.apply(Lsn(2), record);
     by_bytes.apply_bytes(Lsn(2), bytes).expect("it was read before");
     assert_eq!(by_record, by_bytes, "the books depend on how they are kept");
-    let mut written = Writer::default();
-    written.record(record);
-    let Some((id, queue, stand)) = put_of(&written.bytes) else { return };
+    let Some((id, queue, stand)) = put_of(written) else { return };
     let Record::Put { message, life, was } = record else { panic!("{record:?} is no new message") };
     assert!(was.is_none() && life.stage.kind() == Kind::Waiting);
     assert_eq!((id, queue), (message.id, message.queue.as_str()));

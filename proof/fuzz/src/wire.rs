@@ -10,6 +10,8 @@ use duewheel::testing::wire::{Read, cut, greetings, limits_of};
 use duewheel_core::policy::Policy;
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::cuts::cuts;
+
 /// Bytes of a frame's length, on the way.
 const LENGTH: usize = 4;
 
@@ -39,7 +41,7 @@ fn frame(bytes: &[u8], limits: (usize, usize)) {
     let again = Read::new(written, limits).expect("what was written is a frame");
     assert_eq!(again, read, "a frame does not come back");
     assert_eq!(behind_its_length(&again.write()), written);
-    for cut in 0..written.len().min(100) {
+    for cut in cuts(written) {
         assert!(Read::new(&written[..cut], limits).is_none(), "a part of a frame is one");
     }
     assert!(Read::new(&[written, &[0]].concat(), limits).is_none(), "a frame is longer than it is");

@@ -3,18 +3,46 @@
 //! `DUEWHEEL_FUZZ_MUTATIONS=1000` makes more changes of each file. A failure prints the command that repeats it.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use duewheel_core::store::conformance::Dice;
-use duewheel_fuzz::{TARGETS, Target};
+use duewheel_fuzz::{TARGETS, Target, beanstalk_answers, http_answers};
 
 /// Bytes at which numbers end.
 const EDGES: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'0', b'\n', b'{'];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+/// The corpora of all targets, out of their archive: path and bytes of each file.
+fn corpora() -> &'static BTreeMap<PathBuf, Vec<u8>> {
+    static CORPORA: OnceLock<BTreeMap<PathBuf, Vec<u8>>> = OnceLock::new();
+    CORPORA.get_or_init(|| {
+        let archive = fs::File::open(root().join("corpus.tar.gz")).unwrap();
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(archive));
+        let files = archive.entries().unwrap().map(|file| {
+            let mut file = file.unwrap();
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            (file.path().unwrap().into_owned(), bytes)
+        });
+        files.collect()
+    })
+}
+
+/// The corpus of a target: names and bytes.
+fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new("corpus").join(name);
+    let files = corpora().iter().filter(|(path, _)| path.parent() == Some(&folder));
+    files
+        .map(|(path, bytes)| (path.file_name().unwrap().to_str().unwrap().to_owned(), bytes.clone()))
+        .collect()
 }
 
 /// The files of a folder, by name.
@@ -41,8 +69,7 @@ fn run(target: &Target, bytes: &[u8]) -> bool {
 
 fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
-    let (corpus, regressions) =
-        (files(&root().join("corpus").join(name)), files(&root().join("regressions").join(name)));
+    let (corpus, regressions) = (corpus(name), files(&root().join("regressions").join(name)));
     assert!(corpus.len() > 10, "the corpus of {name} is missing, or too small: {} files", corpus.len());
     let one = std::env::var("DUEWHEEL_FUZZ_FILE").ok();
     let mutations = number("DUEWHEEL_FUZZ_MUTATIONS").unwrap_or(2);
@@ -87,6 +114,21 @@ fn replay(name: &str) {
         assert!(n < 1_000, "a corpus is small");
     }
     assert!(ran > 0, "no file has run");
+}
+
+/// What a run finds does not depend on the runs before it: otherwise a finding could not be repeated.
+#[test]
+fn an_input_finds_the_same_state_whatever_was_before() {
+    let talks: [(&str, fn(&[u8]) -> Vec<u8>); 2] = [("beanstalk", beanstalk_answers), ("http", http_answers)];
+    for (name, answers) in talks {
+        let corpus = corpus(name);
+        let forwards: Vec<Vec<u8>> = corpus.iter().map(|(_, bytes)| answers(bytes)).collect();
+        assert!(forwards.iter().filter(|answers| answers.len() > 100).count() > 10, "{name} says nothing");
+        for ((file, bytes), before) in corpus.iter().zip(forwards).rev() {
+            let (before, now) = (String::from_utf8_lossy(&before), answers(bytes));
+            assert_eq!(String::from_utf8_lossy(&now), before, "{name}: {file}");
+        }
+    }
 }
 
 fn change(bytes: &[u8], other: &[u8], most: usize, dice: &mut Dice) -> Vec<u8> {

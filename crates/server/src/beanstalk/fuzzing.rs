@@ -1,22 +1,33 @@
 //! Feeds a client's bytes through codec and session, without a socket.
 
+use std::sync::OnceLock;
+
 use bytes::BytesMut;
 use duewheel::core::SessionId;
 use duewheel::core::engine::{Op, WaiterId};
 use duewheel::{Answers, Duewheel};
 
-use super::App;
 use super::codec::{Command, Decoder, Said};
 use super::session::{self, Session};
+use super::{App, Kernel};
 use crate::drain::Drain;
 
 /// One input of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// Every field of it, in words.
-    pub what: String,
+    said: Said,
     /// The permitted replies.
     pub answer: Answer,
+}
+
+impl Heard {
+    /// The body, if this is a put.
+    pub fn body(&self) -> Option<&[u8]> {
+        match &self.said.what {
+            Ok(Command::Put(put)) => Some(&put.body),
+            Ok(_) | Err(_) => None,
+        }
+    }
 }
 
 /// The permitted replies to a command.
@@ -37,7 +48,7 @@ pub fn commands<'a>(pieces: impl Iterator<Item = &'a [u8]>, max_body: usize) -> 
     for piece in pieces {
         input.extend_from_slice(piece);
         while let Some(said) = decoder.next(&mut input) {
-            heard.push(Heard { what: format!("{said:?}"), answer: answer(&said) });
+            heard.push(Heard { answer: answer(&said), said });
         }
         most = most.max(input.len());
     }
@@ -99,8 +110,10 @@ pub enum Next {
 impl Client {
     /// A new session; `wheel` supplies the time and the numbers of waiters.
     pub fn new(wheel: &Duewheel, max_body: usize) -> Client {
+        static KERNEL: OnceLock<Kernel> = OnceLock::new();
+        let kernel = KERNEL.get_or_init(Kernel::read).clone();
         Client {
-            app: App::new(wheel, max_body, 10, Drain::default()),
+            app: App::on(kernel, wheel, max_body, 10, Drain::default()),
             session: Session::new(SessionId(1), None),
             decoder: Decoder::new(max_body),
             input: BytesMut::new(),

@@ -59,13 +59,29 @@ struct Shared {
     started: Instant,
     /// A name of this run of the process.
     instance: String,
+    kernel: Kernel,
+}
+
+/// What `stats` says about the machine.
+#[derive(Clone, Debug)]
+struct Kernel {
     hostname: String,
     os: String,
+}
+
+impl Kernel {
+    fn read() -> Self {
+        Kernel { hostname: kernel("hostname"), os: kernel("version") }
+    }
 }
 
 impl App {
     /// A listener's state over a wheel that accepts bodies of `max_body` bytes.
     pub fn new(wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
+        App::on(Kernel::read(), wheel, max_body, max_connections, drain)
+    }
+
+    fn on(kernel: Kernel, wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
         App(Arc::new(Shared {
             client: wheel.client().clone(),
             max_body,
@@ -75,8 +91,7 @@ impl App {
             counters: Counters::default(),
             started: Instant::now(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            hostname: kernel("hostname"),
-            os: kernel("version"),
+            kernel,
         }))
     }
 

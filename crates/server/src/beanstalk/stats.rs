@@ -132,8 +132,8 @@ pub(super) fn server(stats: &Stats, shared: &Shared) -> String {
     field("binlog-max-size", &10_485_760);
     field("draining", &shared.drain.is_on());
     field("id", &shared.instance);
-    field("hostname", &Quoted(&shared.hostname));
-    field("os", &Quoted(&shared.os));
+    field("hostname", &Quoted(&shared.kernel.hostname));
+    field("os", &Quoted(&shared.kernel.os));
     field("platform", &Quoted(std::env::consts::ARCH));
     out
 }

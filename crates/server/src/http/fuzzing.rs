@@ -1,5 +1,6 @@
 //! Requests through the real routes, and lines through the real parsers, without a socket.
 
+use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
@@ -34,17 +35,27 @@ pub fn lines(bytes: &[u8], queue: &QueueName) -> Vec<Result<Enqueue, Problem>> {
         .collect()
 }
 
-/// One request and its answer.
-///
-/// # Panics
-/// When a body breaks off, which none does that is in memory.
-pub async fn call(app: &App, request: Request) -> (Response<()>, Bytes) {
-    let service = TowerToHyperService::new(routes::router(app.clone()));
-    let response = match service.call(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    };
-    let (parts, body) = response.into_parts();
-    let body = body.collect().await.expect("a body in memory is whole").to_bytes();
-    (Response::from_parts(parts, ()), body)
+/// The routes of one server.
+#[derive(Clone, Debug)]
+pub struct Routes(TowerToHyperService<Router>);
+
+impl Routes {
+    /// The routes over this state.
+    pub fn new(app: App) -> Self {
+        Routes(TowerToHyperService::new(routes::router(app)))
+    }
+
+    /// One request and its answer.
+    ///
+    /// # Panics
+    /// When a body breaks off, which none does that is in memory.
+    pub async fn call(&self, request: Request) -> (Response<()>, Bytes) {
+        let response = match self.0.call(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.expect("a body in memory is whole").to_bytes();
+        (Response::from_parts(parts, ()), body)
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use duewheel_core::name::{Key, QueueName};
@@ -351,22 +352,37 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The corpus begins with a frame of each kind, and they are of this protocol. `DUEWHEEL_SEEDS=write` writes them anew.
+/// The seeds of `wire` in the archive of the corpora.
+fn packed_seeds() -> Vec<Vec<u8>> {
+    let archive = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus.tar.gz");
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(archive).unwrap()));
+    let is_seed = |path: &Path| path.to_string_lossy().starts_with("corpus/wire/seed-");
+    let files = archive.entries().unwrap().map(Result::unwrap).filter(|file| is_seed(&file.path().unwrap()));
+    files
+        .map(|mut file| {
+            let mut seed = Vec::new();
+            file.read_to_end(&mut seed).unwrap();
+            seed
+        })
+        .collect()
+}
+
+/// The corpus begins with a frame of each kind, and they are of this protocol. `DUEWHEEL_SEEDS=write` writes them anew
+/// to `fuzz/corpus`; `scripts/fuzz --pack` takes them into the archive.
 #[test]
 fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire");
-    if std::env::var("DUEWHEEL_SEEDS").is_ok_and(|wish| wish == "write") {
+    let all = if std::env::var("DUEWHEEL_SEEDS").is_ok_and(|wish| wish == "write") {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire");
         fs::create_dir_all(&folder).unwrap();
         for (n, seed) in seeds().iter().enumerate() {
             fs::write(folder.join(format!("seed-{n:03}")), seed).unwrap();
         }
-    }
+        seeds()
+    } else {
+        packed_seeds()
+    };
     let (mut ops, mut replies) = (BTreeSet::new(), BTreeSet::new());
-    for file in fs::read_dir(&folder).unwrap().map(Result::unwrap) {
-        let seed = fs::read(file.path()).unwrap();
-        if !file.file_name().to_string_lossy().starts_with("seed-") || seed[0] != 0 {
-            continue;
-        }
+    for seed in all.iter().filter(|seed| seed[0] == 0) {
         match read(&seed[1..], LIMITS, NOW).unwrap() {
             Frame::Request { ops: all, .. } => ops.extend(all.iter().map(kind_of_op)),
             Frame::Answers { answers, .. } => replies.extend(answers.iter().flatten().map(kind_of_reply)),

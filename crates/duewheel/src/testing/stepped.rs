@@ -1,0 +1,73 @@
+//! A wheel without a thread, for tests that open many of them and want the same result each time.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+
+use duewheel_core::engine::Config;
+use duewheel_core::policy::Policy;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::runner::{Runner, Turn};
+
+use crate::Duewheel;
+use crate::backup::Copier;
+use crate::builder::{OpenError, memory};
+use crate::wheel::WheelParts;
+
+/// The shard of a wheel in memory. It works while [`Stepped::drive`] waits for an answer, on the thread that waits.
+#[derive(Debug)]
+pub struct Stepped {
+    /// `None`: it has ended.
+    runner: Option<Runner>,
+}
+
+impl Stepped {
+    /// Opens an empty wheel in memory.
+    ///
+    /// # Errors
+    /// When the policy asks for a ring of an impossible size.
+    pub fn open(policy: Policy, clock: impl Clock, seed: u64) -> Result<(Duewheel, Stepped), OpenError> {
+        let quotas = QuotaSource::default();
+        let config = Config { policy: policy.clone(), seed, ..Config::default() };
+        let mut runner = Runner::start(memory(&policy), config, Arc::new(clock))?.with_quotas(quotas.clone());
+        while runner.opening()?.is_some() {}
+        let (client, life) = (runner.client(), runner.lifecycle());
+        let wheel =
+            Duewheel::new(WheelParts { client, life, copier: Copier::None, policy, quotas, node: None });
+        Ok((wheel, Stepped { runner: Some(runner) }))
+    }
+
+    /// Waits for a future, and takes the shard's turns meanwhile.
+    ///
+    /// # Cancel safety
+    /// Cancel safe as far as the future is: the shard goes on with the next call.
+    pub async fn drive<T>(&mut self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            // A turn that answers wakes the task, which then comes here again.
+            let polled = future.as_mut().poll(cx);
+            if polled.is_pending() {
+                self.rest();
+            }
+            polled
+        })
+        .await
+    }
+
+    /// Takes turns until there is nothing to do; to be called after its clock was moved.
+    pub fn rest(&mut self) {
+        let Some(runner) = &mut self.runner else { return };
+        loop {
+            match runner.turn() {
+                Turn::Again => {}
+                Turn::Sleep(nap) if runner.is_woken(nap) => runner.woke(nap),
+                Turn::Sleep(_) => return,
+                Turn::Ended(end) => {
+                    self.runner.take().into_iter().for_each(|runner| runner.end(end.clone()));
+                    return;
+                }
+            }
+        }
+    }
+}
