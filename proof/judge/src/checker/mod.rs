@@ -5,8 +5,8 @@
 //! happened at any moment between its invocation and the next kill, or not at all; both are always considered. What the
 //! checker cannot prove it leaves out; `docs/testing.md` has a table of the checks with the reasoning for each.
 //!
-//! The work is one pass: operations are grouped by message ([`index`]), each message is judged by itself ([`judge`]), and
-//! a second, short look goes over keys, tokens and totals ([`crowd`]).
+//! The work is one pass: operations are grouped by message (`index.rs`), each message is judged by itself (`judge.rs`),
+//! and a second, short look goes over keys, tokens and totals (`crowd.rs`).
 
 mod crowd;
 mod due;
