@@ -191,8 +191,8 @@ impl Builder {
     }
 
     /// Uses your own store in place of the embedded log. It must keep the obligations of [`Store`], which
-    /// [`core::store::conformance`](duewheel_core::store::conformance) checks. It is opened at the start and again
-    /// after each failure, always by one owner at a time. [`Builder::data`] and [`Builder::durability`] then have no
+    /// `duewheel_core::store::conformance` checks (feature `conformance`). It is opened at the start and again after
+    /// each failure, always by one owner at a time. [`Builder::data`] and [`Builder::durability`] then have no
     /// effect, and [`Duewheel::backup`] is not available.
     ///
     /// ```

@@ -2,7 +2,7 @@
 //!
 //! A [`Store`] belongs to one owner, the driver of its shard, and is called from that one thread. It never decides: the
 //! engine determines which message is due, which lease is valid and what a key means. To use a store of your own,
-//! implement the trait and run [`conformance::run`] on it.
+//! implement the trait and run `conformance::run` on it (feature `conformance`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::policy::{AGREED_GROUP_BYTES, QueueSettings};
 use crate::record::{BootAnchor, ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 mod coordinator;
 mod ledger;
@@ -34,7 +35,7 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 ///
 /// # Obligations
 ///
-/// Each is checked by [`conformance`], under its number.
+/// Each is checked by the module `conformance` (the feature of that name), under its number.
 ///
 /// 1. **Atomic and ordered.** A group is applied as a whole or not at all; groups keep their order; after a reopen the
 ///    surviving groups form a prefix of those appended, without a hole.
