@@ -18,6 +18,10 @@ pub struct Rules {
     /// What is allowed for rounding and scheduling wherever the system must do something *not later* than a time. Where
     /// it must not do something *before* a time, nothing is allowed.
     pub slack_ms: u64,
+    /// The same once more for each fault of a cluster: a shard's time stands still, each time it moves, for as long as its
+    /// last change was on its way to the store.
+    #[serde(default)]
+    pub move_ms: u64,
     /// Whether tokens are comparable between messages: they are within one shard.
     pub shards: Shards,
     /// Whether grants and rows say how often a message was granted; the number is 0 if not.
@@ -108,6 +112,7 @@ impl Rules {
         backoff_max_ms: 3_600_000,
         offer_ms: 5_000,
         slack_ms: 50,
+        move_ms: 0,
         shards: Shards::One,
         attempts: Told::Yes,
         keys: Told::Yes,

@@ -212,7 +212,7 @@ impl Life<'_> {
 
 /// Whether anybody can have had the message during an operation.
 pub(super) fn may_be_leased(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> bool {
-    let slack = world.rules.slack_ms * NS;
+    let slack = world.slack_ms() * NS;
     let born = life.born(world);
     if world.stepped(born, ret.idx) {
         return true;

@@ -23,7 +23,7 @@ impl Judge<'_, '_> {
             return;
         }
         self.report.applied(Check::NotOffered);
-        let patience = (world.rules.offer_ms + world.rules.slack_ms) * NS;
+        let patience = (world.rules.offer_ms + world.slack_ms()) * NS;
         let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
         let ended = ended.min(life.forgotten_at(world));
         for i in 0..=life.grants.len() {

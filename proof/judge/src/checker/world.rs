@@ -62,6 +62,12 @@ pub(super) struct World<'h> {
 }
 
 impl World<'_> {
+    /// What is allowed wherever the system must do something not later than a time.
+    pub(super) fn slack_ms(&self) -> u64 {
+        let moves = u64::try_from(self.blows.len()).unwrap_or(u64::MAX);
+        self.rules.slack_ms.saturating_add(self.rules.move_ms.saturating_mul(moves))
+    }
+
     /// Whether it was answered positively, and no failover may have undone it.
     pub(super) fn certainly_done(&self, op: usize) -> bool {
         self.ops[op].done().is_some() && !self.undone(&self.ops[op], usize::MAX)

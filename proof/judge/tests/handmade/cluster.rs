@@ -352,3 +352,22 @@ fn blows_that_bite_are_counted() {
         assert_eq!(report.evidence.count(fact), n, "{fact:?}");
     }
 }
+
+/// Each fault may move a shard, whose time stands still for a moment; that is allowed for each of them, and no more.
+#[test]
+fn each_fault_may_make_a_message_a_little_late() {
+    case(Check::Lateness, |s| {
+        s.history.rules.move_ms = 400;
+        s.enqueue(1, None, 1_000);
+        for _ in 0..2 {
+            s.fault(Fault::Struck(Blow::NodeKilled));
+            s.fault(Fault::Healed);
+        }
+        s.wait(3_000);
+        // 2,000 ms late, of which 800 and what is usual may be missing.
+        let lateness_ms = if s.bad { 1_100 } else { 1_210 };
+        s.done(reserve(), Answer::Grants(vec![Grant { lateness_ms, ..grant(1, None, 1, 1) }]));
+        s.ack(1, 1);
+        s.dump(vec![]);
+    });
+}

@@ -16,7 +16,8 @@ use super::http::{DuewheelHttp, Memory};
 use super::{Ability, Peer, System};
 use crate::process::{Listens, Server, binary};
 
-/// By how much all takeovers of a shard together may make it late, in ms; most of it is a busy machine.
+/// By how much the takeovers of a shard because of one fault (away and back) may make it late, in ms; most of it is a busy
+/// machine, on which a change takes long to reach the store.
 const STANDS_STILL: u64 = 500;
 /// A part of the messages is with nobody for as long as the lease and this, after a node has gone.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
@@ -145,8 +146,9 @@ impl System for DuewheelCluster {
             // Whoever still has it in hand may carry it out as long as his lease runs.
             unanswered: Unanswered::ForMs(away),
             failover_ms: ms(self.forgets),
-            // A shard's time stands still, each time it moves, for as long as its last change was on its way to Redis.
+            // Shards move at the start, too.
             slack_ms: alone.slack_ms + STANDS_STILL,
+            move_ms: STANDS_STILL,
             ..alone
         }
     }
