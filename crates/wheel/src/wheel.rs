@@ -356,8 +356,9 @@ impl<T> Wheel<T> {
         [reached, first_of(&self.arriving), first_of(&self.arrived), ahead].into_iter().flatten().min()
     }
 
-    /// As [`next_due`](Self::next_due), but for a caller that must not be kept long by a crowded slot: looks at about so
-    /// many entries in each of three lists at most, and takes them off `looks`. What it has found out is kept, so that asking again comes to an end.
+    /// As [`next_due`](Self::next_due), but for a caller that must not be kept long by a crowded slot: looks at about
+    /// so many entries in each of three lists at most, and takes them off `looks`. What it has found out is kept, so
+    /// that asking again comes to an end.
     ///
     /// ```
     /// use duewheel_wheel::{FirstDue, Geometry, Wheel};

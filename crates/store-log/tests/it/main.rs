@@ -8,6 +8,7 @@ mod failure;
 mod flush;
 mod folder;
 mod full;
+mod gate;
 mod golden;
 mod golden_folders;
 mod keys;

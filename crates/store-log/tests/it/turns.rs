@@ -1,13 +1,16 @@
 //! The end of a journal segment: the owner goes on while workers make the old one durable and the next one ready.
 
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Found, Room, Store};
+use duewheel_core::store::{ErrorKind, Found, Room, Store};
 use duewheel_sim_disk::{SimDisk, Survivors};
 use duewheel_store_log::{AtSegmentEnd, Options, SyncMode, Worked};
 
+use crate::gate::{Gate, GatedDisk};
 use crate::rig::{Rig, all_rows, by_hand, figure, small};
 
 fn going_on() -> Options {
@@ -143,4 +146,85 @@ fn what_waits_fits_the_segment() {
     }
     assert_eq!(rig.store.progress().expect("progress").durable, rig.history.model().applied());
     rig.assert_reopens(&disk, by_hand());
+}
+
+/// Workers prepare segments; no flush gets in the way.
+fn without_flushes() -> Options {
+    Options { journal_bytes: u64::MAX / 4, journal_records: u64::MAX, ..small() }
+}
+
+/// Longer than any of these tests takes: what is not over then never is.
+const FOR_EVER: Duration = Duration::from_secs(60);
+
+/// The owner that asks for room waits while the next segment is being made. When that fails it is told that there is no
+/// room, and nothing of what it wanted to write is applied; when there is room again the store goes on.
+#[test]
+fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
+    let disk = GatedDisk::new(7, Gate::After(1));
+    let mut rig = Rig::open(&disk, without_flushes(), History::new(7));
+    disk.wait_until_asked();
+    let (tell, told) = mpsc::channel();
+    let owner = thread::spawn(move || {
+        let room = loop {
+            match rig.store.room() {
+                Room::Enough => rig.append(9),
+                other => break other,
+            };
+        };
+        tell.send(room).expect("the test listens");
+        rig
+    });
+    assert!(told.try_recv().is_err(), "whether there is room is not known yet");
+    disk.set(Gate::Full);
+    assert_eq!(told.recv_timeout(FOR_EVER), Ok(Room::RemoveOnly), "not even for a change of a message");
+    let mut rig = owner.join().expect("the owner");
+    assert!(figure(&rig.store, "segment_failures_total") > 0);
+    assert_eq!(figure(&rig.store, "groups_waited_total"), 0, "no group waits for what does not come");
+    rig.store.sync().expect("sync");
+    let last = rig.history.model().applied();
+    let deadline = Instant::now() + FOR_EVER;
+    while rig.store.progress().expect("the store goes on").durable < last {
+        assert!(Instant::now() < deadline, "what was appended becomes durable");
+        thread::yield_now();
+    }
+
+    disk.set(Gate::Open);
+    for _ in 0..30 {
+        while rig.store.room() != Room::Enough {
+            assert!(Instant::now() < deadline, "room comes back by itself");
+            thread::yield_now();
+        }
+        rig.append(9);
+    }
+    assert!(figure(&rig.store, "segment_rotations_total") > 1);
+    rig.assert_reopens(&disk, without_flushes());
+}
+
+/// A group that waits in memory for such a segment, because its owner has not asked for room, is not said to be
+/// written: the store ends, and the next owner does not find it.
+#[test]
+fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
+    let disk = GatedDisk::new(8, Gate::After(1));
+    let mut rig = Rig::open(&disk, without_flushes(), History::new(8));
+    disk.wait_until_asked();
+    while figure(&rig.store, "groups_waited_total") == 0 {
+        rig.append(6);
+    }
+    let written = rig.store.progress().expect("progress").written;
+    assert!(written < rig.history.model().applied());
+    disk.set(Gate::Full);
+    let deadline = Instant::now() + FOR_EVER;
+    let error = loop {
+        match rig.store.progress() {
+            Ok(progress) => assert_eq!(progress.written, written),
+            Err(error) => break error,
+        }
+        assert!(Instant::now() < deadline, "its owner is told");
+        thread::yield_now();
+    };
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    drop(rig.store);
+    rig.history.forget_after(written);
+    disk.set(Gate::Open);
+    Rig::open(&disk, without_flushes(), rig.history).assert_is("reopened");
 }
