@@ -119,8 +119,8 @@ fn replay(name: &str) {
 /// What a run finds does not depend on the runs before it: otherwise a finding could not be repeated.
 #[test]
 fn an_input_finds_the_same_state_whatever_was_before() {
-    let talks: [(&str, fn(&[u8]) -> Vec<u8>); 2] = [("beanstalk", beanstalk_answers), ("http", http_answers)];
-    for (name, answers) in talks {
+    type Talk = fn(&[u8]) -> Vec<u8>;
+    for (name, answers) in [("beanstalk", beanstalk_answers as Talk), ("http", http_answers)] {
         let corpus = corpus(name);
         let forwards: Vec<Vec<u8>> = corpus.iter().map(|(_, bytes)| answers(bytes)).collect();
         assert!(forwards.iter().filter(|answers| answers.len() > 100).count() > 10, "{name} says nothing");
