@@ -120,14 +120,14 @@ impl Measure {
         }
         let nodes = nodes(case.system, &backend.url())?;
         let target = Target {
-            addresses: addresses(case, &backend, &nodes),
+            addresses: addresses(case, &backend, &nodes)?,
             way: way(case, &backend)?,
             queue: QUEUE,
             body: self.body,
         };
-        let consumer = consumer(case.system, &backend)?;
-        if matches!(case.run, Run::Nodes | Run::NodesThrough) {
-            settle(&target)?;
+        let consumer = consumer(case, &backend)?;
+        if !matches!(case.run, Run::Pipelined | Run::Alone | Run::Through | Run::Late) {
+            settle(&target, nodes.len())?;
         }
         let before = (backend.used()?, processor(&nodes), processor_time());
         let shape = match (case.run, &target.way) {
@@ -139,8 +139,10 @@ impl Measure {
         };
         let consumers = (&consumer, self.consumers(case));
         let outcome = match case.run {
-            Run::Pipelined | Run::Alone | Run::Nodes => load::enqueue(&target, shape, self.time)?,
-            Run::Through | Run::NodesThrough => {
+            Run::Pipelined | Run::Alone | Run::Nodes | Run::Forwarded => {
+                load::enqueue(&target, shape, self.time)?
+            }
+            Run::Through | Run::NodesThrough | Run::ForwardedThrough | Run::ForwardedBatches => {
                 load::through(&target, shape, consumers, (self.messages, DELAY_MS))?
             }
             Run::Late => load::come_due(&target, shape, consumers, (self.due_rate, self.due_time))?,
@@ -172,7 +174,7 @@ impl Measure {
         match (case.run, case.system) {
             // The one poller that the usual queue has.
             (Run::Late, System::Homemade | System::HomemadeSlow) => 1,
-            (_, System::Http) => self.singles,
+            (_, System::Http) | (Run::ForwardedThrough, _) => self.singles,
             _ => self.consumers,
         }
     }
@@ -200,6 +202,9 @@ fn nodes(system: System, store: &str) -> io::Result<Vec<Node>> {
         System::ThreeNodes => {
             (0..NODES).map(|number| Node::start(store, Fellows::Several { number, shards: SHARDS })).collect()
         }
+        System::AtOwner | System::AtOther => {
+            (0..2).map(|number| Node::start(store, Fellows::Several { number, shards: 1 })).collect()
+        }
         System::OneNode | System::OneNodeCluster => {
             Ok(vec![Node::start(store, Fellows::Alone { shards: SHARDS })?])
         }
@@ -214,6 +219,7 @@ fn way(case: Case, backend: &Backend) -> io::Result<Way> {
         System::HomemadeBatch => Way::Homemade(homemade(backend)?, SCRIPT),
         System::Beanstalk => Way::Beanstalk,
         System::Http => Way::Http,
+        _ if matches!(case.run, Run::Forwarded | Run::ForwardedThrough) => Way::Http,
         System::NdjsonKeyed | System::OneNode | System::OneNodeCluster | System::ThreeNodes => {
             Way::Ndjson(NDJSON, Keys::Own)
         }
@@ -221,11 +227,12 @@ fn way(case: Case, backend: &Backend) -> io::Result<Way> {
     })
 }
 
-fn consumer(system: System, backend: &Backend) -> io::Result<Consumer> {
-    Ok(match system {
+fn consumer(case: Case, backend: &Backend) -> io::Result<Consumer> {
+    Ok(match case.system {
         System::Homemade => Consumer::Homemade(homemade(backend)?, POLL),
         System::HomemadeSlow => Consumer::Homemade(homemade(backend)?, SLOW_POLL),
         System::Http => Consumer::Http(1),
+        _ if case.run == Run::ForwardedThrough => Consumer::Http(1),
         _ => Consumer::Http(NDJSON),
     })
 }
@@ -237,31 +244,50 @@ fn homemade(backend: &Backend) -> io::Result<Homemade> {
     }
 }
 
-fn addresses(case: Case, backend: &Backend, nodes: &[Node]) -> Vec<SocketAddr> {
-    match (backend, case.system) {
+fn addresses(case: Case, backend: &Backend, nodes: &[Node]) -> io::Result<Vec<SocketAddr>> {
+    Ok(match (backend, case.system) {
         (_, System::Beanstalk) => nodes.iter().map(|node| node.beanstalk).collect(),
+        (_, System::AtOwner | System::AtOther) => {
+            let mut of = Vec::new();
+            for node in nodes {
+                let view = rest(node.http, nodes.len())?;
+                let owns = view["shards"][0]["owner"] == view["node"];
+                if owns == (case.system == System::AtOwner) {
+                    of.push(node.http);
+                }
+            }
+            if of.len() != 1 {
+                return Err(io::Error::other("the shard has not one owner"));
+            }
+            of
+        }
         (Backend::One(redis), _) if nodes.is_empty() => vec![redis.address()],
         _ => nodes.iter().map(|node| node.http).collect(),
-    }
+    })
 }
 
 /// Waits until every shard is where it is to be, and warms nodes and Redis.
-fn settle(target: &Target) -> io::Result<()> {
-    let until = Instant::now() + SETTLED;
+fn settle(target: &Target, nodes: usize) -> io::Result<()> {
     for node in &target.addresses {
-        loop {
-            let view = load::look(*node, "/v1/cluster")?;
-            if is_settled(&view, target.addresses.len()) {
-                break;
-            }
-            if Instant::now() >= until {
-                return Err(io::Error::other(format!("shards do not come to rest: {view}")));
-            }
-            thread::sleep(LOOK);
-        }
+        rest(*node, nodes)?;
     }
     let other = Target { queue: "warm", ..target.clone() };
     load::enqueue(&other, BATCHES, WARM).map(|_| ())
+}
+
+/// Waits until a node sees so many nodes and every shard where it is to be; the cluster as that node sees it.
+fn rest(node: SocketAddr, nodes: usize) -> io::Result<serde_json::Value> {
+    let until = Instant::now() + SETTLED;
+    loop {
+        let view = load::look(node, "/v1/cluster")?;
+        if is_settled(&view, nodes) {
+            return Ok(view);
+        }
+        if Instant::now() >= until {
+            return Err(io::Error::other(format!("shards do not come to rest: {view}")));
+        }
+        thread::sleep(LOOK);
+    }
 }
 
 fn is_settled(view: &serde_json::Value, nodes: usize) -> bool {

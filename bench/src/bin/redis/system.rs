@@ -33,6 +33,10 @@ pub(crate) enum System {
     OneNodeCluster,
     /// Three nodes on a Redis Cluster of three masters, 16 shards
     ThreeNodes,
+    /// Two nodes, one shard; requests go to the node that owns it
+    AtOwner,
+    /// The same; requests go to the other node, which forwards them over TLS
+    AtOther,
     /// A value for 1000 messages
     PartBlob,
     /// A field of a hash for each message
@@ -57,7 +61,16 @@ impl System {
         use System::*;
         matches!(
             self,
-            Beanstalk | Http | Ndjson | NdjsonKeyed | NdjsonLog | OneNode | OneNodeCluster | ThreeNodes
+            Beanstalk
+                | Http
+                | Ndjson
+                | NdjsonKeyed
+                | NdjsonLog
+                | OneNode
+                | OneNodeCluster
+                | ThreeNodes
+                | AtOwner
+                | AtOther
         )
     }
 
@@ -105,6 +118,8 @@ impl fmt::Display for System {
             System::OneNode => "1 node, 1 Redis",
             System::OneNodeCluster => "1 node, 3 masters",
             System::ThreeNodes => "3 nodes, 3 masters",
+            System::AtOwner => "2 nodes, at the owner",
+            System::AtOther => "2 nodes, at the other one",
             System::PartBlob => "a value for 1000",
             System::PartField => "a field of a hash",
             System::PartOneSet => "... and a member of a sorted set",
@@ -132,6 +147,12 @@ pub(crate) enum Run {
     Nodes,
     /// Enqueued, delivered and acked by one node and by three
     NodesThrough,
+    /// Enqueues one by one at the owner of the shard, and at a node that forwards them
+    Forwarded,
+    /// The same from end to end: enqueued, delivered and acked, a request for each
+    ForwardedThrough,
+    /// The same in batches of 1000
+    ForwardedBatches,
     /// What Redis itself needs for the parts of a message
     Parts,
     /// The store alone takes new messages
@@ -143,13 +164,16 @@ pub(crate) enum Run {
 }
 
 impl Run {
-    pub(crate) const ALL: [Run; 10] = [
+    pub(crate) const ALL: [Run; 13] = [
         Run::Pipelined,
         Run::Alone,
         Run::Through,
         Run::Late,
         Run::Nodes,
         Run::NodesThrough,
+        Run::Forwarded,
+        Run::ForwardedThrough,
+        Run::ForwardedBatches,
         Run::Parts,
         Run::StorePut,
         Run::StoreGrant,
@@ -166,6 +190,7 @@ impl Run {
             Run::Through => &[Homemade, Bullmq, BullmqBulk, Http, Ndjson, NdjsonLog],
             Run::Late => &[Homemade, HomemadeSlow, Ndjson, NdjsonLog],
             Run::Nodes | Run::NodesThrough => &[OneNode, OneNodeCluster, ThreeNodes],
+            Run::Forwarded | Run::ForwardedThrough | Run::ForwardedBatches => &[AtOwner, AtOther],
             Run::Parts => &[PartBlob, PartField, PartOneSet, PartTwoSets],
             Run::StorePut | Run::StoreGrant | Run::StoreAck => &[Groups1000, Groups100, Groups10, Groups1],
         }
@@ -181,6 +206,9 @@ impl fmt::Display for Run {
             Run::Late => "lateness",
             Run::Nodes => "enqueue with keys",
             Run::NodesThrough => "end to end, nodes",
+            Run::Forwarded => "forwarded enqueue, one by one",
+            Run::ForwardedThrough => "forwarded end to end, one by one",
+            Run::ForwardedBatches => "forwarded end to end, batches",
             Run::Parts => "Redis alone",
             Run::StorePut => "store alone, puts",
             Run::StoreGrant => "store alone, grants",
