@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use duewheel_core::engine::{OnLease, Op, Reply, Reserved};
 use duewheel_core::id::ShardId;
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::backoff::{Jitter, Pause};
@@ -439,7 +440,7 @@ impl Ways {
             },
             Outcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::Yes),
             Outcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::No),
-            Outcome::Lost(why) if parcel.is_repeatable() => {
+            Outcome::Lost(why) if parcel.is_repeatable() || mutant::is(Mutant::LostRetried) => {
                 (StoreError::new(ErrorKind::Unavailable, why), Look::No)
             }
             Outcome::Lost(why) => return parcel.refuse_unknown(&why),
