@@ -30,6 +30,8 @@ pub enum Mutant {
     WindowByQueues,
     /// A background worker that panics ends without a report.
     PanicSwallowed,
+    /// A request to another node whose outcome is unknown is sent again, whatever it is.
+    LostRetried,
 }
 
 #[cfg(feature = "mutants")]

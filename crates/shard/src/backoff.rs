@@ -1,42 +1,62 @@
 //! Randomised, growing pauses between attempts: each is longer than the one before, and no two nodes keep the same
 //! rhythm.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// The random part of pauses, out of a seed: the same seed gives the same pauses. Clones share one sequence.
+#[derive(Clone, Debug)]
+pub struct Jitter(Arc<AtomicU64>);
+
+impl Jitter {
+    /// The sequence of this seed.
+    pub fn seeded(seed: u64) -> Self {
+        Jitter(Arc::new(AtomicU64::new(seed)))
+    }
+
+    /// A random duration between three quarters of the pause and the whole pause.
+    pub fn of(&self, pause: Duration) -> Duration {
+        let quarter = pause / 4;
+        pause - quarter + quarter * self.byte() / 256
+    }
+
+    /// The next number, as SplitMix64 computes it (Steele, Lea and Flood, OOPSLA 2014).
+    fn byte(&self) -> u32 {
+        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut z = self.0.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u32::from((z ^ (z >> 31)).to_le_bytes()[0])
+    }
+}
+
 /// A pause that doubles.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Pause {
     first: Duration,
     longest: Duration,
     next: Duration,
+    jitter: Jitter,
 }
 
 impl Pause {
     /// A pause that begins with `first`, doubles each time, and does not exceed `longest`.
-    pub fn new(first: Duration, longest: Duration) -> Self {
-        Pause { first, longest: longest.max(first), next: first }
+    pub fn new(first: Duration, longest: Duration, jitter: &Jitter) -> Self {
+        Pause { first, longest: longest.max(first), next: first, jitter: jitter.clone() }
     }
 
     /// The next pause.
     pub fn take(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.longest);
-        jittered(pause)
+        self.jitter.of(pause)
     }
 
     /// Starts again with the first pause.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
-}
-
-/// A random duration between three quarters of the pause and the whole pause.
-pub fn jittered(pause: Duration) -> Duration {
-    // The keys of a new hash table are the standard library's random numbers.
-    let random = RandomState::new().build_hasher().finish() % 256;
-    let quarter = pause / 4;
-    pause - quarter + quarter * u32::try_from(random).unwrap_or(0) / 256
 }
 
 #[cfg(test)]
@@ -46,12 +66,24 @@ mod tests {
     #[test]
     fn pauses_grow_up_to_the_longest_and_begin_again() {
         let ms = Duration::from_millis;
-        let mut pause = Pause::new(ms(10), ms(35));
+        let mut pause = Pause::new(ms(10), ms(35), &Jitter::seeded(1));
         for whole in [10, 20, 35, 35] {
             let taken = pause.take();
             assert!(ms(whole) * 3 / 4 <= taken && taken <= ms(whole), "{taken:?} of {whole} ms");
         }
         pause.reset();
         assert!(pause.take() <= ms(10));
+    }
+
+    #[test]
+    fn a_seed_gives_its_own_pauses_and_the_same_ones_each_time() {
+        let of = |seed| {
+            let jitter = Jitter::seeded(seed);
+            (0..50).map(|_| jitter.of(Duration::from_secs(1))).collect::<Vec<_>>()
+        };
+        assert_eq!(of(7), of(7));
+        assert_ne!(of(7), of(8));
+        let (least, most) = (of(7).into_iter().min(), of(7).into_iter().max());
+        assert!(least < Some(Duration::from_millis(800)) && most > Some(Duration::from_millis(950)));
     }
 }

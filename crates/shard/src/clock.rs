@@ -1,4 +1,5 @@
-//! The source of time: the machine's clocks, or a test's.
+//! The source of time: the machine's clocks, or a test's. Of this crate and the cluster's, this module alone reads them.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // they are read here, so that nobody else does
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -209,7 +209,7 @@ impl Inbox {
     }
 
     /// Whether [`Inbox::wake`] was called since the last sleep or take.
-    pub(crate) fn is_woken(&self) -> bool {
+    pub fn is_woken(&self) -> bool {
         self.state().woken == Woken::Yes
     }
 

@@ -36,6 +36,11 @@ impl Shard {
         (self.inbox.clone(), self.shared.clone())
     }
 
+    /// The parts of a runner whose turns the caller takes, instead of a thread.
+    pub fn of(runner: &Runner) -> Shard {
+        Shard { inbox: runner.inbox.clone(), shared: runner.shared.clone(), handed_on: false }
+    }
+
     /// Opens the store and starts the driver's thread. Blocks until everything that must be in memory is loaded.
     ///
     /// # Errors
@@ -48,15 +53,16 @@ impl Shard {
         fenced: WhenFenced,
     ) -> Result<Shard, StartError> {
         let mut runner = Runner::start(opener, config, clock)?.when_fenced(fenced).with_quotas(quotas);
-        let (inbox, shared) = (runner.inbox.clone(), runner.shared.clone());
+        let shard = Shard::of(&runner);
         while let Some(nap) = runner.opening()? {
-            inbox.wait_for_wake(nap);
+            shard.inbox.wait_for_wake(nap);
         }
+        #[expect(clippy::disallowed_methods, reason = "the thread of a shard is started here")]
         std::thread::Builder::new()
             .name("duewheel-shard".into())
             .spawn(move || run(runner))
             .map_err(StartError::Thread)?;
-        Ok(Shard { inbox, shared, handed_on: false })
+        Ok(shard)
     }
 }
 

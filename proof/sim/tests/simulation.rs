@@ -4,10 +4,14 @@
 //! `DUEWHEEL_MUTANT` names one mutant, `DUEWHEEL_MUTANT_STARTS` (1) says from how many starts mutants are hunted, up to
 //! three, and `DUEWHEEL_MUTANT_SEEDS` (100) how far from each.
 
+#[path = "simulation/cluster.rs"]
+mod cluster;
+
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use duewheel_judge::checker::{Evidence, Fact, Report, check};
+use duewheel_judge::history::History;
 use duewheel_sim::simulation::{BUGS, Bug, Facts, Outcome, Trace, run};
 
 /// Panics that a simulation makes on purpose are caught, and need not be shown.
@@ -53,21 +57,25 @@ fn for_each<T: Send>(range: std::ops::Range<u64>, job: impl Fn(u64) -> Option<T>
     all
 }
 
-#[test]
-fn seeds_of_every_kind_of_run_are_clean() {
-    be_quiet();
-    let seeds = match env("DUEWHEEL_SEED") {
+/// Those that are asked for.
+fn seeds() -> std::ops::Range<u64> {
+    match env("DUEWHEEL_SEED") {
         Some(seed) => seed..seed + 1,
         None => {
             let first = env("DUEWHEEL_FIRST_SEED").unwrap_or(0);
             first..first + env("DUEWHEEL_SEEDS").unwrap_or(300)
         }
-    };
-    let runs = for_each(seeds.clone(), |seed| {
+    }
+}
+
+#[test]
+fn seeds_of_every_kind_of_run_are_clean() {
+    be_quiet();
+    let runs = for_each(seeds(), |seed| {
         let outcome = run(seed, None, Trace::No);
         let report = check(&outcome.history);
         if env("DUEWHEEL_SEED").is_some() {
-            keep(&outcome);
+            keep(&outcome.history);
             println!("{:?}\n{report}", outcome.facts);
         }
         let bad = fault(&outcome, &report);
@@ -153,10 +161,10 @@ fn the_same_seed_gives_the_same_run_byte_by_byte() {
 }
 
 /// For a closer look.
-fn keep(outcome: &Outcome) {
+fn keep(history: &History) {
     let file = std::env::temp_dir().join("duewheel-simulation.jsonl");
     let mut out = std::fs::File::create(&file).map(std::io::BufWriter::new).expect("a file for the history");
-    outcome.history.save(&mut out).expect("the history is written");
+    history.save(&mut out).expect("the history is written");
     println!("history {}", file.display());
 }
 

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use duewheel_core::engine::{OnLease, Op, Reply, Reserved};
 use duewheel_core::id::ShardId;
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_shard::backoff::Pause;
+use duewheel_shard::backoff::{Jitter, Pause};
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
 use duewheel_shard::pending::Pending;
@@ -125,6 +126,7 @@ impl Ways {
         shared: &Arc<Shared>,
         inbox: &Arc<Inbox>,
         look: Box<dyn Fn() + Send + Sync>,
+        jitter: &Jitter,
     ) -> Self {
         let slot = |_| Slot {
             state: Mutex::new(State {
@@ -133,7 +135,7 @@ impl Ways {
                 bytes: 0,
                 next: 0,
                 pusher: Pusher::None,
-                pause: Pause::new(FIRST_PAUSE, LONGEST_PAUSE),
+                pause: Pause::new(FIRST_PAUSE, LONGEST_PAUSE, jitter),
             }),
             changed: Notify::new(),
         };
@@ -162,7 +164,7 @@ impl Ways {
                 .or_undo(move |answers| undo(&answers).into_iter().for_each(|op| ways.put_back(shard, op)));
         }
         if let Err(error) = self.0.inbox.admits(&ops) {
-            Parcel::new(shard, ops, patience, to).refuse(&error);
+            Parcel::new(shard, ops, patience, to, self.now()).refuse(&error);
         } else {
             self.send(shard, ops, patience, to);
         }
@@ -271,7 +273,7 @@ impl Ways {
 
     fn send(&self, shard: ShardId, mut ops: Vec<Op>, patience: Patience, to: oneshot::Sender<Answers>) {
         name_waiters(&mut ops, self.0.node);
-        let mut parcel = Parcel::new(shard, ops, patience, to);
+        let mut parcel = Parcel::new(shard, ops, patience, to, self.now());
         let Some(slot) = self.slot(shard) else {
             parcel.why = Some(StoreError::new(ErrorKind::Unavailable, "there is no such shard"));
             return parcel.refuse_without_owner();
@@ -293,7 +295,7 @@ impl Ways {
 
     /// Puts a parcel in line, in its place.
     fn stand(&self, state: &mut State, mut parcel: Parcel) {
-        parcel.stands();
+        parcel.stands(self.now());
         state.bytes += parcel.weight;
         let shard = parcel.shard;
         state.line.insert(parcel.seq, parcel);
@@ -411,6 +413,7 @@ impl Ways {
         } else {
             let mut waits = self.0.waits.subscribe();
             let ended = tokio::select! {
+                biased;
                 outcome = &mut outcome => Some(outcome),
                 () = parcel.to.closed() => None,
                 // The sender lives as long as we do.
@@ -437,7 +440,7 @@ impl Ways {
             },
             Outcome::NotMine(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::Yes),
             Outcome::NotSent(why) => (StoreError::new(ErrorKind::Unavailable, why), Look::No),
-            Outcome::Lost(why) if parcel.is_repeatable() => {
+            Outcome::Lost(why) if parcel.is_repeatable() || mutant::is(Mutant::LostRetried) => {
                 (StoreError::new(ErrorKind::Unavailable, why), Look::No)
             }
             Outcome::Lost(why) => return parcel.refuse_unknown(&why),
@@ -459,7 +462,7 @@ impl Ways {
 
     /// It was certainly not applied, or may be applied twice: back into the line, in its old place.
     fn again(&self, mut parcel: Parcel, look: Look) {
-        parcel.comes_back();
+        parcel.comes_back(self.now());
         self.0.again.fetch_add(1, Ordering::Relaxed);
         if look == Look::Yes {
             (self.0.look)();
@@ -481,12 +484,13 @@ impl Ways {
             let _ = tokio::time::timeout(pause, slot.changed.notified()).await;
             let mut state = slot.state();
             let waits_ended = *self.0.waits.borrow() == Waits::Ended;
+            let now = self.now();
             let over: Vec<u64> = state
                 .line
                 .iter()
                 .filter(|(_, parcel)| {
                     let ends = waits_ended && !parcel.waiters.is_empty();
-                    ends || parcel.is_over(PATIENCE) || parcel.is_given_up()
+                    ends || parcel.is_over(PATIENCE, now) || parcel.is_given_up()
                 })
                 .map(|(seq, _)| *seq)
                 .collect();
@@ -512,13 +516,18 @@ impl Ways {
             return (self.0.look)();
         }
         while let Some((_, mut parcel)) = state.line.pop_first() {
-            parcel.leaves();
+            parcel.leaves(self.now());
             state.bytes = state.bytes.saturating_sub(parcel.weight);
             if let Some(parcel) = self.dispatch(state, parcel) {
                 self.stand(state, parcel);
                 return;
             }
         }
+    }
+
+    /// By the clock that runs, as all instants of a parcel.
+    fn now(&self) -> Duration {
+        self.0.shared.clock().running()
     }
 
     fn end_on_panic(&self) -> EndOnPanic {

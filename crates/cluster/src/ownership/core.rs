@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
@@ -29,7 +29,8 @@ pub(crate) struct Core {
     pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
     pub(crate) locals: Locals,
-    pub(crate) view: Mutex<(ClusterView, Instant)>,
+    /// And when it was read, by [`Clock::running`](duewheel_shard::clock::Clock::running).
+    pub(crate) view: Mutex<(ClusterView, Duration)>,
     /// For tests: the node is to end as if it had been killed.
     pub(crate) killed: AtomicBool,
 }
@@ -60,7 +61,7 @@ impl Core {
         self.inbox.wake();
     }
 
-    pub(crate) fn view(&self) -> MutexGuard<'_, (ClusterView, Instant)> {
+    pub(crate) fn view(&self) -> MutexGuard<'_, (ClusterView, Duration)> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

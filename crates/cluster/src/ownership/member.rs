@@ -4,13 +4,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
-use duewheel_shard::backoff::jittered;
+use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::inbox::{Inbox, Patience};
 use duewheel_shard::local::LocalShard;
@@ -19,19 +19,20 @@ use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::shared::{End, Shared, Wish};
 use duewheel_shard::timekeeper::Timekeeper;
 use tokio::net::TcpListener;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::forwarding::routes::Ways;
 use crate::ownership::core::Core;
 use crate::ownership::error::{FleetError, MAX_NAME, stranger};
 use crate::ownership::locals::Locals;
-use crate::ownership::owned::{Owned, Recipe, share_of};
+use crate::ownership::owned::{OnThreads, Owned, Recipe, Starter, share_of};
 use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
 use crate::ownership::reconciler::{Keeper, Parts};
 use crate::ownership::view::ClusterView;
 use crate::shards::Shards;
 use crate::transport::wire::Limits;
 use crate::transport::wire::dialect::Speaks;
-use crate::transport::{Host, PeerCertificates, Terms, Tls, listen};
+use crate::transport::{Host, Link, PeerCertificates, Terms, Tls, listen};
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -142,24 +143,26 @@ impl Fleet {
             None => (None, String::new()),
             Some(advertise) => bind(advertise, options.bind.as_deref()).await?,
         };
-        let joined = {
-            let (coordinator, options) = (coordinator.clone(), options.clone());
-            let join = move || join(&*coordinator, &options, &advertise);
-            tokio::task::spawn_blocking(join).await.map_err(|_| FleetError::Runtime)??
-        };
-        let (core, keeper, terms) = assemble(coordinator, &joined, &options, tls, &policy, clock);
+        let jitter = options.jitter(&*clock);
+        let candidacy = Candidacy::new(coordinator.lease(), &options, &advertise, clock.running());
+        let joined = join(&coordinator, candidacy, &clock, &jitter).await?;
+        let means = Means { clock, jitter, link: Link::Tls(tls), starter: Arc::new(OnThreads) };
+        let (core, mut keeper, terms) = assemble(coordinator, &joined, &options, &policy, means);
         let mut guard = StopOnDrop(Some(core.clone()));
         let listening = listener.map(|listener| {
             let host: Arc<dyn Host> = core.clone();
             tokio::spawn(listen(listener, terms, host)).abort_handle()
         });
+        keeper.listens(listening);
         let mut began = keeper.began();
+        #[expect(clippy::disallowed_methods, reason = "the thread of a node is started here")]
         std::thread::Builder::new()
             .name("duewheel-fleet".into())
-            .spawn(move || keeper.run(listening))
+            .spawn(move || keeper.run())
             .map_err(FleetError::Thread)?;
         let at_most = core.lease + Duration::from_secs(2);
         let ended = tokio::select! {
+            biased;
             // It gives up its end without a word when the thread ends; then there is an end to be had.
             Ok(_) = began.wait_for(|began| *began) => None,
             end = core.shared.ended() => Some(end),
@@ -170,19 +173,23 @@ impl Fleet {
             return Err(FleetError::Ended(why));
         }
         guard.0 = None;
-        Ok(Started {
+        Ok(Fleet::started(core))
+    }
+
+    pub(crate) fn started(core: Arc<Core>) -> Started {
+        Started {
             shared: core.shared.clone(),
             inbox: core.inbox.clone(),
             sessions: u64::from(core.me.number) << 32,
             fleet: Arc::new(Fleet { core }),
-        })
+        }
     }
 
     /// The cluster as this node sees it.
     pub fn view(&self) -> ClusterView {
         let view = self.core.view();
         let (mut seen, at) = view.clone();
-        seen.age = at.elapsed();
+        seen.age = self.core.shared.clock().running().saturating_sub(at);
         seen
     }
 
@@ -238,59 +245,123 @@ async fn bind(advertise: &str, bind: Option<&str>) -> Result<(Option<TcpListener
     Ok((Some(listener), advertise))
 }
 
-/// Takes part. A name or a place that a dead node holds is free after its lease.
-fn join(
-    coordinator: &dyn Coordinator,
-    options: &FleetOptions,
-    advertise: &str,
-) -> Result<Joined, FleetError> {
-    let candidate = Candidate {
-        name: options.name.as_str().into(),
-        advertise: advertise.into(),
-        shards_if_new: options.shards_if_new.max(1),
-        settle_delay: options.settle_delay,
-    };
-    let lease = coordinator.lease();
-    let until = Instant::now() + lease + lease / 4;
-    let pause = || std::thread::sleep(jittered((lease / 8).min(Duration::from_secs(1))));
-    let joined = loop {
-        match coordinator.join(&candidate) {
-            Ok(joined) => break joined,
-            Err(error) if error.kind() != ErrorKind::Fenced => return Err(error.into()),
-            Err(_) if Instant::now() >= until => return Err(FleetError::NameTaken(options.name.clone())),
-            Err(_) => pause(),
-        }
-    };
-    loop {
+/// A node on its way into the cluster. A name or a place that a dead node holds is free after its lease.
+pub(crate) struct Candidacy {
+    candidate: Candidate,
+    lease: Duration,
+    /// By [`Clock::running`].
+    until: Duration,
+    /// It has joined, and must see yet whether it can share with the others.
+    joined: Option<Joined>,
+}
+
+impl Candidacy {
+    pub(crate) fn new(lease: Duration, options: &FleetOptions, advertise: &str, now: Duration) -> Self {
+        let candidate = Candidate {
+            name: options.name.as_str().into(),
+            advertise: advertise.into(),
+            shards_if_new: options.shards_if_new.max(1),
+            settle_delay: options.settle_delay,
+        };
+        Candidacy { candidate, lease, until: now + lease + lease / 4, joined: None }
+    }
+
+    /// Between two attempts, at most.
+    pub(crate) fn pause(&self) -> Duration {
+        (self.lease / 8).min(Duration::from_secs(1))
+    }
+
+    /// Tries to take part; `None`: it is to try again after a pause. The coordinator's calls may wait.
+    pub(crate) fn attempt(
+        &mut self,
+        coordinator: &dyn Coordinator,
+        now: Duration,
+    ) -> Result<Option<Joined>, FleetError> {
+        let joined = match self.joined.take() {
+            Some(joined) => joined,
+            None => match coordinator.join(&self.candidate) {
+                Ok(joined) => joined,
+                Err(error) if error.kind() != ErrorKind::Fenced => return Err(error.into()),
+                Err(_) if now >= self.until => {
+                    return Err(FleetError::NameTaken(self.candidate.name.to_string()));
+                }
+                Err(_) => return Ok(None),
+            },
+        };
         let problem = match coordinator.beat(&joined.node) {
             Err(error) => FleetError::Store(error),
             Ok(nodes) => match stranger(&joined.node, &nodes) {
-                None => return Ok(joined),
+                None => return Ok(Some(joined)),
                 Some(problem) => problem,
             },
         };
-        if Instant::now() >= until || matches!(problem, FleetError::Store(_)) {
+        if now >= self.until || matches!(problem, FleetError::Store(_)) {
             if let Err(error) = coordinator.leave(&joined.node) {
                 tracing::warn!(%error, "could not say that this node takes part no more");
             }
             return Err(problem);
         }
-        pause();
+        self.joined = Some(joined);
+        Ok(None)
+    }
+}
+
+/// Takes part, with pauses between the attempts.
+async fn join(
+    coordinator: &Arc<dyn Coordinator>,
+    mut candidacy: Candidacy,
+    clock: &Arc<dyn Clock>,
+    jitter: &Jitter,
+) -> Result<Joined, FleetError> {
+    loop {
+        let (coordinator, now) = (coordinator.clone(), clock.running());
+        // The coordinator's calls may wait.
+        let attempt = move || {
+            let joined = candidacy.attempt(&*coordinator, now);
+            (candidacy, joined)
+        };
+        let joined;
+        (candidacy, joined) = tokio::task::spawn_blocking(attempt).await.map_err(|_| FleetError::Runtime)?;
+        if let Some(joined) = joined? {
+            return Ok(joined);
+        }
+        tokio::time::sleep(jitter.of(candidacy.pause())).await;
+    }
+}
+
+/// What a node takes from outside: time, randomness, connections and threads.
+pub(crate) struct Means {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) jitter: Jitter,
+    pub(crate) link: Link,
+    pub(crate) starter: Arc<dyn Starter>,
+}
+
+impl FleetOptions {
+    /// The seed of its shards and pauses: another one for each node.
+    fn seed(&self, clock: &dyn Clock) -> u64 {
+        let reading = clock.read();
+        let seed = self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
+        seed ^ xxh3_64(self.name.as_bytes())
+    }
+
+    /// The jitter of its pauses.
+    pub(crate) fn jitter(&self, clock: &dyn Clock) -> Jitter {
+        Jitter::seeded(self.seed(clock))
     }
 }
 
 /// The parts of a node that has joined.
-pub(super) fn assemble(
+pub(crate) fn assemble(
     coordinator: Arc<dyn Coordinator>,
     joined: &Joined,
     options: &FleetOptions,
-    tls: Tls,
     policy: &Policy,
-    clock: Arc<dyn Clock>,
+    means: Means,
 ) -> (Arc<Core>, Keeper, Terms) {
     let Joined { node: me, shards, secret } = joined.clone();
     let lease = coordinator.lease();
-    let reading = clock.read();
+    let Means { clock, jitter, link, starter } = means;
     let shared = Arc::new(Shared::new(coordinator.level(), clock.clone()));
     // A node has no engine: only the wall clock of this counts.
     shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
@@ -306,7 +377,7 @@ pub(super) fn assemble(
             }
         })
     };
-    let ways = Ways::new(me.number, shards, &one, &shared, &inbox, looks);
+    let ways = Ways::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
     let view = ClusterView { me: me.clone(), nodes: Vec::new(), shards: Vec::new(), age: Duration::ZERO };
     let core = Arc::new(Core {
         me: me.clone(),
@@ -319,12 +390,13 @@ pub(super) fn assemble(
         nudged: AtomicBool::new(false),
         moves: AtomicU64::new(0),
         locals: Locals::default(),
-        view: Mutex::new((view, Instant::now())),
+        view: Mutex::new((view, clock.running())),
         killed: AtomicBool::new(false),
     });
     let secrets = Secrets { current: secret, former: None };
-    let terms = Terms::new(me.clone(), tls, &secrets, options.speaks, Limits::of(policy), lease);
-    let seed = options.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32));
+    let (limits, time) = (Limits::of(policy), (clock.clone(), jitter.clone()));
+    let terms = Terms::new(me.clone(), link, &secrets, options.speaks, limits, lease, time);
+    let seed = options.seed(&*clock);
     let recipe = Recipe {
         coordinator: coordinator.clone(),
         me,
@@ -333,11 +405,13 @@ pub(super) fn assemble(
         seed,
         quotas: options.quotas.clone(),
         clock: clock.clone(),
+        jitter: jitter.clone(),
+        starter,
     };
     let runtime = tokio::runtime::Handle::current();
     let owned = Owned::new(recipe, lease, &core.inbox, (&ways, &core.locals), &runtime);
     let presence = Presence::new(options.settle_delay);
-    let parts = Parts { coordinator, owned, presence, clock, terms: terms.clone(), runtime };
+    let parts = Parts { coordinator, owned, presence, clock, jitter, terms: terms.clone(), runtime };
     let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);
     (core, keeper, terms)
 }

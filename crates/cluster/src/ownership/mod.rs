@@ -1,14 +1,14 @@
 //! A node's life: it takes part, opens the shards that it should own, and gives up those that it should not.
 
 mod assignment;
-mod core;
+pub(crate) mod core;
 pub(crate) mod error;
 mod hanging;
 mod locals;
 pub(crate) mod member;
-mod owned;
+pub(crate) mod owned;
 pub(crate) mod presence;
-mod reconciler;
+pub(crate) mod reconciler;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_core::engine::{BoundLeases, Config, GeometryError, Ids};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
-use duewheel_shard::backoff::Pause;
+use duewheel_shard::backoff::{Jitter, Pause};
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Door, Inbox};
@@ -39,6 +41,47 @@ pub(crate) struct Recipe {
     pub(crate) seed: u64,
     pub(crate) quotas: QuotaSource,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) jitter: Jitter,
+    pub(crate) starter: Arc<dyn Starter>,
+}
+
+/// Starts shards: on threads of their own, or under the hands of a simulation.
+pub(crate) trait Starter: Send + Sync {
+    /// Opens a shard, and has it served until it ends. `tell` hears whether it opens, on whatever thread.
+    ///
+    /// # Errors
+    /// No thread can be started. Then nobody is told.
+    fn start(&self, opening: Opening, tell: Tell) -> io::Result<()>;
+}
+
+/// Hears whether a shard opens.
+pub(crate) type Tell = Box<dyn FnOnce(Result<Shard, NotOpened>) + Send>;
+
+/// A shard that is to be opened.
+pub(crate) struct Opening {
+    pub(crate) opener: Opener,
+    pub(crate) config: Config,
+    pub(crate) quotas: QuotaSource,
+    pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// Each shard opens on a thread, and has another one from then on.
+#[derive(Debug)]
+pub(crate) struct OnThreads;
+
+impl Starter for OnThreads {
+    fn start(&self, opening: Opening, tell: Tell) -> io::Result<()> {
+        let open = move || {
+            let Opening { opener, config, quotas, clock } = opening;
+            let open = AssertUnwindSafe(|| Shard::start(opener, config, quotas, clock, WhenFenced::End));
+            tell(match catch_unwind(open) {
+                Ok(opened) => opened.map_err(NotOpened::Refused),
+                Err(panic) => Err(NotOpened::panicked(&*panic)),
+            });
+        };
+        #[expect(clippy::disallowed_methods, reason = "threads that open shards are started here")]
+        std::thread::Builder::new().name("duewheel-open".into()).spawn(open).map(drop)
+    }
 }
 
 /// All shards, as far as this node has to do with them. Kept by the fleet's thread alone.
@@ -59,7 +102,7 @@ pub(crate) struct Owned {
 
 /// What keeps a shard from being served.
 struct Ill {
-    since: Instant,
+    since: Duration,
     why: String,
     /// Whether a person must look.
     lasting: bool,
@@ -67,16 +110,23 @@ struct Ill {
 
 type Opened = (ShardId, Result<Shard, NotOpened>);
 
-enum NotOpened {
+/// Why a shard does not open.
+pub(crate) enum NotOpened {
     Refused(StartError),
     /// A bug of ours.
     Panicked(String),
 }
 
+impl NotOpened {
+    pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> Self {
+        NotOpened::Panicked(bug("opening a shard", panic_text(panic)))
+    }
+}
+
 enum State {
-    /// Not here. Not to be opened before `until`.
+    /// Not here. Not to be opened before `until`, by [`Clock::running`].
     Away {
-        until: Instant,
+        until: Duration,
         pause: Pause,
     },
     Opening {
@@ -128,8 +178,8 @@ impl Owned {
         let (opener, opened) = mpsc::channel();
         // Mostly one waits for a lease to run out, or for the other owner to give the shard up.
         let pauses = [(lease / 64).max(Duration::from_millis(10)), (lease / 2).min(Duration::from_secs(5))];
-        let now = Instant::now();
-        let away = |_| State::Away { until: now, pause: Pause::new(pauses[0], pauses[1]) };
+        let now = recipe.clock.running();
+        let away = |_| State::Away { until: now, pause: Pause::new(pauses[0], pauses[1], &recipe.jitter) };
         Owned {
             states: (0..recipe.shards).map(away).collect(),
             recipe: Arc::new(recipe),
@@ -177,19 +227,19 @@ impl Owned {
     pub(crate) fn open(&mut self, shard: ShardId) {
         let opening = self.states.iter().filter(|s| matches!(s, State::Opening { .. })).count();
         let Some(State::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
-        if opening >= MAX_OPENING || Instant::now() < *until {
+        if opening >= MAX_OPENING || self.now() < *until {
             return;
         }
-        let pause = *pause;
-        let (recipe, opener, inbox) = (self.recipe.clone(), self.opener.clone(), self.inbox.clone());
-        let thread = std::thread::Builder::new().name("duewheel-open".into()).spawn(move || {
-            let opened = recipe.open(shard);
+        let pause = pause.clone();
+        let (opener, inbox) = (self.opener.clone(), self.inbox.clone());
+        let tell = Box::new(move |opened| {
             // A fleet that is gone takes nothing: the shard is dropped, and stops.
             let _ = opener.send((shard, opened));
             inbox.wake();
         });
-        self.states[shard.0 as usize] = match thread {
-            Ok(_) => State::Opening { pause, unwanted: false },
+        let started = self.recipe.starter.start(self.recipe.opening(shard), tell);
+        self.states[shard.0 as usize] = match started {
+            Ok(()) => State::Opening { pause, unwanted: false },
             Err(error) => {
                 tracing::error!(%shard, %error, "no thread to open a shard");
                 self.away_after(pause)
@@ -259,7 +309,9 @@ impl Owned {
                 None => drop(self.ill.remove(&shard)),
             }
         }
-        let mut ill = self.ill.iter().filter(|(_, ill)| ill.lasting || ill.since.elapsed() >= BRIEFLY);
+        let now = self.now();
+        let is_long = |ill: &Ill| ill.lasting || now.saturating_sub(ill.since) >= BRIEFLY;
+        let mut ill = self.ill.iter().filter(|(_, ill)| is_long(ill));
         let (shard, first) = ill.next()?;
         Some(match ill.count() {
             0 => format!("shard {shard} is not served: {}", first.why),
@@ -268,7 +320,7 @@ impl Owned {
     }
 
     fn note_ill(&mut self, shard: ShardId, why: String, lasting: bool) {
-        let since = self.ill.get(&shard).map_or_else(Instant::now, |ill| ill.since);
+        let since = self.ill.get(&shard).map_or_else(|| self.now(), |ill| ill.since);
         self.ill.insert(shard, Ill { since, why, lasting });
     }
 
@@ -290,7 +342,8 @@ impl Owned {
     }
 
     fn take_opened(&mut self, shard: ShardId, opened: Result<Shard, NotOpened>, changes: &mut Changes) {
-        let State::Opening { pause, unwanted } = self.states[shard.0 as usize] else { return };
+        let State::Opening { pause, unwanted } = &self.states[shard.0 as usize] else { return };
+        let (pause, unwanted) = (pause.clone(), *unwanted);
         match opened {
             Ok(opened) => {
                 let (inbox, shared) = opened.hand_on();
@@ -342,11 +395,16 @@ impl Owned {
     }
 
     fn away(&self, after: Duration) -> State {
-        State::Away { until: Instant::now() + after, pause: Pause::new(self.pauses[0], self.pauses[1]) }
+        let pause = Pause::new(self.pauses[0], self.pauses[1], &self.recipe.jitter);
+        State::Away { until: self.now() + after, pause }
     }
 
     fn away_after(&self, mut pause: Pause) -> State {
-        State::Away { until: Instant::now() + pause.take(), pause }
+        State::Away { until: self.now() + pause.take(), pause }
+    }
+
+    fn now(&self) -> Duration {
+        self.recipe.clock.running()
     }
 }
 
@@ -361,7 +419,7 @@ fn stage(state: &State) -> Stage {
 }
 
 impl Recipe {
-    fn open(&self, shard: ShardId) -> Result<Shard, NotOpened> {
+    fn opening(&self, shard: ShardId) -> Opening {
         let (coordinator, me) = (self.coordinator.clone(), self.me.clone());
         let opener: Opener = Box::new(move |waker| coordinator.open(&me, shard, waker));
         let config = Config {
@@ -373,13 +431,7 @@ impl Recipe {
             ids: Ids::of(shard, self.shards),
             ..Config::default()
         };
-        let open = std::panic::AssertUnwindSafe(|| {
-            Shard::start(opener, config, self.quotas.clone(), self.clock.clone(), WhenFenced::End)
-        });
-        match std::panic::catch_unwind(open) {
-            Ok(opened) => opened.map_err(NotOpened::Refused),
-            Err(panic) => Err(NotOpened::Panicked(bug("opening a shard", panic_text(&*panic)))),
-        }
+        Opening { opener, config, quotas: self.quotas.clone(), clock: self.clock.clone() }
     }
 }
 

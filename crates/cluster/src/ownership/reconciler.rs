@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner};
-use duewheel_shard::backoff::jittered;
+use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::health::ThreadIn;
@@ -42,6 +42,10 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(2);
 /// Shards that a sentence names.
 const MAX_NAMED: usize = 8;
 
+/// Between two looks at shards that close, and at answers that leave, at the node's end.
+const CLOSING: Duration = Duration::from_millis(10);
+const TALKING: Duration = Duration::from_millis(5);
+
 /// How long the node waits at its end until answers have left.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -53,6 +57,7 @@ pub(crate) struct Keeper {
     /// Among whom shards are shared out.
     presence: Presence,
     clock: Arc<dyn Clock>,
+    jitter: Jitter,
     terms: Terms,
     max_queued: usize,
     runtime: tokio::runtime::Handle,
@@ -65,24 +70,41 @@ pub(crate) struct Keeper {
     /// The node that owned a shard last, whether it does now or not.
     last_owners: Vec<Option<u32>>,
     /// When shards were given up that nobody has taken yet.
-    given: Vec<Option<Instant>>,
+    given: Vec<Option<Duration>>,
     /// Whose each shard should be: places in `assigned`. Empty: not known.
     wanted: Vec<usize>,
     /// The names by which that was computed.
     assigned: Vec<Box<str>>,
-    next_beat: Instant,
+    next_beat: Duration,
     /// Not before: what is looked at too often is slow for all.
-    next_look: Instant,
-    heard: Instant,
+    next_look: Duration,
+    heard: Duration,
     /// Until then no shard goes to another node.
-    calm_until: Instant,
+    calm_until: Duration,
     /// What is wrong with taking part; shards have troubles of their own.
     trouble: Option<String>,
     /// When it was read who owns what, if nobody has been shown that yet.
-    looked: Option<Instant>,
+    looked: Option<Duration>,
     /// Since when nobody owns a shard, as far as this node has seen it.
-    unowned: Vec<Option<Instant>>,
+    unowned: Vec<Option<Duration>>,
     began: watch::Sender<bool>,
+    /// What answers other nodes.
+    listening: Option<AbortHandle>,
+    ending: Ending,
+    /// Why it ends, once that is known.
+    end: Option<End>,
+}
+
+/// How far the node is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    NotYet,
+    Begins,
+    /// Its shards close, and have until then.
+    Shards(Duration),
+    /// Its last answers leave, and have until then.
+    Words(Duration),
+    Done,
 }
 
 /// What a keeper works with.
@@ -91,14 +113,15 @@ pub(crate) struct Parts {
     pub(crate) owned: Owned,
     pub(crate) presence: Presence,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) jitter: Jitter,
     pub(crate) terms: Terms,
     pub(crate) runtime: tokio::runtime::Handle,
 }
 
 impl Keeper {
     pub(crate) fn new(core: Arc<Core>, parts: Parts, max_queued: usize) -> Self {
-        let Parts { coordinator, owned, presence, clock, terms, runtime } = parts;
-        let now = Instant::now();
+        let Parts { coordinator, owned, presence, clock, jitter, terms, runtime } = parts;
+        let now = clock.running();
         let shards = core.shards as usize;
         Keeper {
             core,
@@ -106,6 +129,7 @@ impl Keeper {
             owned,
             presence,
             clock,
+            jitter,
             terms,
             max_queued,
             runtime,
@@ -125,7 +149,15 @@ impl Keeper {
             looked: None,
             unowned: vec![None; shards],
             began: watch::Sender::new(false),
+            listening: None,
+            ending: Ending::NotYet,
+            end: None,
         }
+    }
+
+    /// What answers other nodes ends with it.
+    pub(crate) fn listens(&mut self, listening: Option<AbortHandle>) {
+        self.listening = listening;
     }
 
     /// Tells when all shards have been opened that this node should have.
@@ -134,27 +166,133 @@ impl Keeper {
     }
 
     /// The thread's life.
-    pub(crate) fn run(mut self, listening: Option<AbortHandle>) {
-        let end = match catch_unwind(AssertUnwindSafe(|| self.drive())) {
-            Ok(end) => end,
-            Err(panic) => End::Failed(bug("the fleet", panic_text(&*panic))),
-        };
-        let killed = self.core.killed.load(Ordering::SeqCst);
+    pub(crate) fn run(mut self) {
+        while let Some(nap) = self.turn() {
+            self.core.inbox.wait_for_wake(nap);
+        }
+    }
+
+    /// Takes a turn. Returns how long to wait for the next one, unless the node's inbox is woken; `None`: the node has ended. It does not
+    /// wait itself, but for the coordinator's calls.
+    pub(crate) fn turn(&mut self) -> Option<Duration> {
+        let ending = self.ending;
+        let turned = catch_unwind(AssertUnwindSafe(|| match ending {
+            Ending::NotYet => self.work(),
+            Ending::Begins => self.give_up(),
+            Ending::Shards(until) => self.close_shards(until),
+            Ending::Words(until) => self.speak_last(until),
+            Ending::Done => None,
+        }));
+        turned.unwrap_or_else(|panic| {
+            let bug = bug("the fleet", panic_text(&*panic));
+            match &self.end {
+                None => self.begin_end(End::Failed(bug)),
+                Some(_) => {
+                    tracing::error!(bug, "while ending");
+                    self.finish()
+                }
+            }
+        })
+    }
+
+    fn work(&mut self) -> Option<Duration> {
+        match self.drive() {
+            Some(end) => self.begin_end(end),
+            None => Some(self.nap()),
+        }
+    }
+
+    fn drive(&mut self) -> Option<End> {
+        if self.core.killed.load(Ordering::SeqCst) {
+            return Some(End::Failed("killed".to_owned()));
+        }
+        if let Some(end) = self.take_changes() {
+            return Some(end);
+        }
+        if let Some(bug) = self.core.shared.bug() {
+            return Some(End::Failed(bug.clone()));
+        }
+        if self.core.shared.wished(Wish::EndWaits) {
+            self.core.ways.end_waits();
+        }
+        if self.core.shared.wished(Wish::Stop) {
+            return Some(End::Stopped);
+        }
+        if self.core.nudged.load(Ordering::SeqCst) && self.now() >= self.next_look {
+            self.core.nudged.store(false, Ordering::SeqCst);
+            self.next_beat = self.now();
+        }
+        if self.now() >= self.next_beat
+            && let Some(end) = self.beat()
+        {
+            return Some(end);
+        }
+        if self.now() >= self.next_look && self.core.look.swap(false, Ordering::SeqCst) {
+            self.look();
+        }
+        self.plan();
+        self.tell();
+        None
+    }
+
+    /// The node takes no more requests.
+    fn begin_end(&mut self, end: End) -> Option<Duration> {
         self.core.inbox.close_door(Door::Closed(match &end {
             End::Stopped => CallError::Draining,
             End::Fenced(_) | End::Failed(_) => CallError::Closed("the node ended; see the log"),
         }));
-        if !killed {
-            let giving_up = AssertUnwindSafe(|| self.give_up(&end));
-            if let Err(panic) = catch_unwind(giving_up) {
-                tracing::error!(bug = bug("the fleet", panic_text(&*panic)), "while ending");
-            }
+        self.end = Some(end);
+        if self.core.killed.load(Ordering::SeqCst) {
+            return self.finish();
         }
+        self.ending = Ending::Begins;
+        Some(Duration::ZERO)
+    }
+
+    /// Gives everything up: shards are closed, answers leave, the others are told.
+    fn give_up(&mut self) -> Option<Duration> {
+        self.core.ways.end_waits();
+        for shard in self.core.ways.shards() {
+            self.owned.close(shard);
+        }
+        self.ending = Ending::Shards(self.now() + self.core.lease.max(Duration::from_secs(5)));
+        Some(Duration::ZERO)
+    }
+
+    fn close_shards(&mut self, until: Duration) -> Option<Duration> {
+        if self.owned.is_busy() && self.now() < until {
+            let changes = self.owned.look();
+            if let Some(Fatal::Bug(bug)) = changes.fatal {
+                tracing::error!(%bug, "while closing");
+            }
+            self.core.shared.tick();
+            return Some(CLOSING);
+        }
+        if self.owned.is_busy() {
+            tracing::error!("shards did not close in time; their leases run out");
+        }
+        let fenced = matches!(self.end, Some(End::Fenced(_)));
+        if !fenced && let Err(error) = self.coordinator.leave(&self.core.me) {
+            tracing::warn!(%error, "could not say that this node takes part no more; others find out");
+        }
+        self.nudge();
+        self.terms.end();
+        self.ending = Ending::Words(self.now() + LAST_WORDS);
+        Some(Duration::ZERO)
+    }
+
+    fn speak_last(&mut self, until: Duration) -> Option<Duration> {
+        let talks = self.terms.open() > 0 || self.peers.values().any(|(peer, _)| peer.flying() > 0);
+        if talks && self.now() < until { Some(TALKING) } else { self.finish() }
+    }
+
+    fn finish(&mut self) -> Option<Duration> {
+        let end = self.end.take().unwrap_or(End::Stopped);
         if let End::Fenced(why) | End::Failed(why) = &end {
             tracing::error!(%why, "the node ended");
         }
         self.core.ways.refuse_all(&CallError::Draining);
-        if let Some(listening) = listening {
+        if let Some(listening) = self.listening.take() {
             listening.abort();
         }
         for (peer, task) in self.peers.values().chain(&self.parted) {
@@ -164,42 +302,18 @@ impl Keeper {
         for shard in self.core.ways.shards() {
             self.owned.close(shard);
         }
+        self.ending = Ending::Done;
         self.core.shared.set_ended(end);
+        None
     }
 
-    fn drive(&mut self) -> End {
-        loop {
-            if self.core.killed.load(Ordering::SeqCst) {
-                return End::Failed("killed".to_owned());
-            }
-            if let Some(end) = self.take_changes() {
-                return end;
-            }
-            if let Some(bug) = self.core.shared.bug() {
-                return End::Failed(bug.clone());
-            }
-            if self.core.shared.wished(Wish::EndWaits) {
-                self.core.ways.end_waits();
-            }
-            if self.core.shared.wished(Wish::Stop) {
-                return End::Stopped;
-            }
-            if self.core.nudged.load(Ordering::SeqCst) && Instant::now() >= self.next_look {
-                self.core.nudged.store(false, Ordering::SeqCst);
-                self.next_beat = Instant::now();
-            }
-            if Instant::now() >= self.next_beat
-                && let Some(end) = self.beat()
-            {
-                return end;
-            }
-            if Instant::now() >= self.next_look && self.core.look.swap(false, Ordering::SeqCst) {
-                self.look();
-            }
-            self.plan();
-            self.tell();
-            self.core.inbox.wait_for_wake(self.nap());
-        }
+    /// By the clock that runs, as all instants here.
+    fn now(&self) -> Duration {
+        self.clock.running()
+    }
+
+    fn since(&self, instant: Duration) -> Duration {
+        self.now().saturating_sub(instant)
     }
 
     fn take_changes(&mut self) -> Option<End> {
@@ -222,17 +336,17 @@ impl Keeper {
         let lease = self.core.lease;
         // From the beginning of the call, so that beats keep their distance however long a call takes.
         let uneasy = (lease / 20).clamp(Duration::from_millis(20), Duration::from_millis(500));
-        self.next_beat = Instant::now() + jittered(if self.is_uneasy() { uneasy } else { lease / 4 });
+        self.next_beat = self.now() + self.jitter.of(if self.is_uneasy() { uneasy } else { lease / 4 });
         match self.core.shared.in_store(|| self.coordinator.beat(&self.core.me)) {
             Ok(nodes) => {
-                if self.heard.elapsed() >= lease / 2 {
+                if self.since(self.heard) >= lease / 2 {
                     // Others come back when this one does; until they have, each has only what it had.
-                    self.calm_until = Instant::now() + retry(lease);
-                    self.next_beat = Instant::now() + jittered(uneasy);
+                    self.calm_until = self.now() + retry(lease);
+                    self.next_beat = self.now() + self.jitter.of(uneasy);
                 }
-                self.heard = Instant::now();
+                self.heard = self.now();
                 let now = self.elapsed();
-                if Instant::now() < self.calm_until {
+                if self.now() < self.calm_until {
                     self.presence.saw_some(now, &nodes);
                 } else {
                     self.presence.saw(now, &nodes);
@@ -255,10 +369,10 @@ impl Keeper {
                 tracing::warn!(%error, "cannot say that this node is alive; shards that it owns serve on");
                 if error.kind() == ErrorKind::Corrupt {
                     self.trouble = Some(error.to_string());
-                } else if self.heard.elapsed() >= lease {
+                } else if self.since(self.heard) >= lease {
                     self.trouble = Some(format!("what the nodes agree by is away: {error}"));
                 }
-                self.next_beat = Instant::now() + jittered(retry(lease));
+                self.next_beat = self.now() + self.jitter.of(retry(lease));
             }
         }
         None
@@ -279,15 +393,15 @@ impl Keeper {
 
     /// Reads who owns what, and sets the ways.
     fn look(&mut self) {
-        self.next_look = Instant::now()
-            + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        self.next_look =
+            self.now() + (self.core.lease / 100).clamp(Duration::from_millis(5), Duration::from_millis(100));
         let owners = match self.core.shared.in_store(|| self.coordinator.owners()) {
             Ok(owners) => owners,
             Err(error) => {
                 tracing::debug!(%error, "cannot read who owns what");
                 let pause =
                     (self.core.lease / 20).clamp(Duration::from_millis(50), Duration::from_millis(500));
-                self.next_look = Instant::now() + jittered(pause);
+                self.next_look = self.now() + self.jitter.of(pause);
                 self.core.look.store(true, Ordering::SeqCst);
                 return;
             }
@@ -307,9 +421,9 @@ impl Keeper {
                 self.last_owners[at] = number;
             }
             match (number, self.unowned[at].take()) {
-                (None, since) => self.unowned[at] = since.or_else(|| Some(Instant::now())),
+                (None, since) => self.unowned[at] = since.or_else(|| Some(self.now())),
                 (Some(number), Some(since)) if number == self.core.me.number => {
-                    self.core.locals.was_unowned(shard, since.elapsed());
+                    self.core.locals.was_unowned(shard, self.since(since));
                 }
                 (Some(_), _) => {}
             }
@@ -332,7 +446,7 @@ impl Keeper {
             };
             self.core.ways.set(shard, way);
         }
-        self.looked = Some(Instant::now());
+        self.looked = Some(self.now());
     }
 
     /// Takes the shards that this node should have and nobody has, and gives up those that it should not have.
@@ -353,11 +467,11 @@ impl Keeper {
             self.wanted = assign(&borrowed, self.core.shards);
             self.assigned = names;
         }
-        let calm = Instant::now() < self.calm_until;
+        let calm = self.now() < self.calm_until;
         let mut missing = 0;
         let lease = self.core.lease;
         // What nobody takes for so long keeps no other from moving.
-        let mut moving = self.given.iter().flatten().filter(|given| given.elapsed() < lease).count();
+        let mut moving = self.given.iter().flatten().filter(|given| self.since(**given) < lease).count();
         for (at, owner) in self.wanted.iter().enumerate() {
             let shard = shard(at);
             let name = &self.assigned[*owner];
@@ -381,7 +495,7 @@ impl Keeper {
                 && matches!(self.owned.stage(shard), Stage::Serving | Stage::Opening)
             {
                 moving += 1;
-                self.given[at] = Some(Instant::now());
+                self.given[at] = Some(self.now());
                 tracing::info!(%shard, to = %name, "gives a shard up");
                 self.owned.close(shard);
             }
@@ -469,7 +583,7 @@ impl Keeper {
     /// Says which shards nobody has taken for longer than a node's death explains.
     fn without_owner(&self) -> Option<String> {
         let most = self.core.lease + TAKEN_WITHIN;
-        let times = self.unowned.iter().map(|since| since.map_or(Duration::ZERO, |since| since.elapsed()));
+        let times = self.unowned.iter().map(|since| since.map_or(Duration::ZERO, |since| self.since(since)));
         let late: Vec<(usize, Duration)> = times.enumerate().filter(|(_, time)| *time >= most).collect();
         let longest = late.iter().map(|(_, time)| *time).max()?;
         let free: Vec<String> = late.iter().map(|(at, _)| at.to_string()).collect();
@@ -504,10 +618,10 @@ impl Keeper {
     }
 
     fn nap(&self) -> Duration {
-        let now = Instant::now();
-        let mut nap = NAP.min(self.next_beat.saturating_duration_since(now));
+        let now = self.now();
+        let mut nap = NAP.min(self.next_beat.saturating_sub(now));
         if self.core.look.load(Ordering::SeqCst) {
-            nap = nap.min(self.next_look.saturating_duration_since(now));
+            nap = nap.min(self.next_look.saturating_sub(now));
         }
         let waits = self.owned.is_busy() || !*self.began.borrow() || self.misses();
         if waits { nap.min((self.core.lease / 64).max(Duration::from_millis(5))) } else { nap }
@@ -520,40 +634,6 @@ impl Keeper {
                 && self.owners[at].is_none()
                 && self.owned.stage(shard(at)) == Stage::Away
         })
-    }
-
-    /// Gives everything up: shards are closed, answers leave, the others are told.
-    fn give_up(&mut self, end: &End) {
-        self.core.ways.end_waits();
-        for shard in self.core.ways.shards() {
-            self.owned.close(shard);
-        }
-        let until = Instant::now() + self.core.lease.max(Duration::from_secs(5));
-        while self.owned.is_busy() {
-            if Instant::now() >= until {
-                tracing::error!("shards did not close in time; their leases run out");
-                break;
-            }
-            let changes = self.owned.look();
-            if let Some(Fatal::Bug(bug)) = changes.fatal {
-                tracing::error!(%bug, "while closing");
-            }
-            self.core.shared.tick();
-            self.core.inbox.wait_for_wake(Duration::from_millis(10));
-        }
-        let fenced = matches!(end, End::Fenced(_));
-        if !fenced && let Err(error) = self.coordinator.leave(&self.core.me) {
-            tracing::warn!(%error, "could not say that this node takes part no more; others find out");
-        }
-        self.nudge();
-        self.terms.end();
-        let until = Instant::now() + LAST_WORDS;
-        let talks = |keeper: &Keeper| {
-            keeper.terms.open() > 0 || keeper.peers.values().any(|(peer, _)| peer.flying() > 0)
-        };
-        while talks(self) && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 

@@ -1,4 +1,5 @@
 //! A coordinator in memory, for tests of several nodes in one process: its leases are real, and it fails on demand.
+#![allow(clippy::disallowed_methods)] // it stands for another machine, with a clock and a thread of its own
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -3,10 +3,14 @@
 mod coordinator;
 #[cfg(feature = "testing")]
 mod here;
+mod stepped;
 
 pub use coordinator::MemoryCoordinator;
 #[cfg(feature = "testing")]
 pub use here::open;
+pub use stepped::{SteppedNode, SteppedStart};
+
+pub use crate::transport::{Duplex, Network, Stream};
 
 /// What nodes say to each other, for the fuzz target.
 #[cfg(feature = "testing")]

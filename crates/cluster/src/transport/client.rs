@@ -7,15 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::Node;
-use duewheel_shard::backoff::jittered;
 use duewheel_shard::inbox::{Answers, Patience};
 use tokio::io::AsyncWrite;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
-use tokio_rustls::client::TlsStream;
 
 use super::handshake::{Hello, MAGIC, Role, Welcome, Who};
+use super::link::Stream;
 use super::{Agreed, Frames, Heard, Terms};
 use crate::transport::wire::version_3::EarlierAnswers;
 use crate::transport::wire::{self, Frame, Head, LENGTH, Limits, MAX_GREETING, WireError};
@@ -235,7 +233,7 @@ impl Peer {
             if self.fail(Phase::Down(why.as_str().into()), &why) {
                 return;
             }
-            tokio::time::sleep(jittered(pause)).await;
+            tokio::time::sleep(self.terms.jitter.of(pause)).await;
             pause = (pause * 2).min(pace.longest_pause);
             if !self.turn(Phase::Connecting) {
                 return;
@@ -255,11 +253,9 @@ impl Peer {
     }
 
     /// A connection on which each knows the other.
-    async fn connect(&self) -> io::Result<(TlsStream<TcpStream>, Agreed)> {
+    async fn connect(&self) -> io::Result<(Stream, Agreed)> {
         let terms = &self.terms;
-        let stream = TcpStream::connect(&*self.node.advertise).await?;
-        stream.set_nodelay(true)?;
-        let (mut stream, binding) = terms.tls.connect(stream, &self.node.advertise).await?;
+        let (mut stream, binding) = terms.link.connect(&self.node.advertise).await?;
         let hello = Hello {
             magic: MAGIC,
             versions: terms.speaks.range(),
@@ -271,7 +267,7 @@ impl Peer {
         let hello = wire::greeting(&hello).map_err(io::Error::other)?;
         let said = &hello[LENGTH..];
         let proofs = wire::greeting(&keyring.prove_all(&binding, said)).map_err(io::Error::other)?;
-        let heard = Heard::now();
+        let heard = Heard::now(&terms.clock);
         super::write(&mut stream, &[&*hello, &*proofs].concat(), &heard).await?;
         // The owner says nothing more before it is asked, so there is nothing behind its word that this could swallow.
         let mut frames = Frames::new(&mut stream);
@@ -306,10 +302,12 @@ impl Peer {
     }
 
     /// Sends and hears until the connection breaks; why it did.
-    async fn talk(&self, stream: TlsStream<TcpStream>, agreed: Agreed) -> io::Error {
-        let heard = Heard::now();
+    async fn talk(&self, stream: Stream, agreed: Agreed) -> io::Error {
+        let heard = Heard::now(&self.terms.clock);
         let (from, to) = tokio::io::split(stream);
         let ended = tokio::select! {
+            // All run until one ends, so their order decides only which end is told.
+            biased;
             ended = self.hear(Frames::new(from), &heard, agreed) => ended,
             ended = self.speak(to, &heard) => ended,
             ended = self.keep_alive(&heard) => ended,

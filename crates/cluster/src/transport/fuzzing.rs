@@ -1,9 +1,11 @@
 //! Greetings, and the cutting of a stream into frames, for those outside of the crate who do nothing else: the fuzz target.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use duewheel_shard::clock::{Clock, SystemClock};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
@@ -26,7 +28,7 @@ fn again<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(bytes: &
 
 /// The frames that a stream is cut into, without their lengths, up to the end or the first that is refused. The stream must not wait.
 pub fn cut(from: impl AsyncRead + Unpin, limit: usize) -> Vec<Bytes> {
-    let (mut frames, heard) = (Frames::new(from), Heard::now());
+    let (mut frames, heard) = (Frames::new(from), Heard::now(&(Arc::new(SystemClock) as Arc<dyn Clock>)));
     let mut all = Vec::new();
     loop {
         let next = pin!(frames.next(limit, &heard));

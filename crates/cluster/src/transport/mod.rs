@@ -7,6 +7,7 @@ mod client;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
 mod handshake;
+mod link;
 mod refusals;
 mod server;
 mod strangers;
@@ -16,16 +17,23 @@ pub(crate) mod wire;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use duewheel_core::store::Secrets;
+use duewheel_shard::backoff::Jitter;
+use duewheel_shard::clock::Clock;
 use handshake::KeyId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 pub(crate) use client::{NotAsked, Outcome, Peer};
 pub(crate) use handshake::Keyring;
+pub(crate) use link::Link;
+#[cfg(any(test, feature = "testing"))]
+pub use link::{Duplex, Network, Stream};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use server::answer;
 pub(crate) use server::{Host, listen};
 pub(crate) use tls::Tls;
 pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
@@ -37,11 +45,13 @@ use self::wire::{LENGTH, Limits};
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     me: duewheel_core::store::Node,
-    tls: Tls,
+    link: Link,
     secrets: Arc<watch::Sender<Keyring>>,
     speaks: Speaks,
     limits: Limits,
     pace: Pace,
+    clock: Arc<dyn Clock>,
+    jitter: Jitter,
     open: Arc<AtomicUsize>,
     ends: watch::Sender<Ends>,
 }
@@ -56,19 +66,22 @@ enum Ends {
 impl Terms {
     pub(crate) fn new(
         me: duewheel_core::store::Node,
-        tls: Tls,
+        link: Link,
         secrets: &Secrets,
         speaks: Speaks,
         limits: Limits,
         lease: Duration,
+        (clock, jitter): (Arc<dyn Clock>, Jitter),
     ) -> Self {
         Terms {
             me,
-            tls,
+            link,
             secrets: Arc::new(watch::Sender::new(Keyring::from(secrets))),
             speaks,
             limits,
             pace: Pace::of(lease),
+            clock,
+            jitter,
             open: Arc::default(),
             ends: watch::Sender::new(Ends::No),
         }
@@ -160,19 +173,23 @@ impl Pace {
 
 /// When the other side was heard of last.
 #[derive(Debug)]
-struct Heard(Mutex<Instant>);
+struct Heard {
+    /// By [`Clock::running`].
+    last: Mutex<Duration>,
+    clock: Arc<dyn Clock>,
+}
 
 impl Heard {
-    fn now() -> Self {
-        Heard(Mutex::new(Instant::now()))
+    fn now(clock: &Arc<dyn Clock>) -> Self {
+        Heard { last: Mutex::new(clock.running()), clock: clock.clone() }
     }
 
     fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = self.clock.running();
     }
 
     fn since(&self) -> Duration {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.clock.running().saturating_sub(*self.last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Between two lines of the log about refusals of one kind.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
@@ -91,12 +91,13 @@ struct LogQuotas {
 #[derive(Clone, Copy, Debug, Default)]
 struct LogQuota {
     unsaid: u64,
-    said: Option<Instant>,
+    /// By the clock that runs.
+    said: Option<Duration>,
 }
 
 impl LogQuota {
     /// One more was refused: how many a line is to speak of, if there is to be one.
-    fn one_more(&mut self, now: Instant) -> Option<u64> {
+    fn one_more(&mut self, now: Duration) -> Option<u64> {
         self.unsaid += 1;
         if self.is_recent(now) {
             return None;
@@ -105,18 +106,18 @@ impl LogQuota {
         Some(std::mem::take(&mut self.unsaid))
     }
 
-    fn is_recent(&self, now: Instant) -> bool {
-        self.said.is_some_and(|said| now.saturating_duration_since(said) < BETWEEN_LINES)
+    fn is_recent(&self, now: Duration) -> bool {
+        self.said.is_some_and(|said| now.saturating_sub(said) < BETWEEN_LINES)
     }
 }
 
 impl LogQuotas {
     /// One more was refused: how many a line is to speak of, if there is to be one.
-    fn one_more(&mut self, refused: &RefusedPeer, now: Instant) -> Option<u64> {
+    fn one_more(&mut self, refused: &RefusedPeer, now: Duration) -> Option<u64> {
         self.quota(refused, now).one_more(now)
     }
 
-    fn quota(&mut self, refused: &RefusedPeer, now: Instant) -> &mut LogQuota {
+    fn quota(&mut self, refused: &RefusedPeer, now: Duration) -> &mut LogQuota {
         let unnamed = self.unnamed.entry(refused.reason).or_default();
         let Some(node) = &refused.node else { return unnamed };
         let named = self.named.entry(refused.reason).or_default();
@@ -139,8 +140,8 @@ impl LogQuotas {
 
 impl Refusals {
     /// Logs a refusal, or counts it for a later line.
-    pub(super) fn say(&self, from: SocketAddr, refused: &RefusedPeer) {
-        let count = self.0.lock().unwrap_or_else(PoisonError::into_inner).one_more(refused, Instant::now());
+    pub(super) fn say(&self, from: SocketAddr, now: Duration, refused: &RefusedPeer) {
+        let count = self.0.lock().unwrap_or_else(PoisonError::into_inner).one_more(refused, now);
         let RefusedPeer { reason: _, node, why } = refused;
         let node = node.as_deref();
         match count {
@@ -164,7 +165,7 @@ mod tests {
     /// Story: a scanner that connected a thousand times a second wrote a thousand lines a second into the log.
     #[test]
     fn a_flood_of_strangers_is_a_line_a_minute() {
-        let (mut lines, begin) = (LogQuotas::default(), Instant::now());
+        let (mut lines, begin) = (LogQuotas::default(), Duration::from_secs(5));
         let scanner = refused(RefusalReason::WithoutTls, None);
         // Ten a second, for five minutes.
         let at = |n: u64| begin + Duration::from_millis(n * 100);
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn a_flood_hides_no_refusal_of_another_kind_or_node() {
         use RefusalReason::{Handshake, OtherNode, OtherVersions, Secret, WithoutTls};
-        let (mut lines, now) = (LogQuotas::default(), Instant::now());
+        let (mut lines, now) = (LogQuotas::default(), Duration::from_secs(5));
         let mut said = |reason, node| lines.one_more(&refused(reason, node), now);
         for n in 0..1_000 {
             assert_eq!(said(WithoutTls, None), (n == 0).then_some(1));
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn names_take_a_bounded_number_of_places_and_none_is_left_out() {
-        let (mut lines, begin) = (LogQuotas::default(), Instant::now());
+        let (mut lines, begin) = (LogQuotas::default(), Duration::from_secs(5));
         let of = |n: usize| refused(RefusalReason::Secret, Some(&format!("n{n}")));
         let said: u64 = (0..1_000).filter_map(|n| lines.one_more(&of(n), begin)).sum();
         assert_eq!(said, MAX_NAMED as u64 + 1, "a line for each place, and one for all others");

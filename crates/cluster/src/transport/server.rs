@@ -16,12 +16,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::server::TlsStream;
 
 use super::client::hear_greeting;
 use super::handshake::{Hello, MAGIC, Proofs, Role, Welcome, Who};
+use super::link::Stream;
 use super::refusals::{RefusalReason, Refusals, RefusedPeer};
 use super::strangers::Strangers;
+use super::tls::Binding;
 use super::{Agreed, Ends, Frames, Heard, Open, Terms, tls};
 use crate::forwarding::attempt::{moved, undo, waiters};
 use crate::transport::wire::{self, Frame, Head, MAX_GREETING, PROTOCOL};
@@ -56,8 +57,10 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            biased;
+            // Those that have ended are few, and free what they held.
             Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => accepted,
         };
         let Ok((stream, from)) = accepted else {
             // Too many open files, most likely: it passes.
@@ -69,6 +72,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
         connections.spawn(async move {
             let _end = host.end_on_panic();
             let greeted = tokio::select! {
+                biased;
                 greeted = timeout(terms.pace.greet, greet(stream, &terms)) => greeted,
                 () = place.lost() => {
                     tracing::debug!(%from, "a connection at the nodes' port lost its place to another one");
@@ -78,15 +82,17 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
             drop(place);
             let (stream, who, agreed) = match greeted {
                 Ok(Ok(greeted)) => greeted,
-                Ok(Err(refused)) => return refusals.say(from, &refused),
+                Ok(Err(refused)) => return refusals.say(from, terms.clock.running(), &refused),
                 Err(_) => {
                     let why = "it said nothing in time";
-                    return refusals.say(from, &RefusedPeer::unnamed(RefusalReason::Silent, why));
+                    let silent = RefusedPeer::unnamed(RefusalReason::Silent, why);
+                    return refusals.say(from, terms.clock.running(), &silent);
                 }
             };
             let Ok(_one) = nodes.try_acquire_owned() else {
                 let why = "there are too many connections of nodes";
-                return refusals.say(from, &RefusedPeer::named(RefusalReason::TooMany, &who.name, why));
+                let refused = RefusedPeer::named(RefusalReason::TooMany, &who.name, why);
+                return refusals.say(from, terms.clock.running(), &refused);
             };
             let _open = Open::new(&terms);
             let ended = serve(stream, &terms, agreed, &host).await;
@@ -96,17 +102,36 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
 }
 
 /// Who is there, proved.
-async fn greet(stream: TcpStream, terms: &Terms) -> Result<(TlsStream<TcpStream>, Who, Agreed), RefusedPeer> {
+async fn greet(stream: TcpStream, terms: &Terms) -> Result<(Stream, Who, Agreed), RefusedPeer> {
     stream.set_nodelay(true)?;
     let mut first = [0];
     stream.peek(&mut first).await?;
     if first != [tls::FIRST_BYTE] {
-        return Err(refuse_without_tls(stream).await);
+        return Err(refuse_without_tls(stream, terms).await);
     }
-    let accepted = terms.tls.accept(stream).await;
-    let (mut stream, binding) =
+    let accepted = terms.link.accept(stream).await;
+    let (stream, binding) =
         accepted.map_err(|error| RefusedPeer::unnamed(RefusalReason::Handshake, error))?;
-    let heard = Heard::now();
+    introduce(stream, &binding, terms).await
+}
+
+/// Answers the node at the other end of a simulated connection until it ends.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) async fn answer(stream: Stream, terms: &Terms, host: &Arc<dyn Host>) -> io::Result<()> {
+    let _end = host.end_on_panic();
+    let greeting = introduce(stream, &super::link::SIMULATED, terms);
+    let (stream, _, agreed) = timeout(terms.pace.greet, greeting).await?.map_err(|refused| refused.why)?;
+    let _open = Open::new(terms);
+    serve(stream, terms, agreed, host).await
+}
+
+/// Both sides show who they are.
+async fn introduce(
+    mut stream: Stream,
+    binding: &Binding,
+    terms: &Terms,
+) -> Result<(Stream, Who, Agreed), RefusedPeer> {
+    let heard = Heard::now(&terms.clock);
     // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
     let mut frames = Frames::new(&mut stream);
     let said = frames.next(MAX_GREETING, &heard).await?;
@@ -118,7 +143,7 @@ async fn greet(stream: TcpStream, terms: &Terms) -> Result<(TlsStream<TcpStream>
     let Proofs(proofs) = hear_greeting(&mut frames, &heard).await?;
     drop(frames);
     let keyring = terms.secrets.borrow().clone();
-    let Some(by) = keyring.check(&proofs, Role::Asker, &binding, &said) else {
+    let Some(by) = keyring.check(&proofs, Role::Asker, binding, &said) else {
         send_greeting(&mut stream, &Welcome::Stranger).await?;
         let why = "it does not know the cluster's secret";
         return Err(RefusedPeer::named(RefusalReason::Secret, &hello.from.name, why));
@@ -138,7 +163,7 @@ async fn greet(stream: TcpStream, terms: &Terms) -> Result<(TlsStream<TcpStream>
         );
         return Err(RefusedPeer::named(RefusalReason::OtherVersions, &hello.from.name, why));
     };
-    let proof = keyring.prove(by, &binding, &said);
+    let proof = keyring.prove(by, binding, &said);
     let proof = proof.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     let come = Welcome::Come { version: dialect.number, takes: terms.limits.into(), proof };
     send_greeting(&mut stream, &come).await?;
@@ -147,8 +172,8 @@ async fn greet(stream: TcpStream, terms: &Terms) -> Result<(TlsStream<TcpStream>
 }
 
 /// Tells a node of a version before TLS which one this is, in the words of that version; others nothing.
-async fn refuse_without_tls(mut stream: TcpStream) -> RefusedPeer {
-    let heard = Heard::now();
+async fn refuse_without_tls(mut stream: TcpStream, terms: &Terms) -> RefusedPeer {
+    let heard = Heard::now(&terms.clock);
     let hello = Frames::new(&mut stream).next(MAX_GREETING, &heard).await;
     match hello {
         Ok(Some(hello)) if hello.starts_with(&MAGIC) => {
@@ -250,19 +275,16 @@ impl Line {
 }
 
 /// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
-async fn serve(
-    stream: TlsStream<TcpStream>,
-    terms: &Terms,
-    agreed: Agreed,
-    host: &Arc<dyn Host>,
-) -> io::Result<()> {
+async fn serve(stream: Stream, terms: &Terms, agreed: Agreed, host: &Arc<dyn Host>) -> io::Result<()> {
     let line = Line::new(agreed);
     // Also when the task is ended from outside.
     let _closing = Closing { line: line.clone(), host: host.clone() };
     let (gone, is_gone) = watch::channel(());
-    let heard = Heard::now();
+    let heard = Heard::now(&terms.clock);
     let (from, to) = tokio::io::split(stream);
     let ended = tokio::select! {
+        // All run until one ends, so their order decides only which end is told.
+        biased;
         ended = hear(Frames::new(from), &heard, terms, host, &line, &is_gone) => ended,
         ended = speak(to, &line, &heard) => ended,
         ended = watch_silence(&heard, terms) => ended,
@@ -308,13 +330,15 @@ async fn hear(
     let mut forgotten = std::pin::pin!(terms.forgotten(line.agreed.by));
     loop {
         let bytes = tokio::select! {
-            bytes = frames.next(limits.bytes, heard) => bytes?,
+            // An asker that never pauses does not keep this node from its end.
+            biased;
             // The terms live as long as we do.
             Ok(_) = ends.wait_for(|ends| *ends == Ends::Yes) => break,
             () = &mut forgotten => {
                 line.waits_end.send_replace(true);
                 break;
             }
+            bytes = frames.next(limits.bytes, heard) => bytes?,
         };
         let Some(bytes) = bytes else { return Ok(()) };
         match wire::read(&bytes, limits, line.agreed.dialect).map_err(io::Error::other)? {
@@ -563,7 +587,7 @@ mod tests {
         }
         assert_eq!(line.out().bytes, 100, "counted until they are sent");
         let (mut near, far) = tokio::io::duplex(15);
-        let heard = Heard::now();
+        let heard = Heard::now(&(Arc::new(SystemClock) as Arc<dyn duewheel_shard::clock::Clock>));
         let mut read = [0; 40];
         tokio::select! {
             ended = speak(far, &line, &heard) => panic!("{ended:?}"),

@@ -1,7 +1,9 @@
 //! Both sides of a connection, and what does not belong on it.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+#![allow(clippy::disallowed_methods)] // connections are real, and so is the time that they take
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Instant;
 
 use duewheel_core::engine::{Op, Reply, Reserve, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
@@ -71,8 +73,14 @@ fn secrets(secret: &[u8; 32]) -> Secrets {
     Secrets { current: *secret, former: None }
 }
 
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SystemClock)
+}
+
 fn terms(me: Node, secret: &[u8; 32]) -> Terms {
-    Terms::new(me, Tls::drawn().unwrap(), &secrets(secret), Speaks::default(), limits(), LEASE)
+    let link = Link::Tls(Tls::drawn().unwrap());
+    let means = (clock(), Jitter::seeded(u64::from(me.number)));
+    Terms::new(me, link, &secrets(secret), Speaks::default(), limits(), LEASE, means)
 }
 
 fn node(name: &str, number: u32, advertise: &str) -> Node {

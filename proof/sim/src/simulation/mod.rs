@@ -13,6 +13,7 @@
 mod ask;
 mod clients;
 mod clock;
+mod cluster;
 mod facts;
 mod faults;
 mod manager;
@@ -43,6 +44,7 @@ use duewheel_store_log::verify_on;
 
 use clients::{Gossip, Role, Stage};
 use clock::{SimClock, Source};
+pub use cluster::{CLUSTER_BUGS, ClusterBug, ClusterFacts, ClusterOutcome, run_cluster};
 pub use facts::Facts;
 use faults::Down;
 use manager::Manager;

@@ -1,17 +1,34 @@
 //! The fleet's thread, made to take its steps by hand.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // a panic is a failed test, and shards open on real threads
+
+use std::time::Instant;
 
 use duewheel_core::policy::Policy;
 use duewheel_core::store::Candidate;
-use duewheel_shard::clock::SystemClock;
+use duewheel_shard::clock::{Reading, SystemClock};
 
 use super::*;
-use crate::ownership::member::{FleetOptions, assemble};
+use crate::ownership::member::{FleetOptions, Means, assemble};
+use crate::ownership::owned::OnThreads;
 use crate::testing::MemoryCoordinator;
-use crate::transport::Tls;
+use crate::transport::{Link, Tls};
 
 /// Longer than any test takes.
 const LEASE: Duration = Duration::from_secs(600);
+
+/// The machine's clocks, ahead by this.
+#[derive(Debug)]
+struct Later(Duration);
+
+impl Clock for Later {
+    fn read(&self) -> Reading {
+        SystemClock.read()
+    }
+
+    fn running(&self) -> Duration {
+        SystemClock.running() + self.0
+    }
+}
 
 fn join(coordinator: &MemoryCoordinator, name: &str) -> duewheel_core::store::Joined {
     let candidate = Candidate {
@@ -38,16 +55,13 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
         seed: Some(1),
         quotas: Default::default(),
     };
-    let clock = Arc::new(SystemClock);
-    assemble(
-        Arc::new(coordinator.clone()),
-        &joined,
-        &options,
-        Tls::drawn().unwrap(),
-        &Policy::default(),
-        clock,
-    )
-    .1
+    let means = Means {
+        clock: Arc::new(SystemClock),
+        jitter: Jitter::seeded(1),
+        link: Link::Tls(Tls::drawn().unwrap()),
+        starter: Arc::new(OnThreads),
+    };
+    assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), means).1
 }
 
 fn step(keeper: &mut Keeper) {
@@ -100,10 +114,11 @@ async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
         a.core.shared.health().trouble
     };
     // They move: the moment from which it counts is never passed, however slow the machine.
-    let now = Instant::now();
+    let now = a.now();
     a.unowned = (0..8).map(|at| (at % 2 == 0).then_some(now + Duration::from_secs(3_600))).collect();
     assert_eq!(trouble(&mut a), None);
-    let long_ago = now.checked_sub(Duration::from_secs(10)).unwrap();
+    a.clock = Arc::new(Later(Duration::from_secs(10)));
+    let long_ago = now;
     a.unowned[3] = Some(long_ago);
     a.unowned[6] = Some(long_ago);
     let said = trouble(&mut a).unwrap();

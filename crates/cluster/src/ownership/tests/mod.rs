@@ -1,5 +1,6 @@
 //! Several nodes in one process, on a coordinator in memory: real leases, real connections.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
+#![allow(clippy::disallowed_methods)] // leases are real, and so is the time that they take
 
 mod basics;
 mod faults;

@@ -85,7 +85,7 @@ async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both
     let (mut far, binding_far) = Tls::drawn().unwrap().connect(far, &real).await.unwrap();
     assert_ne!(binding_near, binding_far);
     // The asker's two words, as they came.
-    let heard = Heard::now();
+    let heard = Heard::now(&clock());
     let mut frames = Frames::new(&mut near);
     for _ in 0..2 {
         let word = frames.next(MAX_GREETING, &heard).await.unwrap().unwrap();
@@ -186,7 +186,7 @@ async fn what_a_later_version_appends_to_its_greeting_is_left_out() {
     let proofs = Keyring::from(&secrets(&SECRET)).prove_all(&binding, &hello[LENGTH..]);
     stream.write_all(&[hello, greeting(&proofs).unwrap()].concat()).await.unwrap();
     stream.flush().await.unwrap();
-    let answer = Frames::new(&mut stream).next(MAX_GREETING, &Heard::now()).await.unwrap().unwrap();
+    let answer = Frames::new(&mut stream).next(MAX_GREETING, &Heard::now(&clock())).await.unwrap().unwrap();
     let answer: Welcome = read_greeting(&answer).unwrap();
     assert!(matches!(answer, Welcome::Come { version: PROTOCOL, .. }), "{answer:?}");
     listening.abort();
@@ -223,7 +223,7 @@ async fn with_certificates_both_sides_show_one_of_the_authority_and_know_the_sec
     let (authority, other) = (Authority::new(), Authority::new());
     let by = |certificates: Option<PeerCertificates>, secret: [u8; 32]| {
         move |me: Node| match certificates {
-            Some(certificates) => Terms { tls: certificates.tls(), ..terms(me, &secret) },
+            Some(certificates) => Terms { link: Link::Tls(certificates.tls()), ..terms(me, &secret) },
             None => terms(me, &secret),
         }
     };
@@ -256,7 +256,7 @@ async fn certificates_that_take_the_place_of_others_count_for_new_connections() 
     let (old, new) = (Authority::new(), Authority::new());
     let by = |certificates: &PeerCertificates| {
         let tls = certificates.tls();
-        move |me: Node| Terms { tls, ..terms(me, &SECRET) }
+        move |me: Node| Terms { link: Link::Tls(tls.clone()), ..terms(me, &SECRET) }
     };
     let (asks, owns) = (old.certificates("127.0.0.1"), old.certificates("127.0.0.1"));
     let (owner, _, me, listening) = owner_by(by(&owns)).await;

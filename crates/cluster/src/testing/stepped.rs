@@ -1,0 +1,253 @@
+//! A node whose turns a simulation takes: what runs on threads otherwise is stepped here, and its tasks run on a runtime whose clock
+//! the simulation moves.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use duewheel_core::policy::Policy;
+use duewheel_core::store::Coordinator;
+use duewheel_shard::clock::Clock;
+use duewheel_shard::runner::{Nap, NapFor, Runner, StartError, Turn, WhenFenced};
+use duewheel_shard::shared::End;
+use duewheel_shard::thread::Shard;
+
+use crate::ownership::core::Core;
+use crate::ownership::error::FleetError;
+use crate::ownership::member::{Candidacy, Fleet, FleetOptions, Means, Started, assemble};
+use crate::ownership::owned::{NotOpened, Opening, Starter, Tell};
+use crate::ownership::reconciler::Keeper;
+use crate::transport::{Host, Link, Network, Stream, Terms, answer};
+
+/// A node on its way into the cluster, for a simulation.
+pub struct SteppedStart {
+    candidacy: Candidacy,
+    coordinator: Arc<dyn Coordinator>,
+    options: FleetOptions,
+    policy: Policy,
+    clock: Arc<dyn Clock>,
+    network: Arc<dyn Network>,
+}
+
+impl fmt::Debug for SteppedStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteppedStart").field("name", &self.options.name).finish_non_exhaustive()
+    }
+}
+
+impl SteppedStart {
+    /// A node that will take part. It must have an address for other nodes.
+    pub fn new(
+        coordinator: Arc<dyn Coordinator>,
+        options: FleetOptions,
+        policy: Policy,
+        clock: Arc<dyn Clock>,
+        network: Arc<dyn Network>,
+    ) -> Self {
+        let advertise = options.advertise.clone().unwrap_or_default();
+        let candidacy = Candidacy::new(coordinator.lease(), &options, &advertise, clock.running());
+        SteppedStart { candidacy, coordinator, options, policy, clock, network }
+    }
+
+    /// Tries to take part, within the runtime of the node's tasks; `None`: it is to try again after [`SteppedStart::pause`].
+    ///
+    /// # Errors
+    /// See [`FleetError`].
+    pub fn attempt(&mut self) -> Result<Option<SteppedNode>, FleetError> {
+        let Some(joined) = self.candidacy.attempt(&*self.coordinator, self.clock.running())? else {
+            return Ok(None);
+        };
+        let starts = Starts::default();
+        let means = Means {
+            clock: self.clock.clone(),
+            jitter: self.options.jitter(&*self.clock),
+            link: Link::Simulated(self.network.clone()),
+            starter: Arc::new(starts.clone()),
+        };
+        let (core, keeper, terms) =
+            assemble(self.coordinator.clone(), &joined, &self.options, &self.policy, means);
+        let clock = self.clock.clone();
+        Ok(Some(SteppedNode {
+            keeper: Some(keeper),
+            keeper_due: Duration::ZERO,
+            core,
+            terms,
+            clock,
+            starts,
+            running: Vec::new(),
+        }))
+    }
+
+    /// Between two attempts.
+    pub fn pause(&self) -> Duration {
+        self.candidacy.pause()
+    }
+}
+
+/// A node of a simulation. Dropped, it ends as by `kill -9`, if its stores and the runtime of its tasks are dropped with it.
+pub struct SteppedNode {
+    /// `None`: it has ended.
+    keeper: Option<Keeper>,
+    keeper_due: Duration,
+    core: Arc<Core>,
+    terms: Terms,
+    clock: Arc<dyn Clock>,
+    starts: Starts,
+    running: Vec<Running>,
+}
+
+impl fmt::Debug for SteppedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SteppedNode").field("me", &self.core.me).field("shards", &self.running.len()).finish()
+    }
+}
+
+/// A shard between two turns.
+struct Running {
+    /// `None`: it has ended.
+    runner: Option<Runner>,
+    nap: Option<Nap>,
+    due: Duration,
+    /// While it opens.
+    tell: Option<Tell>,
+}
+
+/// Shards that are to be opened.
+#[derive(Clone, Default)]
+struct Starts(Arc<Mutex<VecDeque<(Opening, Tell)>>>);
+
+impl Starter for Starts {
+    fn start(&self, opening: Opening, tell: Tell) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((opening, tell));
+        Ok(())
+    }
+}
+
+impl SteppedNode {
+    /// What a client stands on.
+    pub fn started(&self) -> Started {
+        Fleet::started(self.core.clone())
+    }
+
+    /// The number of this run of the node.
+    pub fn number(&self) -> u32 {
+        self.core.me.number
+    }
+
+    /// Whether the node has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.keeper.is_none()
+    }
+
+    /// A connection that another node has made to this one. To be run as a task of the node.
+    pub fn answer(&self, stream: Stream) -> impl Future<Output = ()> + Send + 'static {
+        let (terms, host) = (self.terms.clone(), self.core.clone() as Arc<dyn Host>);
+        async move {
+            let ended = answer(stream, &terms, &host).await;
+            tracing::debug!(?ended, "a node's connection ended");
+        }
+    }
+
+    /// Takes all turns that are due or woken: of the node, then of its shards.
+    pub fn step(&mut self) {
+        let now = self.clock.running();
+        if let Some(keeper) = &mut self.keeper
+            && (self.keeper_due <= now || self.core.inbox.is_woken())
+        {
+            // As a wait that ends: what woke it is taken.
+            self.core.inbox.wait_for_wake(Duration::ZERO);
+            match keeper.turn() {
+                Some(nap) => self.keeper_due = now + nap,
+                None => self.keeper = None,
+            }
+        }
+        loop {
+            let next = self.starts.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some((opening, tell)) = next else { break };
+            self.running.extend(Running::start(opening, tell));
+        }
+        for running in &mut self.running {
+            running.step(now);
+        }
+        self.running.retain(|running| running.runner.is_some());
+    }
+}
+
+impl Running {
+    fn start(opening: Opening, tell: Tell) -> Option<Running> {
+        let Opening { opener, config, quotas, clock } = opening;
+        match caught(|| Runner::start(opener, config, clock)) {
+            Ok(runner) => {
+                let runner = runner.when_fenced(WhenFenced::End).with_quotas(quotas);
+                Some(Running { runner: Some(runner), nap: None, due: Duration::ZERO, tell: Some(tell) })
+            }
+            Err(error) => {
+                tell(Err(error));
+                None
+            }
+        }
+    }
+
+    fn step(&mut self, now: Duration) {
+        let Some(runner) = &mut self.runner else { return };
+        let woken = self.nap.is_none_or(|nap| runner.is_woken(nap));
+        if self.due > now && !woken {
+            return;
+        }
+        if self.tell.is_some() {
+            return self.open(now);
+        }
+        if let Some(nap) = self.nap.take() {
+            runner.woke(nap);
+        }
+        loop {
+            match runner.turn() {
+                Turn::Again => {}
+                Turn::Sleep(nap) => {
+                    (self.nap, self.due) = (Some(nap), now + nap.at_most);
+                    return;
+                }
+                Turn::Ended(end) => return self.end(end),
+            }
+        }
+    }
+
+    fn open(&mut self, now: Duration) {
+        let Some(runner) = &mut self.runner else { return };
+        let opened = caught(|| runner.opening());
+        match opened {
+            Ok(Some(at_most)) => {
+                self.nap = Some(Nap { until: NapFor::Gathering, at_most });
+                self.due = now + at_most;
+            }
+            Ok(None) => {
+                (self.nap, self.due) = (None, now);
+                if let Some(tell) = self.tell.take() {
+                    tell(Ok(Shard::of(runner)));
+                }
+            }
+            Err(error) => {
+                self.runner = None;
+                if let Some(tell) = self.tell.take() {
+                    tell(Err(error));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        if let Some(runner) = self.runner.take() {
+            runner.end(end);
+        }
+    }
+}
+
+fn caught<T>(open: impl FnOnce() -> Result<T, StartError>) -> Result<T, NotOpened> {
+    match catch_unwind(AssertUnwindSafe(open)) {
+        Ok(opened) => opened.map_err(NotOpened::Refused),
+        Err(panic) => Err(NotOpened::panicked(&*panic)),
+    }
+}

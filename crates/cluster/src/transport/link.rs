@@ -1,0 +1,76 @@
+//! How a node reaches another one: over TCP and TLS, or as a simulation connects the two.
+
+use std::fmt;
+use std::io;
+#[cfg(any(test, feature = "testing"))]
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use super::tls::{Binding, Tls};
+
+/// Both directions of a connection.
+#[allow(unreachable_pub)] // the feature `testing` exports it
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A connection, whatever is under it.
+#[allow(unreachable_pub)] // the feature `testing` exports it
+pub type Stream = Box<dyn Duplex>;
+
+impl fmt::Debug for dyn Duplex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stream")
+    }
+}
+
+/// The connections of a simulation: they need no TLS, as nobody is between the two.
+#[cfg(any(test, feature = "testing"))]
+pub trait Network: Send + Sync + fmt::Debug {
+    /// Connects to the node at an address.
+    fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>>;
+}
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+pub(crate) enum Link {
+    /// Over TCP and TLS.
+    Tls(Tls),
+    /// As a simulation connects nodes.
+    #[cfg(any(test, feature = "testing"))]
+    Simulated(Arc<dyn Network>),
+}
+
+impl Link {
+    /// Connects to the node at an address, `host:port`.
+    pub(super) async fn connect(&self, address: &str) -> io::Result<(Stream, Binding)> {
+        match self {
+            Link::Tls(tls) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                let (stream, binding) = tls.connect(stream, address).await?;
+                Ok((Box::new(stream), binding))
+            }
+            #[cfg(any(test, feature = "testing"))]
+            Link::Simulated(network) => Ok((network.connect(address).await?, SIMULATED)),
+        }
+    }
+
+    /// Speaks TLS with whoever has connected over TCP.
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(Stream, Binding)> {
+        match self {
+            Link::Tls(tls) => {
+                let (stream, binding) = tls.accept(stream).await?;
+                Ok((Box::new(stream), binding))
+            }
+            #[cfg(any(test, feature = "testing"))]
+            Link::Simulated(_) => Err(io::Error::other("a simulated node listens on no socket")),
+        }
+    }
+}
+
+/// What both sides derive of a session without TLS.
+#[cfg(any(test, feature = "testing"))]
+pub(super) const SIMULATED: Binding = [0; 32];

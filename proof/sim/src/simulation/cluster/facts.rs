@@ -1,0 +1,104 @@
+//! What really happened in a run of several nodes.
+
+/// What really happened in a run: one without faults proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClusterFacts {
+    /// Nodes killed.
+    pub kills: u64,
+    /// Nodes that were asked to end, and did.
+    pub leaves: u64,
+    /// Times a node stood still.
+    pub pauses: u64,
+    /// Of these, for longer than a lease.
+    pub pauses_beyond: u64,
+    /// Times a node was cut off from the store.
+    pub cuts: u64,
+    /// Times answers of the store were lost for a while.
+    pub lossy: u64,
+    /// Times two nodes were cut off from each other.
+    pub splits: u64,
+    /// Connections between nodes that broke.
+    pub resets: u64,
+    /// Bytes between nodes that never arrived.
+    pub bytes_lost: u64,
+    /// Shards opened.
+    pub reigns: u64,
+    /// Of these, by another node than the one before.
+    pub takeovers: u64,
+    /// Leases that ran out in the hands of an owner that still had its store.
+    pub leases_run_out: u64,
+    /// Groups of owners whose reign was over, refused by the server.
+    pub stale_writes_refused: u64,
+    /// Their renewals, refused as well.
+    pub stale_renewals_refused: u64,
+    /// Groups applied after their owner had given them up.
+    pub late_writes: u64,
+    /// Groups that their owner gave up for want of an answer.
+    pub unanswered_writes: u64,
+    /// Calls of the coordinator that were carried out, and whose answers were lost.
+    pub answers_lost: u64,
+    /// Submissions sent to another node.
+    pub forwards: u64,
+    /// Submissions sent again because their shard had moved or could not be reached.
+    pub sent_again: u64,
+    /// Requests whose outcome their clients do not know.
+    pub unknown: u64,
+    /// Of these, with the node alive that they were sent to.
+    pub unknown_of_living: u64,
+    /// Nodes whose wall clock is wrong.
+    pub skewed: u64,
+}
+
+impl ClusterFacts {
+    fn all(&mut self) -> [(&'static str, &mut u64); 22] {
+        let ClusterFacts { kills, leaves, pauses, pauses_beyond, cuts, lossy, splits, resets, .. } = self;
+        let ClusterFacts { bytes_lost, reigns, takeovers, leases_run_out, stale_writes_refused, .. } = self;
+        let ClusterFacts { stale_renewals_refused, late_writes, unanswered_writes, answers_lost, .. } = self;
+        let ClusterFacts { forwards, sent_again, unknown, unknown_of_living, skewed, .. } = self;
+        [
+            ("nodes killed", kills),
+            ("nodes that left", leaves),
+            ("pauses", pauses),
+            ("pauses beyond the lease", pauses_beyond),
+            ("nodes cut off from the store", cuts),
+            ("ways to the store that lost answers", lossy),
+            ("nodes cut off from each other", splits),
+            ("connections broken", resets),
+            ("bytes lost between nodes", bytes_lost),
+            ("shards opened", reigns),
+            ("takeovers", takeovers),
+            ("leases that ran out", leases_run_out),
+            ("stale writes refused", stale_writes_refused),
+            ("stale renewals refused", stale_renewals_refused),
+            ("writes applied after they were given up", late_writes),
+            ("writes without an answer", unanswered_writes),
+            ("answers of the coordinator lost", answers_lost),
+            ("forwards", forwards),
+            ("submissions sent again", sent_again),
+            ("unknown outcomes", unknown),
+            ("unknown outcomes of living nodes", unknown_of_living),
+            ("wrong wall clocks", skewed),
+        ]
+    }
+
+    /// Counts those of another run, too.
+    pub fn add(&mut self, other: &ClusterFacts) {
+        let mut other = *other;
+        for ((_, mine), (_, theirs)) in self.all().into_iter().zip(other.all()) {
+            *mine += *theirs;
+        }
+    }
+
+    /// Whether so many runs have met every fault often enough; else what is missing.
+    pub fn require(&self, runs: u64) -> Result<(), String> {
+        let mut seen = *self;
+        let missing: Vec<String> = seen
+            .all()
+            .into_iter()
+            .map(|(what, seen)| (what, *seen, (runs / 10).max(1)))
+            .filter(|(_, seen, least)| seen < least)
+            .map(|(what, seen, least)| format!("{what}: {seen} of at least {least}"))
+            .collect();
+        if missing.is_empty() { Ok(()) } else { Err(missing.join(", ")) }
+    }
+}

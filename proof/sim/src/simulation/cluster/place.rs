@@ -1,0 +1,241 @@
+//! A machine of the simulated cluster, and the process on it: a node, its clocks, and the runtime of its tasks.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duewheel::{BootId, Clock, Reading};
+use duewheel_cluster::testing::{SteppedNode, SteppedStart};
+use duewheel_cluster::{Fleet, FleetOptions, Router, Started};
+use duewheel_core::policy::Policy;
+use duewheel_shard::client::Client;
+use duewheel_shard::error::CallError;
+use duewheel_shard::inbox::Door;
+use duewheel_shard::shared::Wish;
+use tokio::runtime::{Builder, Runtime};
+
+use super::network::{Caller, End, Net, address, lock};
+use super::store::{Way, World};
+use super::{BEGIN_MS, MS};
+
+/// The clocks of a machine. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct MachineClock(Arc<Mutex<Times>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    now_ns: u64,
+    /// What its wall clock is wrong by.
+    skew_ms: i64,
+    /// What elapsed time showed when the run began: each machine was started at another time.
+    up_ns: u64,
+    boot: BootId,
+}
+
+impl MachineClock {
+    pub(super) fn new(place: usize, skew_ms: i64) -> Self {
+        let n = place as u64 + 1;
+        let up_ns = n * n * 10_000_000 * MS + n;
+        let boot = BootId(u128::from(n));
+        MachineClock(Arc::new(Mutex::new(Times { now_ns: 0, skew_ms, up_ns, boot })))
+    }
+
+    pub(super) fn set(&self, now_ns: u64) {
+        lock(&self.0).now_ns = now_ns;
+    }
+}
+
+impl Clock for MachineClock {
+    fn read(&self) -> Reading {
+        let times = *lock(&self.0);
+        let wall_ms = BEGIN_MS.saturating_add_signed(times.skew_ms);
+        Reading { elapsed_ns: times.up_ns + times.now_ns, wall_ns: wall_ms * MS + times.now_ns }
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        Some(lock(&self.0).boot)
+    }
+
+    fn running(&self) -> Duration {
+        let times = *lock(&self.0);
+        Duration::from_nanos(times.up_ns + times.now_ns)
+    }
+}
+
+/// How the processes of a run are made.
+#[derive(Debug)]
+pub(super) struct Recipe {
+    pub(super) world: World,
+    pub(super) net: Net,
+    pub(super) policy: Policy,
+    pub(super) settle_delay: Duration,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Process {
+    // Dropped in this order, as by kill -9: nothing of it does anything any more.
+    phase: Phase,
+    clock: MachineClock,
+    runtime: Runtime,
+    /// When its runtime began, by its own clock and by the simulation's.
+    began: (tokio::time::Instant, u64),
+}
+
+#[derive(Debug)]
+enum Phase {
+    Joining { start: Box<SteppedStart>, at: Duration },
+    Up(Box<Up>),
+}
+
+/// A node that takes part.
+#[derive(Debug)]
+pub(super) struct Up {
+    pub(super) client: Client,
+    pub(super) fleet: Arc<Fleet>,
+    node: SteppedNode,
+    started: Started,
+    leaving: bool,
+}
+
+/// What has become of a process.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Runs,
+    /// It has ended as it was asked to.
+    Left,
+    /// It has ended by itself.
+    Ended(String),
+    /// It could not take part; it is started again.
+    NotJoined,
+}
+
+impl Process {
+    /// A process starts on a machine.
+    pub(super) fn start(recipe: &Recipe, place: usize, clock: &MachineClock, seed: u64, now: u64) -> Self {
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O");
+        let began = (runtime.block_on(async { tokio::time::Instant::now() }), now);
+        let coordinator = Way { world: recipe.world.clone(), place, clock: Arc::new(clock.clone()) };
+        let mut options = FleetOptions::new(format!("node-{place}"));
+        options.advertise = Some(address(place));
+        options.shards_if_new = super::SHARDS;
+        options.settle_delay = recipe.settle_delay;
+        options.seed = Some(seed);
+        let network = Caller { net: recipe.net.clone(), node: place };
+        let start = SteppedStart::new(
+            Arc::new(coordinator),
+            options,
+            recipe.policy.clone(),
+            Arc::new(clock.clone()),
+            Arc::new(network),
+        );
+        let phase = Phase::Joining { start: Box::new(start), at: Duration::ZERO };
+        Process { phase, clock: clock.clone(), runtime, began }
+    }
+
+    pub(super) fn up(&self) -> Option<&Up> {
+        match &self.phase {
+            Phase::Up(up) => Some(up),
+            Phase::Joining { .. } => None,
+        }
+    }
+
+    /// The node, if it takes requests.
+    pub(super) fn serving(&self) -> Option<&Up> {
+        self.up().filter(|up| !up.leaving)
+    }
+
+    /// Takes its turns, and lets its tasks run up to now.
+    pub(super) fn step(&mut self, recipe: &Recipe, now: u64) -> Fate {
+        let clock = self.clock.clone();
+        let entered = self.runtime.enter();
+        match &mut self.phase {
+            Phase::Joining { at, .. } if clock.running() < *at => return Fate::Runs,
+            Phase::Joining { start, at } => match start.attempt() {
+                Err(_) => return Fate::NotJoined,
+                Ok(None) => {
+                    *at = clock.running() + start.pause();
+                    return Fate::Runs;
+                }
+                Ok(Some(node)) => self.phase = Phase::Up(Box::new(Up::new(node, recipe))),
+            },
+            Phase::Up(up) => up.node.step(),
+        }
+        drop(entered);
+        self.run_tasks(now);
+        let Phase::Up(up) = &self.phase else { return Fate::Runs };
+        match (up.node.has_ended(), up.leaving) {
+            (false, _) => Fate::Runs,
+            (true, true) => Fate::Left,
+            (true, false) => {
+                let why = up.started.shared.bug().cloned();
+                Fate::Ended(why.or(up.started.shared.health().trouble).unwrap_or_default())
+            }
+        }
+    }
+
+    /// Its tasks see the time jump, as after a pause, and then run until nothing is left to do.
+    fn run_tasks(&mut self, now: u64) {
+        let target = self.began.0 + Duration::from_nanos(now - self.began.1);
+        let last = Duration::from_millis(1);
+        self.runtime.block_on(async {
+            let left = target.saturating_duration_since(tokio::time::Instant::now());
+            if left > last {
+                tokio::time::advance(left - last).await;
+            }
+            // It ends when all others wait.
+            tokio::time::sleep_until(target).await;
+        });
+    }
+
+    /// Another node has connected to it.
+    pub(super) fn accept(&self, end: End) {
+        if let Some(up) = self.up() {
+            self.runtime.spawn(up.node.answer(Box::new(end)));
+        }
+    }
+
+    /// Makes a future of a client in the context of its tasks, or looks at one.
+    pub(super) fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _entered = self.runtime.enter();
+        work()
+    }
+
+    /// It is asked to end.
+    pub(super) fn leave(&mut self) -> bool {
+        let Phase::Up(up) = &mut self.phase else { return false };
+        up.leaving = true;
+        let Started { shared, inbox, .. } = &up.started;
+        inbox.close_door(Door::Draining);
+        shared.wish(Wish::EndWaits, inbox);
+        inbox.close_door(Door::Closed(CallError::Draining));
+        shared.wish(Wish::Stop, inbox);
+        true
+    }
+}
+
+impl Up {
+    fn new(node: SteppedNode, recipe: &Recipe) -> Self {
+        let started = node.started();
+        let Started { fleet, shared, inbox, sessions } = node.started();
+        let runtime = tokio::runtime::Handle::current();
+        let router = Router::new(
+            fleet.clone(),
+            recipe.policy.clone(),
+            &inbox,
+            &shared,
+            Default::default(),
+            sessions,
+            runtime,
+        );
+        let client = Client::routed(inbox, shared, router, sessions);
+        Up { client, fleet, node, started, leaving: false }
+    }
+}
+
+/// The answer to something that was asked of a node.
+pub(super) type Promise<T> = std::pin::Pin<Box<dyn Future<Output = T>>>;
