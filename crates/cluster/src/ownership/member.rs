@@ -32,7 +32,7 @@ use crate::ownership::view::ClusterView;
 use crate::shards::Shards;
 use crate::transport::wire::Limits;
 use crate::transport::wire::dialect::Speaks;
-use crate::transport::{Host, Link, PeerCertificates, Terms, Tls, listen};
+use crate::transport::{Connector, Host, PeerCertificates, Terms, Tls, listen};
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ impl Fleet {
         let jitter = options.jitter(&*clock);
         let candidacy = Candidacy::new(coordinator.lease(), &options, &advertise, clock.running());
         let joined = join(&coordinator, candidacy, &clock, &jitter).await?;
-        let means = Means { clock, jitter, link: Link::Tls(tls), starter: Arc::new(OnThreads) };
+        let means = Means { clock, jitter, link: Connector::Tls(tls), starter: Arc::new(OnThreads) };
         let (core, mut keeper, terms) = assemble(coordinator, &joined, &options, &policy, means);
         let mut guard = StopOnDrop(Some(core.clone()));
         let listening = listener.map(|listener| {
@@ -333,7 +333,7 @@ async fn join(
 pub(crate) struct Means {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jitter: Jitter,
-    pub(crate) link: Link,
+    pub(crate) link: Connector,
     pub(crate) starter: Arc<dyn Starter>,
 }
 

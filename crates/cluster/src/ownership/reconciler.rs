@@ -90,14 +90,14 @@ pub(crate) struct Keeper {
     began: watch::Sender<bool>,
     /// What answers other nodes.
     listening: Option<AbortHandle>,
-    ending: Ending,
+    ending: EndPhase,
     /// Why it ends, once that is known.
     end: Option<End>,
 }
 
 /// How far the node is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum EndPhase {
     NotYet,
     Begins,
     /// Its shards close, and have until then.
@@ -150,7 +150,7 @@ impl Keeper {
             unowned: vec![None; shards],
             began: watch::Sender::new(false),
             listening: None,
-            ending: Ending::NotYet,
+            ending: EndPhase::NotYet,
             end: None,
         }
     }
@@ -177,11 +177,11 @@ impl Keeper {
     pub(crate) fn turn(&mut self) -> Option<Duration> {
         let ending = self.ending;
         let turned = catch_unwind(AssertUnwindSafe(|| match ending {
-            Ending::NotYet => self.work(),
-            Ending::Begins => self.give_up(),
-            Ending::Shards(until) => self.close_shards(until),
-            Ending::Words(until) => self.speak_last(until),
-            Ending::Done => None,
+            EndPhase::NotYet => self.work(),
+            EndPhase::Begins => self.give_up(),
+            EndPhase::Shards(until) => self.close_shards(until),
+            EndPhase::Words(until) => self.speak_last(until),
+            EndPhase::Done => None,
         }));
         turned.unwrap_or_else(|panic| {
             let bug = bug("the fleet", panic_text(&*panic));
@@ -245,7 +245,7 @@ impl Keeper {
         if self.core.killed.load(Ordering::SeqCst) {
             return self.finish();
         }
-        self.ending = Ending::Begins;
+        self.ending = EndPhase::Begins;
         Some(Duration::ZERO)
     }
 
@@ -255,7 +255,7 @@ impl Keeper {
         for shard in self.core.ways.shards() {
             self.owned.close(shard);
         }
-        self.ending = Ending::Shards(self.now() + self.core.lease.max(Duration::from_secs(5)));
+        self.ending = EndPhase::Shards(self.now() + self.core.lease.max(Duration::from_secs(5)));
         Some(Duration::ZERO)
     }
 
@@ -277,7 +277,7 @@ impl Keeper {
         }
         self.nudge();
         self.terms.end();
-        self.ending = Ending::Words(self.now() + LAST_WORDS);
+        self.ending = EndPhase::Words(self.now() + LAST_WORDS);
         Some(Duration::ZERO)
     }
 
@@ -302,7 +302,7 @@ impl Keeper {
         for shard in self.core.ways.shards() {
             self.owned.close(shard);
         }
-        self.ending = Ending::Done;
+        self.ending = EndPhase::Done;
         self.core.shared.set_ended(end);
         None
     }

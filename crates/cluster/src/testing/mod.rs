@@ -10,7 +10,7 @@ pub use coordinator::MemoryCoordinator;
 pub use here::open;
 pub use stepped::{SteppedNode, SteppedStart};
 
-pub use crate::transport::{Duplex, Network, Stream};
+pub use crate::transport::{Duplex, Network, PeerStream};
 
 /// What nodes say to each other, for the fuzz target.
 #[cfg(feature = "testing")]

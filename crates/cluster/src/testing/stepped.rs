@@ -20,7 +20,7 @@ use crate::ownership::error::FleetError;
 use crate::ownership::member::{Candidacy, Fleet, FleetOptions, Means, Started, assemble};
 use crate::ownership::owned::{NotOpened, Opening, Starter, Tell};
 use crate::ownership::reconciler::Keeper;
-use crate::transport::{Host, Link, Network, Stream, Terms, answer};
+use crate::transport::{Connector, Host, Network, PeerStream, Terms, answer};
 
 /// A node on its way into the cluster, for a simulation.
 pub struct SteppedStart {
@@ -64,7 +64,7 @@ impl SteppedStart {
         let means = Means {
             clock: self.clock.clone(),
             jitter: self.options.jitter(&*self.clock),
-            link: Link::Simulated(self.network.clone()),
+            link: Connector::Simulated(self.network.clone()),
             starter: Arc::new(starts.clone()),
         };
         let (core, keeper, terms) =
@@ -96,7 +96,7 @@ pub struct SteppedNode {
     terms: Terms,
     clock: Arc<dyn Clock>,
     starts: Starts,
-    running: Vec<Running>,
+    running: Vec<SteppedShard>,
 }
 
 impl fmt::Debug for SteppedNode {
@@ -106,7 +106,7 @@ impl fmt::Debug for SteppedNode {
 }
 
 /// A shard between two turns.
-struct Running {
+struct SteppedShard {
     /// `None`: it has ended.
     runner: Option<Runner>,
     nap: Option<Nap>,
@@ -143,7 +143,7 @@ impl SteppedNode {
     }
 
     /// A connection that another node has made to this one. To be run as a task of the node.
-    pub fn answer(&self, stream: Stream) -> impl Future<Output = ()> + Send + 'static {
+    pub fn answer(&self, stream: PeerStream) -> impl Future<Output = ()> + Send + 'static {
         let (terms, host) = (self.terms.clone(), self.core.clone() as Arc<dyn Host>);
         async move {
             let ended = answer(stream, &terms, &host).await;
@@ -167,7 +167,7 @@ impl SteppedNode {
         loop {
             let next = self.starts.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some((opening, tell)) = next else { break };
-            self.running.extend(Running::start(opening, tell));
+            self.running.extend(SteppedShard::start(opening, tell));
         }
         for running in &mut self.running {
             running.step(now);
@@ -176,13 +176,13 @@ impl SteppedNode {
     }
 }
 
-impl Running {
-    fn start(opening: Opening, tell: Tell) -> Option<Running> {
+impl SteppedShard {
+    fn start(opening: Opening, tell: Tell) -> Option<SteppedShard> {
         let Opening { opener, config, quotas, clock } = opening;
         match caught(|| Runner::start(opener, config, clock)) {
             Ok(runner) => {
                 let runner = runner.when_fenced(WhenFenced::End).with_quotas(quotas);
-                Some(Running { runner: Some(runner), nap: None, due: Duration::ZERO, tell: Some(tell) })
+                Some(SteppedShard { runner: Some(runner), nap: None, due: Duration::ZERO, tell: Some(tell) })
             }
             Err(error) => {
                 tell(Err(error));

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::handshake::{Hello, MAGIC, Role, Welcome, Who};
-use super::link::Stream;
+use super::link::PeerStream;
 use super::{Agreed, Frames, Heard, Terms};
 use crate::transport::wire::version_3::EarlierAnswers;
 use crate::transport::wire::{self, Frame, Head, LENGTH, Limits, MAX_GREETING, WireError};
@@ -253,7 +253,7 @@ impl Peer {
     }
 
     /// A connection on which each knows the other.
-    async fn connect(&self) -> io::Result<(Stream, Agreed)> {
+    async fn connect(&self) -> io::Result<(PeerStream, Agreed)> {
         let terms = &self.terms;
         let (mut stream, binding) = terms.link.connect(&self.node.advertise).await?;
         let hello = Hello {
@@ -302,7 +302,7 @@ impl Peer {
     }
 
     /// Sends and hears until the connection breaks; why it did.
-    async fn talk(&self, stream: Stream, agreed: Agreed) -> io::Error {
+    async fn talk(&self, stream: PeerStream, agreed: Agreed) -> io::Error {
         let heard = Heard::now(&self.terms.clock);
         let (from, to) = tokio::io::split(stream);
         let ended = tokio::select! {

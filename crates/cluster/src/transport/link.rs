@@ -18,11 +18,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A connection, whatever is under it.
 #[allow(unreachable_pub)] // the feature `testing` exports it
-pub type Stream = Box<dyn Duplex>;
+pub type PeerStream = Box<dyn Duplex>;
 
 impl fmt::Debug for dyn Duplex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stream")
+        f.write_str("PeerStream")
     }
 }
 
@@ -30,12 +30,12 @@ impl fmt::Debug for dyn Duplex {
 #[cfg(any(test, feature = "testing"))]
 pub trait Network: Send + Sync + fmt::Debug {
     /// Connects to the node at an address.
-    fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>>;
+    fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<PeerStream>> + Send + '_>>;
 }
 
 /// How connections are made.
 #[derive(Clone, Debug)]
-pub(crate) enum Link {
+pub(crate) enum Connector {
     /// Over TCP and TLS.
     Tls(Tls),
     /// As a simulation connects nodes.
@@ -43,30 +43,30 @@ pub(crate) enum Link {
     Simulated(Arc<dyn Network>),
 }
 
-impl Link {
+impl Connector {
     /// Connects to the node at an address, `host:port`.
-    pub(super) async fn connect(&self, address: &str) -> io::Result<(Stream, Binding)> {
+    pub(super) async fn connect(&self, address: &str) -> io::Result<(PeerStream, Binding)> {
         match self {
-            Link::Tls(tls) => {
+            Connector::Tls(tls) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 let (stream, binding) = tls.connect(stream, address).await?;
                 Ok((Box::new(stream), binding))
             }
             #[cfg(any(test, feature = "testing"))]
-            Link::Simulated(network) => Ok((network.connect(address).await?, SIMULATED)),
+            Connector::Simulated(network) => Ok((network.connect(address).await?, SIMULATED)),
         }
     }
 
     /// Speaks TLS with whoever has connected over TCP.
-    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(Stream, Binding)> {
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(PeerStream, Binding)> {
         match self {
-            Link::Tls(tls) => {
+            Connector::Tls(tls) => {
                 let (stream, binding) = tls.accept(stream).await?;
                 Ok((Box::new(stream), binding))
             }
             #[cfg(any(test, feature = "testing"))]
-            Link::Simulated(_) => Err(io::Error::other("a simulated node listens on no socket")),
+            Connector::Simulated(_) => Err(io::Error::other("a simulated node listens on no socket")),
         }
     }
 }

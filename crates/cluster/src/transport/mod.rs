@@ -29,9 +29,9 @@ use tokio::sync::watch;
 
 pub(crate) use client::{NotAsked, Outcome, Peer};
 pub(crate) use handshake::Keyring;
-pub(crate) use link::Link;
+pub(crate) use link::Connector;
 #[cfg(any(test, feature = "testing"))]
-pub use link::{Duplex, Network, Stream};
+pub use link::{Duplex, Network, PeerStream};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use server::answer;
 pub(crate) use server::{Host, listen};
@@ -45,7 +45,7 @@ use self::wire::{LENGTH, Limits};
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     me: duewheel_core::store::Node,
-    link: Link,
+    link: Connector,
     secrets: Arc<watch::Sender<Keyring>>,
     speaks: Speaks,
     limits: Limits,
@@ -66,7 +66,7 @@ enum Ends {
 impl Terms {
     pub(crate) fn new(
         me: duewheel_core::store::Node,
-        link: Link,
+        link: Connector,
         secrets: &Secrets,
         speaks: Speaks,
         limits: Limits,

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::client::hear_greeting;
 use super::handshake::{Hello, MAGIC, Proofs, Role, Welcome, Who};
-use super::link::Stream;
+use super::link::PeerStream;
 use super::refusals::{RefusalReason, Refusals, RefusedPeer};
 use super::strangers::Strangers;
 use super::tls::Binding;
@@ -102,7 +102,7 @@ pub(crate) async fn listen(listener: TcpListener, terms: Terms, host: Arc<dyn Ho
 }
 
 /// Who is there, proved.
-async fn greet(stream: TcpStream, terms: &Terms) -> Result<(Stream, Who, Agreed), RefusedPeer> {
+async fn greet(stream: TcpStream, terms: &Terms) -> Result<(PeerStream, Who, Agreed), RefusedPeer> {
     stream.set_nodelay(true)?;
     let mut first = [0];
     stream.peek(&mut first).await?;
@@ -117,7 +117,7 @@ async fn greet(stream: TcpStream, terms: &Terms) -> Result<(Stream, Who, Agreed)
 
 /// Answers the node at the other end of a simulated connection until it ends.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) async fn answer(stream: Stream, terms: &Terms, host: &Arc<dyn Host>) -> io::Result<()> {
+pub(crate) async fn answer(stream: PeerStream, terms: &Terms, host: &Arc<dyn Host>) -> io::Result<()> {
     let _end = host.end_on_panic();
     let greeting = introduce(stream, &super::link::SIMULATED, terms);
     let (stream, _, agreed) = timeout(terms.pace.greet, greeting).await?.map_err(|refused| refused.why)?;
@@ -127,10 +127,10 @@ pub(crate) async fn answer(stream: Stream, terms: &Terms, host: &Arc<dyn Host>) 
 
 /// Both sides show who they are.
 async fn introduce(
-    mut stream: Stream,
+    mut stream: PeerStream,
     binding: &Binding,
     terms: &Terms,
-) -> Result<(Stream, Who, Agreed), RefusedPeer> {
+) -> Result<(PeerStream, Who, Agreed), RefusedPeer> {
     let heard = Heard::now(&terms.clock);
     // The asker waits for an answer after its second word, so there is nothing behind it that this could swallow.
     let mut frames = Frames::new(&mut stream);
@@ -275,7 +275,7 @@ impl Line {
 }
 
 /// Answers until the connection ends; then nothing waits for it any more, and grants that were not sent go back.
-async fn serve(stream: Stream, terms: &Terms, agreed: Agreed, host: &Arc<dyn Host>) -> io::Result<()> {
+async fn serve(stream: PeerStream, terms: &Terms, agreed: Agreed, host: &Arc<dyn Host>) -> io::Result<()> {
     let line = Line::new(agreed);
     // Also when the task is ended from outside.
     let _closing = Closing { line: line.clone(), host: host.clone() };

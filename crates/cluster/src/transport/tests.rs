@@ -78,7 +78,7 @@ fn clock() -> Arc<dyn Clock> {
 }
 
 fn terms(me: Node, secret: &[u8; 32]) -> Terms {
-    let link = Link::Tls(Tls::drawn().unwrap());
+    let link = Connector::Tls(Tls::drawn().unwrap());
     let means = (clock(), Jitter::seeded(u64::from(me.number)));
     Terms::new(me, link, &secrets(secret), Speaks::default(), limits(), LEASE, means)
 }

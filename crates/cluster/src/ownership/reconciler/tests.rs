@@ -11,7 +11,7 @@ use super::*;
 use crate::ownership::member::{FleetOptions, Means, assemble};
 use crate::ownership::owned::OnThreads;
 use crate::testing::MemoryCoordinator;
-use crate::transport::{Link, Tls};
+use crate::transport::{Connector, Tls};
 
 /// Longer than any test takes.
 const LEASE: Duration = Duration::from_secs(600);
@@ -58,7 +58,7 @@ fn keeper(coordinator: &MemoryCoordinator, name: &str) -> Keeper {
     let means = Means {
         clock: Arc::new(SystemClock),
         jitter: Jitter::seeded(1),
-        link: Link::Tls(Tls::drawn().unwrap()),
+        link: Connector::Tls(Tls::drawn().unwrap()),
         starter: Arc::new(OnThreads),
     };
     assemble(Arc::new(coordinator.clone()), &joined, &options, &Policy::default(), means).1

@@ -223,7 +223,7 @@ async fn with_certificates_both_sides_show_one_of_the_authority_and_know_the_sec
     let (authority, other) = (Authority::new(), Authority::new());
     let by = |certificates: Option<PeerCertificates>, secret: [u8; 32]| {
         move |me: Node| match certificates {
-            Some(certificates) => Terms { link: Link::Tls(certificates.tls()), ..terms(me, &secret) },
+            Some(certificates) => Terms { link: Connector::Tls(certificates.tls()), ..terms(me, &secret) },
             None => terms(me, &secret),
         }
     };
@@ -256,7 +256,7 @@ async fn certificates_that_take_the_place_of_others_count_for_new_connections() 
     let (old, new) = (Authority::new(), Authority::new());
     let by = |certificates: &PeerCertificates| {
         let tls = certificates.tls();
-        move |me: Node| Terms { link: Link::Tls(tls.clone()), ..terms(me, &SECRET) }
+        move |me: Node| Terms { link: Connector::Tls(tls.clone()), ..terms(me, &SECRET) }
     };
     let (asks, owns) = (old.certificates("127.0.0.1"), old.certificates("127.0.0.1"));
     let (owner, _, me, listening) = owner_by(by(&owns)).await;

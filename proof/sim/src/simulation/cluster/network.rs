@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use duewheel_cluster::testing::{Network, Stream};
+use duewheel_cluster::testing::{Network, PeerStream};
 use duewheel_judge::rng::Rng;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -74,12 +74,12 @@ pub(super) fn address(node: usize) -> String {
 }
 
 impl Network for Caller {
-    fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<Stream>> + Send + '_>> {
+    fn connect(&self, address: &str) -> Pin<Box<dyn Future<Output = io::Result<PeerStream>> + Send + '_>> {
         let to = (0..NODES).find(|node| self::address(*node) == address);
         let end = to.map(|to| self.net.call(self.node, to));
         Box::pin(async move {
             match end {
-                Some(end) => Ok(Box::new(end) as Stream),
+                Some(end) => Ok(Box::new(end) as PeerStream),
                 None => Err(io::ErrorKind::NotFound.into()),
             }
         })
