@@ -172,8 +172,8 @@ impl Keeper {
         }
     }
 
-    /// Takes a turn. Returns how long to wait for the next one, unless the node's inbox is woken; `None`: the node has ended. It does not
-    /// wait itself, but for the coordinator's calls.
+    /// Takes a turn. Returns how long to wait for the next one, unless the node's inbox is woken; `None`: the node has
+    /// ended. It does not wait itself, but for the coordinator's calls.
     pub(crate) fn turn(&mut self) -> Option<Duration> {
         let ending = self.ending;
         let turned = catch_unwind(AssertUnwindSafe(|| match ending {

@@ -1,5 +1,5 @@
-//! A node whose turns a simulation takes: what runs on threads otherwise is stepped here, and its tasks run on a runtime whose clock
-//! the simulation moves.
+//! A node whose turns a simulation takes: what runs on threads otherwise is stepped here, and its tasks run on a
+//! runtime whose clock the simulation moves.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -52,7 +52,8 @@ impl SteppedStart {
         SteppedStart { candidacy, coordinator, options, policy, clock, network }
     }
 
-    /// Tries to take part, within the runtime of the node's tasks; `None`: it is to try again after [`SteppedStart::pause`].
+    /// Tries to take part, within the runtime of the node's tasks; `None`: it is to try again after
+    /// [`SteppedStart::pause`].
     ///
     /// # Errors
     /// See [`FleetError`].
@@ -87,7 +88,8 @@ impl SteppedStart {
     }
 }
 
-/// A node of a simulation. Dropped, it ends as by `kill -9`, if its stores and the runtime of its tasks are dropped with it.
+/// A node of a simulation. Dropped, it ends as by `kill -9`, if its stores and the runtime of its tasks are dropped
+/// with it.
 pub struct SteppedNode {
     /// `None`: it has ended.
     keeper: Option<Keeper>,

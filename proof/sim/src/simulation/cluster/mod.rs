@@ -6,10 +6,11 @@
 //!                                  └─▶ Peer ═══ Net ═══▶ the owner's node
 //! ```
 //!
-//! Routing, forwarding, ownership, the frames between nodes, the runtime of shards and the engine are the real code. The store's
-//! server, the network and the clocks are simulated. Everything runs on one thread: each node's tasks have a runtime of their own,
-//! whose clock stands still but when the simulation lets its time pass. A node that is killed is dropped with its runtime; one that
-//! stands still is not stepped, and its clocks run on. The same seed gives the same run, call by call.
+//! Routing, forwarding, ownership, the frames between nodes, the runtime of shards and the engine are the real code.
+//! The store's server, the network and the clocks are simulated. Everything runs on one thread: each node's tasks have
+//! a runtime of their own, whose clock stands still but when the simulation lets its time pass. A node that is killed
+//! is dropped with its runtime; one that stands still is not stepped, and its clocks run on. The same seed gives the
+//! same run, call by call.
 
 mod facts;
 mod faults;

@@ -40,8 +40,8 @@ struct State {
 struct Pipe {
     from: usize,
     to: usize,
-    /// What is late on it, and what is lost. Of its own, because tokio wakes those that wait for one thing in an order that is not
-    /// from the seed: what one connection draws must not depend on the others.
+    /// What is late on it, and what is lost. Of its own, because tokio wakes those that wait for one thing in an order
+    /// that is not from the seed: what one connection draws must not depend on the others.
     rng: Rng,
     /// With the time of their arrival.
     flying: VecDeque<(u64, Vec<u8>)>,

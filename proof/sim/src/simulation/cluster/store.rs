@@ -1,8 +1,9 @@
-//! The store of a simulated cluster: a server that keeps groups, leases and members, and the stores of the nodes, whose messages to it
-//! are late, lost, or applied although their sender has given up.
+//! The store of a simulated cluster: a server that keeps groups, leases and members, and the stores of the nodes, whose
+//! messages to it are late, lost, or applied although their sender has given up.
 //!
-//! It keeps the obligations of [`Coordinator`] and [`Store`] as the store on Redis does: appends are fenced by the epoch and by their
-//! position, a lease is counted by the owner from before it was asked for, and what an owner has sent may arrive after its reign.
+//! It keeps the obligations of [`Coordinator`] and [`Store`] as the store on Redis does: appends are fenced by the
+//! epoch and by their position, a lease is counted by the owner from before it was asked for, and what an owner has
+//! sent may arrive after its reign.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -511,7 +512,8 @@ impl Coordinator for Way {
 }
 
 impl Kept {
-    /// What an owner needs. How long ago the last group came is known by the server's clock, and told by the owner's wall clock.
+    /// What an owner needs. How long ago the last group came is known by the server's clock, and told by the owner's
+    /// wall clock.
     fn recovered(&self, table: &Table, now: u64, wall_ms: u64) -> Recovered {
         let mut recovered = table.recovered(Epoch(self.epoch));
         recovered.clock = self.clock.map(|(clock, came)| {
