@@ -12,7 +12,6 @@ pub(crate) const NAMES_TWICE: usize = 132;
 /// Files of a crate that are in import loops.
 pub(crate) fn loops(name: &str) -> usize {
     match name {
-        "core" => 9,
         "store-log" => 11,
         "store-redis" => 15,
         "server" => 6,

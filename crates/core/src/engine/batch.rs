@@ -1,54 +1,15 @@
 //! A batch: messages that it names and that are not in memory are looked up before it is decided, and dropped after it.
 
-use std::collections::BTreeSet;
-
 use crate::id::MessageId;
-use crate::message::Kind;
+use crate::message::{Kind, Row};
 use crate::name::{Key, QueueName};
-use crate::store::{Found, Left, Lookups};
+use crate::store::{Found, Lookups};
 
 use super::Engine;
+use super::fresh::FreshRow;
 use super::input::Op;
 use super::operation::Named;
 use super::rows::{Place, Slot};
-
-/// Look-ups of this batch that the store has not made yet.
-#[derive(Debug, Default)]
-pub(super) struct Unmade {
-    ids: BTreeSet<MessageId>,
-    keys: BTreeSet<(QueueName, Key)>,
-}
-
-impl Unmade {
-    fn note(&mut self, lookups: &Lookups, left: Left) {
-        if left == Left::default() {
-            return;
-        }
-        let (made, unmade) = lookups.ids.split_at(lookups.ids.len() - left.ids.min(lookups.ids.len()));
-        let made: BTreeSet<_> = made.iter().collect();
-        self.ids.extend(unmade.iter().filter(|id| !made.contains(id)));
-        let (made, unmade) = lookups.keys.split_at(lookups.keys.len() - left.keys.min(lookups.keys.len()));
-        let made: BTreeSet<_> = made.iter().collect();
-        self.keys.extend(unmade.iter().filter(|key| !made.contains(key)).cloned());
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ids.is_empty() && self.keys.is_empty()
-    }
-
-    pub(super) fn has_id(&self, id: MessageId) -> bool {
-        self.ids.contains(&id)
-    }
-
-    pub(super) fn has_key(&self, queue: &QueueName, key: &Key) -> bool {
-        !self.keys.is_empty() && self.keys.contains(&(queue.clone(), key.clone()))
-    }
-
-    fn clear(&mut self) {
-        self.ids.clear();
-        self.keys.clear();
-    }
-}
 
 impl Engine {
     /// Adds the look-ups that the operations of a batch need before they can be decided; [`Engine::adopt`] takes the
@@ -142,6 +103,31 @@ impl Engine {
         let message = &self.rows.get(slot).message;
         if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {
             self.look_up_key(&message.queue, key, lookups);
+        }
+    }
+
+    /// Brings a message of this batch into memory if the operation names it.
+    pub(super) fn meet_fresh(&mut self, op: &Op) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        match op.names() {
+            Named::Id(id) => self.meet(self.fresh.by_id(id)),
+            Named::Key(queue, key) => self.meet(self.fresh.by_key(queue, key)),
+            Named::Nothing => {}
+        }
+        if let Named::Id(id) = op.names()
+            && op.operation().revives
+            && let Some(message) = self.live(id).map(|slot| self.rows.get(slot).message.clone())
+            && let Some(key) = &message.key
+        {
+            self.meet(self.fresh.by_key(&message.queue, key));
+        }
+    }
+
+    fn meet(&mut self, found: Option<usize>) {
+        if let Some(FreshRow { message, life, born }) = found.and_then(|row| self.fresh.take(row)) {
+            self.insert_far(Row { message, life }, born, born);
         }
     }
 }

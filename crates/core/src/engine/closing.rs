@@ -1,8 +1,6 @@
 //! Ends leases and waits of closed connections, a bounded number a step.
 
-use std::collections::VecDeque;
-
-use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
+use crate::id::{ReplyTo, SessionId};
 use crate::message::Ended;
 use crate::time::Now;
 
@@ -10,21 +8,6 @@ use super::Engine;
 use super::effect::Effects;
 use super::reply::{Reply, Reserved};
 use super::rows::Slot;
-
-/// Work that is left.
-#[derive(Debug, Default)]
-pub(super) struct Closing {
-    /// Closed sessions, and where to answer when everything of one has ended.
-    sessions: VecDeque<(SessionId, ReplyTo)>,
-    /// Leases of connections of the former process.
-    leases: VecDeque<(MessageId, LeaseToken)>,
-}
-
-impl Closing {
-    pub(super) fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.leases.is_empty()
-    }
-}
 
 impl Engine {
     /// Closes a session. The answer comes when its waits and leases have ended.

@@ -10,12 +10,8 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use crate::id::{Lsn, MessageId};
-use crate::message::{Life, Message, Row};
+use crate::message::{Life, Message};
 use crate::name::{Key, QueueName};
-
-use super::Engine;
-use super::input::Op;
-use super::operation::Named;
 
 /// The messages of the batch; see the [module](self).
 #[derive(Debug)]
@@ -29,10 +25,10 @@ pub(super) struct Fresh {
 }
 
 #[derive(Debug)]
-struct FreshRow {
-    message: Arc<Message>,
-    life: Life,
-    born: Lsn,
+pub(super) struct FreshRow {
+    pub(super) message: Arc<Message>,
+    pub(super) life: Life,
+    pub(super) born: Lsn,
 }
 
 impl Fresh {
@@ -62,6 +58,15 @@ impl Fresh {
         rows.push(Some(FreshRow { message, life, born }));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Takes a message out, unless that has been done.
+    pub(super) fn take(&mut self, row: usize) -> Option<FreshRow> {
+        self.rows[row].take()
+    }
+
     pub(super) fn clear(&mut self) {
         self.ids.clear();
         self.rows.clear();
@@ -77,43 +82,16 @@ impl Fresh {
         }
     }
 
-    fn by_id(&self, id: MessageId) -> Option<usize> {
+    pub(super) fn by_id(&self, id: MessageId) -> Option<usize> {
         self.ids.binary_search(&id).ok()
     }
 
-    fn by_key(&self, queue: &QueueName, key: &Key) -> Option<usize> {
+    pub(super) fn by_key(&self, queue: &QueueName, key: &Key) -> Option<usize> {
         let hash = self.hasher.hash_one((queue, key.as_str()));
         let is_it = |&i: &u32| {
             let row = self.rows[i as usize].as_ref();
             row.is_some_and(|row| row.message.key.as_ref() == Some(key) && row.message.queue == *queue)
         };
         self.keys.find(hash, is_it).map(|&i| i as usize)
-    }
-}
-
-impl Engine {
-    /// Brings a message of this batch into memory if the operation names it.
-    pub(super) fn meet_fresh(&mut self, op: &Op) {
-        if self.fresh.rows.is_empty() {
-            return;
-        }
-        match op.names() {
-            Named::Id(id) => self.meet(self.fresh.by_id(id)),
-            Named::Key(queue, key) => self.meet(self.fresh.by_key(queue, key)),
-            Named::Nothing => {}
-        }
-        if let Named::Id(id) = op.names()
-            && op.operation().revives
-            && let Some(message) = self.live(id).map(|slot| self.rows.get(slot).message.clone())
-            && let Some(key) = &message.key
-        {
-            self.meet(self.fresh.by_key(&message.queue, key));
-        }
-    }
-
-    fn meet(&mut self, found: Option<usize>) {
-        if let Some(FreshRow { message, life, born }) = found.and_then(|i| self.fresh.rows[i].take()) {
-            self.insert_far(Row { message, life }, born, born);
-        }
     }
 }

@@ -7,79 +7,18 @@ use std::collections::VecDeque;
 
 use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{Row, State};
-use crate::name::{Key, QueueName};
+use crate::name::QueueName;
 use crate::record::Gone;
 use crate::store::{Cursor, Load, Loaded, Lookups, More, Room, Sequence, Which, place_in};
 use crate::time::{Class, Now};
 
 use super::Engine;
 use super::effect::Effects;
+use super::horizon::now_of;
 use super::input::ListCursor;
-use super::load::now_of;
+use super::question::{Found, Gather, GivenUp, Many, Pages, ToMany, Want};
 use super::reply::{Page, Reply, View};
 use super::rows::{Slot, state_of};
-
-/// An answer that waits for pages.
-#[derive(Debug)]
-pub(super) enum Gather {
-    /// Pages of one sequence or of two.
-    Pages(Pages),
-    /// Messages of pages that are to be fired or redriven; they are looked up once more.
-    Many { to: ReplyTo, queue: QueueName, rows: VecDeque<Found>, what: ToMany, many: Many, next: Vec<Load> },
-}
-
-#[derive(Debug)]
-pub(super) struct Pages {
-    to: ReplyTo,
-    queue: QueueName,
-    want: Want,
-    missing: usize,
-    pages: Vec<Loaded>,
-}
-
-#[derive(Debug)]
-enum Want {
-    Peek(State),
-    List { state: Option<State>, seen: ListCursor, limit: usize },
-    Change(ToMany, Many),
-}
-
-/// The change that is applied to many messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ToMany {
-    Fire,
-    Redrive,
-}
-
-/// A message of a page that is to be changed. Other fields of the page may be outdated by then.
-#[derive(Debug)]
-pub(super) struct Found {
-    id: MessageId,
-    /// The key of a dead message, which must be free when the message comes back.
-    key: Option<Key>,
-}
-
-/// The result of giving up a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
-    /// Nothing was changed; this caller must be told why.
-    Untouched(ReplyTo),
-    /// No caller waits for an answer any more, or some messages were changed and the answer says how many.
-    Told,
-}
-
-/// Progress of a change of many messages.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Many {
-    max: usize,
-    done: usize,
-}
-
-impl Many {
-    fn left(self) -> usize {
-        self.max - self.done
-    }
-}
 
 /// One of the pages of a listing, and how far it has been read.
 struct Reading {

@@ -128,7 +128,7 @@ impl Engine {
     fn counts(&self, now: Now, queue: &Queue) -> Counts {
         let waiting = queue.tally.part(Kind::Waiting).count;
         let here = queue.ready.len() as u64;
-        let exact = !queue.has_backlog() && (self.is_caught_up(now) || here == waiting);
+        let exact = !queue.has_backlog() && (self.horizon.is_caught_up(now) || here == waiting);
         let ready = if exact { here } else { queue.tally.due.due_by(now).max(here).min(waiting) };
         Counts {
             scheduled: waiting - ready,
@@ -213,7 +213,7 @@ impl Engine {
     /// Present figures and counters, as [`super::Op::Stats`] returns them.
     pub fn stats(&self, now: Now) -> Stats {
         let waiting = self.kinds[Kind::Waiting as usize];
-        let exact = self.ready_here == waiting || (self.is_caught_up(now) && !self.has_backlogs());
+        let exact = self.ready_here == waiting || (self.horizon.is_caught_up(now) && !self.has_backlogs());
         let by_histogram = || self.due_counts.due_by(now).max(self.ready_here).min(waiting);
         let ready = if exact { self.ready_here } else { by_histogram() };
         let counts = Counts {

@@ -18,33 +18,23 @@
 //! lose a message until the next start. So while a page is under way, what is put within its range stays in memory; the
 //! page may be older.
 //!
-//! Rows of a page that have changed since it was asked for are ignored ([`Loading::touched`]).
+//! Rows of a page that have changed since it was asked for are ignored ([`super::pages`]).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use duewheel_wheel::{Cut, FirstDue};
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-
 use crate::id::{Lsn, MessageId};
-use crate::message::{Kind, Life, Message, Row, Stage};
+use crate::message::{Kind, Life, Row, Stage};
 use crate::name::QueueName;
 use crate::policy::{PAGES_UNDER_WAY, ReadyOrder};
-use crate::record::Record;
 use crate::store::{Cursor, Load, Loaded, More, Sequence, Which};
-use crate::time::{Class, Due, EngineMs, Now, WallMs};
+use crate::time::{Class, Now};
 
 use super::Engine;
 use super::effect::{Effect, Effects};
+use super::horizon::{CLASSES, END, Near, SOON_MS, now_of, reached_at};
+use super::pages::{Flight, LeftOut, LoadState, What};
 use super::queue::QueueIdx;
-use super::reply::Reply;
 use super::rows::{Entry, Place, Slot};
-
-/// The end of every sequence.
-const END: Cursor = (u64::MAX, MessageId(u64::MAX));
-/// Messages that are due within this time, in ms, take precedence over all others when the wheel is full.
-const SOON_MS: u64 = 2_000;
 
 /// Time in ms until a queue with a backlog is checked again of which nothing was due and for which the wheel has no
 /// room.
@@ -54,123 +44,6 @@ const WORTH_LEAVING_OUT: u64 = 64;
 
 /// Approximate size of the record of a removal, in bytes.
 const OF_A_REMOVAL: usize = 256;
-
-pub(super) const CLASSES: [Class; 2] = [Class::At, Class::After];
-
-/// Loads in progress, and the changes since they were requested.
-#[derive(Debug, Default)]
-pub(super) struct Loading {
-    tickets: u64,
-    flights: BTreeMap<u64, Flight>,
-    /// Everything up to here is in memory, for each clock class.
-    pub(super) horizon: [Option<Cursor>; 2],
-    /// The page for the horizon that is loading.
-    pub(super) near: [Option<Near>; 2],
-    /// What was scheduled behind the horizon and is on its way out of memory.
-    pub(super) cuts: [Option<Cut>; 2],
-    /// Number of scheduled messages in memory behind the horizon.
-    pub(super) beyond: [usize; 2],
-    /// Number of backlog pages that are loading.
-    backlogs: usize,
-    /// Queues with a backlog, for each clock class, and some that had one.
-    limited: [BTreeSet<QueueIdx>; 2],
-    /// Those of them that pages for the others leave out.
-    left_out: [LeftOut; 2],
-    /// Number of pages of possibly expired dead messages that are loading.
-    pub(super) dead: usize,
-    /// Messages that changed during a load: a page's row of such a message may be older.
-    touched: HashMap<MessageId, Lsn, FixedState>,
-    /// The same in order, to be forgotten when no page can be older.
-    touches: VecDeque<(Lsn, MessageId)>,
-    /// Purges during a load. The queue may have vanished and come back since.
-    purges: BTreeMap<QueueName, Lsn>,
-    state: LoadState,
-}
-
-/// Queues that are left out of pages for the others: few, so that a page can name them, and those that spare the most
-/// reading.
-#[derive(Debug, Default)]
-struct LeftOut {
-    names: BTreeSet<QueueName>,
-    /// The list for pages, as long as it is valid.
-    list: Option<Arc<[QueueName]>>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum LoadState {
-    #[default]
-    Closed,
-    Open,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Near {
-    until: u64,
-    /// Whether the horizon went back meanwhile, so that the page is useless.
-    pub(super) void: bool,
-}
-
-/// A page that is loading.
-#[derive(Debug)]
-struct Flight {
-    /// The page shows at least everything up to here.
-    asked: Lsn,
-    what: What,
-}
-
-#[derive(Debug)]
-enum What {
-    /// Leases, at the start.
-    Leased,
-    /// The next messages of all queues except those with a backlog.
-    Near(Class, Arc<[QueueName]>, Option<Cursor>),
-    /// The next messages of a queue with a backlog.
-    Backlog(Class, QueueName),
-    /// Dead messages of a queue that may have expired.
-    Dead(QueueName),
-    /// A page for an answer.
-    Gather(u64),
-}
-
-impl Loading {
-    pub(super) fn touch(&mut self, record: &Record, lsn: Lsn) {
-        if self.flights.is_empty() {
-            return;
-        }
-        let id = match record {
-            Record::Put { message, .. } => message.id,
-            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => *id,
-            Record::Purged { queue, .. } => {
-                self.purges.insert(queue.clone(), lsn);
-                return;
-            }
-            Record::Queue { .. } | Record::Deduped(_) => return,
-        };
-        self.touched.insert(id, lsn);
-        self.touches.push_back((lsn, id));
-    }
-
-    /// Whether the message has changed or was purged since.
-    pub(super) fn is_newer(&self, message: &Message, as_of: Lsn) -> bool {
-        self.touched.get(&message.id).is_some_and(|&lsn| lsn > as_of)
-            || self.purges.get(&message.queue).is_some_and(|&lsn| lsn > as_of)
-    }
-
-    /// Forgets changes that every loading page already shows.
-    fn forget(&mut self) {
-        let oldest = self.flights.values().map(|f| f.asked).min().unwrap_or(Lsn(u64::MAX));
-        self.purges.retain(|_, lsn| *lsn > oldest);
-        while let Some(&(lsn, id)) = self.touches.front() {
-            if lsn > oldest {
-                return;
-            }
-            self.touches.pop_front();
-            if self.touched.get(&id) == Some(&lsn) {
-                self.touched.remove(&id);
-            }
-        }
-    }
-}
 
 impl Engine {
     /// Starts to load what must be in memory. No request may be handled before [`Engine::is_open`].
@@ -196,10 +69,7 @@ impl Engine {
             Some(limit) => {
                 Some(backlog.catching.map_or(limit, |(_, until)| limit.max((until, MessageId(u64::MAX)))))
             }
-            None => {
-                let near = self.loading.near[c].map(|near| (near.until, MessageId(u64::MAX)));
-                self.loading.horizon[c].max(near)
-            }
+            None => self.horizon.reach(class),
         }
     }
 
@@ -239,7 +109,7 @@ impl Engine {
         let (idx, class) = (entry.queue, entry.life.due.class());
         let before = (entry.life.due.raw(), MessageId(entry.message.id.0 - 1));
         // Between the horizon and the end of a page under way nothing is known to be in memory yet.
-        let known = self.loading.horizon[class as usize].unwrap_or((0, MessageId(0)));
+        let known = self.horizon.known[class as usize].unwrap_or((0, MessageId(0)));
         let queue = self.queues.get_mut(idx);
         let backlog = &mut queue.backlog[class as usize];
         backlog.limit = Some(backlog.limit.unwrap_or(known).min(before));
@@ -271,7 +141,7 @@ impl Engine {
             return false;
         }
         // The wheel may need several steps for what is due.
-        let behind = !self.is_caught_up(now) || self.schedule.has_overdue_messages(now);
+        let behind = !self.horizon.is_caught_up(now) || self.schedule.has_overdue_messages(now);
         let waiting = queue.tally.part(Kind::Waiting).count;
         let is_due = |class: Class| {
             let limit = queue.backlog[class as usize].limit;
@@ -289,13 +159,6 @@ impl Engine {
         self.loading.limited.iter().flatten().any(has_limit)
     }
 
-    /// Whether all due messages are in memory, except for backlogs.
-    pub(super) fn is_caught_up(&self, now: Now) -> bool {
-        CLASSES.into_iter().all(|class| {
-            self.loading.horizon[class as usize] >= Some((now_of(class, now), MessageId(u64::MAX)))
-        })
-    }
-
     /// Requests the pages that will be needed.
     pub(super) fn plan_loads(&mut self, now: Now, fx: &mut Effects) {
         if !self.is_open() {
@@ -307,7 +170,7 @@ impl Engine {
         }
         for class in CLASSES {
             for _ in 0..self.policy.max_step {
-                let (resting, today) = (&mut self.resting[class as usize], now_of(class, now));
+                let (resting, today) = (&mut self.horizon.resting[class as usize], now_of(class, now));
                 let rested = resting.first().copied().filter(|(time, _)| *time <= today);
                 let Some((time, idx)) = rested else { break };
                 resting.remove(&(time, idx));
@@ -330,8 +193,8 @@ impl Engine {
 
     fn plan_near(&mut self, now: Now, class: Class, fx: &mut Effects) {
         let c = class as usize;
-        let horizon = self.loading.horizon[c];
-        if self.loading.near[c].is_some() || horizon == Some(END) {
+        let horizon = self.horizon.known[c];
+        if self.horizon.near[c].is_some() || horizon == Some(END) {
             return;
         }
         let today = now_of(class, now);
@@ -354,12 +217,12 @@ impl Engine {
             until = until.min(today); // what is due takes no room in the wheel
         }
         // What was to leave memory lies within the page, or before it: from here on it must be in memory again.
-        if self.loading.cuts[c].as_ref().is_some_and(|cut| until >= cut.place().0) {
-            self.loading.cuts[c] = None;
+        if self.horizon.cuts[c].as_ref().is_some_and(|cut| until >= cut.place().0) {
+            self.horizon.cuts[c] = None;
         }
         let except = self.list_left_out(class);
         let which = if except.is_empty() { Which::All } else { Which::AllBut(except.clone()) };
-        self.loading.near[c] = Some(Near { until, void: false });
+        self.horizon.near[c] = Some(Near { until, void: false });
         let load = Load { until, ..self.page(sequence(class), which, horizon, rows) };
         self.ask(What::Near(class, except, horizon), self.last, load, fx);
     }
@@ -380,30 +243,17 @@ impl Engine {
     /// has loaded further ahead.
     fn make_room(&mut self, now: Now) {
         for class in CLASSES {
-            if self.is_ahead(now, class) {
+            if self.horizon.is_ahead(now, class) {
                 let soon = now_of(class, now).saturating_add(SOON_MS);
                 self.draw_back(class, (soon, MessageId(u64::MAX)));
             }
         }
     }
 
-    /// Whether the wheel may hold messages of a class that are not due soon.
-    fn is_ahead(&self, now: Now, class: Class) -> bool {
-        let c = class as usize;
-        let soon = now_of(class, now).saturating_add(SOON_MS);
-        self.loading.beyond[c] > 0 || self.loading.horizon[c] > Some((soon, MessageId(u64::MAX)))
-    }
-
     /// Whether the wheel is half empty. Its messages come due and make room.
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.schedule.len() < (self.policy.near_messages / 2).max(1)
             && self.near_weight < (self.policy.near_bytes as u64 / 2).max(1)
-    }
-
-    /// Notes that a message was scheduled.
-    pub(super) fn note_scheduled(&mut self, due: Due, id: MessageId) {
-        let c = due.class() as usize;
-        self.loading.beyond[c] += usize::from(Some((due.raw(), id)) > self.loading.horizon[c]);
     }
 
     fn plan_backlog(&mut self, now: Now, idx: QueueIdx, class: Class, fx: &mut Effects) {
@@ -411,13 +261,13 @@ impl Engine {
         let (next, room, today) = (self.next_part(idx), self.has_room(), now_of(class, now));
         let queue = self.queues.get_mut(idx);
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
-        let mut until = self.loading.horizon[c].map_or(0, |(time, _)| time);
+        let mut until = self.horizon.known[c].map_or(0, |(time, _)| time);
         if !room {
             // What is due takes no room in the wheel. Nobody asks for it more often than every now and then, unless a
             // consumer does.
             let reached = reached_at(limit);
             if reached > today {
-                self.resting[c].insert((reached.max(today.saturating_add(REST_MS)), idx));
+                self.horizon.resting[c].insert((reached.max(today.saturating_add(REST_MS)), idx));
                 return;
             }
             until = until.min(today);
@@ -513,18 +363,18 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let c = class as usize;
-        let near = self.loading.near[c].take();
+        let near = self.horizon.near[c].take();
         if near.is_none_or(|near| near.void) {
             return;
         }
-        self.loading.horizon[c] = match (loaded.more, loaded.upto) {
+        self.horizon.known[c] = match (loaded.more, loaded.upto) {
             (More::Yes, Some(upto)) => Some(upto),
             (More::Yes, None) => from,
             (More::No, _) if loaded.load.until == u64::MAX => Some(END),
             (More::No, _) => Some((loaded.load.until, MessageId(u64::MAX))),
         };
-        if self.loading.horizon[c] == Some(END) {
-            self.loading.beyond[c] = 0;
+        if self.horizon.known[c] == Some(END) {
+            self.horizon.beyond[c] = 0;
         }
         // The page leaves these out. Who has caught up meanwhile is behind again.
         for name in except {
@@ -553,7 +403,7 @@ impl Engine {
     fn take_backlog(&mut self, now: Now, class: Class, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
         let c = class as usize;
         let Some(idx) = self.queues.find(name) else { return };
-        let (horizon, near) = (self.loading.horizon[c], self.loading.near[c].is_some());
+        let (horizon, near) = (self.horizon.known[c], self.horizon.near[c].is_some());
         let backlog = &mut self.queues.get_mut(idx).backlog[c];
         let Some(limit) = backlog.limit else { return };
         if backlog.catching.is_none_or(|(ticket, _)| ticket != loaded.load.ticket) {
@@ -591,7 +441,7 @@ impl Engine {
             // That today is later than the page's must not count, or a slow store would be asked again and again.
             let later = now_of(class, now).saturating_add(REST_MS);
             if limit.is_some() {
-                self.resting[c].insert((later, idx));
+                self.horizon.resting[c].insert((later, idx));
             }
         } else if limit == before {
             self.note_hunger(idx);
@@ -645,88 +495,11 @@ impl Engine {
     fn is_news(&self, row: &Row, as_of: Lsn) -> bool {
         self.rows.slot(row.message.id).is_none() && !self.loading.is_newer(&row.message, as_of)
     }
-
-    /// Answers the question for the next due time, once it is known: everything behind the horizon is due later than
-    /// everything before it.
-    pub(super) fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
-        if self.next_due_asked.is_empty() {
-            return;
-        }
-        let mut next = None;
-        for class in CLASSES {
-            let c = class as usize;
-            let mut looks = (self.policy.max_step / 4).max(1);
-            let most = looks;
-            let first = self.schedule.next_due(class, &mut looks);
-            self.worked(most - looks);
-            let first = match first {
-                FirstDue::At(first) => Some(first),
-                FirstDue::Nothing => None,
-                FirstDue::NotYet => {
-                    self.unfinished = true;
-                    return;
-                }
-            };
-            // One behind the horizon may be here by chance, before others that are due before it.
-            let is_first_here = first.is_some_and(|t| self.loading.horizon[c].is_some_and(|h| t <= h.0));
-            let is_all_here = self.loading.near[c].is_none() && self.loading.cuts[c].is_none();
-            if !is_all_here && !is_first_here {
-                return;
-            }
-            let wall = first.map(|time| match class {
-                Class::At => WallMs(time),
-                Class::After => now.wall_of_engine(EngineMs(time)),
-            });
-            next = [next, wall].into_iter().flatten().min();
-        }
-        for to in std::mem::take(&mut self.next_due_asked) {
-            self.respond(to, Reply::NextDue(next), fx);
-        }
-    }
-
-    /// When loads must be planned again although the wheel has no room: before time reaches the horizon, and when it
-    /// does.
-    pub(super) fn next_load(&self) -> Option<EngineMs> {
-        let engine_time = |class: Class, time: u64| match class {
-            Class::At => self.now.engine_of_wall(WallMs(time)),
-            Class::After => EngineMs(time),
-        };
-        let rested = CLASSES.into_iter().filter_map(|class| {
-            self.resting[class as usize].first().map(|&(time, _)| engine_time(class, time))
-        });
-        let rested = rested.min();
-        if self.has_room() {
-            return rested; // the others are planned already
-        }
-        let ahead = CLASSES.into_iter().any(|class| self.is_ahead(self.now, class));
-        let wake = |class: Class| {
-            let c = class as usize;
-            let reached = self.loading.horizon[c].filter(|h| *h != END).map(reached_at)?;
-            if self.loading.near[c].is_some() {
-                return None;
-            }
-            let at = if ahead { reached.saturating_sub(SOON_MS) } else { reached };
-            Some(engine_time(class, at))
-        };
-        CLASSES.into_iter().filter_map(wake).chain(rested).min()
-    }
-}
-
-/// The time at which messages behind a horizon come due.
-fn reached_at((time, id): Cursor) -> u64 {
-    time.saturating_add(u64::from(id.0 == u64::MAX))
 }
 
 fn sequence(class: Class) -> Sequence {
     match class {
         Class::At => Sequence::At,
         Class::After => Sequence::After,
-    }
-}
-
-pub(super) fn now_of(class: Class, now: Now) -> u64 {
-    match class {
-        Class::At => now.wall.0,
-        Class::After => now.engine.0,
     }
 }

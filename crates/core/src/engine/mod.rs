@@ -33,14 +33,17 @@ mod enqueue;
 mod fresh;
 mod gather;
 mod growing;
+mod horizon;
 mod ids;
 mod index;
 mod input;
 mod inspect;
 mod load;
 mod operation;
+mod pages;
 mod place;
 mod purge;
+mod question;
 mod queue;
 mod quota;
 mod ready;
@@ -52,6 +55,9 @@ mod schedule;
 mod settle;
 mod share;
 mod shrink;
+mod timeout;
+mod unfinished;
+mod unmade;
 mod waiters;
 
 use std::cell::Cell;
@@ -84,20 +90,19 @@ use crate::tally::{DueCounts, Part as Pending};
 use crate::time::{EngineMs, Now};
 
 use acked::Acked;
-use batch::Unmade;
-use closing::Closing;
 use dedupe::Dedupe;
 use fresh::Fresh;
-pub use gather::GivenUp;
-use gather::{Gather, Pages};
-use load::Loading;
-use purge::Grave;
+use horizon::Horizon;
+use pages::Loading;
+pub use question::GivenUp;
+use question::{Gather, Pages};
 use queue::{QueueIdx, Queues};
 use quota::Tenants;
-use ready::ReadyMemory;
-use rerank::Rerank;
 use rows::{Rows, Slot};
 use schedule::Schedule;
+use share::ReadyMemory;
+use unfinished::{Closing, Grave, Rerank};
+use unmade::Unmade;
 use waiters::Waiters;
 
 /// The configuration of an engine.
@@ -209,9 +214,6 @@ pub struct Engine {
     granted: usize,
     /// See [`Engine::work`].
     work: Cell<u64>,
-    /// Queues with a backlog of which nothing is due yet and for which the wheel has no room, and when to check them
-    /// again.
-    resting: [BTreeSet<(u64, QueueIdx)>; 2],
     /// Answers that wait for pages.
     gathers: BTreeMap<u64, Gather>,
     next_gather: u64,
@@ -225,9 +227,8 @@ pub struct Engine {
     unmade: Unmade,
     /// Waiting reserves whose own wait is over: they wait for a page.
     parked: BTreeSet<u64>,
-    /// Callers that wait for the next due time; answered when no loading page can change it.
-    next_due_asked: Vec<ReplyTo>,
     room: Room,
+    horizon: Horizon,
     loading: Loading,
     totals: Totals,
     lease_expired: u64,
@@ -319,7 +320,6 @@ impl Engine {
             kinds,
             granted: 0,
             work: Cell::new(0),
-            resting: Default::default(),
             gathers: BTreeMap::new(),
             next_gather: 0,
             gathers_waiting: VecDeque::new(),
@@ -330,8 +330,8 @@ impl Engine {
             own_looked_up: 0,
             unmade: Unmade::default(),
             parked: BTreeSet::new(),
-            next_due_asked: Vec::new(),
             room: Room::Enough,
+            horizon: Horizon::default(),
             loading: Loading::default(),
             totals: Totals::default(),
             lease_expired: 0,
@@ -429,7 +429,7 @@ impl Engine {
             }
             Op::SessionClosed { session } => return self.session_closed(now, to, session, fx),
             Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
-            Op::NextDue => return self.next_due_asked.push(to),
+            Op::NextDue => return self.horizon.asked.push(to),
             Op::Quotas => Reply::Quotas(self.tenants.uses(now)),
         };
         self.respond(to, reply, fx);
@@ -438,50 +438,6 @@ impl Engine {
     /// The tenants' use of their quotas, as [`Op::Quotas`] returns it.
     pub fn quota_uses(&mut self, now: Now) -> Vec<QuotaUse> {
         self.tenants.uses(now)
-    }
-
-    /// Does the work that time causes: ends leases, fires due messages, serves waiting consumers, ends waits. The work
-    /// is bounded; when more is left, [`Engine::next_wakeup`] returns "at once".
-    pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
-        let now = self.advance(now);
-        self.unfinished = false;
-        // A run that is put in order is looked at whole: the other half of the rows is for that.
-        let mut looks = (self.policy.max_step / 2).max(1);
-        self.expire_leases(now, &mut looks, fx);
-        self.close_sessions(now, fx);
-        self.fire_due(now, &mut looks, fx);
-        self.end_pauses(now, fx);
-        self.expire_dead(now, fx);
-        self.finish_manys(now, fx);
-        self.rank_on(now, fx);
-        self.start_gathers(fx);
-        self.sweep_graves();
-        self.serve_dirty(now, fx);
-        self.end_waits(now, fx);
-        self.end_queues(fx);
-        self.end_demand(now);
-        self.trim_ready();
-        self.plan_loads(now, fx);
-        self.end_parked(now, fx);
-        self.tell_next_due(now, fx);
-    }
-
-    /// When [`Engine::handle_timeout`] must be called at the latest, if no input arrives before.
-    pub fn next_wakeup(&self) -> Option<EngineMs> {
-        let at_once = self.unfinished || !self.dirty.is_empty() || !self.leaving.is_empty();
-        if at_once || !self.graves.is_empty() {
-            return Some(self.now.engine);
-        }
-        [
-            self.schedule.next_wakeup(self.now),
-            self.waiters.next_wakeup(),
-            self.pauses.first().map(|(t, _)| *t),
-            self.next_dead_check(),
-            self.next_load(),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
     }
 
     /// Number of rows and queues that the engine has examined one by one, and of keys that it has looked up, since it
@@ -507,7 +463,7 @@ impl Engine {
     /// Whether an answer waits for pages that are loading, or for work that continues in the next step.
     pub fn has_questions(&self) -> bool {
         let pages = !self.gathers.is_empty() || !self.gathers_waiting.is_empty();
-        pages || !self.next_due_asked.is_empty() || !self.closing.is_empty() || !self.reranks.is_empty()
+        pages || !self.horizon.asked.is_empty() || !self.closing.is_empty() || !self.reranks.is_empty()
     }
 
     /// The holds of each queue ([`Op::Hold`]), for [`Config::holds`] of the engine that replaces this one.

@@ -88,7 +88,7 @@ impl Engine {
             }
             Stage::Waiting { .. } if self.is_near(idx, due, id) => {
                 self.near_weight += weight;
-                self.note_scheduled(due, id);
+                self.horizon.note_scheduled(due, id);
                 Place::Scheduled(self.schedule.insert(due, id, slot))
             }
             Stage::Waiting { .. } => Place::Far,

@@ -1,7 +1,5 @@
 //! Purge: one record, and an answer at once. Purged messages are dropped from memory when they are met.
 
-use std::collections::BTreeMap;
-
 use crate::id::MessageId;
 use crate::message::Kind;
 use crate::name::QueueName;
@@ -9,15 +7,8 @@ use crate::record::Record;
 
 use super::Engine;
 use super::effect::Effects;
-use super::queue::QueueIdx;
-use super::rows::{Place, Rank, Slot};
-
-/// Purged messages that were ready, to be dropped later. Those in the wheel are dropped when they are due.
-#[derive(Debug)]
-pub(super) struct Grave {
-    queue: QueueIdx,
-    ready: BTreeMap<(Rank, MessageId), Slot>,
-}
+use super::rows::Place;
+use super::unfinished::Grave;
 
 impl Engine {
     /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. The answer is their number.

@@ -30,26 +30,6 @@ use super::share::{Demand, Line};
 /// The end of a queue's demand may be noted late by this time, in ms, so that not each reserve moves it.
 const DEMAND_GRAIN_MS: u64 = 1_000;
 
-/// The shares of all queues, and the next queues to load.
-#[derive(Debug, Default)]
-pub(super) struct ReadyMemory {
-    rows: usize,
-    weight: u64,
-    /// Queues with ready messages in memory, by the magnitude of what they hold; without demand, and with.
-    holders: [BTreeSet<(u32, QueueIdx)>; 2],
-    /// Queues in demand that have a backlog.
-    busy: usize,
-    /// When demand ends, unless a reserve waits then.
-    ends: BTreeSet<(EngineMs, QueueIdx)>,
-    lines: [BTreeSet<(u64, QueueIdx)>; 2],
-    places: u64,
-    /// Rows and bytes that loading pages of backlogs may bring.
-    coming_rows: usize,
-    coming_weight: u64,
-    /// Number of queues that were examined, to serve or to load them.
-    visited: u64,
-}
-
 /// Rows, and bytes of bodies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Amount {

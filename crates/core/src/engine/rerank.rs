@@ -12,14 +12,6 @@ use super::queue::QueueIdx;
 use super::reply::Reply;
 use super::rows::Rank;
 
-/// Progress of the new order of a queue's ready messages.
-#[derive(Debug, Default)]
-pub(super) struct Rerank {
-    /// Everything up to here has been visited. A message that is moved behind it is visited twice, and stays.
-    seen: Option<(Rank, MessageId)>,
-    answers: Vec<(ReplyTo, Reply)>,
-}
-
 impl Engine {
     /// Puts the ready messages of a queue into the order of its settings, and answers when that is done.
     pub(super) fn rank_again(

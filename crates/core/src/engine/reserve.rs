@@ -1,11 +1,10 @@
-//! Reserve: grants ready messages, or waits for some. Also the work of time: firing due messages, ending leases and
-//! waits.
+//! Reserve: grants ready messages, or waits for some.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
-use crate::message::{Ended, Lease, Stage, State};
+use crate::message::{Lease, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
@@ -14,12 +13,10 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::{After, Effect, Effects};
-use super::input::{Op, Reserve, WaiterId};
-use super::operation::{Named, OnLease};
+use super::input::{Reserve, WaiterId};
 use super::queue::{Event, QueueIdx};
 use super::reply::{Attended, ChangeRefusal, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved};
 use super::rows::{Rank, Slot};
-use super::schedule::{Schedule, Turn};
 use super::share::Scarce;
 use super::waiters::Waiter;
 
@@ -167,83 +164,6 @@ impl Engine {
         self.grant(now, slot, session, lease_ms, &mut batch, fx);
         let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
         fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
-    }
-
-    /// Makes messages ready that are due.
-    pub(super) fn fire_due(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
-        for _ in 0..self.policy.max_step {
-            match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {
-                None => return,
-                Some(Turn::NotYet) => break,
-                Some(Turn::Of(slot)) => {
-                    // Its handle is used up; taking it out only corrects the counts.
-                    self.take_out(slot);
-                    if self.is_live(slot) {
-                        self.put_in_place(now, slot, fx);
-                    } else {
-                        let entry = self.forget(slot);
-                        self.release(entry.queue);
-                    }
-                }
-            }
-        }
-        self.unfinished = true;
-    }
-
-    /// Ends leases that have run out.
-    pub(super) fn expire_leases(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
-        let mut budget = self.budget();
-        while self.spend(&mut budget, 1) {
-            match self.turn(looks, |schedule, looks| schedule.pop_lease(now, looks)) {
-                None => return,
-                Some(Turn::NotYet) => return self.unfinished = true,
-                Some(Turn::Of(slot)) => {
-                    self.lease_expired += 1;
-                    self.end_lease(now, slot, Ended::LeaseExpired, fx);
-                }
-            }
-        }
-    }
-
-    /// What the pointer meets next; counts what is looked at for it.
-    fn turn(
-        &mut self,
-        looks: &mut usize,
-        pop: impl FnOnce(&mut Schedule, &mut usize) -> Option<Turn>,
-    ) -> Option<Turn> {
-        let before = *looks;
-        let turn = pop(&mut self.schedule, looks);
-        self.worked(before - *looks);
-        turn
-    }
-
-    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out
-    /// together, that takes more than one step. Whoever proves to have had that lease still settles the message itself.
-    /// For what concerns a queue or all of them, as many are ended as in a step.
-    pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
-        match op.operation().lease {
-            OnLease::Extends | OnLease::Ends => return,
-            OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
-        }
-        if !self.schedule.has_overdue_leases(now) {
-            return;
-        }
-        if op.operation().surveys {
-            let mut looks = (self.policy.max_step / 2).max(1);
-            self.expire_leases(now, &mut looks, fx);
-        }
-        let slot = match op.names() {
-            Named::Nothing => None,
-            Named::Id(id) => self.live(id),
-            Named::Key(queue, key) => self.queues.find(queue).and_then(|queue| self.holder(queue, key)),
-        };
-        let Some(slot) = slot else { return };
-        let Some(lease) = self.rows.get(slot).life.lease() else { return };
-        let is_own = matches!(op, Op::Delete { session, .. } if lease.is_of(*session));
-        if lease.until <= now.engine && !is_own {
-            self.lease_expired += 1;
-            self.end_lease(now, slot, Ended::LeaseExpired, fx);
-        }
     }
 
     /// Serves consumers that wait on queues in which a message became ready.

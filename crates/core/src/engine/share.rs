@@ -1,6 +1,10 @@
-//! What a queue has of what all queues share: memory for ready messages, and leases.
+//! What all queues share, memory for ready messages and leases, and what one of them has of it.
+
+use std::collections::BTreeSet;
 
 use crate::time::EngineMs;
+
+use super::index::QueueIdx;
 
 /// What a queue has to do with the memory for ready messages.
 #[derive(Debug, Default)]
@@ -36,4 +40,24 @@ pub(super) enum Line {
 pub(super) enum Scarce {
     Leases,
     Bytes,
+}
+
+/// The shares of all queues, and the next queues to load.
+#[derive(Debug, Default)]
+pub(super) struct ReadyMemory {
+    pub(super) rows: usize,
+    pub(super) weight: u64,
+    /// Queues with ready messages in memory, by the magnitude of what they hold; without demand, and with.
+    pub(super) holders: [BTreeSet<(u32, QueueIdx)>; 2],
+    /// Queues in demand that have a backlog.
+    pub(super) busy: usize,
+    /// When demand ends, unless a reserve waits then.
+    pub(super) ends: BTreeSet<(EngineMs, QueueIdx)>,
+    pub(super) lines: [BTreeSet<(u64, QueueIdx)>; 2],
+    pub(super) places: u64,
+    /// Rows and bytes that loading pages of backlogs may bring.
+    pub(super) coming_rows: usize,
+    pub(super) coming_weight: u64,
+    /// Number of queues that were examined, to serve or to load them.
+    pub(super) visited: u64,
 }

@@ -3,14 +3,12 @@
 //! Until it has gone it is in memory by chance, as anything may be that lies behind the horizon. A page that would bring the horizon up to
 //! it again ends its going.
 
-use duewheel_wheel::Cut;
-
 use crate::id::MessageId;
 use crate::store::Cursor;
 use crate::time::{Class, Now};
 
 use super::Engine;
-use super::load::CLASSES;
+use super::horizon::CLASSES;
 use super::rows::{Place, Slot};
 
 /// How many messages of a wheel that holds too much are looked at to find the new horizon, about.
@@ -59,18 +57,7 @@ impl Engine {
 
     /// Everything scheduled behind a place leaves memory, over several steps.
     pub(super) fn draw_back(&mut self, class: Class, to: Cursor) {
-        let c = class as usize;
-        self.loading.beyond[c] = 0;
-        // Without a horizon nothing is known to be in memory, and that stays so.
-        let to = self.loading.horizon[c].map_or(to, |horizon| horizon.min(to));
-        self.loading.horizon[c] = self.loading.horizon[c].map(|_| to);
-        if let Some(near) = &mut self.loading.near[c] {
-            near.void = true;
-        }
-        let is_cut_already = |cut: &Cut| cut.place() <= (to.0, to.1.0);
-        if !self.loading.cuts[c].as_ref().is_some_and(is_cut_already) {
-            self.loading.cuts[c] = Some(Cut::after(to.0, to.1.0));
-        }
+        self.horizon.draw_back(class, to);
         self.unfinished = true;
     }
 
@@ -79,7 +66,7 @@ impl Engine {
         let mut left = self.policy.max_step;
         for class in CLASSES {
             let c = class as usize;
-            let Some(mut cut) = self.loading.cuts[c].take_if(|_| left > 0) else { continue };
+            let Some(mut cut) = self.horizon.cuts[c].take_if(|_| left > 0) else { continue };
             let mut gone = Vec::new();
             let more = self.schedule.cut(class, &mut cut, left, &mut gone);
             self.worked(left);
@@ -88,11 +75,11 @@ impl Engine {
                 self.turn_back(class, slot);
             }
             if more {
-                self.loading.cuts[c] = Some(cut);
+                self.horizon.cuts[c] = Some(cut);
                 left = 0;
             }
         }
-        let is_cutting = self.loading.cuts.iter().any(Option::is_some);
+        let is_cutting = self.horizon.cuts.iter().any(Option::is_some);
         self.unfinished |= is_cutting;
         is_cutting
     }

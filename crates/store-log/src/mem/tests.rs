@@ -65,6 +65,12 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
         }
         assert_eq!(seen, expected, "{sequence:?}");
     }
+    // The size that it says is the sum over its messages, after purges, too.
+    let (mut sum, whole) = (Extent::default(), new.extent());
+    for id in new.ids() {
+        sum.add(new.extent_of(MessageId(id)).unwrap_or_default());
+    }
+    assert_eq!((whole.rows, whole.least, whole.again), (sum.rows, sum.least, sum.again));
 }
 
 #[test]

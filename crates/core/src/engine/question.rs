@@ -1,0 +1,74 @@
+//! Questions that need pages from the store: what they ask for, and what has been read so far.
+
+use std::collections::VecDeque;
+
+use crate::id::{MessageId, ReplyTo};
+use crate::message::State;
+use crate::name::{Key, QueueName};
+use crate::store::{Load, Loaded};
+
+use super::input::ListCursor;
+
+/// An answer that waits for pages.
+#[derive(Debug)]
+pub(super) enum Gather {
+    /// Pages of one sequence or of two.
+    Pages(Pages),
+    /// Messages of pages that are to be fired or redriven; they are looked up once more.
+    Many { to: ReplyTo, queue: QueueName, rows: VecDeque<Found>, what: ToMany, many: Many, next: Vec<Load> },
+}
+
+/// A question whose pages are being read.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pub(super) to: ReplyTo,
+    pub(super) queue: QueueName,
+    pub(super) want: Want,
+    pub(super) missing: usize,
+    pub(super) pages: Vec<Loaded>,
+}
+
+/// What a question asks for.
+#[derive(Debug)]
+pub(super) enum Want {
+    Peek(State),
+    List { state: Option<State>, seen: ListCursor, limit: usize },
+    Change(ToMany, Many),
+}
+
+/// The change that is applied to many messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToMany {
+    Fire,
+    Redrive,
+}
+
+/// A message of a page that is to be changed. Other fields of the page may be outdated by then.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) id: MessageId,
+    /// The key of a dead message, which must be free when the message comes back.
+    pub(super) key: Option<Key>,
+}
+
+/// The result of giving up a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// Nothing was changed; this caller must be told why.
+    Untouched(ReplyTo),
+    /// No caller waits for an answer any more, or some messages were changed and the answer says how many.
+    Told,
+}
+
+/// Progress of a change of many messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Many {
+    pub(super) max: usize,
+    pub(super) done: usize,
+}
+
+impl Many {
+    pub(super) fn left(self) -> usize {
+        self.max - self.done
+    }
+}

@@ -1,0 +1,198 @@
+//! What time does: leases end, messages come due, waits and pauses are over. A step does a bounded part of it.
+
+use duewheel_wheel::FirstDue;
+
+use crate::message::Ended;
+use crate::time::{Class, EngineMs, Now, WallMs};
+
+use super::Engine;
+use super::effect::Effects;
+use super::horizon::{CLASSES, END, SOON_MS, reached_at};
+use super::input::Op;
+use super::operation::{Named, OnLease};
+use super::reply::Reply;
+use super::schedule::{Schedule, Turn};
+
+impl Engine {
+    /// Does the work that time causes: ends leases, fires due messages, serves waiting consumers, ends waits. The work
+    /// is bounded; when more is left, [`Engine::next_wakeup`] returns "at once".
+    pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
+        let now = self.advance(now);
+        self.unfinished = false;
+        // A run that is put in order is looked at whole: the other half of the rows is for that.
+        let mut looks = (self.policy.max_step / 2).max(1);
+        self.expire_leases(now, &mut looks, fx);
+        self.close_sessions(now, fx);
+        self.fire_due(now, &mut looks, fx);
+        self.end_pauses(now, fx);
+        self.expire_dead(now, fx);
+        self.finish_manys(now, fx);
+        self.rank_on(now, fx);
+        self.start_gathers(fx);
+        self.sweep_graves();
+        self.serve_dirty(now, fx);
+        self.end_waits(now, fx);
+        self.end_queues(fx);
+        self.end_demand(now);
+        self.trim_ready();
+        self.plan_loads(now, fx);
+        self.end_parked(now, fx);
+        self.tell_next_due(now, fx);
+    }
+
+    /// When [`Engine::handle_timeout`] must be called at the latest, if no input arrives before.
+    pub fn next_wakeup(&self) -> Option<EngineMs> {
+        let at_once = self.unfinished || !self.dirty.is_empty() || !self.leaving.is_empty();
+        if at_once || !self.graves.is_empty() {
+            return Some(self.now.engine);
+        }
+        [
+            self.schedule.next_wakeup(self.now),
+            self.waiters.next_wakeup(),
+            self.pauses.first().map(|(t, _)| *t),
+            self.next_dead_check(),
+            self.next_load(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Makes messages ready that are due.
+    fn fire_due(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
+        for _ in 0..self.policy.max_step {
+            match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {
+                None => return,
+                Some(Turn::NotYet) => break,
+                Some(Turn::Of(slot)) => {
+                    // Its handle is used up; taking it out only corrects the counts.
+                    self.take_out(slot);
+                    if self.is_live(slot) {
+                        self.put_in_place(now, slot, fx);
+                    } else {
+                        let entry = self.forget(slot);
+                        self.release(entry.queue);
+                    }
+                }
+            }
+        }
+        self.unfinished = true;
+    }
+
+    /// Ends leases that have run out.
+    fn expire_leases(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
+        let mut budget = self.budget();
+        while self.spend(&mut budget, 1) {
+            match self.turn(looks, |schedule, looks| schedule.pop_lease(now, looks)) {
+                None => return,
+                Some(Turn::NotYet) => return self.unfinished = true,
+                Some(Turn::Of(slot)) => {
+                    self.lease_expired += 1;
+                    self.end_lease(now, slot, Ended::LeaseExpired, fx);
+                }
+            }
+        }
+    }
+
+    /// What the pointer meets next; counts what is looked at for it.
+    fn turn(
+        &mut self,
+        looks: &mut usize,
+        pop: impl FnOnce(&mut Schedule, &mut usize) -> Option<Turn>,
+    ) -> Option<Turn> {
+        let before = *looks;
+        let turn = pop(&mut self.schedule, looks);
+        self.worked(before - *looks);
+        turn
+    }
+
+    /// Ends the lease of what an operation names, if it has run out and its turn has not come: when many run out
+    /// together, that takes more than one step. Whoever proves to have had that lease still settles the message itself.
+    /// For what concerns a queue or all of them, as many are ended as in a step.
+    pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
+        match op.operation().lease {
+            OnLease::Extends | OnLease::Ends => return,
+            OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
+        }
+        if !self.schedule.has_overdue_leases(now) {
+            return;
+        }
+        if op.operation().surveys {
+            let mut looks = (self.policy.max_step / 2).max(1);
+            self.expire_leases(now, &mut looks, fx);
+        }
+        let slot = match op.names() {
+            Named::Nothing => None,
+            Named::Id(id) => self.live(id),
+            Named::Key(queue, key) => self.queues.find(queue).and_then(|queue| self.holder(queue, key)),
+        };
+        let Some(slot) = slot else { return };
+        let Some(lease) = self.rows.get(slot).life.lease() else { return };
+        let is_own = matches!(op, Op::Delete { session, .. } if lease.is_of(*session));
+        if lease.until <= now.engine && !is_own {
+            self.lease_expired += 1;
+            self.end_lease(now, slot, Ended::LeaseExpired, fx);
+        }
+    }
+
+    /// Answers the question for the next due time, once it is known: everything behind the horizon is due later than
+    /// everything before it.
+    fn tell_next_due(&mut self, now: Now, fx: &mut Effects) {
+        if self.horizon.asked.is_empty() {
+            return;
+        }
+        let mut next = None;
+        for class in CLASSES {
+            let mut looks = (self.policy.max_step / 4).max(1);
+            let most = looks;
+            let first = self.schedule.next_due(class, &mut looks);
+            self.worked(most - looks);
+            let first = match first {
+                FirstDue::At(first) => Some(first),
+                FirstDue::Nothing => None,
+                FirstDue::NotYet => {
+                    self.unfinished = true;
+                    return;
+                }
+            };
+            if !self.horizon.is_first_known(class, first) {
+                return;
+            }
+            let wall = first.map(|time| match class {
+                Class::At => WallMs(time),
+                Class::After => now.wall_of_engine(EngineMs(time)),
+            });
+            next = [next, wall].into_iter().flatten().min();
+        }
+        for to in std::mem::take(&mut self.horizon.asked) {
+            self.respond(to, Reply::NextDue(next), fx);
+        }
+    }
+
+    /// When loads must be planned again although the wheel has no room: before time reaches the horizon, and when it
+    /// does.
+    fn next_load(&self) -> Option<EngineMs> {
+        let engine_time = |class: Class, time: u64| match class {
+            Class::At => self.now.engine_of_wall(WallMs(time)),
+            Class::After => EngineMs(time),
+        };
+        let rested = CLASSES.into_iter().filter_map(|class| {
+            self.horizon.resting[class as usize].first().map(|&(time, _)| engine_time(class, time))
+        });
+        let rested = rested.min();
+        if self.has_room() {
+            return rested; // the others are planned already
+        }
+        let ahead = CLASSES.into_iter().any(|class| self.horizon.is_ahead(self.now, class));
+        let wake = |class: Class| {
+            let c = class as usize;
+            let reached = self.horizon.known[c].filter(|h| *h != END).map(reached_at)?;
+            if self.horizon.near[c].is_some() {
+                return None;
+            }
+            let at = if ahead { reached.saturating_sub(SOON_MS) } else { reached };
+            Some(engine_time(class, at))
+        };
+        CLASSES.into_iter().filter_map(wake).chain(rested).min()
+    }
+}
