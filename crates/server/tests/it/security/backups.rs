@@ -121,7 +121,7 @@ fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
         Ok(()) => refused(&server, &foreign, "belongs to the user 12345"),
         Err(_) => refused(&server, Path::new("/"), "belongs to the user 0"),
     }
-    assert_eq!(all_files(&data), before, "nothing of the server's own was written to");
+    assert!(all_files(&data) == before, "something of the server's own was written to");
     assert!(fs::read_dir(&private).expect("folder").next().is_none() && !place.at("nothing").exists());
 
     let (status, answer) = backup(&server, &private);
