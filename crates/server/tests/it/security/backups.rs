@@ -85,12 +85,11 @@ fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
     // What is prepared in the background after a start is done.
     let mut before = all_files(&data);
     let deadline = Instant::now() + PATIENCE;
-    loop {
+    let mut looks_alike = 0;
+    while looks_alike < 5 {
         std::thread::sleep(Duration::from_millis(300));
         let now = all_files(&data);
-        if now == before {
-            break;
-        }
+        looks_alike = if now == before { looks_alike + 1 } else { 0 };
         assert!(Instant::now() < deadline, "the folder never comes to rest");
         before = now;
     }
@@ -122,7 +121,7 @@ fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
         Ok(()) => refused(&server, &foreign, "belongs to the user 12345"),
         Err(_) => refused(&server, Path::new("/"), "belongs to the user 0"),
     }
-    assert_eq!(all_files(&data), before, "nothing of the server's own was written to");
+    assert!(all_files(&data) == before, "something of the server's own was written to");
     assert!(fs::read_dir(&private).expect("folder").next().is_none() && !place.at("nothing").exists());
 
     let (status, answer) = backup(&server, &private);
