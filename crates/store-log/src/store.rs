@@ -458,7 +458,8 @@ impl Store for LogStore {
     }
 
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        self.check()?;
+        // A store that has ended takes nothing any more.
+        self.check().map_err(|error| error.with_nothing_from(group.first))?;
         let appended = self.writer.append(group);
         self.or_poison(appended)?;
         self.habit = match self.habit {
@@ -509,8 +510,9 @@ impl Store for LogStore {
     }
 
     fn room(&mut self) -> Room {
-        if self.lock.is_none() || self.shared.check().is_err() || self.go_on().is_err() {
-            return Room::SettleOnly;
+        if self.check().is_err() || self.go_on().is_err() {
+            // A store that has ended has not too little room: the next call says why it ended.
+            return Room::Enough;
         }
         self.cut_if_due();
         self.note_memory();

@@ -51,7 +51,11 @@ fn a_failed_write_ends_the_store() {
     for (n, result) in every_call(&mut rig.store, &mut rig.history).into_iter().enumerate() {
         assert_eq!(result.expect_err("the store has ended").to_string(), error.to_string(), "call {n}");
     }
-    assert_eq!(rig.store.room(), Room::SettleOnly);
+    // Story: it said that new messages had no room, so their senders were told that the disk was full.
+    assert_eq!(rig.store.room(), Room::Enough);
+    let group = rig.history.group(5);
+    let refused = rig.store.append(&group).expect_err("the store has ended");
+    assert_eq!(refused.nothing_from(), Some(group.first), "it knows that it took nothing");
     drop(rig.store);
     let mut rig = Rig::open(&disk, by_hand(), rig.history);
     assert!(rig.recovered.next_lsn > durable);
