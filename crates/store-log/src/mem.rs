@@ -282,13 +282,7 @@ impl Mem {
         if place == 0 {
             return 0;
         }
-        match decode(self.record(place)) {
-            Record::Changed { was, .. } | Record::Granted { was, .. } | Record::Removed { was, .. } => {
-                was.weight
-            }
-            Record::Put { was, .. } => was.map_or(0, |was| was.weight),
-            Record::Purged { .. } | Record::Deduped(_) | Record::Queue { .. } => 0,
-        }
+        decode(self.record(place)).moves().0.map_or(0, |was| was.weight)
     }
 
     /// A table with the records of this one, followed by those of the next one.

@@ -176,7 +176,9 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
     });
     assert!(told.try_recv().is_err(), "whether there is room is not known yet");
     disk.set(Gate::Full);
-    assert_eq!(told.recv_timeout(FOR_EVER), Ok(Room::RemoveOnly), "not even for a change of a message");
+    // How much of the ballast is used by then is a matter of chance.
+    let room = told.recv_timeout(FOR_EVER).expect("the owner is told");
+    assert!(matches!(room, Room::SettleOnly | Room::RemoveOnly), "{room:?}");
     let mut rig = owner.join().expect("the owner");
     assert!(figure(&rig.store, "segment_failures_total") > 0);
     assert_eq!(figure(&rig.store, "groups_waited_total"), 0, "no group waits for what does not come");

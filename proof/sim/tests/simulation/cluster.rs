@@ -57,6 +57,7 @@ fn runs_of_a_cluster_are_clean() {
     }
     println!("{} seeds of a cluster, {operations} operations\n{seen:?}\n{evidence}", runs.len());
     let n = runs.len() as u64;
+    assert!(operations >= 50 * n, "the clients did {operations} operations in {n} runs");
     if n >= ENOUGH {
         // Runs in which nothing broke prove nothing.
         if let Err(missing) = seen.require(n) {

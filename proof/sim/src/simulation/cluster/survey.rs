@@ -123,7 +123,7 @@ async fn configure(client: Client, queues: Vec<String>) -> bool {
     let settings = QueueSettings { lease_ms: Some(OF_CLUSTER.lease_ms), ..QueueSettings::default() };
     let configure = |queue: &String| Op::Configure { queue: ask::queue(queue), settings: settings.clone() };
     match client.submit(queues.iter().map(configure).collect()) {
-        Ok(pending) => pending.await.iter().all(|answer| matches!(answer, Ok(Reply::Queues(_)))),
+        Ok(pending) => pending.await.iter().all(|answer| matches!(answer, Ok(Reply::Configured(_)))),
         Err(_) => false,
     }
 }
