@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use bytes::Bytes;
-use duewheel_core::message::{Kind, Lease, Life, Row, Stage};
+use duewheel_core::message::{Kind, Life, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
@@ -43,6 +43,7 @@ mod extent;
 mod ids;
 mod names;
 mod order;
+mod patch;
 mod scan;
 
 use arena::{Arena, Place};
@@ -51,6 +52,7 @@ pub(crate) use extent::Extent;
 use ids::Ids;
 use names::{names_answer, put_names, short, spread};
 use order::Order;
+pub(crate) use patch::Patch;
 pub(crate) use scan::{MemScan, Step};
 
 /// Bytes in front of each record.
@@ -87,6 +89,8 @@ pub(crate) struct Mem {
     /// Number of records that remove a message or purge a queue.
     removals: u64,
     purged: bool,
+    /// Weights of messages in older tables that a record here puts anew, by id.
+    replaced: HashMap<u64, u64>,
     /// The first id of this table's own messages.
     next_id: u64,
     /// Number of records that bring back a dead message of an older table, whose key is not known here.
@@ -139,34 +143,6 @@ pub(crate) enum Told {
     Patch(Patch),
 }
 
-/// The changes of a message that is in an older table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Patch {
-    life: Option<Life>,
-    grant: Option<(u32, Lease)>,
-}
-
-impl Patch {
-    /// Applies the change to what was known before.
-    pub(crate) fn apply(self, row: &mut Row) {
-        if let Some(life) = self.life {
-            row.life = life;
-        }
-        if let Some((attempt, lease)) = self.grant {
-            row.life.attempt = attempt;
-            row.life.stage = Stage::Leased(lease);
-        }
-    }
-
-    /// This change applied after an older one.
-    pub(crate) fn on(self, older: Patch) -> Patch {
-        match self.life {
-            Some(_) => self,
-            None => Patch { life: older.life, grant: self.grant.or(older.grant) },
-        }
-    }
-}
-
 /// The stage of a message after a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stands {
@@ -212,6 +188,7 @@ impl Mem {
             order.clear();
         }
         self.purges.clear();
+        self.replaced.clear();
         self.extents.clear();
         let (extent, removals, purged) = (Extent::default(), 0, false);
         Mem { before, last: before, clock, extent, removals, purged, next_id, revived: 0, ..self }
@@ -276,11 +253,14 @@ impl Mem {
         self.node(id).is_some_and(|node| node.stands == Stands::Gone)
     }
 
-    /// The weight of a message before its newest record here, in bytes; 0 if it is not known, or was put here first.
+    /// The weight of a message in older tables, in bytes; 0 if it is not known, or was put here first.
     pub(crate) fn weight_before(&self, id: MessageId) -> u64 {
         let place = self.ids.get(id.0);
         if place == 0 {
             return 0;
+        }
+        if let Some(weight) = self.replaced.get(&id.0) {
+            return *weight;
         }
         decode(self.record(place)).moves().0.map_or(0, |was| was.weight)
     }
@@ -325,8 +305,11 @@ impl Mem {
     /// [`StoreError`] when it cannot hold more: at 32 GiB, or 2^27 queues.
     pub(crate) fn push(&mut self, record: &Record, bytes: &[u8]) -> Result<(), StoreError> {
         match record {
-            Record::Put { message, life, .. } => {
+            Record::Put { message, life, was } => {
                 let old = self.known(message.id);
+                if let Some(was) = was.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
+                    self.replaced.insert(message.id.0, was.weight);
+                }
                 let stands = Stands::Is(life.stage.kind());
                 let node = self.add(&message.queue, Says::Put, stands, life.due, bytes, 0)?;
                 if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {

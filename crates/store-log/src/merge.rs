@@ -200,7 +200,8 @@ impl Answers {
                     *head = scan.next()?;
                 }
             }
-            let hides = older.iter().any(|run| run.may_have(hash));
+            // An older one that is over itself need not be hidden.
+            let hides = older.iter().any(|run| run.answers_until() > now.0 && run.may_have(hash));
             for row in rows.iter().filter(|row| row.until > now || hides) {
                 out.answer_in_order(hash, row)?;
             }

@@ -517,7 +517,11 @@ impl Store for LogStore {
         self.cut_if_due();
         self.note_memory();
         let shared = &*Arc::clone(&self.shared);
-        match self.writer.room() {
+        let room = self.writer.room();
+        if self.check().is_err() {
+            return Room::Enough; // it has ended meanwhile
+        }
+        match room {
             Room::Enough if shared.free.load(Relaxed) < shared.reserve.wanted(&shared.options) => {
                 Room::SettleOnly
             }

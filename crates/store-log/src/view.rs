@@ -7,9 +7,6 @@ use duewheel_core::QueueName;
 use crate::mem::Mem;
 use crate::run::{Live, Mask, Queue, Run, share};
 
-/// Bytes of a row in a run besides the weight of its message, about.
-const ROW: u64 = 64;
-
 /// A snapshot; replaced as a whole. Its holder can read all of it, whatever happens to the files.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
@@ -56,10 +53,11 @@ impl Part {
     /// their number says of it is little.
     pub(crate) fn message_bytes(&self) -> u64 {
         let (run, messages) = (&self.run, self.messages());
-        let all = run.weight() + run.rows() * ROW;
+        // Lengths, past attempts and what else is beside a body: an average for each row.
+        let beside = run.message_bytes().saturating_sub(run.weight());
         let gone = self.live.gone() + self.purged().map(|queue| queue.weight).sum::<u64>();
-        let live = run.weight().saturating_sub(gone) + messages * ROW;
-        share(run.message_bytes(), live, all)
+        let live = run.weight().saturating_sub(gone) + share(beside, messages, run.rows());
+        share(run.message_bytes(), live, run.weight() + beside)
     }
 
     /// Queues of which purges were not applied to the ids yet.

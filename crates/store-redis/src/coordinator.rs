@@ -356,7 +356,7 @@ impl Inner {
                     findings.extend(keeping.findings(&name, self.options()));
                     known += 1;
                 }
-                // The shards of the others can be served meanwhile.
+                // Nothing is known of it, and that is reported. A look at all owners fails until it can be asked.
                 Err(error) => {
                     findings.push(Finding::unknown(&name, &error));
                     away = Some(error);

@@ -27,6 +27,16 @@ async fn until(server: &Server, status: u16, word: &str) -> Value {
     }
 }
 
+/// Waits until the journal has its next segments: a disk that fails while they are made has too little room, and says so.
+async fn until_prepared(server: &Server) {
+    let deadline = Instant::now() + PATIENCE;
+    let ready = |metrics: &str| metrics.lines().any(|line| line == "duewheel_store_journal_segments 3");
+    while !ready(&String::from_utf8_lossy(&server.call("GET", "/metrics", "").await.body)) {
+        assert!(Instant::now() < deadline, "the next segments are never made");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn health_is_red_after_a_bug_and_says_which() {
     let server = Server::start().await;
@@ -130,6 +140,7 @@ async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
     let wheel = Duewheel::builder().disk(disk.clone()).open().await.expect("wheel");
     let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
     until(&server, 200, "ok").await;
+    until_prepared(&server).await;
     disk.gate.take_away();
     let request = r#"{"body": "a", "delay": "1h"}"#;
     let answer = server.call("POST", "/v1/queues/q/messages", request).await;

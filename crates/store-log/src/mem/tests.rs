@@ -43,6 +43,10 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
     for id in 1..=model.next_id() + 3 {
         let id = MessageId(id);
         assert_eq!(together(old, new, id).as_ref(), model.row(id).map(|(row, _)| row), "{id}");
+        // Edits and replacements give a message another weight; a run has the one that it had before.
+        if let (Told::Row(row), true) = (old.told(id), new.ids().any(|known| known == id.0)) {
+            assert_eq!(new.weight_before(id), row.message.weight() as u64, "{id}");
+        }
     }
     new.settle();
     for sequence in Sequence::ALL {

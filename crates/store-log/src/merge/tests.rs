@@ -124,3 +124,27 @@ proptest! {
         }
     }
 }
+
+/// Story: an answer that was over stayed in each merge because an older run had one of the same id, which was over,
+/// too. Such a run was rewritten again and again, and came out as it was.
+#[test]
+fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
+    let answer = |until| Model { answers: vec![model::answer(1, "d", until)], ..Model::default() };
+    for (older_until, kept) in [(30, 1), (15, 0)] {
+        let disk = Arc::new(MemDisk::default());
+        let shared: Arc<dyn Disk> = disk.clone();
+        let older = open(&disk, &write(&disk, 1, &answer(older_until), model::Shape::default()));
+        let run = open(&disk, &write(&disk, 2, &answer(10), model::Shape::default()));
+        let live = Arc::new(Live::all(&run));
+        let mut merge =
+            Merge::new(&shared, FileNo(50), Incarnation(50), vec![(run, live)], vec![older], EngineMs(20))
+                .unwrap();
+        let entry = loop {
+            if let Some(entry) = merge.step(u64::MAX).unwrap() {
+                break entry;
+            }
+        };
+        let run = Arc::new(Run::open(&*disk, &entry, &mut Interner::default()).unwrap());
+        assert_eq!(all_answers(&run).len(), kept, "an older one until {older_until}");
+    }
+}

@@ -211,7 +211,7 @@ fn a_master_without_an_append_only_file_is_refused_unless_that_is_wanted() {
     assert!(text.contains(&cluster.node(1).port().to_string()), "{text}");
 }
 
-/// A node that starts while one master is away serves the shards of the others.
+/// A master that is away when a node starts is no reason to refuse the others' settings.
 #[test]
 fn a_master_that_cannot_be_asked_is_said_and_not_refused() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).unwrap();

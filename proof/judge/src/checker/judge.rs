@@ -247,7 +247,7 @@ impl<'h> Judge<'_, 'h> {
                 end = end.max(other.latest.ns.saturating_add(lease_ms.saturating_mul(NS)));
             }
         }
-        end = end.saturating_add(world.slack_ms() * NS);
+        end = end.saturating_add(world.slack_ms(g.inv.idx, op.inv.idx) * NS);
         if op.inv.ns > end {
             let what = format!("extended {} ms after the lease had run out", (op.inv.ns - end) / NS);
             self.blame(Check::LateExtend, what);
@@ -462,7 +462,7 @@ impl<'h> Judge<'_, 'h> {
         self.report.applied(Check::Lateness);
         let least = first.inv.ns.saturating_sub(due.latest) / NS;
         let most = first.ret.ns.saturating_sub(due.earliest).div_ceil(NS);
-        let (said, slack) = (first.grant.lateness_ms, world.slack_ms());
+        let (said, slack) = (first.grant.lateness_ms, world.slack_ms(life.born(world), first.ret.idx));
         if said + slack < least || said > most + slack {
             self.blame(
                 Check::Lateness,

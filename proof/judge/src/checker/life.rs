@@ -212,8 +212,8 @@ impl Life<'_> {
 
 /// Whether anybody can have had the message during an operation.
 pub(super) fn may_be_leased(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> bool {
-    let slack = world.slack_ms() * NS;
     let born = life.born(world);
+    let slack = world.slack_ms(born, ret.idx) * NS;
     if world.stepped(born, ret.idx) {
         return true;
     }

@@ -23,7 +23,6 @@ impl Judge<'_, '_> {
             return;
         }
         self.report.applied(Check::NotOffered);
-        let patience = (world.rules.offer_ms + world.slack_ms()) * NS;
         let ended = life.enders.iter().map(|e| world.ops[e.op].inv.idx).min().unwrap_or(usize::MAX);
         let ended = ended.min(life.forgotten_at(world));
         for i in 0..=life.grants.len() {
@@ -34,6 +33,7 @@ impl Judge<'_, '_> {
             let start = since.map_or(exists.idx, |g| g.ret.idx).max(exists.idx);
             // They are in the order of their invocations, and excused as soon as something may have ended the message.
             let before = until.min(ended);
+            let patience = (world.rules.offer_ms + world.slack_ms(life.born(world), before)) * NS;
             let from = ready.saturating_add(patience);
             let first =
                 empties.partition_point(|&e| world.ops[e].inv.ns <= from || world.ops[e].inv.idx <= start);

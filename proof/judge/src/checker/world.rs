@@ -62,9 +62,11 @@ pub(super) struct World<'h> {
 }
 
 impl World<'_> {
-    /// What is allowed wherever the system must do something not later than a time.
-    pub(super) fn slack_ms(&self) -> u64 {
-        let moves = u64::try_from(self.blows.len()).unwrap_or(u64::MAX);
+    /// What is allowed wherever the system must do something not later than a time, between two places: faults of a
+    /// cluster count that were not over before the first, and were there before the second.
+    pub(super) fn slack_ms(&self, from: usize, to: usize) -> u64 {
+        let moves = self.blows.iter().filter(|(begin, end)| begin.idx < to && from < end.idx).count();
+        let moves = u64::try_from(moves).unwrap_or(u64::MAX);
         self.rules.slack_ms.saturating_add(self.rules.move_ms.saturating_mul(moves))
     }
 

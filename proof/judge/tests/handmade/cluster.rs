@@ -371,3 +371,26 @@ fn each_fault_may_make_a_message_a_little_late() {
         s.dump(vec![]);
     });
 }
+
+/// What happens to the cluster after a message was granted excuses nothing of it.
+#[test]
+fn later_faults_are_no_excuse() {
+    case(Check::Lateness, |s| {
+        s.history.rules.move_ms = 400;
+        s.enqueue(1, None, 1_000);
+        let blow = |s: &mut Script| {
+            s.fault(Fault::Struck(Blow::NodeKilled));
+            s.fault(Fault::Healed);
+        };
+        if !s.bad {
+            blow(s);
+        }
+        s.wait(3_000);
+        s.done(reserve(), Answer::Grants(vec![Grant { lateness_ms: 1_700, ..grant(1, None, 1, 1) }]));
+        if s.bad {
+            blow(s);
+        }
+        s.ack(1, 1);
+        s.dump(vec![]);
+    });
+}

@@ -139,6 +139,9 @@ impl Cluster {
 
     /// The faults are over.
     pub(super) fn heal(&mut self) {
+        if !self.survey.is_ready() {
+            self.broken = Some("no client could begin before everything was healed".to_owned());
+        }
         self.stage = Stage::Drain;
         self.recipe.net.heal();
         for place in 0..NODES {

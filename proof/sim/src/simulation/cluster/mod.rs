@@ -60,9 +60,11 @@ const OF_CLUSTER: Rules = Rules {
     shards: Shards::Many,
     // Behind a node that stood still may stand the line of another one, and the store's.
     unanswered: Unanswered::ForMs(2 * LONGEST_MS + 3_000),
-    offer_ms: 8_000,
+    // Clients take few messages at a time, and a reserve that waits less than a message is under way comes back empty.
+    offer_ms: 11_000,
+    slack_ms: 100,
     // A shard's time stands still, each time it moves, for as long as its last change was on its way to the store.
-    slack_ms: LONGEST_MS + 500,
+    move_ms: LONGEST_MS + 500,
     downtime: Downtime::OfBoot,
     ..RULES
 };

@@ -170,8 +170,9 @@ impl Process {
         let Phase::Up(up) = &self.phase else { return Fate::Runs };
         match (up.node.has_ended(), up.leaving) {
             (false, _) => Fate::Runs,
-            (true, true) => Fate::Left,
-            (true, false) => {
+            // A node that leaves may not end by a panic either.
+            (true, true) if up.started.shared.bug().is_none() => Fate::Left,
+            (true, _) => {
                 let why = up.started.shared.bug().cloned();
                 Fate::Ended(why.or(up.started.shared.health().trouble).unwrap_or_default())
             }
