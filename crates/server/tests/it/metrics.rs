@@ -52,6 +52,24 @@ impl Page {
         self.lines.iter().filter(|(series, _)| of_name(series)).map(|(_, value)| value).sum()
     }
 
+    /// The value of a shard's line, 0 where there is none.
+    fn of_shard(&self, name: &str, shard: &str) -> f64 {
+        self.lines.get(&format!("{name}{{shard=\"{shard}\"}}")).copied().unwrap_or_default()
+    }
+
+    /// Sums over shards of some of them mean nothing, so no line of a store is about more than one shard.
+    fn names_the_shard_of_each_figure_of_a_store(&self) {
+        for series in self.lines.keys().filter(|series| series.starts_with("duewheel_store_")) {
+            let labels = series.split_once('{').map(|(_, labels)| labels);
+            assert!(labels.is_some_and(|labels| labels.starts_with("shard=\"")), "{series}");
+        }
+        for name in ["epoch", "lease_left_ms", "server_memory_bytes"].map(|of| format!("duewheel_store_{of}"))
+        {
+            let lines = self.lines.keys().filter(|series| series.split('{').next() == Some(&name));
+            assert_eq!(lines.count(), self.owned().len(), "{name}: a line for each shard that it owns");
+        }
+    }
+
     /// The shards that the node owns.
     fn owned(&self) -> Vec<String> {
         let epochs =
@@ -59,6 +77,8 @@ impl Page {
         epochs.map(|rest| rest.trim_end_matches("\"}").to_owned()).collect()
     }
 }
+
+const SHARDS: [&str; 6] = ["0", "1", "2", "3", "4", "5"];
 
 struct Nodes<'a> {
     redis: &'a Redis,
@@ -100,7 +120,7 @@ impl Nodes<'_> {
             let even = owned.iter().all(|shards| (1..=most).contains(&shards.len()));
             let mut all = owned.concat();
             all.sort();
-            if even && all == ["0", "1", "2", "3", "4", "5"] {
+            if even && all == SHARDS {
                 return;
             }
             assert!(Instant::now() < deadline, "{owned:?}");
@@ -151,6 +171,7 @@ impl Nodes<'_> {
     }
 
     fn agree(&mut self, truth: &Truth) {
+        let redis = self.redis;
         let pages = self.pages();
         let sum = |name: &str| pages.iter().map(|page| page.sum(name)).sum::<f64>();
         let acked = truth.acked as f64;
@@ -168,10 +189,25 @@ impl Nodes<'_> {
         ] {
             assert_eq!(sum(name), truth, "{name}");
         }
+        pages.iter().for_each(Page::names_the_shard_of_each_figure_of_a_store);
         // A record at least for each thing that has happened.
         let records = sum("duewheel_store_records_total");
         assert!(records >= (truth.enqueued + truth.cancelled + 2 * truth.acked) as f64, "{records}");
         assert!(sum("duewheel_store_append_microseconds_total") > 0.0);
+        for shard in SHARDS {
+            let of_shard = |name: &str| pages.iter().map(|page| page.of_shard(name, shard)).sum::<f64>();
+            let [records, groups, bytes] = ["records_total", "groups_total", "group_bytes_total"]
+                .map(|name| of_shard(&format!("duewheel_store_{name}")));
+            assert!(
+                groups >= 1.0 && groups <= records,
+                "shard {shard}: {groups} groups of {records} records"
+            );
+            assert!(bytes >= records, "shard {shard}: {bytes} bytes of {records} records");
+            // Redis numbers the records of a shard from 1.
+            let head = redis.command(&["HGET", &format!("{{duewheel:{shard}}}:head"), "lsn"]);
+            let number = head.expect("a reply").number().expect("a number");
+            assert_eq!(records, number as f64, "shard {shard}: records over all nodes, and in Redis");
+        }
     }
 }
 
@@ -204,12 +240,13 @@ fn what_nodes_count_adds_up_and_never_falls_when_shards_move() {
     nodes.agree(&truth);
     let moves: f64 = nodes.pages().iter().map(|page| page.sum("duewheel_cluster_shard_moves_total")).sum();
     assert!((1.0..=6.0).contains(&moves), "each move is counted by one node: {moves}");
-    let forwards = nodes.pages()[0]
-        .lines
-        .keys()
-        .filter(|series| series.starts_with("duewheel_cluster_forwarded_total{peer="))
-        .count();
-    assert_eq!(forwards, 2, "to each of the others");
+    for page in nodes.pages() {
+        let forwards =
+            |(series, _): &(&String, &f64)| series.starts_with("duewheel_cluster_forwarded_total{peer=");
+        let forwards: Vec<_> = page.lines.iter().filter(forwards).collect();
+        assert_eq!(forwards.len(), 2, "to each of the others: {forwards:?}");
+        assert!(forwards.iter().all(|(_, count)| **count > 0.0), "{forwards:?}");
+    }
     // They move back, and the counters of the third go on at the others.
     let third = nodes.all.pop().expect("a node");
     let last = nodes.before.pop().expect("a page");
@@ -226,6 +263,64 @@ fn what_nodes_count_adds_up_and_never_falls_when_shards_move() {
         assert!(Instant::now() < deadline, "a lease is renewed");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A shard whose owner is killed has none until its lease has run out and another node takes it.
+#[test]
+fn the_time_without_an_owner_is_counted_by_the_node_that_takes_the_shard() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let mut nodes = Nodes { redis: &redis, all: Vec::new(), before: Vec::new() };
+    nodes.start("a");
+    nodes.start("b");
+    nodes.until_shared(4);
+    let name = "duewheel_shard_unowned_seconds_total";
+    let before = nodes.pages()[0].sum(name);
+    let last = nodes.before.pop().expect("a page");
+    nodes.all.pop().expect("a node").kill();
+    nodes.until_shared(6);
+    let page = &nodes.pages()[0];
+    assert!(page.sum(name) > before, "{} s after {before} s", page.sum(name));
+    for shard in last.owned() {
+        assert!(page.of_shard(name, &shard) > 0.0, "shard {shard}");
+    }
+}
+
+/// A reign that Redis ends is counted by its reason, and the shard goes on with the next one.
+#[test]
+fn a_fence_is_counted_by_its_reason() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--http", "127.0.0.1:0", "--store", &redis.url(0), "--shards", "2"]);
+    command.args(["--shard-lease", "60s"]);
+    let node = Process::spawn(command);
+    let deadline = Instant::now() + PATIENCE;
+    let until = |what: &str, so: &dyn Fn(&Page) -> bool| loop {
+        let page = Page::of(&node);
+        if so(&page) {
+            return page;
+        }
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let before = until("the node owns both shards", &|page| page.owned() == ["0", "1"]);
+    assert_eq!(before.sum("duewheel_store_fences_total"), 0.0);
+    // As if the lease had run out on the server, by a step of its clock.
+    redis.command(&["HSET", "{duewheel:0}:owner", "until", "0"]).expect("a reply");
+    let lines: String = (0..32)
+        .map(|n| json!({"body": "a", "key": n.to_string(), "delay": "1h"}).to_string() + "\n")
+        .collect();
+    let results = node.lines("q", &lines);
+    assert!(
+        results.iter().all(|result| result["status"] == 201),
+        "nothing was applied by the old reign: {results:?}"
+    );
+    let epoch = |page: &Page, shard: &str| page.of_shard("duewheel_store_epoch", shard);
+    let after = until("the shard is open again", &|page| epoch(page, "0") > epoch(&before, "0"));
+    assert_eq!(epoch(&after, "1"), epoch(&before, "1"), "the other shard goes on");
+    let fences = |labels: &str| after.lines[&format!("duewheel_store_fences_total{{{labels}}}")];
+    assert_eq!(fences(r#"shard="0",reason="lease_ran_out""#), 1.0);
+    assert_eq!(after.sum("duewheel_store_fences_total"), 1.0, "for no other reason");
+    assert_eq!(after.sum("duewheel_messages"), 32.0, "none is there twice");
 }
 
 /// Story: with one shard away `/metrics` had figures of none.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use duewheel_redis_rig::{Appendonly, Proxy, Redis, RedisCluster, Settings, Transport, free_port};
@@ -218,6 +219,111 @@ fn the_largest_body_is_what_redis_takes() {
     assert_eq!((status, said["code"].as_str()), (413, Some("body_too_large")), "{said}");
     assert!(said["detail"].as_str().is_some_and(|detail| detail.contains("983040")), "{said}");
     assert_eq!(send(900_000).0, 201);
+}
+
+/// What became of the messages that were sent.
+#[derive(Clone, Copy, Default)]
+struct Filled {
+    taken: u64,
+    /// For want of room.
+    refused: u64,
+}
+
+/// Enqueues batches of large messages until it is enough. Of each message it is known whether it was taken.
+fn fill(server: &Process, name: &str, is_enough: impl Fn(Filled) -> bool) -> Filled {
+    const AT_ONCE: usize = 8;
+    let body = "x".repeat(100_000);
+    let begun = Instant::now();
+    let mut filled = Filled::default();
+    for batch in 0.. {
+        if is_enough(filled) {
+            break;
+        }
+        assert!(begun.elapsed() < 3 * PATIENCE, "{} taken, {} refused", filled.taken, filled.refused);
+        let message = |n| json!({"body": body, "key": format!("{name}-{batch}-{n}"), "delay": "1h"});
+        let lines: String = (0..AT_ONCE).map(|n| message(n).to_string() + "\n").collect();
+        let results = server.lines("q", &lines);
+        assert_eq!(results.len(), AT_ONCE, "{results:?}");
+        for result in results {
+            match result["status"].as_u64() {
+                Some(201) => filled.taken += 1,
+                Some(507) => {
+                    assert_eq!(result["code"], "disk_full", "{result}");
+                    filled.refused += 1;
+                }
+                // Of a server that is behind, or a shard that is opened again.
+                Some(429) => assert_eq!(result["code"], "overloaded", "{result}"),
+                _ => assert_eq!(result["outcome"], "not_applied", "{result}"),
+            }
+        }
+    }
+    filled
+}
+
+/// Two nodes and the shards of each fill one server side by side, and none of them counts what the other node has under way.
+#[test]
+fn a_redis_that_is_full_refuses_new_messages_and_nothing_else_and_has_room_after_a_purge() {
+    let settings = Settings { maxmemory: Some(100_000_000), ..Settings::default() };
+    let redis = Redis::start(settings).expect("a redis-server");
+    let start = |name: &str| {
+        // A lease that a busy machine does not lose.
+        let more = ["--node", name, "--advertise", "127.0.0.1:0", "--shards", "4", "--shard-lease", "10s"];
+        Process::spawn(serve(&redis, &more))
+    };
+    let nodes = [start("a"), start("b")];
+    let view = |server: &Process| server.call("GET", "/v1/cluster", "").1;
+    until("each has two shards", || {
+        nodes.iter().all(|server| {
+            let nodes = view(server)["nodes"].as_array().cloned().unwrap_or_default();
+            nodes.len() == 2 && nodes.iter().all(|node| node["shards"] == 2)
+        })
+    });
+    let mut known = Known::default();
+    known.enqueue(&nodes[0], "settled", 80);
+    let mut leased = known.reserve(&nodes[1], 40);
+    assert_eq!(leased.len(), 40);
+    let mut waiting: Vec<String> =
+        known.bodies.keys().filter(|id| leased.iter().all(|(leased, _)| leased != *id)).cloned().collect();
+    let mut settle = |server: &Process| {
+        let (status, answer) = ack(server, &leased.pop().expect("a lease"));
+        assert_eq!(status, 200, "an ack: {answer}");
+        let id = waiting.pop().expect("a message");
+        let (status, answer) = server.call("DELETE", &format!("/v1/messages/{id}"), "");
+        assert_eq!(status, 200, "a cancel: {answer}");
+    };
+    let refused = [const { AtomicU64::new(0) }; 2];
+    let are_refused = |more: u64| {
+        let before = [0, 1].map(|n| refused[n].load(SeqCst));
+        until("both nodes refuse", || (0..2).all(|n| refused[n].load(SeqCst) >= before[n] + more));
+    };
+    let is_over = AtomicBool::new(false);
+    let taken: u64 = std::thread::scope(|scope| {
+        let fillers = [0, 1].map(|n| {
+            let (server, refused, is_over) = (&nodes[n], &refused[n], &is_over);
+            scope.spawn(move || {
+                fill(server, &format!("first-{n}"), |filled| {
+                    refused.store(filled.refused, SeqCst);
+                    is_over.load(SeqCst)
+                })
+            })
+        });
+        for n in 0..20 {
+            settle(&nodes[n % 2]);
+        }
+        are_refused(40);
+        for n in 0..20 {
+            settle(&nodes[n % 2]);
+        }
+        are_refused(1);
+        is_over.store(true, SeqCst);
+        fillers.map(|filler| filler.join().expect("no answer is odd").taken).iter().sum()
+    });
+    assert!((500..1_000).contains(&taken), "{taken} messages of 100,000 bytes are in 100 MB");
+    let (status, said) = nodes[0].call("POST", "/v1/queues/q/purge", "");
+    assert_eq!((status, &said["purged"]), (200, &json!(taken)), "what was refused is not there: {said}");
+    for (n, server) in nodes.iter().enumerate() {
+        fill(server, &format!("again-{n}"), |filled| filled.taken >= 200);
+    }
 }
 
 /// The commands that a section of `docs/cluster.md` tells to run, one list for each block.

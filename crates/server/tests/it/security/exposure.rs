@@ -1,7 +1,7 @@
 //! No listener beyond loopback unless clients are asked who they are and nobody can listen in, or it is named by `--insecure`: every
 //! combination, with the real binary.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -175,6 +175,34 @@ fn with_tokens_beanstalkds_protocol_is_off_unless_it_is_named() {
     command.args(["--http", "127.0.0.1:0", "--beanstalk", "unix:socket"]);
     let mut server = Process::spawn(command);
     assert_eq!(server.line(), "listening on beanstalk+unix:socket");
+}
+
+/// The protocol itself is tested elsewhere; here the option has to reach the listener.
+#[test]
+fn a_listener_that_is_limited_by_the_option_serves_its_queues_alone() {
+    let secrets = Secrets::new();
+    let mut command = secrets.command("limited", false, false, "");
+    command.args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--beanstalk-queues", "shop/"]);
+    let mut server = Process::spawn(command);
+    let mut stream = BufReader::new(super::connect(&server.beanstalk()));
+    let mut ask = |line: &str| {
+        stream.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("write");
+        let mut reply = String::new();
+        stream.read_line(&mut reply).expect("a reply");
+        reply.trim_end().to_owned()
+    };
+    let (status, said) =
+        server.call("POST", "/v1/queues/bank/messages", r#"{"body": "gold", "delay_ms": 0}"#);
+    assert_eq!(status, 201, "HTTP is not limited: {said}");
+    let gold = said["id"].as_str().expect("an id");
+    assert_eq!(ask("use bank"), "FORBIDDEN");
+    assert_eq!(ask("watch bank"), "FORBIDDEN");
+    assert_eq!(ask("put 0 0 60 1\r\na"), "FORBIDDEN", "into the queue that a client begins with");
+    assert_eq!(ask(&format!("delete {gold}")), "NOT_FOUND");
+    assert_eq!(ask("use shop/a"), "USING shop/a");
+    assert!(ask("put 0 0 60 1\r\na").starts_with("INSERTED "));
+    assert_eq!(server.call("GET", "/v1/queues/bank", "").1["counts"]["ready"], 1);
+    assert_eq!(server.call("GET", "/v1/queues/shop%2Fa", "").1["counts"]["ready"], 1);
 }
 
 /// A socket in the file system is governed by the rights of its file, whatever the umask is.
