@@ -133,6 +133,16 @@ pub enum What {
     },
 }
 
+impl What {
+    /// The operation that ends here, with whatever outcome.
+    pub fn ends(&self) -> Option<OpId> {
+        match self {
+            What::Ok { op, .. } | What::Fail { op, .. } | What::Info { op, .. } => Some(*op),
+            _ => None,
+        }
+    }
+}
+
 /// An operation's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -116,9 +116,18 @@ impl Moving<'_> {
         for keys in keys.chunks(AT_A_TIME) {
             let to = self.cluster.node(to).address();
             let (host, port) = (to.ip().to_string(), to.port().to_string());
-            let mut words = vec!["MIGRATE", &host, &port, "", "0", MIGRATE_MS, "KEYS"];
-            words.extend(keys.iter().map(String::as_str));
-            must(self.cluster, from, &words)?;
+            let moved = |how: &[&str]| {
+                let mut words = vec!["MIGRATE", &host, &port, "", "0", MIGRATE_MS];
+                words.extend(how);
+                words.push("KEYS");
+                words.extend(keys.iter().map(String::as_str));
+                must(self.cluster, from, &words).map(drop)
+            };
+            match moved(&[]) {
+                // A write has made the key anew where it was going back to.
+                Err(error) if error.to_string().contains("BUSYKEY") => moved(&["REPLACE"])?,
+                other => other?,
+            }
         }
         Ok(())
     }

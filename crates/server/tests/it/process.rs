@@ -337,7 +337,10 @@ fn wrong_settings_are_one_clear_line() {
         (vec!["--http", "192.0.2.1:7788", "--insecure", "http"], 1, "cannot listen on 192.0.2.1:7788"),
         (vec!["--data", file], 1, "cannot open"),
     ] {
-        let output = run(serve().current_dir(dir.path()).args(&args));
+        let mut command = serve();
+        // The usual ports may be taken.
+        command.env("DUEWHEEL_HTTP", "127.0.0.1:0").env("DUEWHEEL_BEANSTALK", "127.0.0.1:0");
+        let output = run(command.current_dir(dir.path()).args(&args));
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
         assert!(stderr.contains(says) && !stderr.contains("panicked"), "{args:?}: {stderr}");
@@ -370,7 +373,8 @@ fn a_second_process_on_the_folder_is_refused_with_a_clear_line() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let first = Process::start(&data, &[]);
-    let output = run(serve().args(["--http", "127.0.0.1:0", "--data"]).arg(&data));
+    let output =
+        run(serve().args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--data"]).arg(&data));
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("cannot open") && stderr.contains("process"), "{stderr}");
@@ -470,7 +474,8 @@ fn a_damaged_folder_is_refused_and_verify_says_where() {
     let verify = run(Command::new(BINARY).arg("verify").arg(&data));
     assert_eq!(verify.status.code(), Some(1));
     assert!(text(&verify.stdout).contains("at byte"), "{}", text(&verify.stdout));
-    let serve = run(serve().args(["--http", "127.0.0.1:0", "--data"]).arg(&data));
+    let serve =
+        run(serve().args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--data"]).arg(&data));
     assert_eq!(serve.status.code(), Some(1));
     assert!(text(&serve.stderr).contains("cannot open"), "{}", text(&serve.stderr));
 }

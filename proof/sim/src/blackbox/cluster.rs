@@ -16,9 +16,11 @@ use super::http::{DuewheelHttp, Memory};
 use super::{Ability, Peer, System};
 use crate::process::{Listens, Server, binary};
 
-/// By how much the takeovers of a shard because of one fault (away and back) may make it late, in ms; most of it is a busy
-/// machine, on which a change takes long to reach the store.
+/// By how much it may make a shard late that it is taken over at the start, in ms.
 const STANDS_STILL: u64 = 500;
+/// The same for one fault, which moves a shard away and back, in ms; most of it is a busy machine, on which a change takes
+/// long to reach the store. Less than the lease: a takeover that forgets the time without an owner is found.
+const MOVES: u64 = 2_000;
 /// A part of the messages is with nobody for as long as the lease and this, after a node has gone.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
@@ -148,7 +150,7 @@ impl System for DuewheelCluster {
             failover_ms: ms(self.forgets),
             // Shards move at the start, too.
             slack_ms: alone.slack_ms + STANDS_STILL,
-            move_ms: STANDS_STILL,
+            move_ms: MOVES,
             ..alone
         }
     }
