@@ -49,7 +49,7 @@ fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
             0 => false,
             1 => !first(key) && (at + round).is_multiple_of(7),
             2 => !first(key),
-            // Redis looks for those that a script names: it redirects if all of them have gone, and refuses if some have.
+            // Redis redirects a script if all keys that it names have gone, and refuses it if some have.
             3 => true,
             4 => key.ends_with(":head"),
             _ => at % 3 == round % 3,
