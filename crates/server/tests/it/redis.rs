@@ -260,7 +260,7 @@ fn fill(server: &Process, name: &str, is_enough: impl Fn(Filled) -> bool) -> Fil
     filled
 }
 
-/// Two nodes and the shards of each fill one server side by side, and none of them counts what the other node has under way.
+/// Two nodes fill one server side by side, and neither knows what the other one has under way.
 #[test]
 fn a_redis_that_is_full_refuses_new_messages_and_nothing_else_and_has_room_after_a_purge() {
     let settings = Settings { maxmemory: Some(100_000_000), ..Settings::default() };
