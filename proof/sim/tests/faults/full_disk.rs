@@ -136,6 +136,8 @@ struct Seen {
     longest: Duration,
     /// Times that postpones or nacks were refused for want of room.
     unchanged: u64,
+    /// Cycles with a neighbour. The server is killed in the first one, and in every other one after that.
+    neighbours: u64,
     /// Starts on a full disk that served.
     started: u64,
     /// Starts on a full disk that said why not.
@@ -289,7 +291,8 @@ fn neighbour(
     until_noticed(stage, ballast)?;
     seen.full += 1;
     goes_on(stage, own)?;
-    if (seen.started + seen.not_started).is_multiple_of(2) {
+    seen.neighbours += 1;
+    if !seen.neighbours.is_multiple_of(2) {
         server = restarted(stage, server, ballast, seen)?;
     }
     // All of it at once.
