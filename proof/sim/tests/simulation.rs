@@ -7,6 +7,7 @@
 #[path = "simulation/cluster.rs"]
 mod cluster;
 
+use std::fmt::Debug;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -68,37 +69,56 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-#[test]
-fn seeds_of_every_kind_of_run_are_clean() {
-    be_quiet();
+/// What a clean run gave.
+struct Judged<F> {
+    facts: F,
+    evidence: Evidence,
+    operations: u64,
+}
+
+/// Judges the runs of the seeds that are asked for. Shows those that are not clean, with how to repeat them by this filter
+/// of tests, and fails if there are any.
+fn all_clean<F: Debug + Send>(
+    filter: &str,
+    run: impl Fn(u64) -> (History, Option<String>, F) + Sync,
+) -> Vec<Judged<F>> {
     let runs = for_each(seeds(), |seed| {
-        let outcome = run(seed, None, Trace::No);
-        let report = check(&outcome.history);
+        let (history, broken, facts) = run(seed);
+        let report = check(&history);
         if env("DUEWHEEL_SEED").is_some() {
-            keep(&outcome.history);
-            println!("{:?}\n{report}", outcome.facts);
+            keep(&history);
+            println!("{facts:?}\n{report}");
         }
-        let bad = fault(&outcome, &report);
+        let bad = fault(broken.as_ref(), &report);
         if let Some(what) = &bad {
             println!("seed {seed}: {what}"); // now, too: the other seeds may take long
         }
-        Some((bad, outcome.facts, report.evidence, report.operations))
+        Some((bad, Judged { facts, evidence: report.evidence, operations: report.operations }))
     });
     let bad: Vec<_> =
-        runs.iter().filter_map(|(seed, (bad, ..))| bad.as_ref().map(|bad| (seed, bad))).collect();
+        runs.iter().filter_map(|(seed, (bad, _))| bad.as_ref().map(|bad| (seed, bad))).collect();
     for (seed, what) in bad.iter().take(5) {
         println!("seed {seed}: {what}");
         println!(
-            "again: DUEWHEEL_SEED={seed} cargo test -p duewheel-sim --test simulation seeds -- --nocapture\n"
+            "again: DUEWHEEL_SEED={seed} cargo test -p duewheel-sim --test simulation {filter} -- --nocapture\n"
         );
     }
     let seeds_bad: Vec<_> = bad.iter().map(|(seed, _)| seed).collect();
     assert!(bad.is_empty(), "{} of {} seeds: {seeds_bad:?}", bad.len(), runs.len());
+    runs.into_iter().map(|(_, (_, judged))| judged).collect()
+}
 
+#[test]
+fn seeds_of_every_kind_of_run_are_clean() {
+    be_quiet();
+    let runs = all_clean("seeds", |seed| {
+        let Outcome { history, broken, facts, .. } = run(seed, None, Trace::No);
+        (history, broken, facts)
+    });
     let mut seen = Facts::default();
     let mut evidence = Evidence::default();
     let mut operations = 0;
-    for (_, (_, facts, of_run, ops)) in &runs {
+    for Judged { facts, evidence: of_run, operations: ops } in &runs {
         seen.add(facts);
         evidence.add_all(of_run);
         operations += ops;
@@ -168,8 +188,8 @@ fn keep(history: &History) {
     println!("history {}", file.display());
 }
 
-fn fault(outcome: &Outcome, report: &Report) -> Option<String> {
-    if let Some(what) = &outcome.broken {
+fn fault(broken: Option<&String>, report: &Report) -> Option<String> {
+    if let Some(what) = broken {
         return Some(what.clone());
     }
     let first = report.violations.first()?;

@@ -2,7 +2,8 @@
 #![allow(unreachable_pub)] // one binary of several modules
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
-/// Methods of a [`Store`](duewheel_core::store::Store) that a wrapper passes on to the store in its field: `pass_on!(store: append sync);`
+/// Methods of a [`Store`](duewheel_core::store::Store) that a wrapper passes on to the store in its field:
+/// `pass_on!(store: append sync);`
 macro_rules! pass_on {
     ($field:tt: $($method:ident)*) => { $(pass_on!(@$method $field);)* };
     (@recovered $field:tt) => {

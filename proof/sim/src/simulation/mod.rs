@@ -21,6 +21,7 @@ mod process;
 mod store;
 mod style;
 
+use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt::Write as _;
@@ -132,12 +133,17 @@ pub fn run(seed: u64, bug: Option<Bug>, trace: Trace) -> Outcome {
     });
     let mut sim = Sim::new(seed, bug, trace);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sim.go())) {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        sim.broken.get_or_insert(format!("panicked: {said}"));
+        sim.broken.get_or_insert(said_by(&*panic));
     }
     mutant::choose(None);
     sim.outcome()
+}
+
+/// A panic, in words.
+fn said_by(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    format!("panicked: {said}")
 }
 
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Runs of three nodes on a simulated store and network, judged.
 
-use duewheel_judge::checker::{Evidence, Fact, Report, check};
+use duewheel_judge::checker::{Evidence, Fact, check};
 use duewheel_sim::simulation::{CLUSTER_BUGS, ClusterBug, ClusterFacts, ClusterOutcome, Trace, run_cluster};
 
-use super::{ENOUGH, STARTS, be_quiet, env, for_each, keep, seeds};
+use super::{ENOUGH, Judged, STARTS, all_clean, be_quiet, env, for_each};
 
 /// What must provably have happened, all runs together.
 const EVIDENCE: [Fact; 10] = [
@@ -22,35 +22,14 @@ const EVIDENCE: [Fact; 10] = [
 #[test]
 fn runs_of_a_cluster_are_clean() {
     be_quiet();
-    let one = env("DUEWHEEL_SEED").is_some();
-    let runs = for_each(seeds(), |seed| {
-        let outcome = run_cluster(seed, None, Trace::No);
-        let report = check(&outcome.history);
-        if one {
-            keep(&outcome.history);
-            println!("{:?}\n{report}", outcome.facts);
-        }
-        let bad = fault(&outcome, &report);
-        if let Some(what) = &bad {
-            println!("seed {seed}: {what}"); // now, too: the other seeds may take long
-        }
-        Some((bad, outcome.facts, report.evidence, report.operations))
+    let runs = all_clean("runs_of_a_cluster", |seed| {
+        let ClusterOutcome { history, broken, facts, .. } = run_cluster(seed, None, Trace::No);
+        (history, broken, facts)
     });
-    let bad: Vec<_> =
-        runs.iter().filter_map(|(seed, (bad, ..))| bad.as_ref().map(|bad| (seed, bad))).collect();
-    for (seed, what) in bad.iter().take(5) {
-        println!("seed {seed}: {what}");
-        println!(
-            "again: DUEWHEEL_SEED={seed} cargo test -p duewheel-sim --test simulation runs_of_a_cluster -- --nocapture\n"
-        );
-    }
-    let seeds_bad: Vec<_> = bad.iter().map(|(seed, _)| seed).collect();
-    assert!(bad.is_empty(), "{} of {} seeds: {seeds_bad:?}", bad.len(), runs.len());
-
     let mut seen = ClusterFacts::default();
     let mut evidence = Evidence::default();
     let mut operations = 0;
-    for (_, (_, facts, of_run, ops)) in &runs {
+    for Judged { facts, evidence: of_run, operations: ops } in &runs {
         seen.add(facts);
         evidence.add_all(of_run);
         operations += ops;
@@ -87,14 +66,6 @@ fn the_same_seed_gives_the_same_run_of_a_cluster() {
         assert_eq!(text(&first), text(&second), "seed {seed}");
         assert_eq!(first.facts, second.facts, "seed {seed}");
     }
-}
-
-fn fault(outcome: &ClusterOutcome, report: &Report) -> Option<String> {
-    if let Some(what) = &outcome.broken {
-        return Some(what.clone());
-    }
-    let first = report.violations.first()?;
-    Some(format!("{} violations: {first}", report.violations.len()))
 }
 
 /// Runs a bug through seeds from a start until one catches it: after how many, and by which check.

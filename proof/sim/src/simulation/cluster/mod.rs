@@ -37,7 +37,7 @@ use duewheel_judge::rng::Rng;
 
 use super::clients::{Gossip, Role, Stage};
 use super::style::{RULES, Style};
-use super::{Trace, ask};
+use super::{Trace, ask, said_by};
 pub use facts::ClusterFacts;
 use faults::{Blows, FaultKind};
 use network::Net;
@@ -108,9 +108,7 @@ pub fn run_cluster(seed: u64, bug: Option<ClusterBug>, trace: Trace) -> ClusterO
     });
     let mut sim = Cluster::new(seed, bug, trace);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sim.go())) {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        sim.broken.get_or_insert(format!("panicked: {said}"));
+        sim.broken.get_or_insert(said_by(&*panic));
     }
     let outcome = sim.outcome();
     mutant::choose(None);
