@@ -99,7 +99,7 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             if last {
-                let deadline = Instant::now() + Duration::from_secs(20);
+                let deadline = Instant::now() + Duration::from_secs(60);
                 loop {
                     let left: u64 = wheel
                         .queues()
@@ -127,7 +127,7 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
                     consumer.await.unwrap();
                 }
             }
-            wheel.shutdown(Duration::from_secs(5)).await.unwrap();
+            wheel.shutdown(Duration::from_secs(60)).await.unwrap();
         }
         let seen = seen.lock().unwrap();
         assert_eq!(seen.len() as u64, total, "each was acked");
@@ -188,13 +188,13 @@ fn dead_messages_in_runs_are_all_brought_back_and_all_removed() {
         assert_eq!(counts().await.dead, 400);
         let settings = duewheel::core::policy::QueueSettings { dead_ttl_ms: Some(1), ..Default::default() };
         client.call(Op::Configure { queue: queue.clone(), settings }).await.unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while counts().await.dead > 0 {
             assert!(Instant::now() < deadline, "{:?}", counts().await);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         tokio::time::sleep(Duration::from_millis(1_100)).await; // figures are told once a second
         assert!(flushes() > 2, "most of it was in runs");
-        wheel.shutdown(Duration::from_secs(5)).await.unwrap();
+        wheel.shutdown(Duration::from_secs(60)).await.unwrap();
     });
 }

@@ -19,7 +19,7 @@ const PLACE: &str = "DUEWHEEL_TEST_CHILD";
 
 /// The handle says why it has ended, every call says that it is closed, and nothing hangs.
 async fn assert_closed(wheel: &Duewheel, says: &str) {
-    let why = tokio::time::timeout(Duration::from_secs(20), wheel.ended()).await.expect("it ends");
+    let why = tokio::time::timeout(Duration::from_secs(60), wheel.ended()).await.expect("it ends");
     assert!(why.contains("a bug") && why.contains(says), "{why}");
     assert_eq!(wheel.client().health().trouble, Some(why.clone()), "health is red");
     let call = wheel.queue("q").info().await;

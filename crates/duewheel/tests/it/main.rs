@@ -30,7 +30,7 @@ pub async fn virtual_wheel() -> (Duewheel, VirtualClock) {
 
 /// Polls until `done`, with a deadline.
 pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;

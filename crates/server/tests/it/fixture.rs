@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use crate::schema;
 
 /// Longer than anything here takes; reached only when a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

@@ -83,7 +83,7 @@ async fn hanging_up_and_a_message_at_the_same_moment() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        let grant = tokio::time::timeout(Duration::from_secs(10), found)
+        let grant = tokio::time::timeout(Duration::from_secs(60), found)
             .await
             .unwrap_or_else(|_| panic!("round {round}"));
         assert_eq!(grant["id"], json!(id));
@@ -97,7 +97,7 @@ async fn a_shutdown_ends_waiting_reserves_with_an_empty_list_and_refuses_new_wor
     let server = Server::start().await;
     let mut stream = waiting(&server, 60_000).await;
     server.until("it waits", "/v1/queues/q", waiters(1)).await;
-    server.wheel.shutdown(Duration::from_secs(10)).await.expect("shutdown");
+    server.wheel.shutdown(Duration::from_secs(60)).await.expect("shutdown");
     let answer = read_answer(&mut stream).await;
     assert_eq!((answer.status, answer.json()), (200, json!({"messages": []})));
     let refused = server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay_ms": 0}"#).await;
@@ -105,5 +105,5 @@ async fn a_shutdown_ends_waiting_reserves_with_an_empty_list_and_refuses_new_wor
     assert!(refused.header("retry-after").is_some());
     assert_eq!(server.call("GET", "/healthz", "").await.status, 503);
     server.stop.stop();
-    tokio::time::timeout(Duration::from_secs(10), server.running).await.expect("ends").expect("no panic");
+    tokio::time::timeout(Duration::from_secs(60), server.running).await.expect("ends").expect("no panic");
 }

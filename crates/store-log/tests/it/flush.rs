@@ -86,7 +86,7 @@ fn flushes_and_merges_run_beside_the_owner() {
                     assert_rows(&mut rig.store, &rig.history, rig.history.model(), &what);
                 }
             }
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + Duration::from_secs(60);
             while figure(&rig.store, "merges_total") == 0 {
                 assert!(Instant::now() < deadline, "runs are merged: {:?}", rig.store.figures());
                 rig.append(3);

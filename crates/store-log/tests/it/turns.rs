@@ -191,14 +191,16 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
     }
 
     disk.set(Gate::Open);
-    for _ in 0..30 {
-        while rig.store.room() != Room::Enough {
-            assert!(Instant::now() < deadline, "room comes back by itself");
+    // How much fits the segments that were made before is a matter of chance, too.
+    let deadline = Instant::now() + FOR_EVER;
+    while figure(&rig.store, "segment_rotations_total") < 3 {
+        assert!(Instant::now() < deadline, "room comes back by itself, and segments are made again");
+        if rig.store.room() == Room::Enough {
+            rig.append(9);
+        } else {
             thread::yield_now();
         }
-        rig.append(9);
     }
-    assert!(figure(&rig.store, "segment_rotations_total") > 1);
     rig.assert_reopens(&disk, without_flushes());
 }
 

@@ -40,7 +40,7 @@ async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
         // It does not wait, so it is granted whatever happens; nobody takes it.
         drop(node.fleet.submit(shard, vec![reserve_op(1, 0)], Patience::None));
         let mut grants = Vec::new();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while grants.is_empty() {
             assert!(Instant::now() < deadline, "it was not put back");
             grants = reserve(node, shard, 2, 100).await.unwrap();
@@ -97,7 +97,7 @@ fn granted(answers: &[Result<Reply, CallError>]) -> usize {
 
 /// Waits until so many reserves wait at a shard.
 async fn waiters(node: &Started, shard: ShardId, wanted: u64) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let Reply::Stats(stats) = call(node, shard, Op::Stats).await.unwrap() else { panic!("no stats") };
         if stats.waiters == wanted {

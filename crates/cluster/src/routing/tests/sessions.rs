@@ -152,6 +152,6 @@ async fn a_shard_that_is_away_hears_later_that_a_session_has_closed() {
     let before = rig.local.asked("closed");
     until("it was tried again", || rig.local.asked("closed") > before).await;
     rig.local.set(1, Mood::Well);
-    let grants = tokio::time::timeout(Duration::from_secs(20), rig.reserve(demand("q", 1, 3_600_000))).await;
+    let grants = tokio::time::timeout(Duration::from_secs(60), rig.reserve(demand("q", 1, 3_600_000))).await;
     assert_eq!(grants.unwrap()[0].attempt, 2);
 }

@@ -108,7 +108,7 @@ pub const RACE: Scenario =
 /// All of them, the short ones first.
 pub const ALL: [Scenario; 6] = [RESTART, EXTREMES, STALE, RACE, KILL9, BURST];
 
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(60);
 
 /// Starts and ends the system's process, and writes it down.
 #[derive(Debug)]
