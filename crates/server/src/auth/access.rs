@@ -7,6 +7,8 @@ use super::scope::Scope;
 pub(crate) enum Access {
     /// Everybody: it tells nothing of queues and messages.
     Open,
+    /// Every valid token, whatever its scopes.
+    Identified,
     /// A token with this scope, that is for what the call is about.
     Needs(Scope, About),
 }

@@ -62,6 +62,12 @@ impl Guard {
         self.0.is_none()
     }
 
+    /// All tokens, without what they are made of; none where no tokens are asked for.
+    pub(crate) fn entries(&self) -> Vec<Arc<Entry>> {
+        let Some(tokens) = &self.0 else { return Vec::new() };
+        tokens.table.read().unwrap_or_else(PoisonError::into_inner).entries().to_vec()
+    }
+
     /// The caller of a request, by its headers.
     pub fn caller(&self, headers: &HeaderMap, now: WallMs) -> Caller {
         let Some(tokens) = &self.0 else { return Caller::Trusted };
@@ -103,6 +109,17 @@ impl Caller {
             Caller::Holder(_) => {
                 Err(Problem::new(ErrorCode::Forbidden, format!("this token has not the scope {scope}")))
             }
+        }
+    }
+
+    /// Requires valid credentials, where tokens are asked for.
+    ///
+    /// # Errors
+    /// `unauthorized`.
+    pub fn need_identity(&self) -> Result<(), Problem> {
+        match self {
+            Caller::Trusted | Caller::Holder(_) => Ok(()),
+            Caller::Stranger(why) => Err(Problem::new(ErrorCode::Unauthorized, *why)),
         }
     }
 

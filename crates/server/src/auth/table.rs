@@ -143,6 +143,11 @@ impl Table {
         Ok(table)
     }
 
+    /// All tokens, as they stand in the file.
+    pub(crate) fn entries(&self) -> &[Arc<Entry>] {
+        &self.0
+    }
+
     /// The number of tokens.
     pub fn len(&self) -> usize {
         self.0.len()

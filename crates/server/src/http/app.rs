@@ -14,6 +14,7 @@ use duewheel::{Client, Duewheel};
 
 use super::reading::{PATIENCE, Reading};
 use super::room::Rooms;
+use super::stats::StatsFeed;
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
@@ -40,6 +41,8 @@ pub struct Shared {
     pub(super) failing: OnceLock<String>,
     pub(super) drain: Drain,
     pub(super) counters: Counters,
+    /// Figures, every second while somebody reads them.
+    pub(super) feed: StatsFeed,
     /// `openapi.json`, made when it is asked for.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -117,6 +120,7 @@ impl App {
             failing: OnceLock::new(),
             drain,
             counters: Counters::default(),
+            feed: StatsFeed::default(),
             description: OnceLock::new(),
         }))
     }

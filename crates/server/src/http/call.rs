@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
 use duewheel::core::engine::Target;
 use duewheel::core::{Key, MessageId, QueueName};
@@ -67,7 +67,11 @@ impl Call {
     }
 
     fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
-        let Access::Needs(scope, about) = access else { return Ok(None) };
+        let (scope, about) = match access {
+            Access::Open => return Ok(None),
+            Access::Identified => return self.caller.need_identity().map(|()| None),
+            Access::Needs(scope, about) => (scope, about),
+        };
         self.caller.need(scope)?;
         match about {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
@@ -115,6 +119,10 @@ impl Call {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.parts.headers
     }
 
     // ----- path -----

@@ -123,6 +123,7 @@ fn each_operation_says_the_scope_that_its_route_needs() {
         let operation = &spec["paths"][route.path][route.method.as_str().to_lowercase()];
         let described = match route.access {
             Access::Open => serde_json::json!([]),
+            Access::Identified => serde_json::json!([{"bearer": []}]),
             Access::Needs(scope, _) => serde_json::json!([{"bearer": [scope.as_str()]}]),
         };
         assert_eq!(operation["security"], described, "{} {}", route.method, route.path);
@@ -135,7 +136,9 @@ fn what_a_route_is_about_is_what_stands_in_its_path() {
     for route in routes::table() {
         let (queue, id) = (route.path.contains("{queue}"), route.path.contains("{id}"));
         let about = match route.access {
-            Access::Open | Access::Needs(_, About::Several | About::Server) => (false, false),
+            Access::Open | Access::Identified | Access::Needs(_, About::Several | About::Server) => {
+                (false, false)
+            }
             Access::Needs(_, About::Queue) => (true, false),
             Access::Needs(_, About::Message | About::Lease) => (false, true),
         };

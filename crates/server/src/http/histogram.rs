@@ -1,8 +1,8 @@
 //! `GET /v1/queues/{queue}/histogram`: how many messages are due when.
 
 use axum::http::StatusCode;
-use duewheel::core::WallMs;
 use duewheel::core::engine::Op;
+use duewheel::core::{QueueName, WallMs};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -18,13 +18,22 @@ pub(crate) const COLUMNS: usize = 48;
 
 pub(crate) async fn histogram(call: Call) -> Answer {
     let queue = call.queue()?;
+    of(call, Some(queue)).await
+}
+
+/// The same over all queues.
+pub(crate) async fn all_queues(call: Call) -> Answer {
+    of(call, None).await
+}
+
+async fn of(call: Call, queue: Option<QueueName>) -> Answer {
     let from = instant(&call, "from")?.unwrap_or(call.app.client.now().wall);
     let to = instant(&call, "to")?.unwrap_or(WallMs(from.0.saturating_add(DAY_MS)));
     let columns = call.count_param("buckets", COLUMNS, call.app.policy.max_histogram)?;
     if to <= from {
         return Err(Problem::field("to", "must be after from"));
     }
-    let found = call.app.ask(Op::histogram(Some(queue), from, to, columns)).await?;
+    let found = call.app.ask(Op::histogram(queue, from, to, columns)).await?;
     let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
     let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
     let answer = HistogramAnswer {

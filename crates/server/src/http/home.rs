@@ -25,7 +25,7 @@ pub(crate) fn page<'a>(
     for (method, path, query, access) in calls {
         let query = if query.is_empty() { String::new() } else { format!("?{}=", query.join("=&")) };
         let scope = match access {
-            Access::Open => "",
+            Access::Open | Access::Identified => "",
             Access::Needs(scope, _) => scope.as_str(),
         };
         let _ = writeln!(page, "{scope:9}{:7} {path}{query}", method.as_str());

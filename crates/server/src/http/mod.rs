@@ -11,6 +11,7 @@ mod cancel;
 mod cluster;
 #[cfg(test)]
 mod contract;
+mod dashboard;
 mod enqueue;
 mod enqueued;
 mod figures;
@@ -20,6 +21,7 @@ pub mod fuzzing;
 mod health;
 mod histogram;
 mod home;
+mod identity;
 mod line;
 mod listener;
 mod listing;
@@ -38,6 +40,7 @@ mod routes;
 mod settle;
 mod stall;
 mod starting;
+mod stats;
 mod strict;
 mod view;
 #[cfg(test)]

@@ -64,7 +64,7 @@ pub(crate) struct CountsAnswer {
 }
 
 impl CountsAnswer {
-    fn of(counts: Counts) -> Self {
+    pub(super) fn of(counts: Counts) -> Self {
         let Counts { scheduled, ready, leased, dead, estimated } = counts;
         CountsAnswer { scheduled, ready, leased, dead, estimated }
     }
@@ -99,7 +99,7 @@ macro_rules! totals {
         }
 
         impl TotalsAnswer {
-            fn of(totals: &Totals) -> Self {
+            pub(super) fn of(totals: &Totals) -> Self {
                 TotalsAnswer { $($name: totals.$name,)* }
             }
         }

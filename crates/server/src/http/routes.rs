@@ -7,7 +7,7 @@ use std::future::Future;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use duewheel::Policy;
@@ -17,8 +17,8 @@ use super::call::Call;
 use super::openapi::operation::Operation;
 use super::openapi::{self, Described, Security, operations as doc};
 use super::{
-    Answer, App, backup, cancel, cluster, enqueue, health, histogram, home, listing, message as messages,
-    metrics, queue as queues, quota, reserve, settle, typed, wheel,
+    Answer, App, backup, cancel, cluster, dashboard, enqueue, health, histogram, home, identity, listing,
+    message as messages, metrics, queue as queues, quota, reserve, settle, stats, typed, wheel,
 };
 use crate::auth::{About, Access, Scope};
 use crate::error::{ErrorCode, Problem};
@@ -85,8 +85,13 @@ pub(crate) fn table() -> Vec<Route> {
         post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge, doc::purge),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive, doc::redrive),
         get("/v1/quotas", NO, several(Metrics), quota::quotas, doc::quotas),
+        get("/v1/histogram", &["from", "to", "buckets"], server(Metrics), histogram::all_queues, doc::histogram_of_all),
+        get("/v1/stats", NO, server(Metrics), stats::stats, doc::stats),
+        get("/v1/stats/stream", NO, server(Metrics), stats::stream, doc::stats_stream),
         get("/v1/wheel", NO, server(Metrics), wheel::wheel, doc::wheel),
         get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
+        get("/v1/token", NO, Access::Identified, identity::token, doc::token),
+        get("/v1/tokens", NO, server(Admin), identity::tokens, doc::tokens),
         post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
 
         get("/healthz", NO, Access::Open, health::health, doc::health),
@@ -98,8 +103,11 @@ pub(crate) fn table() -> Vec<Route> {
     ]
 }
 
-/// The page of `GET /`, which names all of them.
-async fn home(_: Call) -> Answer {
+/// `GET /`: the dashboard for a browser, else a page that names all of them.
+async fn home(call: Call) -> Answer {
+    if dashboard::is_browser(call.headers()) {
+        return Ok(dashboard::page(call.headers()));
+    }
     let table = table();
     Ok(home::page(table.iter().map(|route| (&route.method, route.path, route.query, route.access))))
 }
@@ -128,6 +136,13 @@ pub(crate) fn router(app: App) -> Router {
     let mut router = Router::new();
     for route in table() {
         router = router.route(route.path, route.handler);
+    }
+    // They are no part of the API, and not described.
+    for asset in dashboard::assets() {
+        let serve = move |State(app): State<App>, headers: HeaderMap| async move {
+            answer(&app, Ok(asset.answer(&headers)))
+        };
+        router = router.route(asset.path, on(MethodFilter::GET, serve));
     }
     router
         .fallback(

@@ -126,6 +126,7 @@ impl Assembly {
         if let (Security::Tokens, access) = (self.security, route.access) {
             out["security"] = match access {
                 Access::Open => json!([]),
+                Access::Identified => json!([{ "bearer": [] }]),
                 Access::Needs(scope, _) => json!([{ "bearer": [scope.as_str()] }]),
             };
         }
@@ -260,6 +261,9 @@ fn problems_of(route: &Described, doc: &Operation, security: Security) -> BTreeS
     codes.extend(&doc.problems);
     if doc.request.is_some() {
         codes.extend([Code::RequestTimeout, Code::BodyTooLarge, Code::UnsupportedMediaType]);
+    }
+    if route.access == Access::Identified && security == Security::Tokens {
+        codes.insert(Code::Unauthorized);
     }
     if let Access::Needs(..) = route.access {
         codes.extend([Code::Draining, Code::StorageUnavailable]);

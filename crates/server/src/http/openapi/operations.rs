@@ -6,6 +6,7 @@ use schemars::json_schema;
 use serde_json::json;
 
 use super::operation::{Link, Operation, Tag};
+use crate::auth::Scope;
 use crate::error::ErrorCode::{
     self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, KeyExists, LeaseLost, Leased,
     MessageNotFound, NotFound, OverQuota, Paused,
@@ -17,6 +18,7 @@ use crate::http::cluster::{ClusterAnswer, NodeAnswer, ShardAnswer};
 use crate::http::enqueued::EnqueuedAnswer;
 use crate::http::health::{HealthAnswer, ProbeAnswer, StatusWord, TroubledAnswer};
 use crate::http::histogram::{self, BucketAnswer, HistogramAnswer};
+use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
 use crate::http::line::Line;
 use crate::http::listing::{self, MessagesAnswer, QueuesAnswer};
 use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, Postpone};
@@ -32,6 +34,7 @@ use crate::http::settle::{
     Ack, AckMany, AckResult, AckResults, AckedItem, Extend, ExtendedAnswer, ExtendedWord, Nack, RefusedId,
     SettledAnswer, SettledWord,
 };
+use crate::http::stats::{LatenessAnswer, LaterAnswer, RingAnswer, StatsAnswer};
 use crate::http::view::{ContentAnswer, MessageAnswer, OutlineAnswer, PastAttemptAnswer};
 use crate::http::wheel::{OccupiedAnswer, PointersAnswer, SlotAnswer, WheelAnswer};
 use crate::json::{Elements, HeaderPairs, IdText, InstantText, Thousandths, TokenText};
@@ -278,6 +281,14 @@ pub(crate) fn get_queue() -> Operation {
 }
 
 pub(crate) fn histogram() -> Operation {
+    histogram_named("histogram", "How many messages are due when")
+}
+
+pub(crate) fn histogram_of_all() -> Operation {
+    histogram_named("histogram_of_all", "How many messages of all queues are due when")
+}
+
+fn histogram_named(id: &'static str, summary: &'static str) -> Operation {
     let example = HistogramAnswer {
         from: NOW,
         width_ms: 1_800_000,
@@ -287,7 +298,7 @@ pub(crate) fn histogram() -> Operation {
         buckets: vec![BucketAnswer { from: NOW, count: 7 }],
     };
     let instant: super::operation::SchemaOf = |g| g.subschema_for::<InstantSchema>();
-    Operation::new(Tag::Look, "histogram", "How many messages are due when")
+    Operation::new(Tag::Look, id, summary)
         .query(
             "from",
             "The start of the first bucket; now by default.",
@@ -302,6 +313,66 @@ pub(crate) fn histogram() -> Operation {
         )
         .query("buckets", "How many.", |_| limit(histogram::COLUMNS, "max_histogram"), json!(48))
         .gives(200, "Scheduled and ready messages by due time.", &example)
+}
+
+fn stats_example() -> StatsAnswer {
+    StatsAnswer {
+        at: NOW,
+        counts: counts(),
+        bytes: 50,
+        resident: 10,
+        queues: 1,
+        waiters: 0,
+        totals: totals(),
+        lease_expired: 0,
+        lateness: LatenessAnswer { edges_ms: vec![0, 1], counts: vec![7, 1, 0], sum_ms: 1 },
+        ring: RingAnswer { slots: 3_600, tick_ms: 1_000, pointer: 12, messages: 10, segments: vec![10, 0] },
+        later: vec![LaterAnswer { from: NOW, width_ms: 1_800_000, counts: vec![10, 0], after: 0 }],
+    }
+}
+
+pub(crate) fn stats() -> Operation {
+    Operation::new(Tag::Look, "stats", "Figures of the whole server").gives(
+        200,
+        "The figures.",
+        &stats_example(),
+    )
+}
+
+pub(crate) fn stats_stream() -> Operation {
+    let example = serde_json::to_string(&stats_example()).unwrap_or_default();
+    Operation::new(Tag::Look, "stats_stream", "The same every second, as server-sent events").gives_other(
+        200,
+        "An event `stats` every second, with the figures in JSON, until the reader goes or the server stops.",
+        "text/event-stream",
+        |_| json_schema!({ "type": "string" }),
+        format!("event: stats\ndata: {example}\n\n").into(),
+    )
+}
+
+fn token_example() -> TokenAnswer<'static> {
+    TokenAnswer {
+        name: "shop",
+        scopes: vec![Scope::Enqueue, Scope::Cancel],
+        queues: Some(vec!["shop/"]),
+        expires: None,
+    }
+}
+
+pub(crate) fn token() -> Operation {
+    Operation::new(Tag::Look, "token", "Who the caller is, and what its token allows").gives(
+        200,
+        "The caller.",
+        &IdentityAnswer { open: false, token: Some(token_example()) },
+    )
+}
+
+pub(crate) fn tokens() -> Operation {
+    Operation::new(Tag::Look, "tokens", "All tokens by name, without what they are made of").gives(
+        200,
+        "The tokens; none where the server asks for none.",
+        &TokensAnswer { tokens: vec![token_example()] },
+    )
 }
 
 pub(crate) fn quotas() -> Operation {
@@ -541,10 +612,27 @@ fn settled(result: SettledWord, due_at: Option<InstantText>) -> SettledAnswer {
     SettledAnswer { result, due_at, dead_reason: None, durability: FSYNC }
 }
 
+fn counts() -> CountsAnswer {
+    CountsAnswer { scheduled: 1, ready: 0, leased: 0, dead: 0, estimated: false }
+}
+
+fn totals() -> TotalsAnswer {
+    TotalsAnswer {
+        enqueued: 1,
+        granted: 0,
+        acked: 0,
+        cancelled: 0,
+        replaced: 0,
+        purged: 0,
+        died: 0,
+        expired: 0,
+    }
+}
+
 fn queue() -> QueueAnswer<'static> {
     QueueAnswer {
         queue: QUEUE,
-        counts: CountsAnswer { scheduled: 1, ready: 0, leased: 0, dead: 0, estimated: false },
+        counts: counts(),
         oldest_overdue: None,
         oldest_overdue_ms: 0,
         waiters: 0,
@@ -554,16 +642,7 @@ fn queue() -> QueueAnswer<'static> {
             granted: Thousandths(12_000),
             acked: Thousandths(12_000),
         },
-        totals: TotalsAnswer {
-            enqueued: 1,
-            granted: 0,
-            acked: 0,
-            cancelled: 0,
-            replaced: 0,
-            purged: 0,
-            died: 0,
-            expired: 0,
-        },
+        totals: totals(),
         paused: false,
         pause_left_ms: None,
         config: SettingsAnswer {

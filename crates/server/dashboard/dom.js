@@ -1,0 +1,60 @@
+// Elements, made without markup: what comes from messages is only ever text.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name === "value") node.value = value;
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.flat(9).filter((child) => child !== undefined && child !== null && child !== false));
+  return node;
+}
+
+export function el(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+export function svg(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+// Replaces what an element holds, unless the same is shown already: a reader's selection and place stay.
+export function show(node, ...children) {
+  const next = children.flat(9).filter((child) => child !== undefined && child !== null && child !== false);
+  const old = [...node.childNodes];
+  const same = old.length === next.length && old.every((child, n) => child.isEqualNode?.(next[n]) && !child.contains(document.activeElement));
+  if (same) return;
+  const opened = [...node.querySelectorAll("details[open]")].map((one) => one.dataset.name);
+  const focus = node.contains(document.activeElement) ? document.activeElement.dataset?.name : undefined;
+  node.replaceChildren(...next);
+  for (const one of node.querySelectorAll("details")) if (opened.includes(one.dataset.name)) one.open = true;
+  if (focus) node.querySelector(`[data-name="${CSS.escape(focus)}"]`)?.focus({ preventScroll: true });
+}
+
+export function card(title, ...children) {
+  return el("section", { class: "card" }, title && el("h2", {}, title), children);
+}
+
+export function figures(pairs) {
+  return el("dl", { class: "figures" }, pairs.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+export function pairs(list) {
+  return el("dl", { class: "pairs" }, list.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+// A table; a column is [title, class].
+export function table(caption, columns, rows) {
+  const cell = (tag, [, kind], content, extra) => el(tag, { class: kind, ...extra }, content);
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, el("table", {},
+    el("caption", {}, caption),
+    el("thead", {}, el("tr", {}, columns.map((column) => cell("th", column, column[0], { scope: "col" })))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((content, n) => cell("td", columns[n], content)))))));
+}
+
+export function badge(text, kind) {
+  return el("span", { class: `badge ${kind ?? ""}` }, text);
+}

@@ -1,0 +1,146 @@
+// The page: who is looking, where he is, and how often it looks again.
+
+import { fail } from "./acts.js";
+import { Problem, events, hasToken, identity, may, setToken, whoAmI } from "./api.js";
+import { card, el, show } from "./dom.js";
+import { dead, message, search } from "./messages.js";
+import { overview } from "./overview.js";
+import { queue, queues } from "./queues.js";
+import { server } from "./server.js";
+import { language, setLanguage, t } from "./words.js";
+
+const main = document.getElementById("main");
+const THEME = "duewheel-theme";
+let paused = false;
+let current = null;
+
+// Looks again while its view is open, the page is visible and nobody has paused it.
+class Live {
+  constructor() {
+    this.controller = new AbortController();
+    this.signal = this.controller.signal;
+    this.looks = [];
+  }
+
+  idle() { return paused || document.hidden; }
+
+  every(ms, look) {
+    let timer = 0;
+    const again = async () => {
+      clearTimeout(timer);
+      if (this.signal.aborted) return;
+      if (!this.idle() || !look.done) {
+        try { await look(); look.done = true; this.trouble(null); } catch (error) { this.trouble(error); }
+      }
+      if (!this.signal.aborted) timer = setTimeout(again, ms);
+    };
+    this.looks.push(again);
+    again();
+  }
+
+  // Reads a stream for as long as the view is open; it is closed while the page is hidden or paused.
+  async stream(path, each) {
+    while (!this.signal.aborted) {
+      if (!this.idle()) {
+        const part = new AbortController();
+        const end = () => part.abort();
+        this.signal.addEventListener("abort", end);
+        const watch = setInterval(() => { if (this.idle()) end(); }, 500);
+        try { await events(path, part.signal, (value) => { this.trouble(null); each(value); }); } catch (error) { if (!part.signal.aborted) this.trouble(error); }
+        clearInterval(watch);
+        this.signal.removeEventListener("abort", end);
+      }
+      await new Promise((resolve) => setTimeout(resolve, 1_000));
+    }
+  }
+
+  trouble(error) {
+    if (this.signal.aborted || error?.name === "AbortError") return;
+    if (error instanceof Problem && error.status === 401) { signIn(error.message); return; }
+    const text = error ? (error instanceof Problem ? error.message : t("unreachable")) : "";
+    const line = document.getElementById("trouble");
+    if (line.textContent !== text) line.textContent = text;
+  }
+
+  refresh() { for (const again of this.looks) again(); }
+
+  end() { this.controller.abort(); }
+}
+
+const VIEWS = [
+  [/^\/$/, overview], [/^\/queues$/, queues], [/^\/queues\/(?<name>[^/]+)$/, queue], [/^\/messages\/(?<id>[^/]+)$/, message],
+  [/^\/dead(?:\/(?<name>[^/]+))?$/, dead], [/^\/server$/, server], [/^\/search$/, search],
+];
+const PAGES = [["/", "overview"], ["/queues", "queues"], ["/dead", "dead-letters", "admin"], ["/server", "server"]];
+
+function drawHead(path) {
+  document.getElementById("skip").textContent = t("skip");
+  document.getElementById("nav").setAttribute("aria-label", t("pages"));
+  show(document.getElementById("nav"), PAGES.filter(([, , scope]) => !scope || may(scope)).map(([at, name]) =>
+    el("a", { href: `#${at}`, "aria-current": (at === "/" ? path === "/" : path.startsWith(at)) ? "page" : undefined }, t(name))));
+  const form = document.getElementById("search");
+  if (!form.firstChild) {
+    form.append(el("input", { type: "search", name: "q", "aria-label": t("search"), placeholder: t("search") }));
+    form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search?q=${encodeURIComponent(new FormData(form).get("q"))}`; });
+  }
+  const theme = document.documentElement.dataset.theme;
+  show(document.getElementById("tools"),
+    el("button", { "data-name": "pause-live", "aria-pressed": String(paused), onclick: () => { paused = !paused; drawHead(path); if (!paused) current?.refresh(); } }, paused ? t("go-on") : t("hold")),
+    el("select", { "aria-label": t("language"), "data-name": "language", onchange: (event) => setLanguage(event.target.value) },
+      [["en", "English"], ["zh", "中文"]].map(([value, name]) => el("option", { value, lang: value, selected: value === language }, name))),
+    el("select", { "aria-label": t("theme"), "data-name": "theme", onchange: (event) => setTheme(event.target.value) },
+      ["auto", "light", "dark"].map((value) => el("option", { value, selected: value === (theme ?? "auto") }, t(`theme-${value}`)))),
+    !identity.open && hasToken() && el("button", { "data-name": "sign-out", onclick: () => { setToken(null); signIn(""); } }, t("sign-out", { name: identity.name })));
+}
+
+function setTheme(value) {
+  if (value === "auto") { delete document.documentElement.dataset.theme; localStorage.removeItem(THEME); } else { document.documentElement.dataset.theme = value; localStorage.setItem(THEME, value); }
+}
+
+function open() {
+  current?.end();
+  const [path, query = ""] = (location.hash.slice(1) || "/").split("?");
+  drawHead(path);
+  const root = el("div", {});
+  main.replaceChildren(el("p", { id: "trouble", class: "badge bad", role: "alert" }), root);
+  const found = VIEWS.map(([pattern, view]) => [pattern.exec(path), view]).find(([match]) => match);
+  const live = (current = new Live());
+  if (!found) { root.append(el("h1", {}, t("no-page"))); return; }
+  const inPath = Object.fromEntries(Object.entries(found[0].groups ?? {}).filter(([, value]) => value !== undefined).map(([name, value]) => [name, decodeURIComponent(value)]));
+  Promise.resolve(found[1](root, { ...Object.fromEntries(new URLSearchParams(query)), ...inPath }, live)).catch((error) => live.trouble(error));
+  document.title = `${root.querySelector("h1")?.textContent ?? ""} · duewheel`;
+}
+
+function signIn(why) {
+  current?.end();
+  current = null;
+  identity.known = false;
+  identity.scopes = [];
+  drawHead("");
+  const input = el("input", { type: "password", id: "token", name: "token", autocomplete: "off", required: true });
+  const form = el("form", { class: "fields" }, el("label", { for: "token" }, t("token"), input), el("div", { class: "bar" }, el("button", { class: "main", type: "submit" }, t("sign-in"))));
+  form.addEventListener("submit", (event) => { event.preventDefault(); setToken(input.value.trim()); start(); });
+  main.replaceChildren(el("h1", {}, t("sign-in")), card(null, el("p", {}, t("sign-in-text")), why && hasToken() && el("p", { class: "badge bad", role: "alert" }, why), form));
+  input.focus();
+}
+
+async function start() {
+  document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
+  const theme = localStorage.getItem(THEME);
+  if (theme) document.documentElement.dataset.theme = theme;
+  try {
+    await whoAmI();
+  } catch (error) {
+    if (error.status === 401) { signIn(error.message); return; }
+    main.replaceChildren(el("h1", {}, t("unreachable")), el("p", {}, error.message));
+    setTimeout(start, 2_000);
+    return;
+  }
+  open();
+}
+
+addEventListener("hashchange", () => { if (identity.known) { open(); main.focus({ preventScroll: true }); scrollTo(0, 0); } });
+document.addEventListener("changed", () => current?.refresh());
+document.addEventListener("visibilitychange", () => { if (!document.hidden) current?.refresh(); });
+addEventListener("unhandledrejection", (event) => fail(event.reason));
+start();

@@ -1,0 +1,141 @@
+// A message, what is dead, and the search.
+
+import * as acts from "./acts.js";
+import { get, may, queuePath } from "./api.js";
+import { badge, card, el, pairs, show, table } from "./dom.js";
+import { away, count, span, when, zone } from "./format.js";
+import { queueLink } from "./queues.js";
+import { t } from "./words.js";
+
+const KINDS = { scheduled: "", ready: "warn", leased: "good", dead: "bad" };
+const messageLink = (message) => el("a", { href: `#/messages/${message.id}`, "data-name": `message-${message.id}` }, message.id);
+const beginning = (text) => (text.length > 60 ? `${text.slice(0, 60)}…` : text);
+const content = (message) => message.body ?? t("binary", { n: message.body_base64?.length ?? 0 });
+
+export function messageTable(messages, caption) {
+  return table(caption, [[t("id")], [t("key"), "key"], [t("state")], [t("due")], [t("attempt"), "n"], [t("body"), "key"]], messages.map((message) => [
+    messageLink(message), message.key ?? "–", badge(t(message.state), KINDS[message.state]),
+    message.due_in_ms > 0 ? away(message.due_in_ms) : when(message.due_at), `${message.attempt}/${message.max_attempts || "∞"}`, beginning(content(message)),
+  ]));
+}
+
+// The bytes of a body as people read dumps: sixteen a line.
+function hex(message) {
+  const data = message.body === undefined ? Uint8Array.from(atob(message.body_base64), (c) => c.charCodeAt(0)) : new TextEncoder().encode(message.body);
+  const out = [];
+  for (let n = 0; n < Math.min(data.length, 16_384); n += 16) {
+    const row = [...data.slice(n, n + 16)];
+    const text = row.map((byte) => (byte >= 32 && byte < 127 ? String.fromCharCode(byte) : ".")).join("");
+    out.push(`${n.toString(16).padStart(6, "0")}  ${row.map((byte) => byte.toString(16).padStart(2, "0")).join(" ").padEnd(48)} ${text}`);
+  }
+  return out.join("\n");
+}
+
+function bodyView(message) {
+  let json = null;
+  try { json = JSON.stringify(JSON.parse(message.body), null, 2); } catch { json = null; }
+  const forms = [message.body !== undefined && ["text", message.body], json !== null && ["json", json], ["hex", hex(message)]].filter(Boolean);
+  const shown = el("pre", { tabindex: "0", "aria-label": t("body") }, (json !== null ? forms[1] : forms[0])[1]);
+  const choose = el("select", { "aria-label": t("show-as"), onchange: (event) => { shown.textContent = forms[event.target.selectedIndex][1]; } },
+    forms.map(([name]) => el("option", { selected: name === (json !== null ? "json" : forms[0][0]) }, name)));
+  return [el("div", { class: "bar" }, choose), shown];
+}
+
+export function message(root, { id }, live) {
+  const place = el("div", {});
+  root.append(el("h1", {}, t("message-id", { id })), place);
+  let seen = "";
+  live.every(2_000, async () => {
+    let found;
+    try {
+      found = await get(`/v1/messages/${encodeURIComponent(id)}`, live.signal);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      seen = "";
+      show(place, card(null, el("p", {}, t("gone"))));
+      return;
+    }
+    const { due_in_ms: _, ...rest } = found;
+    if (JSON.stringify(rest) === seen) return;
+    seen = JSON.stringify(rest);
+    const waits = found.state === "scheduled" || found.state === "ready";
+    show(place,
+      may("cancel") && el("div", { class: "bar" },
+        waits && el("button", { onclick: () => acts.postpone(found) }, t("postpone")),
+        found.state === "scheduled" && el("button", { onclick: () => acts.fire(found) }, t("fire")),
+        found.state === "dead" && may("admin") && el("button", { onclick: () => acts.redrive(found.queue, [found.id]) }, t("redrive")),
+        found.state !== "leased" && el("button", { class: "danger", onclick: () => acts.cancel(found, may("enqueue")) }, t("cancel"))),
+      card(null, pairs([
+        [t("queue"), queueLink(found.queue)], [t("state"), badge(t(found.state), KINDS[found.state])], [t("key"), found.key ?? "–"],
+        [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${found.max_attempts || "∞"}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
+        [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("priority"), count(found.priority)], [t("lease"), span(found.lease_ms)],
+        found.lease_until && [t("lease-until"), when(found.lease_until)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],
+      ])),
+      Object.keys(found.headers).length > 0 && card(t("headers"), pairs(Object.entries(found.headers))),
+      card(t("body"), bodyView(found)),
+      found.history.length > 0 && card(t("attempts"), table(t("attempts"), [[t("attempt"), "n"], [t("granted-at")], [t("ended-at")], [t("how")], [t("reason"), "key"]],
+        found.history.map((one) => [count(one.attempt), when(one.granted_at), when(one.ended_at), one.how, one.note]))));
+  });
+}
+
+const reasonOf = (found) => {
+  const last = found.history.at(-1);
+  return [found.dead_reason, last?.note].filter(Boolean).join(": ") || "–";
+};
+
+// Dead letters of one queue, by reason.
+export function dead(root, { name, reason, after }, live) {
+  if (!name) return deadQueues(root, live);
+  const list = el("div", {});
+  root.append(el("h1", {}, t("dead-of", { queue: name })), list);
+  live.every(5_000, async () => {
+    const page = await get(`${queuePath(name)}/messages?state=dead&limit=500${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
+    const groups = new Map();
+    for (const one of page.messages) groups.set(reasonOf(one), [...(groups.get(reasonOf(one)) ?? []), one]);
+    const base = `#/dead/${encodeURIComponent(name)}`;
+    const shown = reason === undefined ? page.messages : groups.get(reason) ?? [];
+    show(list,
+      card(t("by-reason"), page.next && el("p", { class: "soft" }, t("first-n", { n: page.messages.length })),
+        table(t("by-reason"), [[t("reason"), "key"], [t("messages"), "n"], [""]], [...groups].sort((a, b) => b[1].length - a[1].length).map(([why, all]) => [
+          el("a", { href: `${base}?reason=${encodeURIComponent(why)}` }, why), count(all.length),
+          may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => acts.redrive(name, all.map((one) => one.id)) }, t("redrive")),
+        ]))),
+      card(reason ?? t("messages"), shown.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(shown, t("dead-letters")),
+        page.next && el("a", { href: `${base}?after=${encodeURIComponent(page.next)}` }, t("more"))));
+  });
+}
+
+function deadQueues(root, live) {
+  const list = el("div", {});
+  root.append(el("h1", {}, t("dead-letters")), card(null, list));
+  live.every(3_000, async () => {
+    const { queues } = await get("/v1/queues?limit=1000", live.signal);
+    const some = queues.filter((queue) => queue.counts.dead > 0).sort((a, b) => b.counts.dead - a.counts.dead);
+    show(list, some.length === 0 ? el("p", { class: "soft" }, t("none-dead")) : table(t("dead-letters"), [[t("queue"), "key"], [t("dead"), "n"]],
+      some.map((queue) => [el("a", { href: `#/dead/${encodeURIComponent(queue.queue)}` }, queue.queue), count(queue.counts.dead)])));
+  });
+}
+
+// What is found under a text: a message by id, messages by key, queues by name.
+export async function search(root, { q = "" }, live) {
+  const list = el("div", {});
+  root.append(el("h1", {}, t("search-for", { q })), list);
+  const found = [];
+  const unless = (error) => { if (error.name === "AbortError") throw error; };
+  if (/^\d+$/.test(q) && may("cancel")) {
+    try { found.push(await get(`/v1/messages/${q}`, live.signal)); } catch (error) { unless(error); }
+  }
+  let queues = [];
+  try { ({ queues } = await get("/v1/queues?limit=1000", live.signal)); } catch (error) { unless(error); }
+  const asked = may("cancel") ? queues.slice(0, 200) : [];
+  for (let n = 0; n < asked.length; n += 6) {
+    await Promise.all(asked.slice(n, n + 6).map(async ({ queue }) => {
+      try { found.push(await get(`${queuePath(queue)}/keys/${encodeURIComponent(q)}`, live.signal)); } catch (error) { unless(error); }
+    }));
+  }
+  const named = queues.filter(({ queue }) => queue.toLowerCase().includes(q.toLowerCase()));
+  show(list,
+    card(t("messages"), found.length === 0 ? el("p", { class: "soft" }, t("nothing-found")) : messageTable(found, t("messages")),
+      queues.length > asked.length && may("cancel") && el("p", { class: "soft" }, t("searched", { n: asked.length }))),
+    named.length > 0 && card(t("queues"), el("ul", {}, named.slice(0, 50).map(({ queue }) => el("li", {}, queueLink(queue))))));
+}

@@ -1,0 +1,88 @@
+// The first page: the ring, what is due when, rates and lateness, live.
+
+import { events, get, mayAll } from "./api.js";
+import { columns, lines, ring } from "./charts.js";
+import { card, el, figures, show } from "./dom.js";
+import { brief, bytes, count, rate, span } from "./format.js";
+import { queueTable } from "./queues.js";
+import { t } from "./words.js";
+
+const SAMPLES = 120;
+const SPANS = [["10m", 600_000], ["1h", 3_600_000], ["1d", 86_400_000], ["30d", 2_592_000_000], ["1y", 31_557_600_000], ["10y", 315_576_000_000]];
+
+// The histogram of one queue or of all, with its zoom; a click on a column looks closer.
+export function zoomable(path, live) {
+  const drawn = el("div", {});
+  let [from, length] = [null, 86_400_000];
+  const choose = el("select", { "aria-label": t("zoom"), onchange: (event) => { from = null; length = Number(event.target.value); look(); } },
+    SPANS.map(([name, ms]) => el("option", { value: ms, selected: ms === length }, t(`span-${name}`))));
+  const back = el("button", { onclick: () => { from = null; length = Number(choose.value); look(); }, hidden: true }, t("zoom-out"));
+  const move = (share) => { from = Math.max(Date.now() - length, (from ?? Date.now()) + share * length); look(); };
+  async function look() {
+    const start = from ?? Date.now();
+    const query = `from=${new Date(start).toISOString()}&to=${new Date(start + length).toISOString()}&buckets=48`;
+    const found = await get(`${path}?${query}`, live.signal);
+    back.hidden = from === null;
+    const total = found.buckets.reduce((sum, bucket) => sum + bucket.count, 0);
+    show(drawn,
+      columns(found, length > 60_000 * 48 ? (at, to) => { from = at; length = Math.max(to - at, 60_000 * 10); look(); } : undefined),
+      el("p", { class: "soft" }, t("histogram-sum", { n: count(total), before: count(found.before), after: count(found.after) })));
+  }
+  live.every(5_000, look);
+  return el("div", {}, el("div", { class: "bar" }, choose, back,
+    el("button", { onclick: () => move(-0.5), "aria-label": t("earlier") }, "←"), el("button", { onclick: () => move(0.5), "aria-label": t("later") }, "→")), drawn);
+}
+
+// The share of grants in the last samples that were at most so late, as the edge of a column.
+function percentile(columnsOf, edges, part) {
+  const total = columnsOf.reduce((sum, n) => sum + n, 0);
+  if (total === 0) return null;
+  let sum = 0;
+  for (const [n, value] of columnsOf.entries()) {
+    sum += value;
+    if (sum >= part * total) return edges[n] ?? Infinity;
+  }
+  return Infinity;
+}
+
+const late = (ms) => (ms === null ? "–" : ms === Infinity ? t("over", { span: span(3_600_000) }) : ms === 0 ? t("on-time") : `≤ ${span(ms)}`);
+
+export function overview(root, _, live) {
+  const top = el("div", {});
+  const drawings = el("div", {});
+  const rates = el("div", {});
+  const queues = el("div", {});
+  root.append(el("h1", {}, t("overview")), top);
+  if (mayAll("metrics")) {
+    root.append(el("div", { class: "grid" }, card(t("ring"), drawings), el("div", {}, card(t("due-when"), zoomable("/v1/histogram", live)), card(t("rates"), rates))));
+    const seen = [];
+    live.stream("/v1/stats/stream", (stats) => {
+      seen.push(stats);
+      if (seen.length > SAMPLES + 1) seen.shift();
+      const speed = (name) => seen.slice(1).map((one, n) => {
+        const seconds = (Date.parse(one.at) - Date.parse(seen[n].at)) / 1_000;
+        return seconds > 0 ? Math.max(0, one.totals[name] - seen[n].totals[name]) / seconds : 0;
+      });
+      const recent = stats.lateness.counts.map((n, k) => n - (seen[0].lateness.counts[k] ?? 0));
+      const window = recent.some((n) => n > 0) ? recent : stats.lateness.counts;
+      const { counts } = stats;
+      show(top, figures([
+        [t("scheduled"), brief(counts.scheduled)], [t("ready"), brief(counts.ready)], [t("leased"), brief(counts.leased)], [t("dead"), brief(counts.dead)],
+        [t("lateness-p50"), late(percentile(window, stats.lateness.edges_ms, 0.5))], [t("lateness-p99"), late(percentile(window, stats.lateness.edges_ms, 0.99))],
+        [t("queues"), brief(stats.queues)], [t("waiters"), brief(stats.waiters)], [t("stored"), bytes(stats.bytes)],
+      ]));
+      show(drawings, ring(stats));
+      show(rates, lines([[t("enqueued"), speed("enqueued")], [t("granted"), speed("granted")], [t("acked"), speed("acked")]], rate));
+    });
+  } else {
+    top.append(el("p", { class: "soft" }, t("no-metrics")));
+  }
+  root.append(card(t("overdue-queues"), queues));
+  live.every(3_000, async () => {
+    const { queues: found } = await get("/v1/queues?limit=1000", live.signal);
+    const worst = found.filter((one) => one.oldest_overdue_ms > 0 || one.counts.dead > 0 || one.paused)
+      .sort((a, b) => b.oldest_overdue_ms - a.oldest_overdue_ms).slice(0, 8);
+    show(queues, worst.length === 0 ? el("p", { class: "soft" }, t("all-well", { n: found.length })) : queueTable(worst, t("overdue-queues")));
+  });
+}
+

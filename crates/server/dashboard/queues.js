@@ -1,0 +1,89 @@
+// All queues, and one queue.
+
+import * as acts from "./acts.js";
+import { get, may, queuePath } from "./api.js";
+import { badge, card, el, figures, pairs, show, table } from "./dom.js";
+import { brief, count, rate, span, when } from "./format.js";
+import { messageTable } from "./messages.js";
+import { zoomable } from "./overview.js";
+import { t } from "./words.js";
+
+export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
+
+function signs(queue) {
+  return [
+    queue.paused && badge(t("paused"), "warn"),
+    queue.counts.ready > 0 && !queue.attended && badge(t("unattended"), "bad"),
+    queue.oldest_overdue_ms > 60_000 && badge(t("overdue", { span: span(queue.oldest_overdue_ms) }), "bad"),
+  ].filter(Boolean);
+}
+
+export function queueTable(queues, caption) {
+  const titles = [[t("queue"), "key"], [t("scheduled"), "n"], [t("ready"), "n"], [t("leased"), "n"], [t("dead"), "n"], [t("oldest-overdue"), "n"], [t("enqueued"), "n"], [t("acked"), "n"], [t("state")]];
+  return table(caption, titles, queues.map((queue) => [
+    queueLink(queue.queue), brief(queue.counts.scheduled), brief(queue.counts.ready), brief(queue.counts.leased), brief(queue.counts.dead),
+    queue.oldest_overdue_ms > 0 ? span(queue.oldest_overdue_ms) : "–", rate(queue.rates.enqueued), rate(queue.rates.acked), signs(queue),
+  ]));
+}
+
+export function queues(root, { after }, live) {
+  const list = el("div", {});
+  const more = el("div", { class: "bar" });
+  let filter = "";
+  const input = el("input", { type: "search", "aria-label": t("filter-queues"), placeholder: t("filter-queues"), oninput: (event) => { filter = event.target.value; draw(); } });
+  root.append(el("h1", {}, t("queues")), card(null, el("div", { class: "bar" }, input,
+    may("enqueue") && el("button", { onclick: () => acts.enqueue() }, t("enqueue"))), list, more));
+  let found = { queues: [], next: null };
+  function draw() {
+    const shown = found.queues.filter((queue) => queue.queue.toLowerCase().includes(filter.toLowerCase()));
+    show(list, shown.length === 0 ? el("p", { class: "soft" }, t("no-queues")) : queueTable(shown, t("queues-by-name")));
+    show(more, found.next && el("a", { href: `#/queues?after=${encodeURIComponent(found.next)}` }, t("more")));
+  }
+  live.every(2_000, async () => {
+    found = await get(`/v1/queues?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
+    draw();
+  });
+}
+
+export function queue(root, { name, state, after }, live) {
+  const top = el("div", {});
+  const bar = el("div", { class: "bar" });
+  const settings = el("div", {});
+  const messages = el("div", {});
+  root.append(el("h1", {}, name), bar, top, el("div", { class: "grid" }, may("metrics") && card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live)), card(t("settings"), settings)));
+  if (may("metrics")) {
+    live.every(2_000, async () => {
+      const now = await get(queuePath(name), live.signal);
+      const { counts, rates, totals, config } = now;
+      show(bar, signs(now),
+        may("enqueue") && el("button", { "data-name": "enqueue", onclick: () => acts.enqueue(name) }, t("enqueue")),
+        may("admin") && (now.paused ? el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")) : el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause"))),
+        may("admin") && el("button", { "data-name": "configure", onclick: () => acts.configure(name, config) }, t("settings")),
+        counts.dead > 0 && may("admin") && el("a", { href: `#/dead/${encodeURIComponent(name)}` }, t("dead-letters")),
+        may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name, counts) }, t("purge")));
+      show(top, card(null, figures([
+        [t("scheduled"), count(counts.scheduled)], [t("ready"), count(counts.ready)], [t("leased"), count(counts.leased)], [t("dead"), count(counts.dead)],
+        [t("oldest-overdue"), now.oldest_overdue_ms > 0 ? span(now.oldest_overdue_ms) : "–"], [t("waiters"), count(now.waiters)],
+        [t("enqueued"), rate(rates.enqueued)], [t("granted"), rate(rates.granted)], [t("acked"), rate(rates.acked)],
+      ])));
+      show(settings, pairs([
+        ...Object.entries(config).map(([key, value]) => [key, value === null ? t("default") : typeof value === "object" ? JSON.stringify(value) : String(value)]),
+        ...Object.entries(totals).map(([key, value]) => [t("total-of", { name: t(key) }), count(value)]),
+        now.pause_left_ms !== null && [t("pause-left"), span(now.pause_left_ms)],
+        now.oldest_overdue && [t("oldest-due"), when(now.oldest_overdue)],
+      ]));
+    });
+  }
+  if (may("admin")) {
+    const link = (word, text) => el("a", { href: `#/queues/${encodeURIComponent(name)}${word ? `?state=${word}` : ""}`, "aria-current": (state ?? "") === word ? "true" : undefined }, text);
+    root.append(card(t("messages"), el("div", { class: "bar" }, link("", t("all")), ["scheduled", "ready", "leased", "dead"].map((word) => link(word, t(word)))), messages));
+    live.every(5_000, async () => {
+      const query = `limit=50${state ? `&state=${state}` : ""}${after ? `&after=${encodeURIComponent(after)}` : ""}`;
+      const page = await get(`${queuePath(name)}/messages?${query}`, live.signal);
+      show(messages, page.messages.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(page.messages, t("in-due-order")),
+        page.next && el("a", { href: `#/queues/${encodeURIComponent(name)}?${state ? `state=${state}&` : ""}after=${encodeURIComponent(page.next)}` }, t("more")));
+    });
+  } else {
+    root.append(card(t("messages"), el("p", { class: "soft" }, t("needs-scope", { scope: "admin" }))));
+  }
+}

@@ -1,0 +1,184 @@
+//! The dashboard: a page, styles and scripts that use nothing but the public API. `GET /` gives the page to a browser.
+//!
+//! The files are in the binary. They hold no data, so that whoever reaches the listener may load them; what they show they
+//! ask for with the viewer's token.
+
+use std::sync::LazyLock;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use ring::digest::{SHA256, digest};
+
+/// Nothing runs and nothing is loaded that does not come from here, and no other page may frame this one
+/// (Content Security Policy Level 3; Trusted Types).
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+     require-trusted-types-for 'script'; trusted-types 'none'";
+
+/// A file of the dashboard.
+pub(crate) struct Asset {
+    /// Where it is served.
+    pub(crate) path: &'static str,
+    content_type: &'static str,
+    content: &'static str,
+    etag: LazyLock<HeaderValue>,
+}
+
+macro_rules! assets {
+    ($($name:ident $path:literal $file:literal $content_type:literal;)*) => {$(
+        static $name: Asset = Asset {
+            path: $path,
+            content_type: $content_type,
+            content: include_str!(concat!("../../dashboard/", $file)),
+            etag: LazyLock::new(|| etag(include_str!(concat!("../../dashboard/", $file)))),
+        };
+    )*
+        /// All files but the page itself, which is at `/`.
+        pub(crate) fn assets() -> impl Iterator<Item = &'static Asset> {
+            [$(&$name),*].into_iter().filter(|asset| asset.path != "/")
+        }
+    };
+}
+
+assets! {
+    PAGE "/" "index.html" "text/html; charset=utf-8";
+    STYLE "/ui/style.css" "style.css" "text/css; charset=utf-8";
+    ICON "/ui/icon.svg" "icon.svg" "image/svg+xml";
+    MAIN "/ui/main.js" "main.js" "text/javascript; charset=utf-8";
+    API "/ui/api.js" "api.js" "text/javascript; charset=utf-8";
+    DOM "/ui/dom.js" "dom.js" "text/javascript; charset=utf-8";
+    FORMAT "/ui/format.js" "format.js" "text/javascript; charset=utf-8";
+    CHARTS "/ui/charts.js" "charts.js" "text/javascript; charset=utf-8";
+    ACTS "/ui/acts.js" "acts.js" "text/javascript; charset=utf-8";
+    OVERVIEW "/ui/overview.js" "overview.js" "text/javascript; charset=utf-8";
+    QUEUES "/ui/queues.js" "queues.js" "text/javascript; charset=utf-8";
+    MESSAGES "/ui/messages.js" "messages.js" "text/javascript; charset=utf-8";
+    SERVER "/ui/server.js" "server.js" "text/javascript; charset=utf-8";
+    WORDS "/ui/words.js" "words.js" "text/javascript; charset=utf-8";
+    ENGLISH "/ui/en.js" "en.js" "text/javascript; charset=utf-8";
+    CHINESE "/ui/zh.js" "zh.js" "text/javascript; charset=utf-8";
+}
+
+/// Whether a request for `/` comes from a browser, which asks for HTML by name.
+pub(crate) fn is_browser(headers: &HeaderMap) -> bool {
+    headers.get_all(header::ACCEPT).iter().any(|accept| {
+        accept.as_bytes().split(|b| *b == b',').any(|kind| {
+            let kind = kind.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+            kind.eq_ignore_ascii_case(b"text/html")
+        })
+    })
+}
+
+/// The page of the dashboard.
+pub(crate) fn page(headers: &HeaderMap) -> Response {
+    PAGE.answer(headers)
+}
+
+impl Asset {
+    /// The file, or 304 for a browser that has it already.
+    pub(crate) fn answer(&self, asked: &HeaderMap) -> Response {
+        let known = asked.get_all(header::IF_NONE_MATCH).iter().any(|tags| {
+            tags.as_bytes().split(|b| *b == b',').any(|tag| {
+                let tag = tag.trim_ascii();
+                tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == self.etag.as_bytes()
+            })
+        });
+        let mut response = Response::new(if known {
+            Body::empty()
+        } else {
+            Body::from(Bytes::from_static(self.content.as_bytes()))
+        });
+        if known {
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+        }
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(self.content_type));
+        headers.insert(header::ETAG, self.etag.clone());
+        // A browser asks each time, and is mostly told that nothing has changed.
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(header::VARY, HeaderValue::from_static("accept"));
+        headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+        response
+    }
+}
+
+/// A strong validator: the beginning of the content's hash.
+fn etag(content: &str) -> HeaderValue {
+    let hash = digest(&SHA256, content.as_bytes());
+    let text: String = hash.as_ref().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    HeaderValue::from_str(&format!("\"{text}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn asked(name: header::HeaderName, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn a_browser_asks_for_html_by_name() {
+        for (accept, browser) in [
+            ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
+            ("application/json, TEXT/HTML;q=0.5", true),
+            ("*/*", false),
+            ("application/json", false),
+            ("text/htmlx", false),
+        ] {
+            assert_eq!(is_browser(&asked(header::ACCEPT, accept)), browser, "{accept}");
+        }
+        assert!(!is_browser(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn what_a_browser_has_is_not_sent_again() {
+        let etag = PAGE.etag.to_str().expect("text").to_owned();
+        for (known, status) in [(etag.clone(), 304), (format!("\"x\", W/{etag}"), 304), ("\"x\"".into(), 200)]
+        {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::IF_NONE_MATCH, known.parse().expect("a value"));
+            let answer = PAGE.answer(&headers);
+            assert_eq!(answer.status(), status, "{known}");
+            assert_eq!(answer.headers()[header::CONTENT_SECURITY_POLICY], POLICY);
+        }
+    }
+
+    /// A page with a third of a megabyte of scripts is a toy of its own; and what the page loads must be there.
+    #[test]
+    fn all_files_are_small_and_all_that_is_imported_is_there() {
+        let all: Vec<&Asset> = assets().chain([&PAGE]).collect();
+        let bytes: usize = all.iter().map(|asset| asset.content.len()).sum();
+        assert!(bytes <= 150 * 1024, "{bytes} bytes");
+        let paths: BTreeSet<&str> = all.iter().map(|asset| asset.path).collect();
+        let mut named = 0;
+        for asset in &all {
+            for quoted in
+                asset.content.split('"').filter(|text| text.starts_with("./") || text.starts_with("/ui/"))
+            {
+                let path = quoted.strip_prefix("./").map_or(quoted.to_owned(), |name| format!("/ui/{name}"));
+                assert!(paths.contains(path.as_str()), "{} names {quoted}", asset.path);
+                named += 1;
+            }
+        }
+        assert!(named > all.len(), "{named} names");
+    }
+
+    /// Data is only ever text; see the policy, too.
+    #[test]
+    fn no_script_makes_markup_of_text() {
+        for asset in assets() {
+            for word in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("]
+            {
+                assert!(!asset.content.contains(word), "{}: {word}", asset.path);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `GET /v1/token` and `GET /v1/tokens`: who the caller is, and which tokens there are. No hash leaves the server.
+
+use axum::http::StatusCode;
+use duewheel::core::QueueName;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::call::Call;
+use super::{Answer, reply};
+use crate::auth::{Caller, Entry, Scope};
+use crate::json::InstantText;
+use crate::schema::QueueSchema;
+
+/// Everybody may ask who he is: an open server answers that its callers may do everything.
+pub(crate) async fn token(call: Call) -> Answer {
+    let answer = match &call.caller {
+        Caller::Holder(entry) => IdentityAnswer { open: false, token: Some(TokenAnswer::of(entry)) },
+        Caller::Trusted | Caller::Stranger(_) => IdentityAnswer { open: true, token: None },
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+pub(crate) async fn tokens(call: Call) -> Answer {
+    let entries = call.app.guard.entries();
+    let tokens = entries.iter().map(|entry| TokenAnswer::of(entry)).collect();
+    Ok(reply(StatusCode::OK, &TokensAnswer { tokens }))
+}
+
+/// Who the caller is.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Identity")]
+pub(crate) struct IdentityAnswer<'a> {
+    /// Whether the server asks for no tokens, so that every caller may do everything.
+    pub(super) open: bool,
+    /// The caller's token; `null` where none is asked for.
+    pub(super) token: Option<TokenAnswer<'a>>,
+}
+
+/// All tokens that the server knows.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Tokens")]
+pub(crate) struct TokensAnswer<'a> {
+    pub(super) tokens: Vec<TokenAnswer<'a>>,
+}
+
+/// What a token allows, without the token.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Token")]
+pub(crate) struct TokenAnswer<'a> {
+    pub(super) name: &'a str,
+    #[schemars(with = "Vec<String>")]
+    pub(super) scopes: Vec<Scope>,
+    /// The prefixes of its queues; `null` for all queues.
+    #[schemars(with = "Option<Vec<QueueSchema>>")]
+    pub(super) queues: Option<Vec<&'a str>>,
+    /// The time from which on it is invalid; `null` for never.
+    pub(super) expires: Option<InstantText>,
+}
+
+impl<'a> TokenAnswer<'a> {
+    fn of(entry: &'a Entry) -> Self {
+        TokenAnswer {
+            name: &entry.name,
+            scopes: entry.scopes.iter().copied().collect(),
+            queues: entry.queues.as_ref().map(|all| all.iter().map(QueueName::as_str).collect()),
+            expires: entry.expires.map(InstantText),
+        }
+    }
+}

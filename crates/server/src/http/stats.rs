@@ -1,0 +1,269 @@
+//! `GET /v1/stats` and `GET /v1/stats/stream`: figures of the whole server, once or every second.
+//!
+//! The stream is one for all its readers: the first one starts it, and it ends after the last one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use duewheel::core::WallMs;
+use duewheel::core::engine::{Histogram, LATENESS_MS, Op, Stats, WheelView};
+use http_body_util::channel::{Channel, Sender};
+use schemars::JsonSchema;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use super::call::Call;
+use super::queue_view::{CountsAnswer, TotalsAnswer};
+use super::{Answer, App, reply};
+use crate::auth::Scope;
+use crate::error::Problem;
+use crate::json::{InstantText, written};
+
+/// The time between two events of the stream.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The rings of later turns are counted again after so many events: they change slowly.
+const LATER_EVERY: u64 = 5;
+/// Parts of the first ring.
+const SEGMENTS: usize = 120;
+const HOUR_MS: u64 = 3_600_000;
+/// The rings of later turns: how far each reaches from now, and its columns.
+const LATER: [(u64, usize); 3] = [(24 * HOUR_MS, 48), (30 * 24 * HOUR_MS, 60), (3_650 * 24 * HOUR_MS, 40)];
+
+pub(crate) async fn stats(call: Call) -> Answer {
+    let later = later(&call.app).await?;
+    let (stats, wheel) = now(&call.app).await?;
+    Ok(reply(StatusCode::OK, &StatsAnswer::of(call.app.client.now().wall, &stats, &wheel, &later)))
+}
+
+pub(crate) async fn stream(call: Call) -> Answer {
+    let events = call.app.feed.subscribe(&call.app);
+    let (sender, body) = Channel::<Bytes>::new(1);
+    tokio::spawn(send(sender, events, call.app.clone(), call.headers().clone()));
+    let mut response: Response = Body::new(body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    Ok(response)
+}
+
+/// Sends events to one reader until it goes, the stream ends, or its token is no longer valid. A reader that is slow misses
+/// events.
+async fn send(mut sender: Sender<Bytes>, mut events: watch::Receiver<Bytes>, app: App, headers: HeaderMap) {
+    while events.changed().await.is_ok() {
+        let caller = app.guard.caller(&headers, app.client.now().wall);
+        if caller.need(Scope::Metrics).and_then(|()| caller.need_all_queues()).is_err() {
+            return;
+        }
+        let event = events.borrow_and_update().clone();
+        if !event.is_empty() && sender.send_data(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The stream of figures, while it has readers.
+#[derive(Debug, Default)]
+pub(super) struct StatsFeed(Arc<Mutex<Option<watch::Sender<Bytes>>>>);
+
+impl StatsFeed {
+    /// A reader of the stream, which starts if it does not run.
+    fn subscribe(&self, app: &App) -> watch::Receiver<Bytes> {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = &*running {
+            let mut receiver = sender.subscribe();
+            // The last event is news for a new reader.
+            receiver.mark_changed();
+            return receiver;
+        }
+        let (sender, receiver) = watch::channel(Bytes::new());
+        *running = Some(sender);
+        tokio::spawn(feed(Arc::clone(&self.0), app.clone()));
+        receiver
+    }
+}
+
+/// Sends an event every second, until nobody reads the stream or the server stops.
+async fn feed(running: Arc<Mutex<Option<watch::Sender<Bytes>>>>, app: App) {
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut turns = Vec::new();
+    for event in 0_u64.. {
+        ticks.tick().await;
+        if event.is_multiple_of(LATER_EVERY)
+            && let Ok(found) = later(&app).await
+        {
+            turns = found;
+        }
+        let made = now(&app).await.map(|(stats, wheel)| {
+            let answer = StatsAnswer::of(app.client.now().wall, &stats, &wheel, &turns);
+            let mut text = b"event: stats\ndata: ".to_vec();
+            text.extend_from_slice(&written(4_096, &answer));
+            text.extend_from_slice(b"\n\n");
+            Bytes::from(text)
+        });
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(sender) = &*running else { return };
+        if sender.receiver_count() == 0 || app.refuses_new() && !app.drain.is_on() {
+            *running = None;
+            return;
+        }
+        // Without an answer the readers learn at least that the server lives: a comment keeps the connection in use.
+        sender.send_replace(made.unwrap_or_else(|_| Bytes::from_static(b": no figures\n\n")));
+    }
+}
+
+/// The figures of this moment.
+async fn now(app: &App) -> Result<(Stats, WheelView), Problem> {
+    Ok((app.ask(Op::stats()).await?, app.ask(Op::wheel()).await?))
+}
+
+/// The counts of later turns.
+async fn later(app: &App) -> Result<Vec<Histogram>, Problem> {
+    let from = app.client.now().wall;
+    let mut found = Vec::with_capacity(LATER.len());
+    for (reach, columns) in LATER {
+        let to = WallMs(from.0.saturating_add(reach));
+        let columns = columns.min(app.policy.max_histogram);
+        found.push(app.ask(Op::histogram(None, from, to, columns)).await?);
+    }
+    Ok(found)
+}
+
+/// Figures of the whole server; in a cluster of all its nodes.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Stats")]
+pub(crate) struct StatsAnswer {
+    pub(super) at: InstantText,
+    pub(super) counts: CountsAnswer,
+    /// Bytes of all unsettled messages.
+    pub(super) bytes: u64,
+    /// Messages in memory.
+    pub(super) resident: u64,
+    /// Queues; in a cluster one that is in several shards counts in each.
+    pub(super) queues: u64,
+    /// Reserves that wait for a message.
+    pub(super) waiters: u64,
+    /// Counters since the start.
+    pub(super) totals: TotalsAnswer,
+    /// Leases that ran out since the start.
+    pub(super) lease_expired: u64,
+    pub(super) lateness: LatenessAnswer,
+    pub(super) ring: RingAnswer,
+    /// What is due behind the ring in memory: the next day, the next month, the next ten years.
+    pub(super) later: Vec<LaterAnswer>,
+}
+
+/// How late messages were granted the first time, since the start.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Lateness")]
+pub(crate) struct LatenessAnswer {
+    /// The upper edges of the columns in ms; one more column is for everything above.
+    pub(super) edges_ms: Vec<u64>,
+    pub(super) counts: Vec<u64>,
+    /// The sum of all latenesses.
+    pub(super) sum_ms: u64,
+}
+
+/// The ring in memory, from its pointer on.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Ring")]
+pub(crate) struct RingAnswer {
+    pub(super) slots: u64,
+    pub(super) tick_ms: u64,
+    /// The slot that the pointer has reached.
+    pub(super) pointer: u64,
+    /// Messages in the ring.
+    pub(super) messages: u64,
+    /// The ring in equal parts, the first one behind the pointer: how many messages each holds.
+    pub(super) segments: Vec<u64>,
+}
+
+/// Messages by due time, from now on.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Later")]
+pub(crate) struct LaterAnswer {
+    pub(super) from: InstantText,
+    /// The width of a column.
+    pub(super) width_ms: u64,
+    pub(super) counts: Vec<u64>,
+    /// Messages due behind the last column.
+    pub(super) after: u64,
+}
+
+impl StatsAnswer {
+    fn of(at: WallMs, stats: &Stats, wheel: &WheelView, later: &[Histogram]) -> Self {
+        StatsAnswer {
+            at: InstantText(at),
+            counts: CountsAnswer::of(stats.counts),
+            bytes: stats.bytes,
+            resident: stats.resident,
+            queues: stats.queues,
+            waiters: stats.waiters,
+            totals: TotalsAnswer::of(&stats.totals),
+            lease_expired: stats.lease_expired,
+            lateness: LatenessAnswer {
+                edges_ms: LATENESS_MS.to_vec(),
+                counts: stats.lateness.clone(),
+                sum_ms: stats.lateness_sum_ms,
+            },
+            ring: RingAnswer::of(wheel),
+            later: later.iter().map(LaterAnswer::of).collect(),
+        }
+    }
+}
+
+impl RingAnswer {
+    fn of(wheel: &WheelView) -> Self {
+        let slots = wheel.slots.max(1);
+        let parts = SEGMENTS.min(slots);
+        let mut segments = vec![0; parts];
+        for (occupied, pointer) in wheel.occupied.iter().zip(wheel.pointers) {
+            for &(slot, messages) in occupied {
+                let ahead = (slot + slots - pointer % slots) % slots;
+                segments[ahead * parts / slots] += messages;
+            }
+        }
+        RingAnswer {
+            slots: wheel.slots as u64,
+            tick_ms: wheel.tick_ms,
+            pointer: wheel.pointers[0] as u64,
+            messages: wheel.messages,
+            segments,
+        }
+    }
+}
+
+impl LaterAnswer {
+    fn of(found: &Histogram) -> Self {
+        LaterAnswer {
+            from: InstantText(found.from),
+            width_ms: found.width_ms,
+            counts: found.counts.clone(),
+            after: found.after,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_is_told_from_its_pointer_on() {
+        let wheel = WheelView {
+            slots: 3_600,
+            tick_ms: 1_000,
+            pointers: [10, 3_590],
+            messages: 10,
+            occupied: [vec![(10, 1), (39, 2), (40, 3), (9, 4)], vec![(3_590, 100), (20, 200)]],
+        };
+        let ring = RingAnswer::of(&wheel);
+        assert_eq!(ring.segments.len(), SEGMENTS);
+        assert_eq!((ring.segments[0], ring.segments[1], ring.segments[119]), (103, 203, 4));
+        assert_eq!(ring.segments.iter().sum::<u64>(), 310);
+    }
+}
