@@ -96,7 +96,7 @@ export function dead(root, { name, reason, after }, live) {
     const shown = reason === undefined ? page.messages : groups.get(reason) ?? [];
     show(list,
       card(t("by-reason"), page.next && el("p", { class: "soft" }, t("first-n", { n: page.messages.length })),
-        table(t("by-reason"), [[t("reason"), "key"], [t("messages"), "n"], [""]], [...groups].sort((a, b) => b[1].length - a[1].length).map(([why, all]) => [
+        table(t("by-reason"), [[t("reason"), "key"], [t("messages"), "n"], [t("act")]], [...groups].sort((a, b) => b[1].length - a[1].length).map(([why, all]) => [
           el("a", { href: `${base}?reason=${encodeURIComponent(why)}` }, why), count(all.length),
           may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => acts.redrive(name, all.map((one) => one.id)) }, t("redrive")),
         ]))),

@@ -15,7 +15,7 @@ export default {
   "filter-queues": "按名称筛选", "no-queues": "还没有队列。", "queues-by-name": "按名称排列的队列", "more": "更多", "all": "全部", "no-messages": "没有消息。", "in-due-order": "按到期时间排列", "default": "默认", "total-of": "{name}总数", "pause-left": "暂停剩余", "oldest-due": "最早到期于",
   "id": "ID", "key": "键", "due": "到期", "attempt": "尝试", "body": "内容", "binary": "二进制，base64 长度 {n}", "show-as": "显示为", "message-id": "消息 {id}", "gone": "此 ID 下没有待处理的消息：已投递、已取消或从未存在。",
   "forgiven": "{n} 次不计", "enqueued-at": "入队时间", "generation": "版本", "priority": "优先级", "lease": "租期", "lease-until": "租用至", "dead-reason": "死信原因", "dead-at": "死信时间", "headers": "头部", "attempts": "尝试记录", "granted-at": "派发时间", "ended-at": "结束时间", "how": "结果", "reason": "原因",
-  "dead-of": "{queue} 的死信", "by-reason": "按原因", "first-n": "仅统计前 {n} 条。", "none-dead": "没有死信。",
+  "dead-of": "{queue} 的死信", "by-reason": "按原因", "act": "操作", "first-n": "仅统计前 {n} 条。", "none-dead": "没有死信。",
   "health": "健康状况", "nodes": "节点", "one-node": "此服务器独立运行，不属于集群。", "without-owner": "{n} 个分片没有所有者", "node": "节点", "this-one": "本节点", "address": "地址", "shards": "分片", "shard": "分片", "owner": "所有者", "wanted": "应属", "epoch": "纪元", "here": "在本节点", "none": "无", "view-age": "此视图生成于 {span} 前。",
   "quotas": "配额", "prefix": "前缀", "bytes": "字节", "enqueues": "入队次数", "refused": "拒绝 {n}", "tokens": "令牌", "open-server": "不需要令牌：任何能访问此服务器的人都可以执行所有操作。", "name": "名称", "scopes": "权限", "expires": "到期", "never": "永不",
   "do-it": "确定", "leave-it": "不改", "undo": "撤销", "undone": "已撤销。", "close": "关闭",

@@ -1,0 +1,311 @@
+// The dashboard in a real browser: each page, each act, without violations of accessibility (axe) or of its policy (CSP),
+// by keyboard alone, on a small screen, in two languages, and with a token that may do little.
+//   node walk.mjs OPEN-URL GUARDED-URL FULL-TOKEN SMALL-TOKEN QUEUES MESSAGES [SCREENSHOTS]
+// It needs playwright-core and @axe-core/playwright beside it (NODE_PATH does not count for modules), and Chromium.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+
+const require = createRequire(`${process.env.DASHBOARD_TOOLS}/`);
+const { chromium } = require("playwright-core");
+const { AxeBuilder } = require("@axe-core/playwright");
+
+const [open, guarded, fullToken, smallToken, queueCount, messageCount, screenshots] = process.argv.slice(2);
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] });
+let checked = 0;
+
+async function tab(options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, locale: "en-GB", timezoneId: "Europe/Berlin", ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(60_000);
+  const faults = [];
+  page.on("pageerror", (error) => faults.push(`error: ${error.message}`));
+  page.on("console", (line) => { if (line.type() === "error" && !/status of (401|403|404|409)/.test(line.text())) faults.push(`console: ${line.text()}`); });
+  // While the dashboard is worked on: the files of the working tree instead of those in the binary.
+  if (process.env.DASHBOARD_FILES) {
+    await page.route("**/ui/*", async (route) => {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, path: `${process.env.DASHBOARD_FILES}/${new URL(route.request().url()).pathname.slice(4)}` });
+    });
+  }
+  await page.addInitScript(() => {
+    window.violations = [];
+    document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+  });
+  return { context, page, faults };
+}
+
+async function api(path, method = "GET", body, token) {
+  const headers = { "content-type": "application/json", ...(token ? { authorization: `Bearer ${token}` } : {}) };
+  const answer = await fetch(new URL(path, token ? guarded : open), { method, headers, body: body && JSON.stringify(body) });
+  return answer.json();
+}
+
+// A page is shown whole: nothing of the policy is violated, axe finds nothing, and it is no wider than the screen.
+async function check({ page, faults }, what) {
+  assert.deepEqual(await page.evaluate(() => window.violations), [], `${what}: policy`);
+  assert.deepEqual(faults, [], what);
+  const { violations } = await new AxeBuilder({ page }).analyze();
+  assert.deepEqual(violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target).join(" ")}`), [], `${what}: axe`);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+  assert.ok(wide <= 0, `${what}: ${wide} pixels wider than the screen`);
+  checked += 1;
+}
+
+const go = async (page, path, heading) => {
+  await page.goto(`${open}/#${path}`);
+  await page.getByRole("heading", { level: 1, name: heading }).waitFor();
+};
+const toast = (page, text) => page.locator(".toast", { hasText: text }).last().waitFor();
+const dialog = (page) => page.getByRole("dialog");
+
+// ----- what is there -----
+const NASTY = "<script>window.hacked = 1</script><img src=x onerror=window.hacked=1>";
+const nasty = await api("/v1/queues/nasty/messages", "POST", { body: NASTY, key: `k${NASTY.replaceAll("/", "")}`, headers: { note: NASTY }, delay: "1h" });
+assert.ok(nasty.id, JSON.stringify(nasty));
+await api("/v1/queues/json/messages", "POST", { body: '{"order": 42}', delay: "2h", key: "order-42" });
+await api("/v1/queues/binary/messages", "POST", { body_base64: "/wD+", delay: "2h" });
+for (const reason of ["no such user", "no such user", "timeout"]) {
+  await api("/v1/queues/mails/messages", "POST", { body: "hello", delay: "0s" });
+  const { messages } = await api("/v1/queues/mails/reserve", "POST", { wait_ms: 5_000 });
+  await api(`/v1/messages/${messages[0].id}/nack`, "POST", { lease_token: messages[0].lease_token, dead: true, reason });
+}
+
+// ----- each page, light and dark, en and zh -----
+const pages = [
+  ["overview", "/"], ["queues", "/queues"], ["queue", "/queues/mails"], ["message", `/messages/${nasty.id}`], ["dead", "/dead"], ["dead-of", "/dead/mails"],
+  ["server", "/server"], ["search", "/search?q=order-42"],
+];
+for (const [language, locale] of [["en", "en-GB"], ["zh", "zh-CN"]]) {
+  for (const colorScheme of ["light", "dark"]) {
+    const seen = await tab({ locale, colorScheme });
+    for (const [name, path] of pages) {
+      await seen.page.goto(`${open}/#${path}`);
+      await seen.page.locator("main h1").waitFor();
+      // What a page asks for at first is there when something of it is.
+      await seen.page.locator("main table, main dl, main svg").first().waitFor();
+      if (name === "overview") await seen.page.locator("svg .pointer").waitFor();
+      if (name === "search") await seen.page.getByRole("link", { name: "order-42" }).or(seen.page.locator("td.key", { hasText: "order-42" })).first().waitFor();
+      assert.equal(await seen.page.evaluate(() => document.documentElement.lang), language === "zh" ? "zh-Hans" : "en");
+      await check(seen, `${name}, ${language}, ${colorScheme}`);
+      if (screenshots) await seen.page.screenshot({ path: `${screenshots}/dashboard-${name}-${language}-${colorScheme}.png`, fullPage: false });
+    }
+    assert.equal(await seen.page.evaluate(() => window.hacked), undefined, "data is text");
+    await seen.context.close();
+  }
+}
+
+// ----- a small screen -----
+{
+  const seen = await tab({ viewport: { width: 360, height: 740 } });
+  for (const [name, path] of pages) {
+    await seen.page.goto(`${open}/#${path}`);
+    await seen.page.locator("main table, main dl, main svg").first().waitFor();
+    await check(seen, `${name}, 360 pixels`);
+  }
+  await seen.context.close();
+}
+
+// ----- many queues, many messages -----
+{
+  const seen = await tab();
+  const { page } = seen;
+  await go(page, "/queues", "Queues");
+  await page.getByRole("link", { name: "bulk-00", exact: true }).waitFor();
+  const rows = await page.locator("tbody tr").count();
+  assert.ok(rows >= Math.min(Number(queueCount), 200), `${rows} queues`);
+  await page.getByRole("searchbox", { name: "Filter by name" }).fill("bulk-07");
+  await page.getByRole("link", { name: "bulk-07", exact: true }).click();
+  await page.getByRole("heading", { level: 1, name: "bulk-07" }).waitFor();
+  const shown = Number((await page.locator("dl.figures dd").first().textContent()).replaceAll(",", ""));
+  assert.equal(shown, Number(messageCount), "scheduled messages of one queue");
+  // A click on a column looks closer, and back.
+  await page.locator("rect.column").first().click();
+  await page.getByRole("button", { name: "Back" }).click();
+  await page.getByRole("link", { name: "More" }).click();
+  await page.waitForURL(/after=/);
+  await page.locator("td a[href^='#/messages/']").first().waitFor();
+  await check(seen, "a queue with many messages");
+  await seen.context.close();
+}
+
+// ----- each act, and its way back -----
+{
+  const seen = await tab();
+  const { page } = seen;
+  await go(page, "/queues/acts", "acts").catch(() => {});
+  await go(page, "/queues", "Queues");
+  await page.getByRole("button", { name: "New message" }).click();
+  await dialog(page).getByLabel("Queue").fill("acts");
+  await dialog(page).getByLabel("Body").fill("made here");
+  await dialog(page).getByLabel("Delay (10s, 2h, 15d)").fill("1h");
+  await dialog(page).getByLabel("Key (optional)").fill("one");
+  await check(seen, "a dialog");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await toast(page, "is scheduled");
+  const one = await api("/v1/queues/acts/keys/one");
+  assert.equal(one.body, "made here");
+
+  await go(page, `/messages/${one.id}`, `Message ${one.id}`);
+  await page.getByRole("button", { name: "Postpone" }).click();
+  await dialog(page).getByLabel("Delay (10s, 2h, 15d)").fill("48h");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await toast(page, "Postponed");
+  assert.ok((await api(`/v1/messages/${one.id}`)).due_in_ms > 40 * 3_600_000);
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await toast(page, "Undone");
+  assert.equal((await api(`/v1/messages/${one.id}`)).due_at, one.due_at, "due as before");
+
+  // A wrong delay: the server's words, and nothing has changed.
+  await page.getByRole("button", { name: "Postpone" }).click();
+  await dialog(page).getByLabel("Delay (10s, 2h, 15d)").fill("soon");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await page.locator(".toast.bad").last().waitFor();
+  await dialog(page).getByRole("button", { name: "Leave it" }).click();
+
+  await page.getByRole("button", { name: "Fire now" }).click();
+  await dialog(page).getByRole("button", { name: "Fire now" }).click();
+  await toast(page, "It is due now");
+  assert.equal((await api(`/v1/messages/${one.id}`)).state, "ready");
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await toast(page, "Undone");
+  assert.equal((await api(`/v1/messages/${one.id}`)).state, "scheduled");
+
+  await page.getByRole("button", { name: "Cancel", exact: true }).click();
+  await dialog(page).getByRole("button", { name: "Cancel", exact: true }).click();
+  await toast(page, "Cancelled");
+  await page.getByText("Nothing is pending under this id").waitFor();
+  await page.getByRole("button", { name: "Undo" }).last().click();
+  await toast(page, "Undone");
+  const back = await api("/v1/queues/acts/keys/one");
+  assert.deepEqual([back.body, back.due_at, back.key], [one.body, one.due_at, "one"]);
+
+  await go(page, "/queues/acts", "acts");
+  await page.getByRole("button", { name: "Pause" }).click();
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await toast(page, "paused");
+  assert.equal((await api("/v1/queues/acts")).paused, true);
+  await page.getByRole("button", { name: "Resume", exact: true }).click();
+  await toast(page, "grants again");
+  assert.equal((await api("/v1/queues/acts")).paused, false);
+
+  await page.getByRole("button", { name: "Settings" }).click();
+  await dialog(page).getByLabel("max_attempts").fill("3");
+  await dialog(page).getByRole("button", { name: "OK" }).click();
+  await toast(page, "saved");
+  assert.equal((await api("/v1/queues/acts")).config.max_attempts, 3);
+
+  await page.getByRole("button", { name: "Purge" }).click();
+  await dialog(page).getByLabel("Type the queue's name").fill("something else");
+  await dialog(page).getByRole("button", { name: "Purge 1" }).click();
+  await toast(page, "not the queue's name");
+  assert.equal((await api("/v1/queues/acts")).counts.scheduled, 1, "nothing was purged");
+  await dialog(page).getByLabel("Type the queue's name").fill("acts");
+  await dialog(page).getByRole("button", { name: "Purge 1" }).click();
+  await toast(page, "1 messages are purged");
+  assert.equal((await api("/v1/queues/acts")).counts.scheduled, 0);
+
+  await go(page, "/dead/mails", "Dead letters of mails");
+  await page.getByRole("link", { name: /no such user/ }).click();
+  await page.locator("section", { hasText: /no such user/ }).last().waitFor();
+  await page.locator("tr", { hasText: "no such user" }).getByRole("button", { name: "Redrive" }).click();
+  await dialog(page).getByText("2 dead messages").waitFor();
+  await dialog(page).getByRole("button", { name: "Redrive 2" }).click();
+  await toast(page, "2 messages are ready again");
+  assert.deepEqual((await api("/v1/queues/mails")).counts, { scheduled: 0, ready: 2, leased: 0, dead: 1, estimated: false });
+
+  // Held, nothing is asked for; a hidden page asks for nothing either.
+  await go(page, "/", "Overview");
+  await page.locator("svg .pointer").waitFor();
+  await page.getByRole("button", { name: "Hold updates" }).click();
+  await page.waitForTimeout(1_500);
+  let asked = 0;
+  page.on("request", () => { asked += 1; });
+  await page.waitForTimeout(6_500);
+  assert.equal(asked, 0, "requests while updates are held");
+  await seen.context.close();
+}
+
+// ----- by keyboard alone -----
+{
+  const seen = await tab();
+  const { page } = seen;
+  await go(page, "/", "Overview");
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "skip");
+  const reach = async (matches, most = 60) => {
+    for (let n = 0; n < most; n += 1) {
+      await page.keyboard.press("Tab");
+      if (await page.evaluate(matches)) return;
+    }
+    assert.fail(`not reached: ${matches}`);
+  };
+  await reach(() => document.activeElement.getAttribute("href") === "#/queues");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { level: 1, name: "Queues" }).waitFor();
+  await page.getByRole("link", { name: "json", exact: true }).waitFor();
+  await page.getByRole("searchbox", { name: "Filter by name" }).focus();
+  await page.keyboard.type("json");
+  await reach(() => document.activeElement.textContent === "json");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { level: 1, name: "json" }).waitFor();
+  await page.getByRole("button", { name: "Pause" }).focus();
+  await page.keyboard.press("Enter");
+  await dialog(page).waitFor();
+  await page.keyboard.press("Escape");
+  await dialog(page).waitFor({ state: "detached" });
+  assert.equal((await api("/v1/queues/json")).paused, false, "left, nothing was done");
+  await seen.context.close();
+}
+
+// ----- tokens -----
+{
+  const seen = await tab();
+  const { page } = seen;
+  await page.goto(`${guarded}/`);
+  await page.getByLabel("Token").fill("dw_wrong");
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("alert").filter({ hasText: "not known" }).waitFor();
+  await check(seen, "sign in");
+  await page.getByLabel("Token").fill(smallToken);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("button", { name: "Sign out small" }).waitFor();
+  await page.goto(`${guarded}/#/queues/shop`);
+  await page.getByRole("heading", { level: 1, name: "shop" }).waitFor();
+  await page.getByText("needs the scope admin").waitFor();
+  for (const word of ["Pause", "Purge", "Settings", "New message", "Redrive"]) {
+    assert.equal(await page.getByRole("button", { name: word, exact: true }).count(), 0, `${word} is not offered`);
+  }
+  const refused = await api("/v1/queues/shop/purge", "POST", {}, smallToken);
+  assert.equal(refused.code, "forbidden", "and the API refuses");
+  await check(seen, "a token that may only look");
+  assert.deepEqual((await api("/v1/token", "GET", undefined, smallToken)).token.scopes, ["metrics"]);
+  const all = await api("/v1/tokens", "GET", undefined, fullToken);
+  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small"]);
+  assert.ok(!JSON.stringify(all).includes("sha256"), "no hash leaves the server");
+  await page.getByRole("button", { name: "Sign out small" }).click();
+  await page.getByLabel("Token").fill(fullToken);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.goto(`${guarded}/#/server`);
+  await page.getByRole("cell", { name: "small" }).waitFor();
+  await check(seen, "tokens");
+  await seen.context.close();
+}
+
+// ----- one stream for all, and none for nobody; and the same words in both languages -----
+{
+  const { default: en } = await import(`${open}/ui/en.js`).catch(async () => import(`data:text/javascript,${encodeURIComponent(await (await fetch(`${open}/ui/en.js`)).text())}`));
+  const { default: zh } = await import(`data:text/javascript,${encodeURIComponent(await (await fetch(`${open}/ui/zh.js`)).text())}`);
+  assert.deepEqual(Object.keys(zh).sort(), Object.keys(en).sort());
+  const holes = (text) => [...text.matchAll(/\{(\w+)\}/g)].map((hole) => hole[1]).sort().join();
+  for (const name of Object.keys(en)) assert.equal(holes(zh[name]), holes(en[name]), name);
+  const used = new Set();
+  for (const file of ["main", "acts", "charts", "messages", "overview", "queues", "server", "format"]) {
+    const text = await (await fetch(`${open}/ui/${file}.js`)).text();
+    for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
+  }
+  assert.deepEqual([...used].filter((name) => !(name in en)), [], "words that are used and not there");
+}
+
+await browser.close();
+console.log(`ok      the dashboard in Chromium: ${checked} pages without a violation, each act, two languages`);
