@@ -24,7 +24,7 @@ mod table;
 /// Runs the example of `docs/stores.md` as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/stores.md")]
-struct OwnStore;
+struct StoresPage;
 
 pub use coordinator::{Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, PLACEMENT, Secrets};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
@@ -84,7 +84,7 @@ pub trait Store: Send {
     fn progress(&mut self) -> Result<Progress, StoreError>;
 
     /// Returns whether there is room for the next group.
-    fn room(&mut self) -> Room;
+    fn room(&mut self) -> Capacity;
 
     /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy
     /// allows.
@@ -179,7 +179,7 @@ impl<S: Store + ?Sized> Store for Box<S> {
     fn progress(&mut self) -> Result<Progress, StoreError> {
         (**self).progress()
     }
-    fn room(&mut self) -> Room {
+    fn room(&mut self) -> Capacity {
         (**self).room()
     }
     fn max_body_bytes(&self) -> usize {
@@ -272,7 +272,7 @@ pub struct Progress {
 
 /// Whether a store accepts more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Room {
+pub enum Capacity {
     /// It accepts anything.
     #[default]
     Enough,

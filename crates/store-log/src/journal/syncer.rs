@@ -15,11 +15,11 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use crate::disk::DiskFile;
 use crate::fault::failed;
 use crate::options::{SyncMode, Workers};
-use crate::shared::{Shared, Worked, lock};
+use crate::shared::{StoreShared, Worked, lock};
 
 #[derive(Debug)]
 pub(crate) struct Syncer {
-    state: Mutex<State>,
+    state: Mutex<SyncState>,
     work: Condvar,
     done: Condvar,
     /// Duration of the last sync, in µs.
@@ -29,7 +29,7 @@ pub(crate) struct Syncer {
 }
 
 #[derive(Debug)]
-struct State {
+struct SyncState {
     file: Arc<dyn DiskFile>,
     name: Arc<str>,
     written: Position,
@@ -63,7 +63,7 @@ impl Syncer {
     pub(crate) fn new(file: Arc<dyn DiskFile>, name: Arc<str>, synced: Lsn) -> Self {
         let position = Position { writes: 0, lsn: synced };
         Syncer {
-            state: Mutex::new(State {
+            state: Mutex::new(SyncState {
                 file,
                 name,
                 written: position,
@@ -107,7 +107,7 @@ impl Syncer {
 
     /// Syncs everything written so far on this thread, unless the worker is syncing or syncs take long; then the sync
     /// is only requested.
-    pub(crate) fn ask_here(&self, shared: &Shared) {
+    pub(crate) fn ask_here(&self, shared: &StoreShared) {
         let quick = Duration::from_micros(self.took.load(Ordering::Relaxed)) <= AWAY_AT_MOST;
         if !quick || shared.options.workers == Workers::ByHand {
             return self.ask();
@@ -123,7 +123,7 @@ impl Syncer {
     }
 
     /// Waits until everything written so far is durable.
-    pub(crate) fn wait(&self, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn wait(&self, shared: &StoreShared) -> Result<(), StoreError> {
         self.ask();
         if shared.options.workers == Workers::ByHand {
             while step(shared) == Worked::Done {}
@@ -140,7 +140,7 @@ impl Syncer {
     }
 
     /// Waits until everything up to a written position is durable.
-    pub(crate) fn wait_until(&self, lsn: Lsn, shared: &Shared) -> Result<(), StoreError> {
+    pub(crate) fn wait_until(&self, lsn: Lsn, shared: &StoreShared) -> Result<(), StoreError> {
         self.ask();
         if shared.options.workers == Workers::ByHand {
             while self.synced() < lsn && step(shared) == Worked::Done {}
@@ -185,7 +185,7 @@ impl Syncer {
     }
 
     /// Waits until a sync is requested.
-    fn wait_for_work(&self, shared: &Shared) {
+    fn wait_for_work(&self, shared: &StoreShared) {
         let mut state = lock(&self.state);
         while !shared.is_stopping()
             && (state.asked <= state.synced.writes || state.syncing == Syncing::Somebody)
@@ -208,7 +208,7 @@ impl Syncer {
 }
 
 /// The syncer's loop.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &StoreShared) {
     loop {
         shared.syncer.wait_for_work(shared);
         if shared.is_stopping() {
@@ -219,7 +219,7 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Syncs once, if there is something to sync, and notifies the owner.
-pub(crate) fn step(shared: &Shared) -> Worked {
+pub(crate) fn step(shared: &StoreShared) -> Worked {
     let worked = sync_once(shared);
     if worked == Worked::Done {
         (shared.waker)();
@@ -228,7 +228,7 @@ pub(crate) fn step(shared: &Shared) -> Worked {
 }
 
 /// Syncs once, if there is something to sync and no sync is running.
-fn sync_once(shared: &Shared) -> Worked {
+fn sync_once(shared: &StoreShared) -> Worked {
     let syncer = &shared.syncer;
     let (file, name, target) = {
         let mut state = lock(&syncer.state);
@@ -267,7 +267,7 @@ fn sync_once(shared: &Shared) -> Worked {
 }
 
 /// Fails where the work is done step by step, because waiting for another thread would deadlock.
-fn by_another(shared: &Shared) -> Result<(), StoreError> {
+fn by_another(shared: &StoreShared) -> Result<(), StoreError> {
     if shared.options.workers == Workers::ByHand {
         return Err(StoreError::new(ErrorKind::Unavailable, "the journal cannot be synced by hand now"));
     }
