@@ -519,7 +519,7 @@ impl<S: Store> Driver<S> {
     }
 
     /// Asks the store for its room before each group. If the store falls behind within a step there is still room
-    /// ([`Room::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
+    /// ([`Capacity::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
     fn know_room(&mut self, now: Now) {
         if self.room_known {
             return;

@@ -87,7 +87,7 @@ pub struct Started {
     pub sessions: u64,
 }
 
-/// A node of a cluster. It ends by [`Wish::Stop`]; see [`Started`].
+/// A node of a cluster. It ends by [`ThreadCommand::Stop`]; see [`Started`].
 pub struct Fleet {
     core: Arc<Core>,
 }

@@ -79,7 +79,7 @@ pub trait Fixture {
         Hook::Unsupported
     }
 
-    /// Leaves no room for new messages ([`Space::Full`]), or restores it. A store is open.
+    /// Leaves no room for new messages ([`FixtureSpace::Full`]), or restores it. A store is open.
     fn space(&mut self, space: FixtureSpace) -> Hook {
         let _ = space;
         Hook::Unsupported

@@ -106,7 +106,7 @@ impl MemoryDisk {
         self.disk().room = room;
     }
 
-    /// Makes [`Store::room`] answer [`Room::SettleOnly`] after this many more groups.
+    /// Makes [`Store::room`] answer [`Capacity::SettleOnly`] after this many more groups.
     pub fn full_after(&self, groups: Option<u64>) {
         self.disk().left = groups;
     }

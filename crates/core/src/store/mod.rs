@@ -47,9 +47,9 @@ pub use table::{DEAD_FOUND, Table, place_in, places_of};
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
-/// 7. **Room is known before.** After [`Room::Enough`] the next group of at most [`Store::max_group_bytes`] does not
-///    fail for want of room; after [`Room::SettleOnly`] that holds for a group that puts no message, after
-///    [`Room::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed messages
+/// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`Store::max_group_bytes`] does not
+///    fail for want of room; after [`Capacity::SettleOnly`] that holds for a group that puts no message, after
+///    [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed messages
 ///    becomes room by itself.
 pub trait Store: Send {
     /// Returns what the owner needs before anything else: called once, right after opening.

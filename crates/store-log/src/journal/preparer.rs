@@ -3,7 +3,7 @@
 //! Two segments are kept prepared: allocated, filled with zeros or with the remains of an earlier use, synced, named
 //! and listed. The writer takes one without waiting for the disk. The last of the two is the **ballast**: as long as
 //! there is room the other one is prepared again before the ballast is touched, and when there is none
-//! ([`Space::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels and
+//! ([`DiskSpace::Short`]), the store asks its owner to settle only, and the ballast takes the records of acks, cancels and
 //! purges. So a full disk is detected here, and never inside an append.
 //!
 //! Room is also short when less is free than the memtables may take as runs: messages that no flush can take over would

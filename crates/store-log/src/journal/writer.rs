@@ -243,7 +243,7 @@ impl JournalWriter {
         }
     }
 
-    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Room::Busy`]
+    /// Whether the next group will find its place; see [`preparer`] for the space that is kept back. [`Capacity::Busy`]
     /// while more waits for the sync of a full segment than memory may hold. Waits until a segment is at hand, or until
     /// it is certain that there is no room for one: so no group waits for a segment that does not come.
     pub(crate) fn room(&mut self) -> Capacity {

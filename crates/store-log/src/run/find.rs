@@ -56,7 +56,7 @@ impl ReadAllowance {
     }
 
     /// # Errors
-    /// [`Trouble::TooMuch`] when it is used up. The message that uses it up may be read.
+    /// [`ReadFault::TooMuch`] when it is used up. The message that uses it up may be read.
     pub(crate) fn charge(&self, bytes: usize) -> Result<(), ReadFault> {
         let before =
             self.0.fetch_update(Relaxed, Relaxed, |left| (left > 0).then(|| left.saturating_sub(bytes)));

@@ -250,7 +250,7 @@ fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
 }
 
 /// Story: with segments smaller than `max_group_bytes` a group of the agreed size got a segment made to its measure,
-/// inside the append, and on a disk that was nearly full the append failed, although there was `Room::Enough`.
+/// inside the append, and on a disk that was nearly full the append failed, although there was `Capacity::Enough`.
 #[test]
 fn the_agreed_size_fits_one_segment_however_small_that_is() {
     let (mut taken, mut full) = (0, 0);
