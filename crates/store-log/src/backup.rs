@@ -20,6 +20,7 @@ use crate::folder::{JOURNAL, LOCK, MANIFEST, RUNS, STATE};
 use crate::journal::reign;
 use crate::journal::replay::{self, Walk};
 use crate::journal::segment::SegmentReader;
+use crate::journal::syncing;
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::names::Interner;
 use crate::owner::take_lock;
@@ -98,7 +99,7 @@ impl Backup {
         let shared = &*self.0;
         still_open(shared)?;
         let target = folder.into_disk().map_err(failed("make the folders of", ""))?;
-        shared.syncer.wait_until(shared.syncer.written(), shared)?;
+        syncing::wait_until(shared.syncer.written(), shared)?;
         let _pin = Pin::new(shared);
         let mut manifest = shared.manifest();
         // Not before the manifest is known: its state may say more than was durable a moment ago.

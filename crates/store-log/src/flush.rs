@@ -28,6 +28,7 @@ use crate::figures::micros;
 use crate::find::Finder;
 use crate::folder::{FileNo, Incarnation};
 use crate::gone::{sorted, take_away, without_gone};
+use crate::journal::syncing;
 use crate::manifest::{RunEntry, SegmentEntry};
 use crate::mem::{Extent, Mem, MemScan, ScanStep};
 use crate::merge::policy::MergePlan;
@@ -129,7 +130,7 @@ impl Flush<'_> {
         let dead: Vec<FileNo> = dead(&parts, now).collect();
         if !dead.is_empty() {
             // What says that nothing of them counts must not be lost with a crash.
-            shared.syncer.wait_until(self.last, shared)?;
+            syncing::wait_until(self.last, shared)?;
             drop_runs(shared, work, &dead)?;
             return Ok(Some(Worked::Done));
         }
@@ -198,7 +199,7 @@ impl Flush<'_> {
     ) -> Result<Vec<SegmentEntry>, ReadFault> {
         let shared = self.shared;
         let state = write_state(shared, self.state, &work.ledger, parts)?;
-        shared.syncer.wait_until(self.last, shared)?;
+        syncing::wait_until(self.last, shared)?;
         let covered: Vec<_> = {
             let sealed = &shared.journal().sealed;
             let covered = sealed.iter().filter(|s| s.end <= self.last.next());

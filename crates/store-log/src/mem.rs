@@ -30,7 +30,7 @@ use duewheel_core::message::{Kind, Life, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
-use duewheel_core::{Due, IdSet, Key, Lsn, MessageId, QueueName};
+use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use hashbrown::HashTable;
 
 use crate::le::{u32_at, u64_at};
@@ -44,6 +44,7 @@ mod ids;
 mod names;
 mod order;
 mod patch;
+mod purge;
 mod scan;
 
 use arena::{Arena, ArenaOffset};
@@ -53,6 +54,7 @@ use ids::IdTable;
 use names::{names_answer, put_names, short, spread};
 use order::TimeOrder;
 pub(crate) use patch::Patch;
+pub(crate) use purge::Purge;
 pub(crate) use scan::{MemScan, ScanStep};
 
 /// Bytes in front of each record.
@@ -104,29 +106,12 @@ struct QueueExtent {
     others: Extent,
 }
 
-/// A purge of a queue.
-#[derive(Clone, Debug)]
-pub(crate) struct Purge {
-    place: ArenaOffset,
-    /// The first id that the purge does not concern.
-    pub(crate) before: MessageId,
-    /// The ids that it kept: those of the leased messages.
-    pub(crate) keep: IdSet,
-}
-
 impl QueueExtent {
     fn of(&mut self, stands: StageAfter) -> &mut Extent {
         match stands {
             StageAfter::Is(Kind::Leased) => &mut self.leased,
             StageAfter::Is(Kind::Waiting | Kind::Dead) | StageAfter::Gone => &mut self.others,
         }
-    }
-}
-
-impl Purge {
-    /// Whether it removed this message, if the message is older.
-    pub(crate) fn takes(&self, id: MessageId) -> bool {
-        id < self.before && !self.keep.contains(id)
     }
 }
 

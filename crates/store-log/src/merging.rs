@@ -17,6 +17,7 @@ use crate::fault::ReadFault;
 use crate::figures::micros;
 use crate::folder::{FileNo, Incarnation};
 use crate::gone::without_gone;
+use crate::journal::syncing;
 use crate::manifest::{RunEntry, StateEntry};
 use crate::merge::policy::{self, MergeLimits, MergePlan, Size};
 use crate::merge::{self, Merge};
@@ -104,7 +105,7 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
             let parts = without_gone(&parts, &view.frozen)?;
             let MergePlan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
             if let Some(frozen) = view.frozen.last() {
-                shared.syncer.wait_until(frozen.last(), shared)?;
+                syncing::wait_until(frozen.last(), shared)?;
             }
             start(shared, work, parts, range, MergePurpose::Room, now)
         }

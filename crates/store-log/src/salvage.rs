@@ -16,6 +16,7 @@
 //! | `overlay` | the journal's state of each message |
 //! | `target` | the new folder |
 //! | `loss` | the losses |
+//! | `report` | damage and losses, as they are found |
 
 mod blocks;
 mod contents;
@@ -24,6 +25,7 @@ mod frames;
 mod loss;
 mod overlay;
 mod read_only;
+mod report;
 mod state;
 mod target;
 
@@ -32,12 +34,12 @@ use std::path::Path;
 use duewheel_core::message::Row;
 use duewheel_core::record::Record;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_core::{Epoch, Lsn, MessageId};
+use duewheel_core::{Epoch, MessageId};
 use roaring::RoaringTreemap;
 
 use crate::backup::EPOCHS_AHEAD;
 use crate::disk::{Disk, LockKind, RealDisk};
-use crate::fault::{Problem, ReadFault, failed};
+use crate::fault::failed;
 use crate::folder::LOCK;
 use crate::manifest::RunEntry;
 use crate::owner::take_lock;
@@ -50,23 +52,11 @@ use state::SalvagedBooks;
 use target::{ExistingAnswer, SalvageTarget};
 
 pub use loss::Loss;
+pub use report::SalvageReport;
 
 /// Number of ids that are skipped behind the greatest one found, if anything is damaged: a completely lost message may
 /// have had one of them.
 const IDS_AHEAD: u64 = 1 << 32;
-
-/// The result of a salvage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SalvageReport {
-    /// Unsettled messages in the new folder.
-    pub messages: u64,
-    /// Remembered answers in the new folder.
-    pub answers: u64,
-    /// Places of the old folder that could not be read.
-    pub damage: Vec<Problem>,
-    /// The losses. Empty: nothing is lost.
-    pub losses: Vec<Loss>,
-}
 
 /// Makes a data folder in `dir`, which must not exist, from everything in `src` that can be proved.
 ///
@@ -231,21 +221,4 @@ impl Salvage<'_> {
         self.report.damage.extend(source.unreadable());
         Ok(self.report)
     }
-}
-
-/// Records damage and continues; any other error ends the salvage.
-fn note<T>(result: Result<T, ReadFault>, report: &mut SalvageReport) -> Result<Option<T>, StoreError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(ReadFault::Damaged(problem)) => {
-            report.damage.push(problem);
-            Ok(None)
-        }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch)) => Err(error.into()),
-    }
-}
-
-/// The position behind the last record that was read, or the cut.
-fn clip(from: Lsn, cut: Lsn) -> Lsn {
-    from.max(cut.next())
 }

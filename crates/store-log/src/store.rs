@@ -26,7 +26,7 @@ use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
 use crate::journal::writer::JournalWriter;
-use crate::journal::{preparer, syncer};
+use crate::journal::{preparer, syncing};
 use crate::load::{LoadRequest, LoadResult};
 use crate::loading;
 use crate::manifest::Manifest;
@@ -203,7 +203,7 @@ impl LogStore {
     fn start_workers(&mut self) -> Result<(), StoreError> {
         type Life = fn(&StoreShared);
         let mut lives: Vec<(&str, Life)> = vec![
-            ("duewheel-sync", syncer::run),
+            ("duewheel-sync", syncing::run),
             ("duewheel-prep", preparer::run),
             ("duewheel-merge", background::run),
             ("duewheel-load", loading::run),
@@ -493,10 +493,10 @@ impl Store for LogStore {
         self.check()?;
         self.habit = SyncHabit::Waited;
         if self.shared.options.sync == SyncMode::Fsync {
-            self.shared.syncer.ask_here(&self.shared);
+            syncing::sync_here(&self.shared);
             if self.writer.is_turning() {
                 self.go_on()?;
-                self.shared.syncer.ask_here(&self.shared);
+                syncing::sync_here(&self.shared);
             }
         }
         self.check()
@@ -669,7 +669,7 @@ impl Store for LogStore {
 impl Hands {
     /// Syncs the journal once, if a sync was requested.
     pub fn sync(&self) -> Worked {
-        self.guarded(syncer::step, "duewheel-sync")
+        self.guarded(syncing::step, "duewheel-sync")
     }
 
     /// Prepares one journal segment, if one is missing.

@@ -12,7 +12,6 @@ pub(crate) const NAMES_TWICE: usize = 81;
 /// Files of a crate that are in import loops.
 pub(crate) fn loops(name: &str) -> usize {
     match name {
-        "store-log" => 11,
         "store-redis" => 15,
         "server" => 6,
         _ => 0,

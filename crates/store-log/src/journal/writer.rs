@@ -10,6 +10,7 @@ use duewheel_core::store::{Capacity, ErrorKind, StoreError};
 use super::frame::{self, FrameHead};
 use super::preparer;
 use super::segment::{BLOCK, Header, Prepared, Sealed};
+use super::syncing;
 use super::waiting::{WaitingFrame, WaitingGroups};
 use crate::disk::DiskFile;
 use crate::fault::failed;
@@ -233,9 +234,9 @@ impl JournalWriter {
     /// Makes everything durable, and writes a mark that proves it.
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.finish_turn()?;
-        self.shared.syncer.wait(&self.shared)?;
+        syncing::wait(&self.shared)?;
         self.mark(clock)?;
-        self.shared.syncer.wait(&self.shared)?;
+        syncing::wait(&self.shared)?;
         match self.shared.change_manifest(|_| {}) {
             // The proof in the journal is enough.
             Err(error) if error.kind() == ErrorKind::Full => Ok(()),
@@ -411,7 +412,7 @@ impl JournalWriter {
     }
 
     fn wait_for_sync(&self) -> Result<(), StoreError> {
-        self.shared.syncer.wait(&self.shared)
+        syncing::wait(&self.shared)
     }
 
     /// Goes on in this segment with what has waited for it. The one in use is durable.

@@ -9,9 +9,10 @@ use duewheel_core::{Due, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use super::blocks::{Block, Blocks};
+use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
+use super::report::SalvageReport;
 use super::state::SalvagedBooks;
-use super::{Loss, SalvageReport};
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Problem, failed};
 use crate::le::u64_at;

@@ -5,7 +5,7 @@ use duewheel_core::{Epoch, Lsn};
 
 use super::blocks::FILE_HEAD;
 use super::read_only::ReadOnlyDisk;
-use super::{SalvageReport, note};
+use super::report::{SalvageReport, note};
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Problem, failed};
 use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE};

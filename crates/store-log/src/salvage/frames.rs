@@ -5,8 +5,9 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use super::files::SalvageFiles;
+use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
-use super::{Loss, SalvageReport, clip, note};
+use super::report::{SalvageReport, note};
 use crate::fault::{Problem, ReadFault};
 use crate::journal::frame::Frame;
 use crate::journal::segment::{BLOCK, Header, SegmentReader};
@@ -214,4 +215,9 @@ fn size_of(source: &ReadOnlyDisk<'_>, entry: &SegmentEntry) -> Option<u64> {
     use crate::disk::{Disk, FileAccess};
     let file = source.open(&entry.no.segment(), FileAccess::Read).ok()?;
     file.size().ok().filter(|size| *size > BLOCK as u64)
+}
+
+/// The position behind the last record that was read, or the cut.
+fn clip(from: Lsn, cut: Lsn) -> Lsn {
+    from.max(cut.next())
 }

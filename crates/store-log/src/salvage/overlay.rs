@@ -8,8 +8,9 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
 
 use super::frames::JournalFrames;
+use super::loss::Loss;
+use super::report::SalvageReport;
 use super::state::SalvagedBooks;
-use super::{Loss, SalvageReport};
 use crate::run::Mask;
 
 /// The fold of the journal, without bodies.

@@ -9,8 +9,9 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 
 use super::blocks::Blocks;
 use super::files::{ListingSource, SalvageFiles};
+use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
-use super::{Loss, SalvageReport};
+use super::report::SalvageReport;
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Problem, failed};
 use crate::folder::FileNo;

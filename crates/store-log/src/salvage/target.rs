@@ -11,8 +11,9 @@ use duewheel_core::record::{ClockPair, DedupeRow, Group, Record, Was};
 use duewheel_core::store::{Capacity, ErrorKind, Found, Lookups, Store, StoreError};
 use duewheel_core::{Epoch, Key, Lsn, MessageId, QueueName};
 
+use super::loss::Loss;
+use super::report::SalvageReport;
 use super::state::SalvagedBooks;
-use super::{Loss, SalvageReport};
 use crate::backup::empty_folder;
 use crate::folder::FileNo;
 use crate::manifest::Manifest;
