@@ -46,6 +46,8 @@ pub struct Driver<S> {
     store: S,
     policy: Policy,
     room: Capacity,
+    /// [`Store::room_error`], as of the last time that the store had no room for new messages.
+    room_error: Option<StoreError>,
     effects: Effects,
     records: Vec<Record>,
     record_bytes: usize,
@@ -125,6 +127,7 @@ impl<S: Store> Driver<S> {
             engine,
             store,
             room: Capacity::Enough,
+            room_error: None,
             pacing: Pacing::new(&policy),
             policy,
             effects,
@@ -234,7 +237,7 @@ impl<S: Store> Driver<S> {
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
             if self.room == Capacity::RemoveOnly && op.operation().grows {
-                self.tell_given_up(GivenUp::Untouched(to), &no_room());
+                self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 continue;
             }
             self.engine.handle(now, Input::Request { to, op }, &mut self.effects);
@@ -258,7 +261,7 @@ impl<S: Store> Driver<S> {
         while self.room == Capacity::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
         {
-            self.tell_given_up(given_up, &no_room());
+            self.tell_given_up(given_up, &self.no_room());
         }
     }
 
@@ -271,6 +274,12 @@ impl<S: Store> Driver<S> {
             }
             GivenUp::Told => {}
         }
+    }
+
+    /// Why the store takes no more than removals, or why it has no room though the disk is not full.
+    fn no_room(&self) -> StoreError {
+        let full = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
+        self.room_error.clone().unwrap_or_else(|| StoreError::new(ErrorKind::Unavailable, full))
     }
 
     /// Appends what was decided. This must precede the next look-up, which has to find it.
@@ -544,6 +553,9 @@ impl<S: Store> Driver<S> {
     }
 
     fn take_room(&mut self, now: Now, room: Capacity) {
+        if matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly) {
+            self.room_error = self.store.room_error();
+        }
         if room != self.room {
             self.room = room;
             self.engine.handle(now, Input::Room(room), &mut self.effects);
@@ -624,6 +636,10 @@ impl<S: Store> Driver<S> {
                     self.record_bytes += record.weight();
                     self.records.push(record);
                 }
+                Effect::Respond { to, reply, .. } if reply.is_disk_full() && self.room_error.is_some() => {
+                    recorded = false;
+                    self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
+                }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
                     let held = PendingReply { to, reply, after, recorded: mem::take(&mut recorded) };
@@ -702,11 +718,6 @@ impl<S: Store> Driver<S> {
             }
         }
     }
-}
-
-fn no_room() -> StoreError {
-    let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
-    StoreError::new(ErrorKind::Unavailable, what)
 }
 
 fn clock(now: Now) -> ClockPair {

@@ -61,6 +61,16 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// Whether it refuses an operation for want of room in the store.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(
+            self,
+            Reply::Enqueue(Err(EnqueueRefusal::DiskFull))
+                | Reply::Change(Err(ChangeRefusal::DiskFull))
+                | Reply::ReserveOne(Err(ChangeRefusal::DiskFull))
+        )
+    }
+
     /// Says in the answer to an applied change what the store has reached. Other answers have no place for it.
     pub fn reached(&mut self, reached: Level) {
         if let Reply::Enqueue(Ok(Enqueued { level, .. }))

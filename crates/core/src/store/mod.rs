@@ -86,6 +86,13 @@ pub trait Store: Send {
     /// Returns whether there is room for the next group.
     fn room(&mut self) -> Capacity;
 
+    /// The error because of which [`Store::room`] answered [`Capacity::SettleOnly`] or [`Capacity::RemoveOnly`], if it
+    /// was no want of room: a disk that fails, for example. Callers are then told that the store is unavailable, with
+    /// this error, and not that it is full.
+    fn room_error(&self) -> Option<StoreError> {
+        None
+    }
+
     /// The largest body that it keeps, in bytes. A larger one is refused before it is accepted, whatever the policy
     /// allows.
     fn max_body_bytes(&self) -> usize {
@@ -181,6 +188,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn room(&mut self) -> Capacity {
         (**self).room()
+    }
+    fn room_error(&self) -> Option<StoreError> {
+        (**self).room_error()
     }
     fn max_body_bytes(&self) -> usize {
         (**self).max_body_bytes()
