@@ -198,6 +198,11 @@ async fn the_right_token_is_let_through() {
         let Access::Needs(scope, about) = route.access else { continue };
         let queues = (about != About::Server).then_some("mine/");
         let token = server.token(&[scope], queues, Some(WallMs(u64::MAX)));
+        if route.path == "/v1/stats/stream" {
+            // Its answer never ends.
+            assert_eq!(server.call(&route, &[&token], Body::empty()).await.status(), 200, "{at}");
+            continue;
+        }
         let (status, code, detail) = problem(server.call(&route, &[&token], Body::from("{}")).await).await;
         // An empty object is no good message; but it was read.
         let through = status == 200 || (status == 400 && code == "bad_request");

@@ -1,5 +1,120 @@
-//! What the dashboard is made of, and the figures that it reads.
+//! The files of the dashboard, and the figures that it reads.
 
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use crate::fixture::Server;
+use crate::fixture::{PATIENCE, Server};
+
+const BROWSER: &str = "accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_gets_the_dashboard_and_everybody_else_the_list_of_calls() {
+    let server = Server::start().await;
+    let list = server.raw("GET", "/", "accept: */*\r\n", b"").await;
+    assert!(String::from_utf8_lossy(&list.body).contains("POST    /v1/queues/{queue}/messages"), "{list:?}");
+    let page = server.raw("GET", "/", BROWSER, b"").await;
+    let text = String::from_utf8_lossy(&page.body).into_owned();
+    assert!(page.status == 200 && text.contains("/ui/main.js"), "{page:?}");
+    let policy = page.header("content-security-policy").expect("a policy");
+    for rule in ["default-src 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"] {
+        assert!(policy.contains(rule), "{policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+
+    for path in text.split('"').filter(|word| word.starts_with("/ui/")) {
+        let file = server.raw("GET", path, "", b"").await;
+        assert!(file.status == 200 && !file.body.is_empty(), "{path}: {file:?}");
+        assert_eq!(file.header("x-content-type-options"), Some("nosniff"), "{path}");
+        let etag = file.header("etag").expect("a validator");
+        let again = server.raw("GET", path, &format!("if-none-match: {etag}\r\n"), b"").await;
+        assert!(again.status == 304 && again.body.is_empty(), "{path}: {again:?}");
+    }
+    assert_eq!(server.raw("GET", "/ui/nothing.js", "", b"").await.status, 404);
+    assert_eq!(server.raw("POST", "/ui/main.js", "", b"").await.status, 405);
+}
+
+/// The events of a stream, one after the other; `None` at its end.
+async fn next_event(stream: &mut TcpStream, rest: &mut String) -> Option<Value> {
+    let read = async {
+        loop {
+            while let Some((event, behind)) = rest.split_once("\n\n") {
+                let data = event.split("data: ").nth(1).map(str::to_owned);
+                *rest = behind.to_owned();
+                if let Some(data) = data {
+                    return Some(serde_json::from_str(&data).unwrap_or_else(|e| panic!("{e}: {data}")));
+                }
+            }
+            let mut bytes = [0; 8_192];
+            let n = stream.read(&mut bytes).await.expect("read");
+            if n == 0 {
+                return None;
+            }
+            // The sizes of chunks stand on lines of their own.
+            let text = String::from_utf8_lossy(&bytes[..n]).replace("\r\n", "\r");
+            let is_size = |line: &&str| u32::from_str_radix(line, 16).is_ok();
+            rest.push_str(&text.split('\r').filter(|line| !is_size(line)).collect::<String>());
+        }
+    };
+    timeout(PATIENCE, read).await.expect("an event every second")
+}
+
+async fn open(server: &Server) -> TcpStream {
+    let mut stream = server.connect().await;
+    let request = format!("GET /v1/stats/stream HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    stream.write_all(request.as_bytes()).await.expect("write");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn figures_are_told_every_second_to_all_readers_until_the_server_stops() {
+    let server = Server::start().await;
+    let (mut one, mut two) = (open(&server).await, open(&server).await);
+    let (mut of_one, mut of_two) = (String::new(), String::new());
+    let first = next_event(&mut one, &mut of_one).await.expect("an event");
+    assert_eq!(first["counts"]["scheduled"], 0, "{first}");
+    server.enqueue("a", r#"{"body": "x", "delay": "30s"}"#).await;
+    server.enqueue("b", r#"{"body": "y", "delay": "26h"}"#).await;
+    loop {
+        let event = next_event(&mut one, &mut of_one).await.expect("an event");
+        if event["counts"]["scheduled"] == 2 {
+            let sum = |value: &Value| {
+                value.as_array().expect("a list").iter().filter_map(Value::as_u64).sum::<u64>()
+            };
+            assert!(sum(&event["ring"]["segments"]) >= 1, "{event}");
+            assert_eq!(event["totals"]["enqueued"], 2, "{event}");
+            break;
+        }
+    }
+    // Another reader sees the same, and who reads late sees the latest.
+    while next_event(&mut two, &mut of_two).await.expect("an event")["counts"]["scheduled"] != 2 {}
+    let now = server.ok("GET", "/v1/stats", "").await;
+    assert_eq!((&now["counts"]["scheduled"], &now["queues"]), (&2.into(), &2.into()), "{now}");
+    let later = now["later"].as_array().expect("later turns");
+    let month: u64 = later[1]["counts"].as_array().expect("counts").iter().filter_map(Value::as_u64).sum();
+    assert_eq!(month, 2, "{now}");
+
+    // A server that stops waits for no reader.
+    server.app.set_draining();
+    while next_event(&mut one, &mut of_one).await.is_some() {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_histogram_of_all_queues_is_their_sum() {
+    let server = Server::start().await;
+    for (queue, delay) in [("a", "1h"), ("a", "2h"), ("b", "2h"), ("c", "400h")] {
+        server.enqueue(queue, &format!(r#"{{"body": "x", "delay": "{delay}"}}"#)).await;
+    }
+    let all = server.ok("GET", "/v1/histogram", "").await;
+    let sum: u64 =
+        all["buckets"].as_array().expect("buckets").iter().filter_map(|b| b["count"].as_u64()).sum();
+    assert_eq!((sum, &all["after"]), (3, &1.into()), "{all}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_server_says_that_it_is_open() {
+    let server = Server::start().await;
+    assert_eq!(server.ok("GET", "/v1/token", "").await, serde_json::json!({"open": true, "token": null}));
+    assert_eq!(server.ok("GET", "/v1/tokens", "").await, serde_json::json!({"tokens": []}));
+}

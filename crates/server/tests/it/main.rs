@@ -7,6 +7,7 @@ mod beanstalk;
 mod beanstalkd;
 mod bugs;
 mod command_line;
+mod dashboard;
 mod delays;
 mod deploy;
 mod fixture;
