@@ -486,7 +486,7 @@ fn the_state_has_each_id_that_a_purge_kept_once() {
     let mut store = open(&disk, Options { small_runs: 100, ..eager() }).expect("open");
     let hands = store.hands();
     let mut append = appender();
-    let state_bytes = || disk.names("state/").iter().map(|name| disk.read(name).len()).sum();
+    let state_bytes = || disk.names("state/").iter().map(|name| disk.read(name).len() as u64).sum();
     for run in 0..RUNS {
         let ids = run * EACH + 1..=(run + 1) * EACH;
         let leased = ids.flat_map(|id| {
@@ -497,7 +497,7 @@ fn the_state_has_each_id_that_a_purge_kept_once() {
         while hands.flush() == Worked::Done {}
     }
     assert_eq!(figure(&store, "runs"), RUNS);
-    let before: usize = state_bytes();
+    let before: u64 = state_bytes();
     let purged = Record::Purged {
         queue: QueueName::new("orders").expect("a good name"),
         keep: (1..=RUNS * EACH).map(MessageId).collect::<Vec<_>>().into(),
@@ -508,7 +508,7 @@ fn the_state_has_each_id_that_a_purge_kept_once() {
     append(&mut store, vec![put(RUNS * EACH + 1, 50)]);
     while hands.flush() == Worked::Done {}
     let more = state_bytes() - before;
-    assert!((RUNS * EACH) as usize <= more && more < (2 * RUNS * EACH) as usize, "{more} bytes more");
+    assert!((RUNS * EACH..2 * RUNS * EACH).contains(&more), "{more} bytes more");
     drop(store);
     let mut store = open(&disk, eager()).expect("open");
     work_all(&store.hands());
