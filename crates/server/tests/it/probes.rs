@@ -260,6 +260,24 @@ fn without_a_delay_the_drain_begins_at_once_and_after_a_short_one_by_itself() {
     }
 }
 
+/// The real thread of the real binary, which never comes round again: the one thing for which a restart is right.
+#[test]
+fn a_thread_that_stalls_makes_livez_red() {
+    let dir = TempDir::new().expect("dir");
+    let flag = dir.path().join("now");
+    let mut command = serve();
+    command.args(["--http", "127.0.0.1:0", "--durability", "memory", "--data"]).arg(dir.path().join("data"));
+    command.env("DUEWHEEL_TEST_PANIC", format!("nowhere,stuck:{}", flag.display()));
+    let server = Process::spawn(command);
+    assert_eq!(server.call("POST", "/v1/queues/q/messages", NOW).0, 201);
+    assert_eq!(server.call("GET", "/livez", "").0, 200);
+    std::fs::write(&flag, "").expect("flag");
+    until("it is red", || server.call("GET", "/livez", "").0 == 503);
+    let (status, said) = server.call("GET", "/healthz", "");
+    assert_eq!((status, &said["status"]), (503, &json!("stalled")), "{said}");
+    server.kill();
+}
+
 /// Quotas of a mounted configuration: Kubernetes exchanges a link, and nobody sends a signal.
 #[test]
 fn a_file_that_changes_is_read_again_without_a_signal() {
