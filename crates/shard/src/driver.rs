@@ -22,7 +22,7 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Room, Store, StoreError,
+    Capacity, ErrorKind, FOUND_AHEAD, Found, Level, Load, Lookups, Progress, Recovered, Store, StoreError,
 };
 use duewheel_core::time::{EngineMs, Now};
 
@@ -39,7 +39,7 @@ pub use self::remains::Remains;
 use self::remains::{Settling, Spares};
 use crate::error::{CallError, Outcome};
 use crate::figures::Figures;
-use crate::inbox::{Patience, Submission};
+use crate::inbox::{Submission, WhenBusy};
 use crate::pacing::Pacing;
 
 /// The largest number of log lines about queues in the lifetime of a process.
@@ -51,7 +51,9 @@ pub struct Driver<S> {
     engine: Engine,
     store: S,
     policy: Policy,
-    room: Room,
+    room: Capacity,
+    /// [`Store::room_error`], as of the last time that the store had no room for new messages.
+    room_error: Option<StoreError>,
     effects: Effects,
     records: Vec<Record>,
     record_bytes: usize,
@@ -68,9 +70,9 @@ pub struct Driver<S> {
     asked: Lsn,
     open: Calls,
     /// Answers whose conditions only grow, in order: the first one is sent first.
-    held: VecDeque<Held>,
+    held: VecDeque<PendingReply>,
     /// Answers with grants: they wait for earlier positions, and are sent as soon as possible.
-    held_grants: Vec<Held>,
+    held_grants: Vec<PendingReply>,
     /// Loads to request once everything decided has been appended.
     loads: Vec<Load>,
     lookups: Lookups,
@@ -97,7 +99,7 @@ pub struct Driver<S> {
 
 /// An answer that waits for the store.
 #[derive(Debug)]
-struct Held {
+struct PendingReply {
     to: ReplyTo,
     reply: Reply,
     after: After,
@@ -133,7 +135,8 @@ impl<S: Store> Driver<S> {
         Ok(Driver {
             engine,
             store,
-            room: Room::Enough,
+            room: Capacity::Enough,
+            room_error: None,
             pacing: Pacing::new(&policy),
             policy,
             effects,
@@ -232,7 +235,7 @@ impl<S: Store> Driver<S> {
                 continue;
             }
             for (to, op) in ops {
-                let paced = patience == Patience::Paced;
+                let paced = patience == WhenBusy::Paced;
                 self.pacing.add(now, &mut self.engine, to, op, paced, &mut self.undecided);
             }
         }
@@ -251,8 +254,8 @@ impl<S: Store> Driver<S> {
             let Some((to, op)) = self.undecided.pop_front() else { break };
             // A group is appended on the store's word of what room there is, and each word is good for one.
             self.know_room(now);
-            if self.room == Room::RemoveOnly && op.operation().grows {
-                self.tell_given_up(GivenUp::Untouched(to), &no_room());
+            if self.room == Capacity::RemoveOnly && op.operation().grows {
+                self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 continue;
             }
             let copy = Settling::copy(&op);
@@ -277,10 +280,10 @@ impl<S: Store> Driver<S> {
     /// While the store accepts only removals, nothing is fired or redriven. Callers who asked for it are told, with the
     /// number of messages done so far.
     fn give_up_many(&mut self) {
-        while self.room == Room::RemoveOnly
+        while self.room == Capacity::RemoveOnly
             && let Some(given_up) = self.engine.give_up_many(&mut self.effects)
         {
-            self.tell_given_up(given_up, &no_room());
+            self.tell_given_up(given_up, &self.no_room());
         }
     }
 
@@ -293,6 +296,12 @@ impl<S: Store> Driver<S> {
             }
             GivenUp::Told => {}
         }
+    }
+
+    /// Why the store takes no more than removals, or why it has no room though the disk is not full.
+    fn no_room(&self) -> StoreError {
+        let full = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
+        self.room_error.clone().unwrap_or_else(|| StoreError::new(ErrorKind::Unavailable, full))
     }
 
     /// Appends what was decided. This must precede the next look-up, which has to find it.
@@ -446,7 +455,7 @@ impl<S: Store> Driver<S> {
     /// Whether the store is behind, so that new messages would be refused.
     pub fn is_busy(&mut self, now: Now) -> bool {
         self.look_at_room(now);
-        self.room == Room::Busy
+        self.room == Capacity::Busy
     }
 
     /// Whether an answer waits for the store: for durability, a page, or a look-up.
@@ -536,9 +545,9 @@ impl<S: Store> Driver<S> {
     fn refused_from(&mut self, first: Lsn) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
         let behind = held.filter(|held| held.after.durable.max(held.after.written) >= first);
-        let (refused, others): (Vec<Held>, Vec<Held>) =
+        let (refused, others): (Vec<PendingReply>, Vec<PendingReply>) =
             behind.partition(|held| is_of_one_group(&held.reply, held.recorded));
-        let address = |held: Held| held.to.0;
+        let address = |held: PendingReply| held.to.0;
         let repeated = others.into_iter().filter(|held| !held.recorded);
         (refused.into_iter().map(address).collect(), repeated.map(address).collect())
     }
@@ -569,14 +578,14 @@ impl<S: Store> Driver<S> {
     }
 
     /// Asks the store for its room before each group. If the store falls behind within a step there is still room
-    /// ([`Room::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
+    /// ([`Capacity::Busy`] concerns its speed): what was taken is decided, and senders are held back from the next step on.
     fn know_room(&mut self, now: Now) {
         if self.room_known {
             return;
         }
         self.room_known = true;
         match self.store.room() {
-            Room::Busy if self.room == Room::Enough => {}
+            Capacity::Busy if self.room == Capacity::Enough => {}
             room => self.take_room(now, room),
         }
     }
@@ -593,7 +602,10 @@ impl<S: Store> Driver<S> {
         self.take_room(now, room);
     }
 
-    fn take_room(&mut self, now: Now, room: Room) {
+    fn take_room(&mut self, now: Now, room: Capacity) {
+        if matches!(room, Capacity::SettleOnly | Capacity::RemoveOnly) {
+            self.room_error = self.store.room_error();
+        }
         if room != self.room {
             self.room = room;
             self.engine.handle(now, Input::Room(room), &mut self.effects);
@@ -674,9 +686,13 @@ impl<S: Store> Driver<S> {
                     self.record_bytes += record.weight();
                     self.records.push(record);
                 }
+                Effect::Respond { to, reply, .. } if reply.is_disk_full() && self.room_error.is_some() => {
+                    recorded = false;
+                    self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
+                }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
-                    let held = Held { to, reply, after, recorded: mem::take(&mut recorded) };
+                    let held = PendingReply { to, reply, after, recorded: mem::take(&mut recorded) };
                     if after.written > Lsn(0) {
                         self.held_grants.push(held)
                     } else {
@@ -758,11 +774,6 @@ impl<S: Store> Driver<S> {
             }
         }
     }
-}
-
-fn no_room() -> StoreError {
-    let what = "the disk is full, and what waits to be written has reached its limit: ack, cancel or purge messages, or free disk space";
-    StoreError::new(ErrorKind::Unavailable, what)
 }
 
 fn clock(now: Now) -> ClockPair {

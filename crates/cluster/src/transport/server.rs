@@ -9,7 +9,7 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, Reply, Reserved, WaiterId};
 use duewheel_core::id::ShardId;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Inbox, Patience, Submission};
+use duewheel_shard::inbox::{Answers, Inbox, Submission, WhenBusy};
 use duewheel_shard::shared::EndOnPanic;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -386,7 +386,7 @@ struct Request {
 fn take_in(
     request: Request,
     ops: Vec<Op>,
-    patience: Patience,
+    patience: WhenBusy,
     host: &Arc<dyn Host>,
     line: &Arc<Line>,
     is_gone: &watch::Receiver<()>,
@@ -481,7 +481,7 @@ fn end_waits(waiters: Vec<WaiterId>, inbox: &Inbox) {
         let (answer, _) = oneshot::channel();
         let ops = vec![Op::CancelReserve { waiter }];
         // Refused only by a shard that ends, and its waits with it.
-        let _ = inbox.put(Submission { ops, answer, patience: Patience::None, has_waited: false });
+        let _ = inbox.put(Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false });
     }
 }
 
@@ -534,7 +534,7 @@ mod tests {
 
     use super::*;
     use duewheel_shard::clock::SystemClock;
-    use duewheel_shard::shared::Shared;
+    use duewheel_shard::shared::DriverShared;
 
     struct Nowhere(Mutex<Vec<(ShardId, Op)>>);
 
@@ -547,7 +547,7 @@ mod tests {
         }
         fn nudged(&self) {}
         fn end_on_panic(&self) -> EndOnPanic {
-            let shared = Arc::new(Shared::new(Level::Memory, Arc::new(SystemClock)));
+            let shared = Arc::new(DriverShared::new(Level::Memory, Arc::new(SystemClock)));
             EndOnPanic::new(&shared, &Arc::new(Inbox::new(&Policy::default())), "a test")
         }
     }

@@ -66,7 +66,9 @@ fn acks_go_on_beside_messages_that_redis_has_no_memory_for() {
                 }
             }
             is_over.store(true, SeqCst);
-            fillers.map(|filler| filler.join().expect("no answer is odd"));
+            for filler in fillers {
+                filler.join().expect("no answer is odd");
+            }
         });
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserved, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::record::Writer;
-use duewheel_core::store::{MemoryDisk, MemoryStore, Room, Store};
+use duewheel_core::store::{Capacity, MemoryDisk, MemoryStore, Store};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Patience, Submission};
+use duewheel_shard::inbox::{Submission, WhenBusy};
 use tokio::sync::oneshot;
 
 use crate::driver::{Rig, put, queue, reserve};
@@ -94,7 +94,7 @@ fn a_group_has_no_more_records_than_the_store_takes_and_those_of_one_look() {
     let mut driver = Driver::new(store, recovered, config, now).unwrap();
     let (answer, mut answers) = oneshot::channel();
     let ops = (0..10_000).map(|_| put(60_000)).collect();
-    let mut submissions = vec![Submission { ops, answer, patience: Patience::None, has_waited: false }];
+    let mut submissions = vec![Submission { ops, answer, patience: WhenBusy::Refuse, has_waited: false }];
     while answers.try_recv().is_err() {
         driver.step(now, &mut submissions).unwrap();
     }
@@ -115,7 +115,7 @@ fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
     rig.answers((0..100).map(|_| later()).collect());
     let mut pending = rig.submit(vec![fire()]);
     assert!(pending.try_recv().is_err(), "it waits for a page");
-    rig.disk.set_room(Room::RemoveOnly);
+    rig.disk.set_room(Capacity::RemoveOnly);
     let before = rig.disk.groups().len();
     rig.step();
     rig.step();
@@ -126,7 +126,7 @@ fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
         other => panic!("{other:?}"),
     }
     assert_eq!(rig.disk.groups().len(), before, "nothing was written");
-    rig.disk.set_room(Room::Enough);
+    rig.disk.set_room(Capacity::Enough);
     let answers = rig.answers(vec![fire()]);
     assert!(matches!(answers[0], Ok(Reply::Count(n)) if *n == 100), "{answers:?}");
 }

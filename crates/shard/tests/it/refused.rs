@@ -10,9 +10,9 @@ use duewheel_core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, StoreError
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::SystemClock;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, Patience};
+use duewheel_shard::inbox::{Answers, WhenBusy};
 use duewheel_shard::pending::Pending;
-use duewheel_shard::runner::{Runner, Turn};
+use duewheel_shard::runner::{AfterTurn, Runner};
 
 use crate::driver::{put, reserve};
 
@@ -35,13 +35,13 @@ impl Rig {
     }
 
     fn submit(&mut self, ops: Vec<Op>) -> Pending {
-        let Ok(pending) = self.client.offer(ops, Patience::None) else { panic!("the inbox is full") };
+        let Ok(pending) = self.client.offer(ops, WhenBusy::Refuse) else { panic!("the inbox is full") };
         self.turn();
         pending
     }
 
     fn turn(&mut self) {
-        assert!(!matches!(self.runner.turn(), Turn::Ended(_)), "it lives");
+        assert!(!matches!(self.runner.turn(), AfterTurn::Ended(_)), "it lives");
     }
 
     /// The answers, once everything that was appended is synced.

@@ -91,6 +91,7 @@ impl DuewheelCluster {
             shards: 6,
             forgets,
             wait: 0,
+            moves_ms: MOVES,
             more: Vec::new(),
             tokens: Arc::default(),
         }
