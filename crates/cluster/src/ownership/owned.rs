@@ -224,11 +224,12 @@ impl Owned {
         changes
     }
 
-    /// Opens a shard, if it is time to, and if not too many are being opened.
-    pub(crate) fn open(&mut self, shard: ShardId) {
+    /// Opens a shard, if it is time to, and if not too many are being opened; `hanging` of these do not count, because a
+    /// part of the coordinator hangs that has nothing to do with this shard.
+    pub(crate) fn open(&mut self, shard: ShardId, hanging: usize) {
         let opening = self.states.iter().filter(|s| matches!(s, State::Opening { .. })).count();
         let Some(State::Away { until, pause }) = self.states.get(shard.0 as usize) else { return };
-        if opening >= MAX_OPENING || self.now() < *until {
+        if opening >= MAX_OPENING + hanging || self.now() < *until {
             return;
         }
         let pause = pause.clone();

@@ -169,7 +169,7 @@ impl From<&CallError> for Failure {
             CallError::Overloaded => Failure::Overloaded,
             CallError::Draining => Failure::Draining,
             CallError::Closed(why) => store(Kind::Unavailable, How::NotApplied, why),
-            CallError::Lost(why) => store(Kind::Unavailable, How::Unknown, why),
+            CallError::Lost(why) | CallError::Bug(why) => store(Kind::Unavailable, How::Unknown, why),
             CallError::Store { error, outcome } => {
                 let kind = match error.kind() {
                     ErrorKind::Fenced => Kind::Fenced,

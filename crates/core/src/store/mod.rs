@@ -26,7 +26,9 @@ mod table;
 #[doc = include_str!("../../../../docs/stores.md")]
 struct StoresPage;
 
-pub use coordinator::{Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, PLACEMENT, Secrets};
+pub use coordinator::{
+    Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, Ownership, PLACEMENT, Secrets,
+};
 pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
 pub use memory::{MemoryDisk, MemoryStore};
 pub use table::{DEAD_FOUND, Table, place_in, places_of};
