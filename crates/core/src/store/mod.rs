@@ -521,7 +521,7 @@ pub struct StoreError {
     kind: ErrorKind,
     detail: Arc<str>,
     nothing_from: Option<Lsn>,
-    reached: Option<Progress>,
+    reached: Option<Box<Progress>>,
     page: Option<u64>,
 }
 
@@ -558,12 +558,12 @@ impl StoreError {
     /// The same error of a store that knows what was durable when it occurred.
     #[must_use]
     pub fn with_reached(self, reached: Progress) -> Self {
-        StoreError { reached: Some(reached), ..self }
+        StoreError { reached: Some(Box::new(reached)), ..self }
     }
 
     /// What was durable when the error occurred; `None`: it is unknown.
     pub fn reached(&self) -> Option<Progress> {
-        self.reached
+        self.reached.as_deref().copied()
     }
 
     /// The kind, which says what to do.
