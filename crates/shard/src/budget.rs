@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use duewheel_core::engine::Op;
 use duewheel_core::policy::Policy;
 
-/// What may be under way at a time.
+/// Limits of the operations that are in progress at a time.
 #[derive(Debug)]
 pub struct CallBudget {
     requests: AtomicUsize,

@@ -62,11 +62,11 @@ pub(crate) struct Inner {
     /// The cluster that this node has joined; `None`: none yet.
     joined: StdMutex<Option<Cluster>>,
     /// Which masters do not say who owns their shards.
-    questions: Questions<Leases>,
+    questions: Questions<MasterLeases>,
 }
 
 /// The shards of one master, each with its owner if a lease runs by the master's clock.
-type Leases = Vec<(usize, Option<Owner>)>;
+type MasterLeases = Vec<(usize, Option<Owner>)>;
 
 impl RedisCoordinator {
     /// Makes a coordinator, which does not connect yet.
@@ -441,7 +441,7 @@ impl Inner {
     }
 
     /// Asks a master for the leases of its shards.
-    async fn leases(&self, master: &Address, places: &[(usize, String)]) -> Result<Leases, StoreError> {
+    async fn leases(&self, master: &Address, places: &[(usize, String)]) -> Result<MasterLeases, StoreError> {
         let mut ask = Pipeline::new();
         ask.cmd("TIME");
         for (_, key) in places {
