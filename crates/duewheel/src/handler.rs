@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::failure::Failure;
+use crate::failure::HandlerFailure;
 use crate::message::Message;
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
@@ -275,7 +275,7 @@ where
     }
 
     /// The result of one run. `None`: it was dropped by a shutdown.
-    async fn outcome(&self, message: Message) -> Option<Result<(), Failure>> {
+    async fn outcome(&self, message: Message) -> Option<Result<(), HandlerFailure>> {
         let (id, token) = (message.id(), message.lease_token());
         let between = (message.lease_length() / 3).max(Duration::from_millis(10));
         // Dropping the sender ends the run at its next await.
@@ -290,7 +290,7 @@ where
                 outcome = &mut running => break outcome,
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
                 () = &mut time_limit => {
-                    return Some(Err(Failure::failed(format!("took longer than {:?}", self.time_limit))));
+                    return Some(Err(HandlerFailure::failed(format!("took longer than {:?}", self.time_limit))));
                 }
                 () = tokio::time::sleep(between) => {
                     // Beside the run: a store that is slow delays neither its end nor its time limit.
@@ -309,7 +309,7 @@ where
             Ok(ended) => ended,
             Err(join) => {
                 let panic = join.try_into_panic().ok()?;
-                Some(Err(Failure::failed(format!("panic: {}", panic_text(&*panic)))))
+                Some(Err(HandlerFailure::failed(format!("panic: {}", panic_text(&*panic)))))
             }
         }
     }
@@ -319,13 +319,13 @@ where
         &self,
         message: Message,
         kept: oneshot::Receiver<()>,
-    ) -> JoinHandle<Option<Result<(), Failure>>> {
+    ) -> JoinHandle<Option<Result<(), HandlerFailure>>> {
         let run = self.run.clone();
         let bounded = async move {
             tokio::select! {
                 biased;
                 // The error's text is made here, where a panic is the attempt's own.
-                result = async move { run(message).await.map_err(|e| Failure::of(&*e)) } => Some(result),
+                result = async move { run(message).await.map_err(|e| HandlerFailure::of(&*e)) } => Some(result),
                 _ = kept => None,
             }
         };

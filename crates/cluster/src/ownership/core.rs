@@ -10,8 +10,8 @@ use duewheel_core::store::Node;
 use duewheel_shard::inbox::Inbox;
 use duewheel_shard::shared::{EndOnPanic, Shared};
 
-use crate::forwarding::routes::Ways;
-use crate::ownership::locals::Locals;
+use crate::forwarding::routes::RouteTable;
+use crate::ownership::locals::LocalCounters;
 use crate::ownership::view::ClusterView;
 use crate::transport::Host;
 
@@ -20,7 +20,7 @@ pub(crate) struct Core {
     pub(crate) me: Node,
     pub(crate) shards: u32,
     pub(crate) lease: Duration,
-    pub(crate) ways: Ways,
+    pub(crate) ways: RouteTable,
     pub(crate) shared: Arc<Shared>,
     pub(crate) inbox: Arc<Inbox>,
     /// Somebody should look who owns what.
@@ -28,7 +28,7 @@ pub(crate) struct Core {
     /// Another node says that who takes part may have changed, too.
     pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
-    pub(crate) locals: Locals,
+    pub(crate) locals: LocalCounters,
     /// And when it was read, by [`Clock::running`](duewheel_shard::clock::Clock::running).
     pub(crate) view: Mutex<(ClusterView, Duration)>,
     /// For tests: the node is to end as if it had been killed.

@@ -21,18 +21,18 @@ use duewheel_shard::timekeeper::Timekeeper;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::forwarding::routes::Ways;
+use crate::forwarding::routes::RouteTable;
 use crate::ownership::core::Core;
 use crate::ownership::error::{FleetError, MAX_NAME, stranger};
-use crate::ownership::locals::Locals;
-use crate::ownership::owned::{OnThreads, Owned, Recipe, Starter, share_of};
+use crate::ownership::locals::LocalCounters;
+use crate::ownership::owned::{OnThreads, Owned, ShardConfig, Starter, share_of};
 use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
-use crate::ownership::reconciler::{Keeper, Parts};
+use crate::ownership::reconciler::{Reconciler, ReconcilerParts};
 use crate::ownership::view::ClusterView;
 use crate::shards::Shards;
-use crate::transport::wire::Limits;
-use crate::transport::wire::dialect::Speaks;
-use crate::transport::{Connector, Host, PeerCertificates, Terms, Tls, listen};
+use crate::transport::wire::FrameLimits;
+use crate::transport::wire::dialect::SupportedVersions;
+use crate::transport::{Connector, Host, PeerCertificates, PeerTls, TransportConfig, listen};
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ pub struct FleetOptions {
     /// What it shows to other nodes; `None`: a key that is drawn at its start.
     pub certificates: Option<PeerCertificates>,
     /// Versions of the nodes' protocol that it speaks. Only tests have others.
-    pub(crate) speaks: Speaks,
+    pub(crate) speaks: SupportedVersions,
     /// How long a node that comes must stay before this one gives shards up to it.
     pub settle_delay: Duration,
     /// Seeds the jitter of backoffs; `None`: out of the clock.
@@ -65,7 +65,7 @@ impl FleetOptions {
             advertise: None,
             bind: None,
             certificates: None,
-            speaks: Speaks::of_this_process(),
+            speaks: SupportedVersions::of_this_process(),
             shards_if_new: 1,
             settle_delay: DEFAULT_SETTLE_DELAY,
             seed: None,
@@ -137,7 +137,7 @@ impl Fleet {
         }
         let tls = match &options.certificates {
             Some(certificates) => certificates.tls(),
-            None => Tls::drawn().map_err(FleetError::Tls)?,
+            None => PeerTls::drawn().map_err(FleetError::Tls)?,
         };
         let (listener, advertise) = match &options.advertise {
             None => (None, String::new()),
@@ -146,7 +146,7 @@ impl Fleet {
         let jitter = options.jitter(&*clock);
         let candidacy = Candidacy::new(coordinator.lease(), &options, &advertise, clock.running());
         let joined = join(&coordinator, candidacy, &clock, &jitter).await?;
-        let means = Means { clock, jitter, link: Connector::Tls(tls), starter: Arc::new(OnThreads) };
+        let means = Environment { clock, jitter, link: Connector::Tls(tls), starter: Arc::new(OnThreads) };
         let (core, mut keeper, terms) = assemble(coordinator, &joined, &options, &policy, means);
         let mut guard = StopOnDrop(Some(core.clone()));
         let listening = listener.map(|listener| {
@@ -330,7 +330,7 @@ async fn join(
 }
 
 /// What a node takes from outside: time, randomness, connections and threads.
-pub(crate) struct Means {
+pub(crate) struct Environment {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jitter: Jitter,
     pub(crate) link: Connector,
@@ -357,11 +357,11 @@ pub(crate) fn assemble(
     joined: &Joined,
     options: &FleetOptions,
     policy: &Policy,
-    means: Means,
-) -> (Arc<Core>, Keeper, Terms) {
+    means: Environment,
+) -> (Arc<Core>, Reconciler, TransportConfig) {
     let Joined { node: me, shards, secret } = joined.clone();
     let lease = coordinator.lease();
-    let Means { clock, jitter, link, starter } = means;
+    let Environment { clock, jitter, link, starter } = means;
     let shared = Arc::new(Shared::new(coordinator.level(), clock.clone()));
     // A node has no engine: only the wall clock of this counts.
     shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
@@ -377,7 +377,7 @@ pub(crate) fn assemble(
             }
         })
     };
-    let ways = Ways::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
+    let ways = RouteTable::new(me.number, shards, &one, &shared, &inbox, looks, &jitter);
     let view = ClusterView { me: me.clone(), nodes: Vec::new(), shards: Vec::new(), age: Duration::ZERO };
     let core = Arc::new(Core {
         me: me.clone(),
@@ -389,15 +389,15 @@ pub(crate) fn assemble(
         look,
         nudged: AtomicBool::new(false),
         moves: AtomicU64::new(0),
-        locals: Locals::default(),
+        locals: LocalCounters::default(),
         view: Mutex::new((view, clock.running())),
         killed: AtomicBool::new(false),
     });
     let secrets = Secrets { current: secret, former: None };
-    let (limits, time) = (Limits::of(policy), (clock.clone(), jitter.clone()));
-    let terms = Terms::new(me.clone(), link, &secrets, options.speaks, limits, lease, time);
+    let (limits, time) = (FrameLimits::of(policy), (clock.clone(), jitter.clone()));
+    let terms = TransportConfig::new(me.clone(), link, &secrets, options.speaks, limits, lease, time);
     let seed = options.seed(&*clock);
-    let recipe = Recipe {
+    let recipe = ShardConfig {
         coordinator: coordinator.clone(),
         me,
         shards,
@@ -411,7 +411,8 @@ pub(crate) fn assemble(
     let runtime = tokio::runtime::Handle::current();
     let owned = Owned::new(recipe, lease, &core.inbox, (&ways, &core.locals), &runtime);
     let presence = Presence::new(options.settle_delay);
-    let parts = Parts { coordinator, owned, presence, clock, jitter, terms: terms.clone(), runtime };
-    let keeper = Keeper::new(core.clone(), parts, policy.max_inbox_bytes);
+    let parts =
+        ReconcilerParts { coordinator, owned, presence, clock, jitter, terms: terms.clone(), runtime };
+    let keeper = Reconciler::new(core.clone(), parts, policy.max_inbox_bytes);
     (core, keeper, terms)
 }

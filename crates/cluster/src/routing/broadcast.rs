@@ -24,7 +24,7 @@ use duewheel_shard::listing::{ListPlace, ListPlaces, Listing, Merge};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
-use crate::routing::merge::{self, Columns, Own};
+use crate::routing::merge::{self, Columns, LocalQueue};
 use crate::routing::partition::by_shard;
 use crate::routing::reserve::of_shard;
 use crate::routing::router::{NOT_ROUTED, Router};
@@ -120,11 +120,11 @@ impl Router {
     }
 
     /// What this node knows of a queue, if anything. Asked after the shards: who has been given something since does not wait.
-    fn own(&self, queue: &QueueName) -> Option<Own> {
+    fn own(&self, queue: &QueueName) -> Option<LocalQueue> {
         let holds = self.holds().get(queue).copied().unwrap_or_default();
         let (waiting, standing) = self.with_lines(|lines, _, _| lines.count(queue));
-        let own = Own { holds, waiting, standing };
-        (own != Own::default()).then_some(own)
+        let own = LocalQueue { holds, waiting, standing };
+        (own != LocalQueue::default()).then_some(own)
     }
 
     /// All shards, in their order.
@@ -245,12 +245,12 @@ impl Router {
         Ok(Reply::Queues(found))
     }
 
-    fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, Own> {
+    fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, LocalQueue> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
-        let mut own: BTreeMap<QueueName, Own> = BTreeMap::new();
+        let mut own: BTreeMap<QueueName, LocalQueue> = BTreeMap::new();
         for (name, &holds) in self.holds().range((from, Bound::Unbounded)) {
-            own.insert(name.clone(), Own { holds, ..Own::default() });
+            own.insert(name.clone(), LocalQueue { holds, ..LocalQueue::default() });
         }
         self.with_lines(|lines, _, _| {
             for (name, waiting, standing) in lines.queues(after) {

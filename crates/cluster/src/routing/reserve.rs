@@ -28,7 +28,7 @@ use duewheel_shard::inbox::{Answers, Patience};
 use duewheel_shard::pending::Pending;
 use tokio::sync::oneshot;
 
-use crate::routing::demand::{Action, Arrival, Asked, Demand, POST_WAIT_MS, Stand};
+use crate::routing::demand::{Action, Arrival, DemandState, POST_WAIT_MS, ShardGrants, WaitingReserve};
 use crate::routing::router::Router;
 use crate::routing::sessions::MS;
 
@@ -50,7 +50,7 @@ impl Router {
         let now = self.now();
         let soon = self.soon(&reserve, now);
         let deadline = now.saturating_add(reserve.wait_ms.saturating_mul(MS));
-        let demand = Demand { reserve, answer: to, deadline, soon, stand: Stand::InLine };
+        let demand = WaitingReserve { reserve, answer: to, deadline, soon, stand: DemandState::InLine };
         let waits = demand.deadline > now && !self.has_ended();
         if waits && soon.is_none_or(|soon| soon > now) {
             return self.with_lines(|lines, now, out| lines.join(now, demand, out));
@@ -69,7 +69,7 @@ impl Router {
     }
 
     /// Serves a demand that does not wait, or must not wait for long.
-    async fn take_or_leave(self: Arc<Self>, mut demand: Demand) {
+    async fn take_or_leave(self: Arc<Self>, mut demand: WaitingReserve) {
         let asked = self.sweep(&demand).await;
         let is_empty = matches!(&asked, Ok(Reserved::Grants(grants)) if grants.is_empty());
         if is_empty && demand.soon.is_some_and(|soon| soon <= self.now()) {
@@ -88,7 +88,7 @@ impl Router {
     }
 
     /// Asks one shard after the other, but those that hang side by side.
-    async fn sweep(&self, demand: &Demand) -> Result<Reserved, CallError> {
+    async fn sweep(&self, demand: &WaitingReserve) -> Result<Reserved, CallError> {
         let reserve = &demand.reserve;
         let told = self.with_lines(|lines, _, _| lines.have_told(&reserve.queues));
         let mut near = told.clone();
@@ -350,7 +350,7 @@ impl Router {
                 }
             }
         }
-        let asked: Vec<Asked> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
+        let asked: Vec<ShardGrants> = demands.into_iter().map(|(arrival, _)| arrival).zip(answers).collect();
         self.with_lines(|lines, now, out| lines.asked(now, &queue, shard, asked, out));
     }
 

@@ -35,10 +35,10 @@ use duewheel_shard::shared::{EndOnPanic, Shared};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::routing::demand::{Action, Lines};
+use crate::routing::demand::{Action, Demands};
 use crate::routing::partition::{Leases, Placement, by_shard, placement};
-use crate::routing::sessions::{Sessions, Watch};
-use crate::routing::used_up::UsedUp;
+use crate::routing::sessions::{LeaseEffect, Sessions};
+use crate::routing::used_up::ExhaustedShards;
 use crate::shards::Shards;
 
 /// Messages without a key go to one shard so many at a time.
@@ -64,11 +64,11 @@ pub struct Router {
     runtime: Handle,
     pub(super) sessions: Sessions,
     pub(super) quotas: QuotaSource,
-    pub(super) used_up: UsedUp,
+    pub(super) used_up: ExhaustedShards,
     /// Shards that did not answer lately: not asked for messages until then.
     pub(super) away: Mutex<BTreeMap<ShardId, u64>>,
     rooms: Arc<Rooms>,
-    lines: Mutex<Lines>,
+    lines: Mutex<Demands>,
     holds: Mutex<BTreeMap<QueueName, [u32; 3]>>,
     /// Whose turn it is.
     turn: AtomicUsize,
@@ -86,7 +86,7 @@ impl fmt::Debug for Router {
 
 /// What goes out together.
 #[derive(Debug)]
-enum Step {
+enum DispatchStep {
     /// Operations of one shard each, and their places among the answers.
     Side(Vec<(ShardId, Vec<(usize, Op)>)>, Vec<(usize, Op)>),
     /// One that concerns several shards.
@@ -95,10 +95,10 @@ enum Step {
 
 /// Operations of one shard that are under way.
 #[derive(Debug)]
-struct Group {
+struct ShardBatch {
     shard: ShardId,
     places: Vec<usize>,
-    watches: Vec<(usize, Watch)>,
+    watches: Vec<(usize, LeaseEffect)>,
     /// Those that settle, if they stand next to others: a refusal for want of room is not for them.
     settling: Vec<(usize, Op)>,
     /// Those that any shard may take, if there are quotas: one whose share is used up need not be the last word.
@@ -123,10 +123,10 @@ impl Router {
             me: me.clone(),
             sessions: Sessions::default(),
             quotas,
-            used_up: UsedUp::default(),
+            used_up: ExhaustedShards::default(),
             away: Mutex::default(),
             rooms: Rooms::new(&policy),
-            lines: Mutex::new(Lines::new(shards.count(), policy.max_waiters, names)),
+            lines: Mutex::new(Demands::new(shards.count(), policy.max_waiters, names)),
             holds: Mutex::default(),
             turn: AtomicUsize::new(0),
             alarm: AtomicU64::new(u64::MAX),
@@ -176,7 +176,7 @@ impl Router {
     }
 
     /// Changes the lines, and does what follows from it.
-    pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Lines, u64, &mut Vec<Action>) -> T) -> T {
+    pub(super) fn with_lines<T>(&self, change: impl FnOnce(&mut Demands, u64, &mut Vec<Action>) -> T) -> T {
         let mut actions = Vec::new();
         let result = {
             let mut lines = lock(&self.lines);
@@ -226,7 +226,7 @@ impl Router {
         }
     }
 
-    fn steps(&self, ops: Vec<Op>) -> VecDeque<Step> {
+    fn steps(&self, ops: Vec<Op>) -> VecDeque<DispatchStep> {
         let mut steps = VecDeque::new();
         let (mut any, mut left) = (ShardId(0), 0);
         for (place, op) in ops.into_iter().enumerate() {
@@ -241,14 +241,14 @@ impl Router {
                 }
                 Placement::Node => None,
                 Placement::Many => {
-                    steps.push_back(Step::Alone(place, op));
+                    steps.push_back(DispatchStep::Alone(place, op));
                     continue;
                 }
             };
-            if !matches!(steps.back(), Some(Step::Side(..))) {
-                steps.push_back(Step::Side(Vec::new(), Vec::new()));
+            if !matches!(steps.back(), Some(DispatchStep::Side(..))) {
+                steps.push_back(DispatchStep::Side(Vec::new(), Vec::new()));
             }
-            let Some(Step::Side(groups, own)) = steps.back_mut() else { continue };
+            let Some(DispatchStep::Side(groups, own)) = steps.back_mut() else { continue };
             let Some(shard) = to else {
                 own.push((place, op));
                 continue;
@@ -262,7 +262,7 @@ impl Router {
     }
 
     /// Sends operations of one shard on their way.
-    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: Patience) -> Group {
+    fn send(&self, shard: ShardId, ops: Vec<(usize, Op)>, patience: Patience) -> ShardBatch {
         let settles = |(_, op): &(usize, Op)| op.operation().settles;
         let is_mixed = ops.iter().any(settles) && !ops.iter().all(settles);
         let settling = ops.iter().filter(|one| is_mixed && settles(one)).cloned().collect();
@@ -276,12 +276,12 @@ impl Router {
         let asked = self.now();
         let (places, ops) = ops.into_iter().unzip();
         let pending = self.shards.submit(shard, ops, patience);
-        Group { shard, places, watches, settling, movable, pending, asked }
+        ShardBatch { shard, places, watches, settling, movable, pending, asked }
     }
 
     /// Takes the answers to what [`Router::send`] has sent.
-    async fn receive(&self, group: Group, answers: &mut [Option<Result<Reply, CallError>>]) {
-        let Group { shard, places, watches, settling, movable, pending, asked } = group;
+    async fn receive(&self, group: ShardBatch, answers: &mut [Option<Result<Reply, CallError>>]) {
+        let ShardBatch { shard, places, watches, settling, movable, pending, asked } = group;
         let mut came = pending.await;
         if !movable.is_empty() {
             let at = |place: usize| places.iter().position(|p| *p == place);
@@ -354,8 +354,8 @@ impl Router {
     /// Does the steps of a submission, the first of which has begun, and answers.
     async fn work(
         self: Arc<Self>,
-        begun: Vec<Group>,
-        rest: VecDeque<Step>,
+        begun: Vec<ShardBatch>,
+        rest: VecDeque<DispatchStep>,
         mut answers: Vec<Option<Result<Reply, CallError>>>,
         to: oneshot::Sender<Answers>,
         patience: Patience,
@@ -365,12 +365,12 @@ impl Router {
         }
         for step in rest {
             match step {
-                Step::Side(groups, own) => {
+                DispatchStep::Side(groups, own) => {
                     for group in self.begin(groups, own, &mut answers, patience) {
                         self.receive(group, &mut answers).await;
                     }
                 }
-                Step::Alone(place, op) => {
+                DispatchStep::Alone(place, op) => {
                     let answer = Box::pin(self.many(op, patience)).await;
                     if let Some(slot) = answers.get_mut(place) {
                         *slot = Some(answer);
@@ -387,7 +387,7 @@ impl Router {
         own: Vec<(usize, Op)>,
         answers: &mut [Option<Result<Reply, CallError>>],
         patience: Patience,
-    ) -> Vec<Group> {
+    ) -> Vec<ShardBatch> {
         for (place, op) in own {
             if let Some(slot) = answers.get_mut(place) {
                 *slot = Some(self.decide(op));
@@ -472,16 +472,17 @@ impl Route for Router {
         // At once, so that two submissions to one shard keep their order.
         let mut begun = Vec::new();
         match steps.pop_front() {
-            Some(Step::Side(groups, own)) => begun = self.begin(groups, own, &mut slots, patience),
-            Some(alone @ Step::Alone(..)) => steps.push_front(alone),
+            Some(DispatchStep::Side(groups, own)) => begun = self.begin(groups, own, &mut slots, patience),
+            Some(alone @ DispatchStep::Alone(..)) => steps.push_front(alone),
             None => {}
         }
         if steps.is_empty() && begun.is_empty() {
             self.answer(to, slots);
             return Ok(Pending::new(answers, n));
         }
-        let is_whole =
-            |group: &Group| group.places.len() == n && group.watches.is_empty() && group.movable.is_empty();
+        let is_whole = |group: &ShardBatch| {
+            group.places.len() == n && group.watches.is_empty() && group.movable.is_empty()
+        };
         if steps.is_empty()
             && begun.len() == 1
             && let Some(group) = begun.pop_if(|group| is_whole(group) && group.settling.is_empty())

@@ -8,7 +8,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::tls::{Binding, Tls};
+use super::tls::{Binding, PeerTls};
 
 /// Both directions of a connection.
 #[allow(unreachable_pub)] // the feature `testing` exports it
@@ -37,7 +37,7 @@ pub trait Network: Send + Sync + fmt::Debug {
 #[derive(Clone, Debug)]
 pub(crate) enum Connector {
     /// Over TCP and TLS.
-    Tls(Tls),
+    Tls(PeerTls),
     /// As a simulation connects nodes.
     #[cfg(any(test, feature = "testing"))]
     Simulated(Arc<dyn Network>),

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::auth::Hosts;
 use crate::beanstalk;
-use crate::http::Limits;
-use crate::span::Span;
+use crate::http::HttpLimits;
+use crate::span::TimeSpan;
 use crate::tls;
 
 mod beanstalk_settings;
@@ -61,7 +61,7 @@ pub enum Listen {
 /// The durability levels of flags and files.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum LevelOption {
     /// On the disk: survives a power loss
     Fsync,
     /// Handed to the operating system: survives kill -9
@@ -96,7 +96,7 @@ pub struct Settings {
     /// Which store.
     pub store: StoreChoice,
     /// What an answer means.
-    pub durability: Level,
+    pub durability: LevelOption,
     /// Bytes of the journal's budget.
     pub journal_bytes: u64,
     /// The file of tokens.
@@ -118,7 +118,7 @@ pub struct Settings {
     /// Limits and defaults of the engine.
     pub policy: Policy,
     /// Limits of the HTTP listener.
-    pub limits: Limits,
+    pub limits: HttpLimits,
     /// Quotas of tenants.
     pub quotas: Vec<Quota>,
     /// The file from which quotas are read again.
@@ -170,7 +170,7 @@ impl Options {
         let store = StoreChoice::of(&self)?;
         let (beanstalk, of_beanstalk) = BeanstalkSettings::of(&mut self)?;
         let mut policy = Policy::default();
-        let mut limits = Limits::default();
+        let mut limits = HttpLimits::default();
         set(&mut policy.wheel_slots, self.wheel_slots);
         set(&mut policy.wheel_tick_ms, self.wheel_tick.map(|tick| tick.0));
         set(&mut policy.max_body, self.max_body);
@@ -221,7 +221,7 @@ impl Options {
             of_beanstalk,
             beanstalk_max_job_size: max_job,
             store,
-            durability: self.durability.unwrap_or(Level::Fsync),
+            durability: self.durability.unwrap_or(LevelOption::Fsync),
             journal_bytes,
             tokens: self.tokens,
             tls: match (self.tls_cert, self.tls_key) {
@@ -281,7 +281,7 @@ impl Settings {
     ///
     /// # Errors
     /// As [`Settings::http_address`].
-    pub fn beanstalk_address(&self) -> Result<Option<beanstalk::Address>, ConfigError> {
+    pub fn beanstalk_address(&self) -> Result<Option<beanstalk::ListenAddress>, ConfigError> {
         Ok(match &self.beanstalk {
             Listen::Off => None,
             Listen::At(text) => {
@@ -291,14 +291,14 @@ impl Settings {
                         "beanstalkd's protocol asks nobody who they are and hides nothing, with or without --tokens; it needs --beanstalk-client-ca",
                     ),
                 };
-                Some(beanstalk::Address::Tcp(self.address(
+                Some(beanstalk::ListenAddress::Tcp(self.address(
                     Endpoint::Beanstalk,
                     "beanstalk",
                     text,
                     missing,
                 )?))
             }
-            Listen::Unix(path) => Some(beanstalk::Address::Unix(path.clone())),
+            Listen::Unix(path) => Some(beanstalk::ListenAddress::Unix(path.clone())),
         })
     }
 
@@ -376,7 +376,7 @@ impl Settings {
 
     /// The same as options that can be written to a file.
     pub fn to_options(&self) -> Options {
-        let span = |d: Duration| Some(Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
+        let span = |d: Duration| Some(TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX)));
         Options {
             data: Some(self.data.clone()),
             http: Some(self.http.clone()),
@@ -405,7 +405,7 @@ impl Settings {
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
             wheel_slots: Some(self.policy.wheel_slots),
-            wheel_tick: Some(Span(self.policy.wheel_tick_ms)),
+            wheel_tick: Some(TimeSpan(self.policy.wheel_tick_ms)),
             max_body: Some(self.policy.max_body),
             max_messages: Some(self.policy.max_messages),
             max_message_bytes: Some(self.policy.max_message_bytes),
@@ -418,12 +418,12 @@ impl Settings {
     }
 }
 
-impl From<Level> for Durability {
-    fn from(level: Level) -> Self {
+impl From<LevelOption> for Durability {
+    fn from(level: LevelOption) -> Self {
         match level {
-            Level::Fsync => Durability::Fsync,
-            Level::Buffered => Durability::Buffered,
-            Level::Memory => Durability::Memory,
+            LevelOption::Fsync => Durability::Fsync,
+            LevelOption::Buffered => Durability::Buffered,
+            LevelOption::Memory => Durability::Memory,
         }
     }
 }
@@ -474,7 +474,7 @@ mod tests {
         let upper = options("http = '127.0.0.1:1'\nmax_body = 1");
         let settings = upper.over(file).settings().unwrap();
         assert_eq!(settings.http, Listen::At("127.0.0.1:1".into()));
-        assert_eq!(settings.durability, Level::Buffered);
+        assert_eq!(settings.durability, LevelOption::Buffered);
         assert_eq!(settings.policy.max_body, 1);
         assert_eq!(settings.policy.max_messages, Policy::default().max_messages);
     }
@@ -484,11 +484,11 @@ mod tests {
         let settings = Options::default().settings().unwrap();
         assert_eq!(settings.data, Path::new("duewheel-data"));
         assert_eq!(settings.http, Listen::At("127.0.0.1:7788".into()));
-        assert_eq!(settings.durability, Level::Fsync);
+        assert_eq!(settings.durability, LevelOption::Fsync);
         assert_eq!(settings.drain_timeout, Duration::from_secs(10));
         assert_eq!(settings.beanstalk, Listen::At("127.0.0.1:11300".into()));
         assert_eq!(settings.policy, Policy::default());
-        assert_eq!(settings.limits, Limits::default());
+        assert_eq!(settings.limits, HttpLimits::default());
         let (log, default) = (settings.log_options(), LogOptions::default());
         assert_eq!(
             (log.journal_bytes, log.journal_records, log.segment_bytes),

@@ -8,7 +8,7 @@ use duewheel::core::store::MAX_SHARDS;
 use serde::{Deserialize, Serialize};
 
 use super::{ConfigError, Options};
-use crate::span::Span;
+use crate::span::TimeSpan;
 use crate::tls;
 
 const DEFAULT_PREFIX: &str = "duewheel";
@@ -297,8 +297,8 @@ fn is_for_redis(name: &str) -> bool {
     name.starts_with("redis_") || name.starts_with("peer_") || nodes.contains(&name)
 }
 
-fn span(d: Duration) -> Span {
-    Span(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+fn span(d: Duration) -> TimeSpan {
+    TimeSpan(u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::Serialize;
 
-use super::room::Room;
+use super::room::AnswerPermit;
 use crate::error::Problem;
 use crate::json::written;
 
@@ -28,7 +28,7 @@ pub(super) fn typed(status: StatusCode, content_type: &'static str, body: impl I
 }
 
 /// An answer in JSON that holds its room until it is written.
-pub(super) fn held(status: StatusCode, room: Room, json: Vec<u8>) -> Response {
+pub(super) fn held(status: StatusCode, room: AnswerPermit, json: Vec<u8>) -> Response {
     typed(status, "application/json", room.hold(json))
 }
 

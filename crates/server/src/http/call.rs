@@ -13,9 +13,9 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::reading::{Coming, ReadBody, Share};
+use super::reading::{BodyShare, Coming, ReadBody};
 use super::{App, reach, strict};
-use crate::auth::{About, Access, Caller};
+use crate::auth::{About, AccessRule, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
 /// How much of a refused body is read and discarded, and for how long.
@@ -41,7 +41,7 @@ impl Call {
         app: App,
         request: axum::extract::Request,
         query: &'static [&'static str],
-        access: Access,
+        access: AccessRule,
     ) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let caller = app.guard.caller(&parts.headers, app.client.now().wall);
@@ -59,15 +59,19 @@ impl Call {
     }
 
     /// Gives the id that must be looked up before it is known whether it is within the caller's reach.
-    fn check(&self, query: &'static [&'static str], access: Access) -> Result<Option<MessageId>, Problem> {
+    fn check(
+        &self,
+        query: &'static [&'static str],
+        access: AccessRule,
+    ) -> Result<Option<MessageId>, Problem> {
         self.check_headers(access)?;
         let id = self.check_access(access)?;
         self.check_query(query)?;
         Ok(id)
     }
 
-    fn check_access(&self, access: Access) -> Result<Option<MessageId>, Problem> {
-        let Access::Needs(scope, about) = access else { return Ok(None) };
+    fn check_access(&self, access: AccessRule) -> Result<Option<MessageId>, Problem> {
+        let AccessRule::Needs(scope, about) = access else { return Ok(None) };
         self.caller.need(scope)?;
         match about {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
@@ -81,7 +85,7 @@ impl Call {
         Ok(None)
     }
 
-    fn check_headers(&self, access: Access) -> Result<(), Problem> {
+    fn check_headers(&self, access: AccessRule) -> Result<(), Problem> {
         let headers = &self.parts.headers;
         let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
         if bytes > self.app.limits.max_header_bytes {
@@ -95,7 +99,7 @@ impl Call {
             return Err(Problem::new(ErrorCode::BadRequest, "there is more than one Host header"));
         }
         if let Some(host) = host
-            && access != Access::Open
+            && access != AccessRule::Open
             && self.app.guard.is_open()
             && !self.app.hosts.knows(host.as_bytes())
         {
@@ -202,7 +206,7 @@ impl Call {
 
     /// Reads a body that is JSON, for a type that borrows from it.
     pub(crate) async fn json_bytes(&mut self, limit: usize) -> Result<ReadBody, Problem> {
-        if self.content() == Content::Other {
+        if self.content() == BodyFormat::Other {
             return Err(Problem::new(
                 ErrorCode::UnsupportedMediaType,
                 "the body must be JSON: Content-Type: application/json",
@@ -212,18 +216,18 @@ impl Call {
     }
 
     /// What the body says it is.
-    pub(crate) fn content(&self) -> Content {
-        let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return Content::Json };
+    pub(crate) fn content(&self) -> BodyFormat {
+        let Some(value) = self.parts.headers.get(header::CONTENT_TYPE) else { return BodyFormat::Json };
         let value = value.as_bytes().split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
         // The form type is what curl says when it is told nothing.
         let json: [&[u8]; 3] = [b"application/json", b"application/x-www-form-urlencoded", b"text/json"];
         let lines: [&[u8]; 3] = [b"application/x-ndjson", b"application/ndjson", b"application/jsonl"];
         if lines.iter().any(|known| value.eq_ignore_ascii_case(known)) {
-            Content::Lines
+            BodyFormat::Lines
         } else if json.iter().any(|known| value.eq_ignore_ascii_case(known)) || value.ends_with(b"+json") {
-            Content::Json
+            BodyFormat::Json
         } else {
-            Content::Other
+            BodyFormat::Other
         }
     }
 
@@ -280,7 +284,7 @@ async fn within_reach(app: App, caller: Caller, id: MessageId) -> Result<(), Pro
 
 /// What a body says it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum BodyFormat {
     /// One JSON object.
     Json,
     /// A JSON object a line.
@@ -294,7 +298,7 @@ async fn collect(
     mut body: Body,
     (limit, max_body): (usize, usize),
     announced: Option<u64>,
-    (share, time): (Share, Duration),
+    (share, time): (BodyShare, Duration),
 ) -> Result<ReadBody, Problem> {
     let mut until = Instant::now() + time;
     let mut turn = 0;

@@ -29,7 +29,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     let app = &call.app;
     let shards = renewed(app).await;
     let queues = first_queues(app, &shards).await;
-    let mut page = Page(String::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192));
+    let mut page = MetricsPage(String::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192));
     write_process(&mut page, app);
     let waiters = app.client.waiting();
     page.one(
@@ -115,7 +115,7 @@ fn sum(a: &Counts, b: &Counts) -> Counts {
     }
 }
 
-fn write_process(page: &mut Page, app: &App) {
+fn write_process(page: &mut MetricsPage, app: &App) {
     let version = env!("CARGO_PKG_VERSION");
     page.head("duewheel_build_info", "gauge", "1, with the version and the level of durability.");
     page.line(
@@ -147,7 +147,7 @@ fn write_process(page: &mut Page, app: &App) {
     }
 }
 
-fn write_queues(page: &mut Page, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
+fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
     page.head(
         "duewheel_queue_messages",
         "gauge",
@@ -180,7 +180,7 @@ struct QuotaFigures {
     refused: [u64; 4],
 }
 
-fn write_quotas(page: &mut Page, shards: &[LocalShard]) {
+fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {
     let mut quotas: BTreeMap<Box<str>, QuotaFigures> = BTreeMap::new();
     for shard in shards {
         for one in shard.quotas() {
@@ -230,7 +230,7 @@ fn write_quotas(page: &mut Page, shards: &[LocalShard]) {
     }
 }
 
-fn write_cluster(page: &mut Page, app: &App) {
+fn write_cluster(page: &mut MetricsPage, app: &App) {
     let Some(all) = app.wheel.cluster_figures() else { return };
     for (name, value) in all {
         let kind = if is_counter(name) { "counter" } else { "gauge" };
@@ -245,7 +245,7 @@ fn write_cluster(page: &mut Page, app: &App) {
 }
 
 /// What the stores tell: counters of all reigns of this process, and states of the shards that it owns.
-fn write_stores(page: &mut Page, shards: &[LocalShard]) {
+fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
     // By family, and within it by shard and reason.
     let mut families: BTreeMap<&'static str, Vec<(String, u64)>> = BTreeMap::new();
     for shard in shards {
@@ -291,9 +291,9 @@ fn seconds(ms: u64) -> String {
 }
 
 /// The text under way.
-struct Page(String);
+struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

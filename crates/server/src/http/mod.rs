@@ -47,6 +47,6 @@ mod wheel;
 pub(crate) use answer::Answer;
 use answer::{held, reply, typed, write_large};
 use app::check_batch;
-pub use app::{App, Limits, Shared};
-pub use listener::Listener;
+pub use app::{App, AppState, HttpLimits};
+pub use listener::HttpListener;
 pub(crate) use starting::{Audience, StartWords, Starting};

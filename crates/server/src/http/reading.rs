@@ -25,7 +25,7 @@ const PART_BYTES: usize = 256 * 1024;
 
 /// Bytes of bodies that are being read, all connections together.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct BodyBudget {
     /// For all; in bytes.
     pool: Arc<Semaphore>,
     /// For the one that goes on without the pool.
@@ -35,11 +35,11 @@ pub(crate) struct Reading {
     patience: Duration,
 }
 
-impl Reading {
+impl BodyBudget {
     /// `max` bytes; of these `largest`, which a request may have, but at most half, are for the one that need not wait.
-    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<Reading> {
+    pub(crate) fn new(max: usize, largest: usize, patience: Duration) -> Arc<BodyBudget> {
         let pool = max.saturating_sub(largest).max(max / 2).min(Semaphore::MAX_PERMITS);
-        Arc::new(Reading {
+        Arc::new(BodyBudget {
             pool: Arc::new(Semaphore::new(pool)),
             lane: Arc::new(Semaphore::new(1)),
             max,
@@ -55,15 +55,15 @@ impl Reading {
     }
 
     /// For a request of which nothing has been read.
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share { of: Arc::clone(self), bytes: 0, held: None, lane: None, left: self.patience }
+    pub(crate) fn share(self: &Arc<Self>) -> BodyShare {
+        BodyShare { of: Arc::clone(self), bytes: 0, held: None, lane: None, left: self.patience }
     }
 }
 
-/// What one request holds of [`Reading`].
+/// What one request holds of [`BodyBudget`].
 #[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<Reading>,
+pub(crate) struct BodyShare {
+    of: Arc<BodyBudget>,
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,
     lane: Option<OwnedSemaphorePermit>,
@@ -71,7 +71,7 @@ pub(crate) struct Share {
     left: Duration,
 }
 
-impl Share {
+impl BodyShare {
     /// Waits until there is room for so many bytes more; says how long that took.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl Share {
 /// while others wait for the thread.
 #[derive(Debug)]
 pub(super) struct Coming {
-    share: Share,
+    share: BodyShare,
     /// Most bodies come in one piece, which is then not copied.
     first: Bytes,
     rest: VecDeque<BytesMut>,
@@ -143,7 +143,7 @@ pub(super) struct Coming {
 
 impl Coming {
     /// Nothing has come yet, and no more than `most` bytes will.
-    pub(super) fn new(share: Share, most: u64) -> Coming {
+    pub(super) fn new(share: BodyShare, most: u64) -> Coming {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         Coming { share, first: Bytes::new(), rest: VecDeque::new(), length: 0, most }
     }
@@ -156,7 +156,7 @@ impl Coming {
     /// Adds a piece when there is room for it; says how long that took.
     ///
     /// # Errors
-    /// As [`Share::grow`].
+    /// As [`BodyShare::grow`].
     pub(super) async fn add(&mut self, piece: Bytes) -> Result<Duration, Problem> {
         let length = self.length + piece.len();
         if self.length == 0 {
@@ -211,11 +211,11 @@ impl Coming {
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     bytes: Bytes,
-    share: Share,
+    share: BodyShare,
 }
 
 impl ReadBody {
-    pub(super) fn new(bytes: Bytes, share: Share) -> ReadBody {
+    pub(super) fn new(bytes: Bytes, share: BodyShare) -> ReadBody {
         ReadBody { bytes, share }
     }
 
@@ -252,7 +252,7 @@ mod tests {
     /// although room was there a moment later.
     #[tokio::test]
     async fn a_sender_waits_until_others_have_been_read() {
-        let reading = Reading::new(MAX, MAX / 4, LONG);
+        let reading = BodyBudget::new(MAX, MAX / 4, LONG);
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
         // The one that need not wait: as much as it has.
@@ -284,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_set_aside_for_a_body_is_counted_and_little_is_copied_at_once() {
         for (pieces, most) in [(100, 100_000), (100, 1 << 24), (4_000, 1 << 24)] {
-            let reading = Reading::new(1 << 26, 1 << 24, LONG);
+            let reading = BodyBudget::new(1 << 26, 1 << 24, LONG);
             let pool = reading.free();
             let mut coming = Coming::new(reading.share(), most);
             let mut text = Vec::new();
@@ -311,7 +311,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sender_that_waited_in_vain_is_told_what_is_full() {
-        let reading = Reading::new(MAX, MAX / 4, Duration::from_millis(5));
+        let reading = BodyBudget::new(MAX, MAX / 4, Duration::from_millis(5));
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
         second.grow(10_000).await.unwrap();

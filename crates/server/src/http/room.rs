@@ -15,25 +15,25 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Bytes of answers that are being written, all connections together.
 #[derive(Clone, Debug)]
-pub(crate) struct Rooms(Arc<Semaphore>);
+pub(crate) struct AnswerBudget(Arc<Semaphore>);
 
 /// Room for one answer; free again when the answer has been written.
 #[derive(Debug)]
-pub(crate) struct Room(Option<OwnedSemaphorePermit>);
+pub(crate) struct AnswerPermit(Option<OwnedSemaphorePermit>);
 
-impl Rooms {
+impl AnswerBudget {
     pub(crate) fn new(bytes: usize) -> Self {
-        Rooms(Arc::new(Semaphore::new((bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS))))
+        AnswerBudget(Arc::new(Semaphore::new((bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS))))
     }
 
     /// Room for an answer of up to so many bytes, before it is made.
     ///
     /// # Errors
     /// `overloaded` when there is none within a second.
-    pub(crate) async fn take(&self, bytes: usize) -> Result<Room, Problem> {
+    pub(crate) async fn take(&self, bytes: usize) -> Result<AnswerPermit, Problem> {
         let waits = Arc::clone(&self.0).acquire_many_owned(units(bytes));
         match tokio::time::timeout(PATIENCE, waits).await {
-            Ok(Ok(permit)) => Ok(Room(Some(permit))),
+            Ok(Ok(permit)) => Ok(AnswerPermit(Some(permit))),
             Ok(Err(_)) | Err(_) => Err(overloaded(
                 "the answers that wait for their clients have as many bytes together as is allowed; read answers faster, or \
                  ask for less at a time",
@@ -47,10 +47,10 @@ impl Rooms {
     }
 
     /// Room for an answer that has been made: as much as there is.
-    pub(crate) fn take_left(&self, bytes: usize) -> Room {
+    pub(crate) fn take_left(&self, bytes: usize) -> AnswerPermit {
         let some = self.0.available_permits().min(units(bytes) as usize);
         let permit = Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(some).unwrap_or(u32::MAX));
-        Room(permit.ok())
+        AnswerPermit(permit.ok())
     }
 }
 
@@ -58,12 +58,12 @@ fn units(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX)
 }
 
-impl Room {
+impl AnswerPermit {
     /// The answer. It keeps the room that it needs until its last byte has been written, and gives the rest back now.
     pub(crate) fn hold(mut self, answer: Vec<u8>) -> Bytes {
         struct Held {
             bytes: Bytes,
-            _room: Room,
+            _room: AnswerPermit,
         }
         impl AsRef<[u8]> for Held {
             fn as_ref(&self) -> &[u8] {
@@ -85,7 +85,7 @@ mod tests {
 
     #[tokio::test]
     async fn room_is_held_until_the_answer_is_gone() {
-        let rooms = Rooms::new(10 * UNIT);
+        let rooms = AnswerBudget::new(10 * UNIT);
         let bytes = rooms.take(8 * UNIT).await.unwrap().hold(vec![b'x'; 3 * UNIT + 1]);
         assert!(rooms.has(6 * UNIT) && !rooms.has(7 * UNIT), "four units are held");
         let half = bytes.slice(..10);

@@ -54,7 +54,7 @@ pub(crate) struct Starting {
 }
 
 #[derive(Clone)]
-struct Doorkeeper {
+struct StartupServer {
     waits: watch::Receiver<String>,
     audience: Audience,
 }
@@ -73,7 +73,7 @@ impl Starting {
         let socket = claim.listen()?;
         let (stop, stopped) = Stop::new();
         let router =
-            Router::new().fallback(answer).with_state(Doorkeeper { waits: waits.subscribe(), audience });
+            Router::new().fallback(answer).with_state(StartupServer { waits: waits.subscribe(), audience });
         Ok(Starting { stop, task: tokio::spawn(accept(socket, tls, router, stopped)) })
     }
 
@@ -132,7 +132,7 @@ async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     }
 }
 
-async fn answer(State(keeper): State<Doorkeeper>, request: Request) -> Response {
+async fn answer(State(keeper): State<StartupServer>, request: Request) -> Response {
     let (parts, mut body) = request.into_parts();
     let reading = async {
         let mut left = BODY_BYTES;

@@ -9,7 +9,7 @@ use duewheel::core::id::ShardId;
 use duewheel::store_log::disk::{Access, Disk, DiskFile, Held, Hold, RealDisk};
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Clock, Duewheel, NodeOptions, Policy, Reading, SystemClock, VirtualClock};
-use duewheel_server::http::Limits;
+use duewheel_server::http::HttpLimits;
 use serde_json::Value;
 
 use crate::fixture::{PATIENCE, Server};
@@ -57,7 +57,7 @@ async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
     let clock = Hurried::default();
     let open = Duewheel::builder().disk(disk.clone()).clock(clock.clone()).open();
     let wheel = open.await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
     disk.gate.close();
     let request = r#"{"body": "a", "delay": "1h"}"#;
@@ -97,7 +97,7 @@ async fn one_shard_whose_store_hangs_is_named_and_its_node_stays_ready() {
     let options = NodeOptions::new("a").shards_if_new(4);
     let open = Duewheel::builder().cluster(Arc::new(coordinator.for_a_node()), options).clock(clock.clone());
     let wheel = open.open().await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
     coordinator.hold_append(ShardId(2));
     let request = r#"{"body": "a", "delay": "1h"}"#;
@@ -138,7 +138,7 @@ async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
     let dir = tempfile::tempdir().expect("dir");
     let disk = Arc::new(SlowDisk { real: RealDisk::new(&dir.path().join("data")), gate: Arc::default() });
     let wheel = Duewheel::builder().disk(disk.clone()).open().await.expect("wheel");
-    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), Limits::default()).await;
+    let server = Server::over(wheel, VirtualClock::at_2026(), Policy::default(), HttpLimits::default()).await;
     until(&server, 200, "ok").await;
     until_prepared(&server).await;
     disk.gate.take_away();

@@ -4,7 +4,7 @@ use duewheel::core::engine::{LATENESS_MS, Stats};
 use duewheel::{Counted, LocalShard};
 
 use super::super::queue_view::totals;
-use super::{Page, by_state, labels, seconds};
+use super::{MetricsPage, by_state, labels, seconds};
 
 /// A gauge of the shards that this node owns.
 type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
@@ -34,7 +34,7 @@ const COUNTERS: [Counter; 3] = [
 ];
 
 /// States of the shards that this node owns, and what it has counted of these and of those that it owned before.
-pub(super) fn write(page: &mut Page, shards: &[LocalShard]) {
+pub(super) fn write(page: &mut MetricsPage, shards: &[LocalShard]) {
     let owned: Vec<(&LocalShard, Stats)> =
         shards.iter().filter_map(|shard| Some((shard, shard.stats()?))).collect();
     page.head("duewheel_messages", "gauge", "Unsettled messages by state.");
@@ -82,7 +82,7 @@ pub(super) fn write(page: &mut Page, shards: &[LocalShard]) {
     }
 }
 
-fn lateness(page: &mut Page, name: &str, shard: &LocalShard, counted: &Counted) {
+fn lateness(page: &mut MetricsPage, name: &str, shard: &LocalShard, counted: &Counted) {
     let mut sum = 0;
     for column in 0..=LATENESS_MS.len() {
         sum += counted.lateness.get(column).copied().unwrap_or(0);
