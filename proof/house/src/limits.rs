@@ -14,7 +14,6 @@ pub(crate) fn loops(name: &str) -> usize {
     match name {
         "store-log" => 11,
         "store-redis" => 15,
-        "server" => 6,
         _ => 0,
     }
 }

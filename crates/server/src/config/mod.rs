@@ -5,15 +5,12 @@
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use duewheel::Policy;
 use duewheel::core::engine::Quota;
 use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::Options as LogOptions;
-use duewheel::{Durability, Policy};
-use serde::{Deserialize, Serialize};
 
 use crate::auth::Hosts;
 use crate::beanstalk;
@@ -22,18 +19,22 @@ use crate::span::TimeSpan;
 use crate::tls;
 
 mod beanstalk_settings;
+mod error;
 mod exposure;
 #[cfg(test)]
 mod listener_tests;
 mod options;
 mod quota;
 mod store;
+mod values;
 
 pub use beanstalk_settings::BeanstalkSettings;
+pub use error::ConfigError;
 pub use exposure::{Endpoint, Insecure};
 pub use options::Options;
-pub use quota::{QuotaTable, read_quotas};
-pub use store::{PeerFiles, RedisCreate, RedisSettings, RedisWaitFor, Secret, StoreChoice};
+pub use quota::QuotaTable;
+pub use store::{PeerFiles, RedisSettings, StoreChoice};
+pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
@@ -45,40 +46,6 @@ const MIN_JOURNAL_BYTES: u64 = 1024 * 1024;
 const OF_SEGMENT: u64 = 2 * 4096;
 /// Smallest value of `--memory-messages`.
 const MIN_MEMORY_MESSAGES: usize = 100;
-
-/// The address of a listener.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Listen {
-    /// Nowhere.
-    Off,
-    /// At `host:port`.
-    At(String),
-    /// At a socket in the file system.
-    Unix(PathBuf),
-}
-
-/// The durability levels of flags and files.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LevelOption {
-    /// On the disk: survives a power loss
-    Fsync,
-    /// Handed to the operating system: survives kill -9
-    Buffered,
-    /// In memory only
-    Memory,
-}
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    /// For people
-    Text,
-    /// A JSON object a line
-    Json,
-}
 
 /// The effective settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,25 +92,12 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
-/// Why the settings are invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration {0}: {1}")]
-    Unreadable(PathBuf, std::io::Error),
-    /// The content of the file is invalid.
-    #[error("{file}, line {line}: {what}")]
-    File {
-        /// The file.
-        file: PathBuf,
-        /// Which line.
-        line: usize,
-        /// What is wrong, with the key.
-        what: String,
-    },
-    /// The value of an option is invalid.
-    #[error("{0}")]
-    Value(String),
+/// Reads the quotas of a file, and nothing else of it.
+///
+/// # Errors
+/// When the file or one of the quotas is not as it should be.
+pub fn read_quotas(file: &Path) -> Result<Vec<Quota>, ConfigError> {
+    quota::checked(Options::from_file(file)?.quota, &Policy::default())
 }
 
 impl Options {
@@ -414,48 +368,6 @@ impl Settings {
             body_timeout: span(self.limits.body_timeout),
             quota: (!self.quotas.is_empty()).then(|| self.quotas.iter().map(QuotaTable::from).collect()),
             ..self.store.clone().into_options()
-        }
-    }
-}
-
-impl From<LevelOption> for Durability {
-    fn from(level: LevelOption) -> Self {
-        match level {
-            LevelOption::Fsync => Durability::Fsync,
-            LevelOption::Buffered => Durability::Buffered,
-            LevelOption::Memory => Durability::Memory,
-        }
-    }
-}
-
-impl FromStr for Listen {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let port =
-            s.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-        match (s, port) {
-            ("off", _) => Ok(Listen::Off),
-            (_, _) if s.starts_with("unix:") && s.len() > 5 => Ok(Listen::Unix(s[5..].into())),
-            (_, Some(Ok(_))) => Ok(Listen::At(s.to_owned())),
-            _ => Err(format!("{s:?} is neither HOST:PORT, unix:PATH nor off")),
-        }
-    }
-}
-
-impl TryFrom<String> for Listen {
-    type Error = String;
-    fn try_from(s: String) -> Result<Self, String> {
-        s.parse()
-    }
-}
-
-impl From<Listen> for String {
-    fn from(listen: Listen) -> String {
-        match listen {
-            Listen::Off => "off".to_owned(),
-            Listen::At(text) => text,
-            Listen::Unix(path) => format!("unix:{}", path.display()),
         }
     }
 }

@@ -4,7 +4,7 @@ use duewheel::core::engine::{LATENESS_MS, Stats};
 use duewheel::{Counted, LocalShard};
 
 use super::super::queue_view::totals;
-use super::{MetricsPage, by_state, labels, seconds};
+use super::page::{MetricsPage, by_state, labels, seconds};
 
 /// A gauge of the shards that this node owns.
 type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
